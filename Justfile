@@ -1,0 +1,31 @@
+# Install Heirloom and what its tests need, as tested, into the present environment
+setup:
+    pip install -c constraints.txt -e ".[test]"
+
+# The fast tests
+test:
+    python -m pytest
+
+# The slow tests: real NFS, kills, servers, a browser
+test-slow:
+    python -m pytest -m slow
+
+# Lint, format and types
+check:
+    ruff check . && ruff format --check . && mypy
+
+# A first search
+search:
+    python -m flows.search +tuner=evolution
+
+# The newest search as a page
+report:
+    python -m flows.report name=last format=html
+
+# The ratios that the README quotes
+bench:
+    python benchmarks/overhead.py && python benchmarks/startup.py
+
+# Remove what tools leave behind
+clean:
+    rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,95 @@
+"""The flow run that shows one session of a search; the only place where a Prefect flow is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from prefect import flow
+from prefect.runtime import flow_run as this_flow_run
+from prefect.states import Cancelled, Completed, State
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from flows.showcase import Showcase
+from flows.trial import PrefectExecutor
+from nas.errors import SearchInterruptedError
+from nas.executors.base import Event
+from nas.executors.place import Place
+
+if TYPE_CHECKING:
+    from flows.engine import _Task
+
+
+class FlowRun:
+    """A session's flow run: create it, pass its ``body`` as an outcome to ``run`` on a thread.
+
+    Attributes:
+        executor: Submits the trials' task runs.
+        id: The flow run's id, once it runs.
+        error: What Prefect raised, where it was not the search.
+    """
+
+    def __init__(self, task: _Task, place: Place, api_url: str) -> None:
+        self._task = task
+        self._api_url = api_url
+        self._showcase: Showcase | None = None
+        records = task.workplace.records
+        self.executor = PrefectExecutor(place, task.workplace.machine.slots, records.finished_trial)
+        self.id: str | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def n_artifacts_lost(self) -> int:
+        """Artifacts that the server did not take."""
+        return 0 if self._showcase is None else self._showcase.n_lost
+
+    def run(self, body: Callable[[], None]) -> None:
+        """Runs the flow; returns when Prefect has let go of it."""
+        name = self._task.workplace.name
+
+        # Room beyond the slots for the task runs of trials of earlier sessions, which return at once.
+        runner = ThreadPoolTaskRunner(max_workers=self._task.workplace.machine.slots + 2)
+
+        @flow(name="heirloom", flow_run_name=name, task_runner=runner, validate_parameters=False, persist_result=False)
+        def heirloom(search: str, resumes: str | None) -> State[None]:
+            try:
+                body()
+            except SearchInterruptedError as error:
+                return Cancelled(message=str(error))
+            return Completed(message="all trials have their records")
+
+        try:
+            heirloom(name, self._previous(), return_state=True)
+        except BaseException as error:
+            self.error = error
+
+    def body(self) -> None:
+        """What the flow does: a session of the search."""
+        self.id = str(this_flow_run.get_id())
+        metric = self._task.program.metric
+        self._showcase = Showcase(
+            self._api_url, self.id, metric, task_run_of=self.executor.task_run_of, post=self.executor.post
+        )
+        if (previous := self._previous()) is not None:
+            self._showcase.mark_crashed(previous)
+
+        def observe(event: Event) -> None:
+            self._task.observe(event)
+            if self._showcase is not None:
+                self._showcase.observe(event)
+
+        self._task.run(self.executor, self.id, observe)
+
+    def close_showcase(self, timeout_s: float) -> None:
+        """Writes the last artifacts."""
+        if self._showcase is not None:
+            name, root = self._task.workplace.name, self._task.workplace.root
+            text = f"The whole lineage: `python -m flows.report name={name} storage.root={root} format=html`"
+            self._showcase.close(text, timeout_s)
+
+    def _previous(self) -> str | None:
+        """The flow run of the session before, or None."""
+        from nas.session import past_sessions
+
+        earlier = past_sessions(self._task.workplace.records)
+        return earlier[max(earlier)]["flow_run"] if earlier else None

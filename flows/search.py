@@ -1,0 +1,36 @@
+"""``python -m flows.search +tuner=evolution``: the flow from the first proposal to the finalists and the export."""
+
+from __future__ import annotations
+
+import sys
+
+from flows.command import Invocation, run_command
+
+
+def main() -> int:
+    """Runs the command; gives its exit status."""
+    from flows.engine import Engine
+
+    with Engine() as engine:
+        return engine.leave(run_command("search", lambda invocation: search(invocation, engine)))
+
+
+def search(invocation: Invocation, engine: Engine) -> int:
+    """One search: composes it from the configuration, and runs what is left to do of it."""
+    from flows.settings import read_budget, read_machine, read_search, search_name
+    from nas.program import Program
+    from nas.session import check_name
+
+    machine = read_machine(invocation.values)
+    definition = read_search(invocation, machine)
+    budget = read_budget(invocation.values, definition, machine)
+    engine.prepare(machine)
+    built = definition.build()
+    name = check_name(search_name(invocation, built.default_name, definition))
+    workplace = engine.open(invocation, machine, name)
+    program = Program(built, workplace.records, budget, finalists=invocation.values["finalists"])
+    return engine.run(program, workplace)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

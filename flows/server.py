@@ -1,0 +1,464 @@
+"""The Prefect server of a search: the user's own, or a temporary one that ends with the command and prints nothing.
+
+Prefect's own temporary server shares our process group and standard error and outlives ``kill -9`` (seen). This one is
+a child in a session of its own that ends at the end-of-file of a pipe which only we hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import logging
+import os
+import re
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+from urllib.parse import urlsplit
+
+from nas.errors import ConfigurationError, ServerError
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+_NETWORK_FILE_SYSTEMS = re.compile("afs|beegfs|ceph|cifs|fuse.glusterfs|fuse.sshfs|gfs2|gpfs|lustre|nfs4?|smb.*|wekafs")
+# PREFECT__SERVER_EPHEMERAL, PREFECT__SERVER_FINAL and the factory in _serve are private names, taken from Prefect's
+# SubprocessASGIServer (prefect/server/api/server.py, 3.8.8): they are why pyproject.toml bounds prefect.
+_SERVER_SETTINGS = {
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT__SERVER_FINAL": "1",
+    "PREFECT_UI_ENABLED": "0",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    # The event feed and automations, which nobody sees here: 15 % of the server's work. Task runs are recorded without.
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+}
+_LOG_DAYS = 7
+
+
+def server_home() -> Path:
+    """Returns the folder of the temporary server's database: in ``HEIRLOOM_CACHE``, else in the user's cache folder."""
+    if chosen := os.environ.get("HEIRLOOM_CACHE"):
+        return Path(chosen).expanduser().absolute() / "prefect"
+    default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or default).expanduser().absolute() / "heirloom"
+    if _is_on_network(cache):  # SQLite's locks do not hold between hosts, and clusters share their home folders
+        cache = Path(tempfile.gettempdir()) / f"heirloom-{os.getuid()}"
+    return cache / "prefect"
+
+
+class TemporaryServer:
+    """A Prefect server for one command: own session, noise in a file, gone when this process is, even by ``kill -9``.
+
+    Its home outlives it: the first start there takes about 10 s (migrations), later ones 3 s. Several may share one.
+
+    Args:
+        log_path: gets what the server prints; by default a new file in the server's home, kept for a week.
+    """
+
+    def __init__(self, log_path: Path | None = None) -> None:
+        self._home = server_home()
+        self.log_path = log_path or self._home / "logs" / f"{time.time_ns()}-{os.getpid()}.log"
+        self.api_url = ""
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> TemporaryServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts the server and returns at once; ``api_url`` is known from here on.
+
+        Raises:
+            ServerError: its home or its log can't be written.
+        """
+        if self._child is not None:
+            return
+        with socket.socket() as listener:  # bound here and handed over, so that nobody can take the port in between
+            listener.bind(("127.0.0.1", 0))
+            try:
+                _make_private_folder(self._home)
+                self.log_path.parent.mkdir(parents=True, exist_ok=True)
+                _forget_old_logs(self._home / "logs")
+                with self.log_path.open("ab") as log:
+                    self._child = subprocess.Popen(
+                        [sys.executable, "-m", "flows.server", str(listener.fileno()), str(os.getpid())],
+                        stdin=subprocess.PIPE,
+                        stdout=log,
+                        stderr=log,
+                        cwd=self._home,  # not ours: Prefect reads .env, prefect.toml and pyproject.toml where it stands
+                        env=self._environment(),
+                        pass_fds=[listener.fileno()],
+                        start_new_session=True,  # a terminal's Ctrl-C goes to the whole group
+                    )
+            except OSError as error:
+                raise ServerError(
+                    f"the temporary Prefect server can't start in {self._home} ({error.filename}: {error.strerror}): "
+                    "name another folder with HEIRLOOM_CACHE, or a running server with PREFECT_API_URL"
+                ) from error
+            self.api_url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+
+    def wait_until_healthy(self, timeout_s: float = 60.0) -> str:
+        """Returns the API's URL once the server answers.
+
+        Raises:
+            ServerError: it ended, or did not answer within ``timeout_s``.
+        """
+        if self._child is None:
+            raise ServerError("the temporary Prefect server was not started: call start() first")
+        deadline = time.monotonic() + timeout_s
+        while not _is_healthy(self.api_url):
+            status = self._child.poll()
+            if status is not None or time.monotonic() > deadline:
+                what = f"did not answer within {timeout_s:g} s" if status is None else f"ended with status {status}"
+                raise ServerError(f"the temporary Prefect server {what}; {self.log_path} ends: {self._last_line()}")
+            time.sleep(0.05)
+        return self.api_url
+
+    def stop(self) -> None:
+        """Ends the server, silently and within 4 s; does nothing where it is ended already."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        assert child.stdin is not None
+        child.stdin.close()
+        try:
+            child.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+    def _environment(self) -> dict[str, str]:
+        """None of the user's settings of Prefect: they speak of other servers, databases and profiles."""
+        kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("PREFECT")}
+        path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+        return kept | _SERVER_SETTINGS | {"PREFECT_HOME": str(self._home), "PYTHONPATH": path}
+
+    def _last_line(self) -> str:
+        try:
+            lines = self.log_path.read_text(errors="replace").split("\n")
+        except OSError as error:
+            return f"(can't be read: {error.strerror})"
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "(empty)")
+
+
+def use_server(api_url: str) -> None:
+    """Checks within a few seconds that the user's own server answers.
+
+    Raises:
+        ServerError: it does not, or what answers is no Prefect API.
+    """
+    import httpx
+
+    bare = re.sub(r"(?<=://)[^/]*@", "", api_url).rstrip("/")
+    try:
+        # No certificate is checked, as nothing is told or believed here: Prefect's own client checks it afterwards.
+        answer = httpx.get(f"{bare}/health", timeout=3.0, follow_redirects=True, verify=False)
+        # 401 and 403 are a server's answer too; a page is that of Prefect's UI, where the URL lacks its /api.
+        answers = answer.status_code in (401, 403) or (
+            answer.is_success and "html" not in answer.headers.get("content-type", "")
+        )
+        why = "" if answers else f"something there answers with status {answer.status_code}, but not as Prefect's API"
+    except httpx.HTTPError as error:
+        why = str(error) or type(error).__name__
+    except (httpx.InvalidURL, ValueError):
+        why = "that is no URL"
+    if why:
+        shown = re.sub(r"(?<=://).*@", "***@", api_url)
+        raise ServerError(
+            f"no Prefect server at {shown} ({why}): start it with `prefect server start`, "
+            "or unset PREFECT_API_URL (environment or profile) to use a temporary one"
+        )
+
+
+def chosen_api_url() -> str | None:
+    """Returns the API that the user chose, where Prefect would look for it, without the second that its import takes.
+
+    In Prefect's order: the environment (empty: none), ``.env``, ``prefect.toml`` and ``pyproject.toml`` in the current
+    folder, the active profile.
+
+    Raises:
+        ConfigurationError: one of the files is no TOML (Prefect could not be imported either).
+    """
+    if (chosen := os.environ.get("PREFECT_API_URL")) is not None:
+        return chosen or None
+    if found := re.search(r"^\s*(?:export\s+)?PREFECT_API_URL\s*=\s*[\"']?([^\"'\s#]+)", _text(Path(".env")), re.M):
+        return found[1]
+    profiles = _toml(_profiles_path())
+    active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
+    for value in (
+        _value(_toml(Path("prefect.toml")), "api", "url"),
+        _value(_toml(Path("pyproject.toml")), "tool", "prefect", "api", "url"),
+        _value(profiles, "profiles", active, "PREFECT_API_URL"),
+    ):
+        if value is not None:
+            return str(value) or None
+    return None
+
+
+def quiet_environment() -> dict[str, str]:
+    """Returns the environment variables to set before Prefect is imported: no noise, no telemetry, no second server.
+
+    A variable that the user has set keeps the user's value.
+    """
+    settings = {
+        "PREFECT_HOME": str(server_home()),  # where the default, ~/.prefect, can't be made, the import prints a warning
+        "PREFECT_PROFILES_PATH": str(_profiles_path()),
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+        "PREFECT_LOGGING_LOG_PRINTS": "false",
+        "PREFECT_LOGGING_TO_API_ENABLED": "false",  # 1 ms a task run
+        "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
+        "DO_NOT_TRACK": "1",  # else the first import in a terminal prints a notice and sends events
+    }
+    environment = {name: os.environ.get(name, value) for name, value in settings.items()}
+    if any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in os.environ):
+        direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        if direct != "*" and "127.0.0.1" not in direct.split(","):  # else the proxy is asked for the server here
+            direct = f"{direct},127.0.0.1".lstrip(",")
+        environment |= {"no_proxy": direct, "NO_PROXY": direct}
+    return environment
+
+
+def silence_prefect(log_path: Path) -> None:
+    """Sends to ``log_path`` what Prefect and the libraries under it print: logging, warnings, threads' tracebacks.
+
+    It imports Prefect. Called again, the later path counts. The file is made when there is something to write.
+    """
+    import prefect.main  # noqa: F401 - sets up Prefect's logging, which a bare "import prefect" puts off
+    from prefect.logging.handlers import PrefectConsoleHandler, _SafeStreamHandler
+
+    consoles = (PrefectConsoleHandler, _SafeStreamHandler)  # on Prefect's loggers, and one on the root logger
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    to_file = _NoiseFile(log_path)
+    known = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    for logger in (logging.root, *known):
+        for handler in list(logger.handlers):
+            if isinstance(handler, (_NoiseFile, *consoles)):
+                logger.removeHandler(handler)
+                handler.close()
+        if logger.name.startswith("prefect."):
+            logger.propagate = True
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).addHandler(to_file)
+        logging.getLogger(name).propagate = False
+    if not isinstance(getattr(threading.excepthook, "__self__", None), _NoiseHooks):
+        _NoiseHooks().install()
+
+
+def wait_for_backlog(api_url: str, flow_run_id: UUID | str, n_task_runs: int, timeout_s: float) -> int:
+    """Returns how many of the flow run's task runs the server shows as ended, once ``n_task_runs`` do or time is up.
+
+    A temporary server that is stopped earlier loses what it has not worked through yet (about 20 ms a task run). One
+    that is gone, or refuses, ends the wait at once.
+    """
+    import httpx
+
+    ended = {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}
+    asked = {"flow_runs": {"id": {"any_": [str(flow_run_id)]}}, "task_runs": {"state": ended}}
+    deadline = time.monotonic() + timeout_s
+    seen = 0
+    with httpx.Client(timeout=2.0) as client:
+        while True:
+            try:
+                seen = int(client.post(f"{api_url}/task_runs/count", json=asked).raise_for_status().text)
+            except httpx.ReadTimeout:
+                pass  # busy with the very backlog that is waited for
+            except (httpx.HTTPError, ValueError):
+                return seen
+            if seen >= n_task_runs or time.monotonic() > deadline:
+                return seen
+            time.sleep(0.2)
+
+
+_NOISY_PACKAGES = ("prefect", "anyio", "asyncio", "httpcore", "httpx", "websockets")
+_NOISY_LOGGERS = (*_NOISY_PACKAGES, "EventsWorker", "APILogWorker")  # services of Prefect, which log as their class
+
+
+class _NoiseFile(logging.FileHandler):
+    """A log file that stays silent itself: no traceback on the terminal because the disk is full."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, delay=True)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        pass
+
+
+class _NoiseHooks:
+    """Python's three ways past logging to standard error; what does not come from Prefect goes where it went before."""
+
+    def __init__(self) -> None:
+        modules = (sys.modules.get(name) for name in _NOISY_PACKAGES)
+        self._folders = tuple(str(Path(module.__file__).parent) for module in modules if module and module.__file__)
+        self._logger = logging.getLogger("prefect")
+
+    def install(self) -> None:
+        self._showwarning, warnings.showwarning = warnings.showwarning, self.showwarning
+        self._excepthook, threading.excepthook = threading.excepthook, self.excepthook
+        self._unraisablehook, sys.unraisablehook = sys.unraisablehook, self.unraisablehook
+
+    def showwarning(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if filename.startswith(self._folders):
+            self._logger.warning("%s", warnings.formatwarning(message, category, filename, lineno, line).rstrip())
+        else:
+            self._showwarning(message, category, filename, lineno, file, line)
+
+    def excepthook(self, args: threading.ExceptHookArgs) -> None:
+        if self._is_prefects(args.exc_traceback):
+            self._log(f"thread {args.thread.name if args.thread else None} died", args.exc_value)
+        else:
+            self._excepthook(args)
+
+    def unraisablehook(self, args: sys.UnraisableHookArgs) -> None:
+        if self._is_prefects(args.exc_traceback):
+            self._log(f"{args.err_msg or 'exception ignored in'} {args.object!r}", args.exc_value)
+        else:
+            self._unraisablehook(args)
+
+    def _is_prefects(self, traceback: TracebackType | None) -> bool:
+        while traceback is not None:
+            if traceback.tb_frame.f_code.co_filename.startswith(self._folders):
+                return True
+            traceback = traceback.tb_next
+        return False
+
+    def _log(self, message: str, error: BaseException | None) -> None:
+        self._logger.error("%s", message, exc_info=error)
+
+
+def _make_private_folder(folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(exist_ok=True, mode=0o700)
+    is_open_to_all = folder.parent.parent == Path(tempfile.gettempdir())  # somebody else may have made ours before us
+    if not os.access(folder, os.W_OK | os.X_OK) or (is_open_to_all and folder.parent.stat().st_uid != os.getuid()):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
+def _forget_old_logs(folder: Path) -> None:
+    for log in folder.glob("*.log"):
+        with contextlib.suppress(OSError):
+            if log.stat().st_mtime < time.time() - _LOG_DAYS * 86400:
+                log.unlink()
+
+
+def _is_on_network(folder: Path) -> bool:
+    """Whether the folder, made or not, lies on a network file system; taken for False where there is no /proc."""
+    lines = (line.split() for line in _text(Path("/proc/mounts")).splitlines())
+    kinds = {where: kind for _, where, kind, *_ in lines}  # of several mounts on one place, the last is seen
+    folder = folder.resolve()
+    kind = next((kinds[str(place)] for place in (folder, *folder.parents) if str(place) in kinds), "")
+    return _NETWORK_FILE_SYSTEMS.fullmatch(kind) is not None
+
+
+def _is_healthy(api_url: str) -> bool:
+    url = urlsplit(api_url)
+    assert url.hostname is not None
+    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=2)
+    try:
+        connection.request("GET", f"{url.path}/health")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _profiles_path() -> Path:
+    home = os.environ.get("PREFECT_HOME") or "~/.prefect"
+    return Path(os.environ.get("PREFECT_PROFILES_PATH") or Path(home) / "profiles.toml").expanduser()
+
+
+def _toml(path: Path) -> Mapping[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(
+            f"{path.absolute()}, which holds settings of Prefect, can't be read: {error}"
+        ) from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _value(tree: object, *keys: object) -> object:
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def _serve(listener_fd: int, driver_pid: int) -> None:
+    """The whole life of the child process: serves until the driver closes its end of our standard input, or is gone."""
+    threading.Thread(target=_end_with, args=(driver_pid,), daemon=True).start()  # before the long import
+
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            # Two first migrations of one new database at the same time: one of them died in 2 of 3 tries.
+            with _turn(Path("start.lock"), timeout_s=50):
+                await super().startup(sockets)
+
+    factory = "prefect.server.api.server:create_app"
+    server = Server(uvicorn.Config(factory, factory=True, log_level="error", lifespan="on"))
+    server.run(sockets=[socket.socket(fileno=listener_fd)])
+    sys.exit(not server.started)
+
+
+def _end_with(driver_pid: int) -> None:
+    # The parent is asked for too, because a process that the driver forks (a loader's worker) keeps the pipe open.
+    while os.getppid() == driver_pid:
+        if select.select([0], [], [], 0.5)[0] and not os.read(0, 1):
+            break
+    os._exit(0)  # an orderly end takes seconds and saves nothing; SQLite's log survives a process
+
+
+@contextlib.contextmanager
+def _turn(lock: Path, timeout_s: float) -> Iterator[None]:
+    """Waits until no other process holds the lock: the kernel drops a dead one's, and a stuck one delays us only."""
+    import fcntl
+
+    deadline = time.monotonic() + timeout_s
+    with lock.open("ab") as file:
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.1)
+            except OSError:
+                break  # a file system without locks
+        yield
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), int(sys.argv[2]))

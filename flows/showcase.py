@@ -1,0 +1,191 @@
+"""What Prefect shows beside the task runs: checkpoint, leaderboard and lineage artifacts, written in the background.
+
+Never on the search's path: a server that is slow or gone costs artifacts, which are counted and said at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+
+from nas.executors.base import Event, Finished, StopAsked
+from nas.metric import Metric
+from nas.trial import Trial
+
+LEADERBOARD_S = 5.0
+CANCEL_POLL_S = 10.0
+TIMEOUT_S = 10.0
+N_LEADERS = 20
+
+logger = logging.getLogger("prefect.heirloom")
+
+
+class Showcase:
+    """Writes the artifacts of one flow run over Prefect's REST API, from a thread of its own.
+
+    Args:
+        api_url: Prefect's API.
+        flow_run: The flow run's id.
+        metric: Ranks the leaderboard.
+        task_run_of: The task run that shows a trial.
+        post: Where a cancel asked for in Prefect is posted.
+    """
+
+    def __init__(
+        self,
+        api_url: str,
+        flow_run: str,
+        metric: Metric,
+        *,
+        task_run_of: Callable[[int], str | None],
+        post: Callable[[Event], None],
+    ) -> None:
+        self.n_lost = 0
+        self._api_url = api_url
+        self._flow_run = flow_run
+        self._metric = metric
+        self._task_run_of = task_run_of
+        self._post = post
+        self._client = httpx.Client(base_url=api_url, timeout=TIMEOUT_S, headers=_authorization())
+        self._queue: queue.SimpleQueue[Trial | str | None] = queue.SimpleQueue()
+        self._leaders: list[Trial] = []
+        self._leaderboard: str | None = None
+        self._is_stale = False
+        self._is_closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="heirloom-showcase", daemon=True)
+        self._thread.start()
+
+    def observe(self, event: Event) -> None:
+        """Takes a finished trial; returns at once."""
+        if isinstance(event, Finished):
+            self._queue.put(event.trial)
+
+    def close(self, report: str, timeout_s: float) -> None:
+        """Writes what is left, and an artifact ``lineage`` with the command that draws it; within ``timeout_s``."""
+        self._queue.put(report)
+        self._queue.put(None)
+        self._is_closing.set()
+        self._thread.join(timeout_s)
+
+    def mark_crashed(self, flow_run: str) -> None:
+        """Marks the flow run of an earlier session, which stays Running for ever after a ``kill -9``."""
+        try:
+            answer = self._client.get(f"/flow_runs/{flow_run}")
+            if answer.status_code == httpx.codes.NOT_FOUND:
+                return  # another server's
+            if answer.raise_for_status().json()["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
+                return
+            message = f"its driver is gone; continued by flow run {self._flow_run}"
+            state = {"type": "CRASHED", "name": "Crashed", "message": message}
+            self._client.post(f"/flow_runs/{flow_run}/set_state", json={"state": state, "force": True}).raise_for_status()
+        except httpx.HTTPError as error:
+            self._lose(f"flow run {flow_run} could not be marked Crashed", error)
+
+    def _work(self) -> None:
+        next_board = next_poll = time.monotonic()
+        while True:
+            try:
+                item = self._queue.get(timeout=1.0)
+            except queue.Empty:
+                item = ""
+            if item is None:
+                self._write_leaderboard()
+                return
+            if isinstance(item, Trial):
+                self._take(item)
+            elif item:
+                self._create("lineage", item)
+            if time.monotonic() >= next_board:
+                self._write_leaderboard()
+                next_board = time.monotonic() + LEADERBOARD_S
+            if time.monotonic() >= next_poll and not self._is_closing.is_set():
+                self._honour_cancel()
+                next_poll = time.monotonic() + CANCEL_POLL_S
+
+    def _take(self, trial: Trial) -> None:
+        if trial.value(self._metric.name) is not None:
+            self._leaders.append(trial)
+            self._leaders.sort(key=lambda t: -self._metric.rank(t.metrics[self._metric.name]))
+            del self._leaders[N_LEADERS:]
+            self._is_stale = True
+        if trial.checkpoint is not None:
+            self._create(f"checkpoint-{trial.number:04d}", checkpoint_text(trial), self._task_run_of(trial.number))
+
+    def _write_leaderboard(self) -> None:
+        if not self._is_stale:
+            return
+        self._is_stale = False
+        text = leaderboard_text(self._leaders, self._metric)
+        if self._leaderboard is None:
+            self._leaderboard = self._create("leaderboard", text)
+        else:
+            self._send("PATCH", f"/artifacts/{self._leaderboard}", {"data": text})
+
+    def _create(self, key: str, text: str, task_run: str | None = None) -> str | None:
+        body = {"key": key, "type": "markdown", "data": text, "flow_run_id": self._flow_run, "task_run_id": task_run}
+        created = self._send("POST", "/artifacts/", body)
+        return None if created is None else str(created.json()["id"])
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any]) -> httpx.Response | None:
+        try:
+            return self._client.request(method, path, json=dict(body)).raise_for_status()
+        except httpx.HTTPError as error:
+            self._lose(f"{method} {path}", error)
+            return None
+
+    def _lose(self, what: str, error: Exception) -> None:
+        self.n_lost += 1
+        logger.warning("%s: %r", what, error)
+
+    def _honour_cancel(self) -> None:
+        try:
+            state = self._client.get(f"/flow_runs/{self._flow_run}").raise_for_status().json()["state_type"]
+        except httpx.HTTPError as error:
+            logger.warning("the flow run's state could not be read: %r", error)
+            return
+        if state in ("CANCELLING", "CANCELLED"):
+            self._post(StopAsked("cancelled in Prefect"))
+
+
+def _authorization() -> dict[str, str]:
+    key, basic = os.environ.get("PREFECT_API_KEY"), os.environ.get("PREFECT_API_AUTH_STRING")
+    if key:
+        return {"Authorization": f"Bearer {key}"}
+    if basic:
+        import base64
+
+        return {"Authorization": f"Basic {base64.b64encode(basic.encode()).decode()}"}
+    return {}
+
+
+def checkpoint_text(trial: Trial) -> str:
+    """The markdown of a trial's checkpoint: path under the root, bytes, digest, donor, share inherited."""
+    assert trial.checkpoint is not None
+    inherited = "-" if trial.inherited is None else f"{trial.inherited:.1%}"
+    rows = [
+        ("manifest", f"`{trial.checkpoint.manifest.path}`"),
+        *(("pack", f"`{pack.path}`") for pack in trial.checkpoint.packs),
+        ("bytes", f"{trial.checkpoint.total_bytes:,}"),
+        ("digest", f"`{trial.checkpoint.manifest.digest}`"),
+        ("donor", "-" if trial.donor is None else f"trial {trial.donor}"),
+        ("inherited", inherited),
+    ]
+    return f"# Checkpoint of trial {trial.number}\n\n| | |\n| --- | --- |\n" + "\n".join(f"| {k} | {v} |" for k, v in rows)
+
+
+def leaderboard_text(leaders: list[Trial], metric: Metric) -> str:
+    """The markdown of the best trials so far."""
+    head = f"# Leaderboard\n\n| | trial | {metric.name} | stage | generation | donor | inherited |\n" + "| --- " * 7 + "|\n"
+    rows = [
+        f"| {place} | {t.number} | {t.metrics[metric.name]:.4f} | {t.stage} | {t.generation} | "
+        f"{'-' if t.donor is None else t.donor} | {'-' if t.inherited is None else f'{t.inherited:.0%}'} |"
+        for place, t in enumerate(leaders, 1)
+    ]
+    return head + "\n".join(rows)

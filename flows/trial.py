@@ -1,0 +1,175 @@
+"""The Prefect task of one trial, its edges, and the executor that submits it.
+
+Prefect runs and shows; nothing is ever read back from it. An edge is ``wait_for`` with plain data as arguments: a future
+passed as an argument while its parent runs is recorded as nesting, and the edge vanishes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.states import Cancelled, Completed, State
+
+from nas.attempt import Assignment
+from nas.errors import HeirloomError
+from nas.executors.base import Action, Broke, Event, Finished, Lost
+from nas.executors.local import EventQueue, execute
+from nas.executors.place import Place, StopKind
+from nas.run import DonorWeights
+from nas.trial import Trial
+
+if TYPE_CHECKING:
+    from prefect.futures import PrefectFuture
+
+    TrialFuture = PrefectFuture[Any]
+
+
+class TrialLostError(HeirloomError):
+    """Makes a task run Failed: its worker died, or the store did. No fault of the trial's."""
+
+
+class Call:
+    """What a task run executes; an opaque object to Prefect, which would walk through plain data."""
+
+    def __init__(self, body: Callable[[], Event | None]) -> None:
+        self._body = body
+        self.event: Event | None = None
+
+    def __call__(self) -> State[Any]:
+        """Runs the body, and gives the state that Prefect shows."""
+        self.event = self._body()
+        match self.event:
+            case Finished(trial=trial):
+                return Completed(name=str(trial.state), message=trial.reason and str(trial.reason))
+            case Lost(why="interrupted"):
+                return Cancelled(message="interrupted: it will run again in the next session")
+            case Lost(why=why):
+                raise TrialLostError(why)
+            case Broke(error=error):
+                raise TrialLostError(str(error)) from error
+        return Completed(name="Restored", message="finished in an earlier session")
+
+
+@task(name="trial", cache_policy=NO_CACHE, persist_result=False)
+def run_trial(trial: int, donors: list[str], call: Call) -> State[Any]:
+    """One trial: from its donors' checkpoints (plain references) to its durable result."""
+    return call()
+
+
+class PrefectExecutor(EventQueue):
+    """Submits each attempt as a task run of the flow run in whose thread it is used.
+
+    Args:
+        place: Where attempts are executed.
+        slots: How many at a time.
+        find: A finished trial by number, from the records.
+    """
+
+    def __init__(self, place: Place, slots: int, find: Callable[[int], Trial | None]) -> None:
+        super().__init__()
+        self.slots = slots
+        self.n_task_runs = 0
+        self._place = place
+        self._find = find
+        self._futures: dict[int, TrialFuture] = {}
+        self._task_runs: dict[int, str] = {}
+
+    def now_s(self) -> float:
+        """Seconds on the system's monotonic clock."""
+        return time.monotonic()
+
+    def task_run_of(self, trial: int) -> str | None:
+        """The id of the newest task run that shows this trial."""
+        return self._task_runs.get(trial)
+
+    def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
+        """Submits the task run ``trial-0042`` with an edge from each parent and donor."""
+        assignment = Assignment(trial, tuple(donors))
+        call = Call(lambda: execute(self._place, assignment, self.post))
+        names = [f"{d.donor}: {d.checkpoint.manifest.path} {d.checkpoint.manifest.digest}" for d in donors]
+        sources = [*sources_of(trial), *(d.donor for d in donors if isinstance(d.donor, int))]
+        future = self._submit(f"trial-{trial.number:04d}", trial, names, call, self._edges(sources))
+        future.add_done_callback(lambda done: self.post(call.event or Broke(_never_ran(done, trial))))
+
+    def stop(self, trial: Trial, why: StopKind) -> None:
+        """Tells the place."""
+        self._place.stop(trial, why)
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        """Tests or exports as a task run ``test-0042``, with an edge from the trial."""
+        answers: list[Mapping[str, Any]] = []
+        errors: list[BaseException] = []
+
+        def body() -> Event:
+            try:
+                answers.append(self._place.call(action, trial))
+            except BaseException as error:
+                errors.append(error)
+                return Broke(error)
+            return Finished(trial)
+
+        done = threading.Event()
+        call = Call(body)
+        future = self._submit(f"{action}-{trial.number:04d}", trial, [], call, self._edges([trial.number]), register=False)
+        future.add_done_callback(lambda _: done.set())
+        done.wait()
+        if errors:
+            raise errors[0]
+        return answers[0]
+
+    def close(self) -> None:
+        """Closes the place."""
+        self._place.close()
+
+    def _submit(
+        self, name: str, trial: Trial, donors: list[str], call: Call, edges: list[TrialFuture], *, register: bool = True
+    ) -> TrialFuture:
+        configured = run_trial.with_options(task_run_name=name, tags=tags_of(trial))
+        future: TrialFuture = configured.submit(trial.number, donors, call, wait_for=edges)
+        self.n_task_runs += 1
+        if register:
+            self._futures[trial.number] = future
+            self._task_runs[trial.number] = str(future.task_run_id)
+        return future
+
+    def _edges(self, sources: Sequence[int]) -> list[TrialFuture]:
+        """The futures of these trials; those of an earlier session are shown again, with their own ancestors, first."""
+        to_restore: list[Trial] = []
+        queue = list(dict.fromkeys(sources))
+        seen = set(queue)
+        while queue:
+            number = queue.pop()
+            if number in self._futures or (trial := self._find(number)) is None:
+                continue
+            to_restore.append(trial)
+            queue += [source for source in sources_of(trial) if source not in seen]
+            seen.update(queue)
+        for trial in sorted(to_restore, key=lambda t: t.number):
+            edges = [self._futures[source] for source in sources_of(trial) if source in self._futures]
+            self._submit(f"trial-{trial.number:04d}", trial, [], Call(lambda: None), edges)
+        return [self._futures[source] for source in dict.fromkeys(sources) if source in self._futures]
+
+
+def sources_of(trial: Trial) -> list[int]:
+    """The parents and donors of a trial within its search."""
+    return list(dict.fromkeys([*trial.parents, *(d for d in trial.proposal.weight_donors if isinstance(d, int))]))
+
+
+def tags_of(trial: Trial) -> list[str]:
+    """What the task run is filtered by in the UI; fixed at creation."""
+    return [
+        f"stage:{trial.stage}",
+        f"generation:{trial.generation}",
+        f"job:{trial.job}",
+        *(f"policy:{policy}" for policy in sorted(trial.policies)),
+        *([f"attempt:{trial.attempt}"] if trial.attempt > 1 else []),
+    ]
+
+
+def _never_ran(future: TrialFuture, trial: Trial) -> HeirloomError:
+    return HeirloomError(f"Prefect ended the task run of trial {trial.number} before its code: {future.state.message}")

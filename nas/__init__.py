@@ -1,0 +1,94 @@
+"""Heirloom: neural architecture search in which children inherit their parents' weights.
+
+The names below are loaded when first used: importing ``nas`` imports neither torch, pandas nor Prefect.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nas.budget import Budget
+    from nas.lineage import Lineage
+    from nas.metric import Metric
+    from nas.policy import Policy, PolicyPlan, Stage
+    from nas.problems.base import Problem
+    from nas.program import Summary, run_search
+    from nas.run import TrialRun
+    from nas.search import Search
+    from nas.spaces.base import Point, Space
+    from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+    from nas.spec import Spec
+    from nas.stoppers.base import Stopper
+    from nas.trial import Proposal, State, Trial
+    from nas.tuners.base import STOP, WAIT, Tuner
+    from nas.weights.inherit import inherit
+
+_HOMES = {
+    "Budget": "nas.budget",
+    "Choice": "nas.spaces.parameter",
+    "Float": "nas.spaces.parameter",
+    "Int": "nas.spaces.parameter",
+    "Lineage": "nas.lineage",
+    "Metric": "nas.metric",
+    "ParameterSpace": "nas.spaces.parameter",
+    "Point": "nas.spaces.base",
+    "Policy": "nas.policy",
+    "PolicyPlan": "nas.policy",
+    "Problem": "nas.problems.base",
+    "Proposal": "nas.trial",
+    "STOP": "nas.tuners.base",
+    "Search": "nas.search",
+    "Space": "nas.spaces.base",
+    "Spec": "nas.spec",
+    "Stage": "nas.policy",
+    "State": "nas.trial",
+    "Stopper": "nas.stoppers.base",
+    "Summary": "nas.program",
+    "Trial": "nas.trial",
+    "TrialRun": "nas.run",
+    "Tuner": "nas.tuners.base",
+    "WAIT": "nas.tuners.base",
+    "inherit": "nas.weights.inherit",
+    "run_search": "nas.program",
+}
+
+__all__ = [
+    "STOP",
+    "WAIT",
+    "Budget",
+    "Choice",
+    "Float",
+    "Int",
+    "Lineage",
+    "Metric",
+    "ParameterSpace",
+    "Point",
+    "Policy",
+    "PolicyPlan",
+    "Problem",
+    "Proposal",
+    "Search",
+    "Space",
+    "Spec",
+    "Stage",
+    "State",
+    "Stopper",
+    "Summary",
+    "Trial",
+    "TrialRun",
+    "Tuner",
+    "inherit",
+    "run_search",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nas' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,191 @@
+"""One attempt of one trial, in the process where it trains: from the donor's weights to the durable result."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nas.errors import CorruptError, MissingError, StoreError, TrialInterrupted, TrialStopped
+from nas.metric import not_finite, plain_metrics
+from nas.problems.base import Problem
+from nas.run import Channel, DonorWeights, TrialRun
+from nas.spec import Spec
+from nas.store.files import Files, open_root
+from nas.store.records import Records
+from nas.trial import Reason, State, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSpec:
+    """What a process needs to know to run the trials of one search; plain data, so that it travels."""
+
+    problem: Spec
+    url: str
+    """The search's folder: the root and the search's name."""
+    options: Mapping[str, Any]
+    """Storage options; they may hold credentials and are kept in no record."""
+    session: int = 0
+    device: str = "cpu"
+    n_threads: int = 1
+    asks_stopper: bool = False
+    """Whether each report waits for the loop's verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A trial to run now, on ``trial.slot`` as attempt ``trial.attempt``, with these donors, best first."""
+
+    trial: Trial
+    donors: tuple[DonorWeights, ...] = ()
+
+
+class Bench:
+    """A problem, built once and kept warm, and the store: where attempts of one search run."""
+
+    def __init__(self, spec: BenchSpec, *, problem: Problem | None = None, files: Files | None = None) -> None:
+        import torch
+
+        self.spec = spec
+        self.files = open_root(spec.url, spec.options) if files is None else files
+        self.records = Records(self.files)
+        self.problem: Problem = spec.problem.build() if problem is None else problem
+        torch.set_num_threads(spec.n_threads)
+        self._defaults = torch_settings()
+
+    def run(self, assignment: Assignment, channel: Channel) -> Trial | None:
+        """Runs the attempt and commits its result; None where it was interrupted (no result, it will run again).
+
+        A trial that has a result already is not run again: that result is returned.
+
+        Raises:
+            StoreError: the store failed, which is no fault of the trial's.
+        """
+        if (found := self.records.result(assignment.trial)) is not None:
+            return found
+        trial, donors = assignment.trial, assignment.donors
+        trial = replace(trial, donor=donors[0].donor if donors else None, started=time.time())
+        began = time.perf_counter()
+        run = TrialRun(trial, self.files, donors=donors, device=self.spec.device, channel=channel)
+        try:
+            outcome = self._train(run, trial, channel)
+            if outcome is None:
+                return None
+            seconds = time.perf_counter() - began
+            cost = {"seconds": seconds, "gpu_seconds": seconds if self.spec.device == "cuda" else 0.0}
+            inheritance = {**trial.inheritance, **run.summary()}
+            share = None if run.inheritance is None else run.inheritance.share
+            return self.records.commit(
+                replace(
+                    outcome, cost=cost, finished=time.time(), inherited=share, inheritance=inheritance,
+                    curve=tuple(run.curve),
+                )  # fmt: skip
+            )
+        finally:
+            run.close()
+
+    def _train(self, run: TrialRun, trial: Trial, channel: Channel) -> Trial | None:
+        """The trial with its outcome, its weights published; None where it was interrupted."""
+        try:
+            run.load_donors()
+        except (MissingError, CorruptError) as error:
+            return replace(trial, state=State.FAILED, reason=Reason.PARENT, error=str(error))
+        where = {"session": self.spec.session, "host": socket.gethostname(), "pid": os.getpid(), "time": trial.started}
+        self.records.start(trial, where)
+        channel.started()
+        set_torch_settings(self._defaults)
+        seed_everything(trial.seed)
+        try:
+            returned: object = None
+            with suppress(TrialStopped):
+                returned = self.problem.train(run)
+            if isinstance(run.stop, TrialInterrupted):
+                return None
+            if run.stop is not None:
+                last = run.curve[-1][1]
+                stopped = replace(trial, state=State.STOPPED, reason=Reason.STOPPER, metrics=last)
+                return replace(stopped, checkpoint=run.commit_weights())
+            return self._judge(run, trial, returned)
+        except StoreError:
+            raise
+        except FloatingPointError as error:
+            return replace(trial, state=State.FAILED, reason=Reason.NOT_FINITE, error=str(error))
+        except (Exception, SystemExit):
+            return replace(trial, state=State.FAILED, reason=Reason.EXCEPTION, error=traceback.format_exc())
+
+    def _judge(self, run: TrialRun, trial: Trial, returned: object) -> Trial:
+        """COMPLETE with its weights published, or FAILED for want of the metrics that the problem declares."""
+        wanted = [metric.name for metric in self.problem.metrics]
+        metrics = plain_metrics(returned) if isinstance(returned, Mapping) else {}
+        if missing := [name for name in wanted if name not in metrics]:
+            error = f"train returned {returned!r}, without {', '.join(missing)}"[:2000]
+            return replace(trial, state=State.FAILED, reason=Reason.NO_METRIC, error=error)
+        if bad := not_finite(metrics):
+            error = f"train returned {', '.join(f'{name}={metrics[name]}' for name in bad)}"
+            return replace(trial, state=State.FAILED, reason=Reason.NOT_FINITE, error=error)
+        return replace(trial, state=State.COMPLETE, metrics=metrics, checkpoint=run.commit_weights())
+
+    def test(self, trial: Trial) -> dict[str, float]:
+        """A finalist's scores on test data."""
+        set_torch_settings(self._defaults)
+        seed_everything(trial.seed)
+        run = TrialRun(trial, self.files, device=self.spec.device)
+        return dict(plain_metrics(self.problem.test(run)))
+
+    def export(self, trial: Trial) -> dict[str, Any]:
+        """Publishes the winner's folder under ``best/``; see ``nas.export``."""
+        from nas.export import export
+
+        set_torch_settings(self._defaults)
+        run = TrialRun(trial, self.files, device="cpu")
+        return export(self.problem, run, trial, self.files)
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds python's, numpy's and torch's global generators."""
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def torch_settings() -> dict[str, Any]:
+    """The settings of torch that trials leave behind and that change bits."""
+    import torch
+
+    return {
+        "dtype": torch.get_default_dtype(),
+        "matmul": torch.get_float32_matmul_precision(),
+        "mkldnn": torch.backends.mkldnn.enabled,  # type: ignore[attr-defined]
+        "cudnn": torch.backends.cudnn.enabled,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "grad": torch.is_grad_enabled(),
+    }
+
+
+def set_torch_settings(settings: Mapping[str, Any]) -> None:
+    """Restores what ``torch_settings`` found."""
+    import torch
+
+    if torch_settings() == settings:
+        return
+    torch.set_default_dtype(settings["dtype"])
+    torch.set_float32_matmul_precision(settings["matmul"])
+    torch.backends.mkldnn.enabled = settings["mkldnn"]  # type: ignore[attr-defined]
+    torch.backends.cudnn.enabled = settings["cudnn"]
+    torch.backends.cudnn.benchmark = settings["cudnn_benchmark"]
+    torch.backends.cudnn.deterministic = settings["cudnn_deterministic"]
+    torch.set_num_threads(settings["threads"])
+    torch.use_deterministic_algorithms(settings["deterministic"])
+    torch.set_grad_enabled(settings["grad"])

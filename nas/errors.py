@@ -1,0 +1,83 @@
+"""The errors that Heirloom raises on purpose, and what the loop or a command does about each."""
+
+from __future__ import annotations
+
+
+class HeirloomError(Exception):
+    """Any error that Heirloom raises on purpose; its message is one clear line for a person."""
+
+
+class ConfigurationError(HeirloomError, ValueError):
+    """The user asked for something that can't be: a command prints the line and exits with status 2."""
+
+
+class PointError(HeirloomError, ValueError):
+    """A point does not lie in its space; from a tuner, it ends the search (a failing trial is data, this is a bug)."""
+
+
+class SpaceExhaustedError(HeirloomError):
+    """The space holds no point that differs from those given; a tuner answers STOP or repeats a point."""
+
+
+class StoreError(HeirloomError, OSError):
+    """The store can't keep its promise (full disk, no permission, lost server): the search ends with status 1."""
+
+
+class AlreadyPublishedError(StoreError, FileExistsError):
+    """An exclusive name is taken already; the first record wins and the caller adopts it."""
+
+
+class MissingError(StoreError, FileNotFoundError):
+    """A file that a record names was not found within the bound of the retries."""
+
+
+class CorruptError(StoreError):
+    """A file's bytes are not those that its record promises, or its contents lie about themselves."""
+
+
+class SearchBusyError(ConfigurationError):
+    """Another command drives this search now: exit status 2, naming host, pid and age of its beat."""
+
+
+class SearchNotFoundError(ConfigurationError, KeyError):
+    """No search of that name lies under the root."""
+
+    __str__ = Exception.__str__
+
+
+class TrialNotFoundError(HeirloomError, KeyError):
+    """The lineage holds no trial with that number."""
+
+    __str__ = Exception.__str__
+
+
+class SearchFailedError(HeirloomError):
+    """The search can't go on (a tuner without an answer, too many failures in a row): exit status 1."""
+
+
+class ActionError(HeirloomError):
+    """The problem's ``test`` or ``export`` raised; the message's first line is its own, the traceback follows."""
+
+
+class ServerError(HeirloomError):
+    """The Prefect server can't be reached or did not start: exit status 1."""
+
+
+class TrialStopped(Exception):  # noqa: N818 - not an error: a stop that passes through the problem's code
+    """Passes through the problem's ``train`` after a stop; a last ``run.save`` is allowed meanwhile."""
+
+
+class TrialInterrupted(TrialStopped):
+    """The session ends (Ctrl-C, SIGTERM, a cancel): the trial gets no result and runs again in the next session."""
+
+
+class SearchInterruptedError(HeirloomError):
+    """The session was asked to stop (its first argument says why); records are kept, the same command resumes.
+
+    Attributes:
+        signal: The signal's number, or None for a cancel or a newer session.
+    """
+
+    def __init__(self, why: str, signal: int | None = None) -> None:
+        super().__init__(why)
+        self.signal = signal

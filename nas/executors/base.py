@@ -1,0 +1,98 @@
+"""The events that the loop reacts to, and what it needs of whatever runs trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from nas.run import DonorWeights
+from nas.trial import Trial
+
+Action = Literal["test", "export"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A proposal is durable; for observers only."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The problem's code starts on a trial."""
+
+    trial: int
+    attempt: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A trial reported intermediate metrics; ``answer(True)`` tells it to stop, and must be called where given."""
+
+    trial: int
+    step: int
+    metrics: Mapping[str, float]
+    answer: Callable[[bool], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A trial's result record is durable."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A job was ended from outside (worker killed, machine lost, interrupted); its trial has no result."""
+
+    job: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """What runs trials can't go on (full disk, a problem that can't be built): the search ends with this error."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Ctrl-C, SIGTERM, a cancel, a newer session: end the session, keep all records."""
+
+    why: str
+    signal: int | None = None
+
+
+Event = Proposed | Started | Reported | Finished | Lost | Broke | StopAsked
+
+
+class Executor(Protocol):
+    """Runs trials on slots. All methods are called by the loop's thread, but for ``post``."""
+
+    slots: int
+
+    def now_s(self) -> float:
+        """Seconds on the clock that deadlines are kept by; only differences count."""
+
+    def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
+        """Runs the attempt ``trial.attempt`` on ``trial.slot``; its parents and donors have finished."""
+
+    def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
+        """Asks a running trial to end: with a result (stop), or without one, within seconds (interrupt)."""
+
+    def next_event(self, until_s: float | None) -> Event | None:
+        """The next event, or None at ``until_s``."""
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        """Tests or exports a finished trial where trials run, and waits for the answer."""
+
+    def post(self, event: Event) -> None:
+        """Queues an event; any thread and a signal handler may call it."""
+
+    def close(self) -> None:
+        """Ends whatever still runs and frees what is held."""

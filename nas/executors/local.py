@@ -1,0 +1,78 @@
+"""Executors that need no engine: attempts on a thread a slot, executed at a place."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from nas.attempt import Assignment
+from nas.executors.base import Action, Broke, Event, Finished, Lost
+from nas.executors.place import Place, StopKind, WorkerLostError
+from nas.run import DonorWeights
+from nas.trial import Trial
+
+
+class EventQueue:
+    """The events of an executor, in the order posted; a signal handler may post too."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._now_s = now_s
+
+    def post(self, event: Event) -> None:
+        """Adds an event."""
+        self._queue.put(event)
+
+    def next_event(self, until_s: float | None) -> Event | None:
+        """The next event, or None at ``until_s``."""
+        try:
+            return self._queue.get(timeout=None if until_s is None else max(0.0, until_s - self._now_s()))
+        except queue.Empty:
+            return None
+
+
+def execute(place: Place, assignment: Assignment, post: Callable[[Event], None]) -> Event:
+    """Runs an attempt at a place, and gives the event that ends it."""
+    job = assignment.trial.job
+    try:
+        trial = place.run(assignment, post)
+    except WorkerLostError as error:
+        return Lost(job, str(error))
+    except BaseException as error:
+        return Broke(error)
+    return Lost(job, "interrupted") if trial is None else Finished(trial)
+
+
+class LocalExecutor(EventQueue):
+    """Runs each attempt on a thread of its own, at a place; the debug runner with one slot in this process."""
+
+    def __init__(self, place: Place, slots: int = 1) -> None:
+        super().__init__()
+        self.slots = slots
+        self._place = place
+        self._pool = ThreadPoolExecutor(slots, thread_name_prefix="heirloom-slot")
+
+    def now_s(self) -> float:
+        """Seconds on the system's monotonic clock."""
+        return time.monotonic()
+
+    def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
+        """Runs the attempt on the next free thread."""
+        assignment = Assignment(trial, tuple(donors))
+        self._pool.submit(lambda: self.post(execute(self._place, assignment, self.post)))
+
+    def stop(self, trial: Trial, why: StopKind) -> None:
+        """Tells the place."""
+        self._place.stop(trial, why)
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        """Tests or exports at the place."""
+        return self._place.call(action, trial)
+
+    def close(self) -> None:
+        """Closes the place; waits for what can't be ended."""
+        self._place.close()
+        self._pool.shutdown(cancel_futures=True)

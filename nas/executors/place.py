@@ -1,0 +1,147 @@
+"""Places: where attempts are executed. Two kinds: this very process, and one warm worker process a slot."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from nas.attempt import Assignment, Bench, BenchSpec
+from nas.errors import ActionError, HeirloomError, StoreError, TrialInterrupted, TrialStopped
+from nas.executors.base import Action, Event, Reported, Started
+from nas.problems.base import Problem
+from nas.store.files import Files
+from nas.store.trial_log import TrialLog
+from nas.trial import Trial
+
+StopKind = Literal["stop", "interrupt"]
+
+
+class WorkerLostError(HeirloomError):
+    """The process that trained a trial is gone; the loop runs the trial again, or gives it up as lost."""
+
+
+class Place(ABC):
+    """Executes attempts; called by one thread a slot."""
+
+    @abstractmethod
+    def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
+        """Runs an attempt to its durable result; None where it was interrupted.
+
+        Raises:
+            WorkerLostError: its process died.
+            StoreError: the store failed.
+        """
+
+    @abstractmethod
+    def stop(self, trial: Trial, kind: StopKind) -> None:
+        """Asks a running attempt to end, from another thread; returns at once."""
+
+    @abstractmethod
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        """Tests or exports a finished trial.
+
+        Raises:
+            ActionError: the problem's code raised.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees what is held; attempts that still run are ended where they can be."""
+
+
+class LoopChannel:
+    """A running attempt's line to the loop, within one process."""
+
+    def __init__(self, trial: Trial, post: Callable[[Event], None], asks_stopper: bool) -> None:
+        self._trial = trial
+        self._post = post
+        self._asks_stopper = asks_stopper
+        self.asked_to: StopKind | None = None
+
+    def started(self) -> None:
+        """Posts ``Started``."""
+        self._post(Started(self._trial.number, self._trial.attempt, self._trial.slot or 0))
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Posts ``Reported``, waits for the verdict where there is a stopper, and raises what was asked."""
+        if self.asked_to is None:
+            if self._asks_stopper:
+                answered = threading.Event()
+                verdict: list[bool] = []
+
+                def answer(stop: bool) -> None:
+                    verdict.append(stop)
+                    answered.set()
+
+                self._post(Reported(self._trial.number, step, metrics, answer))
+                while not answered.wait(0.5) and self.asked_to is None:
+                    continue
+                if any(verdict):
+                    self.asked_to = self.asked_to or "stop"
+            else:
+                self._post(Reported(self._trial.number, step, metrics))
+        raise_stop(self.asked_to)
+
+
+def raise_stop(kind: StopKind | None) -> None:
+    """Raises what a stop of this kind looks like to the problem's code."""
+    if kind == "stop":
+        raise TrialStopped("the stopper says so")
+    if kind == "interrupt":
+        raise TrialInterrupted("the session ends")
+
+
+class InProcessPlace(Place):
+    """Runs attempts in this process: code that hangs can't be killed, and all share torch's random state."""
+
+    def __init__(self, spec: BenchSpec, files: Files | None = None, problem: Problem | None = None) -> None:
+        self._spec = spec
+        self._files = files
+        self._problem = problem
+        self._bench: Bench | None = None
+        self._lock = threading.Lock()
+        self._channels: dict[int, LoopChannel] = {}
+
+    def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
+        """Runs the attempt in the calling thread."""
+        trial = assignment.trial
+        channel = LoopChannel(trial, post, self._spec.asks_stopper)
+        self._channels[trial.number] = channel
+        bench = self._get_bench()
+        log = TrialLog()
+        try:
+            with log.capture():
+                return bench.run(assignment, channel)
+        finally:
+            del self._channels[trial.number]
+            log.put(bench.files, trial.number)
+
+    def stop(self, trial: Trial, kind: StopKind) -> None:
+        """The attempt ends at its next report."""
+        if (channel := self._channels.get(trial.number)) is not None:
+            channel.asked_to = kind
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        """Tests or exports in the calling thread."""
+        bench = self._get_bench()
+        with TrialLog().capture():
+            try:
+                return bench.test(trial) if action == "test" else bench.export(trial)
+            except StoreError:
+                raise
+            except Exception as error:
+                raise ActionError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}") from error
+
+    def close(self) -> None:
+        """Asks what still runs to end at its next report."""
+        for channel in list(self._channels.values()):
+            channel.asked_to = "interrupt"
+
+    def _get_bench(self) -> Bench:
+        with self._lock:
+            if self._bench is None:
+                self._bench = Bench(self._spec, files=self._files, problem=self._problem)
+            return self._bench

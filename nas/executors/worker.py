@@ -1,0 +1,348 @@
+"""Warm worker processes: one a slot, spawned once, killed when a trial must end, and replaced.
+
+On the standard library's ``multiprocessing`` (docs/decisions/002): slots are addressed one by one, each has a two-way
+pipe of its own that dies with its process (a message torn by a kill can't outlive it), and reports and stops need it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from nas.attempt import Assignment, Bench, BenchSpec
+from nas.errors import ActionError, HeirloomError, StoreError
+from nas.executors.base import Action, Event, Reported, Started
+from nas.executors.place import Place, StopKind, WorkerLostError, raise_stop
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.store.trial_log import MAX_LOG_BYTES, log_path
+from nas.trial import Reason, State, Trial
+
+INTERRUPT_GRACE_S = 2.0
+PARENT_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    number: int
+    kind: StopKind
+
+
+class _PipeChannel:
+    """A running attempt's line to the driver, on the worker's side."""
+
+    def __init__(self, connection: Connection, trial: Trial, asks_stopper: bool) -> None:
+        self._connection = connection
+        self._number = trial.number
+        self._asks_stopper = asks_stopper
+
+    def started(self) -> None:
+        self._connection.send(("started", None))
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._connection.send(("reported", (step, dict(metrics))))
+        while self._asks_stopper or self._connection.poll():
+            answer = self._connection.recv()
+            if isinstance(answer, _Stop):
+                if answer.number == self._number:
+                    raise_stop(answer.kind)
+            elif answer:
+                raise_stop("stop")
+            else:
+                return
+
+
+def _end_with_parent(parent: int) -> None:
+    """Ends this process when its parent is gone: at once on Linux, within half a second elsewhere.
+
+    The kernel's signal also ends code that holds the interpreter's lock; the thread serves where it does not exist.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def worker_main(connection: Connection, spec: BenchSpec, environment: Mapping[str, str], parent: int, log: str) -> None:
+    """What a worker process does until its pipe closes."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the driver decides when trials end
+        signal.signal(number, signal.SIG_IGN)
+    _end_with_parent(parent)
+    os.environ.update(environment)  # before torch is imported
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    faulthandler.enable()
+    import logging
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        bench = Bench(spec)
+    except BaseException as error:
+        connection.send(("unbuildable", error if isinstance(error, HeirloomError) else traceback.format_exc()))
+        return
+    connection.send(("ready", None))
+    while True:
+        try:
+            message = connection.recv()
+        except EOFError:
+            return
+        if isinstance(message, _Stop | bool):  # meant for the trial before, which had ended
+            continue
+        order, argument = message
+        try:
+            if order == "run":
+                channel = _PipeChannel(connection, argument.trial, spec.asks_stopper)
+                connection.send(("done", bench.run(argument, channel)))
+            elif order == "test":
+                connection.send(("done", bench.test(argument)))
+            elif order == "export":
+                connection.send(("done", bench.export(argument)))
+        except StoreError as error:
+            connection.send(("store", str(error)))
+        except Exception as error:
+            connection.send(("error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+
+class WarmWorker:
+    """One slot's process, on the driver's side. One thread at a time runs an attempt; any thread may stop it."""
+
+    def __init__(self, spec: BenchSpec, environment: Mapping[str, str], spawner: ThreadPoolExecutor, log: Path) -> None:
+        self._spec = spec
+        self._environment = environment
+        self._spawner = spawner
+        self._log = log
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._connection: Connection | None = None
+        self._send_lock = threading.Lock()
+        self._running: Trial | None = None
+        self._killed_for: str | None = None
+
+    def run(self, assignment: Assignment, post: Callable[[Event], None], timeout_s: float | None) -> Trial | None:
+        """Runs an attempt; see ``Place.run``. Past ``timeout_s`` the worker is killed and the trial FAILED."""
+        trial = assignment.trial
+        self._ensure()
+        self._log.write_bytes(b"")
+        self._running, self._killed_for = trial, None
+        curve: list[tuple[int, Mapping[str, float]]] = []
+        began: float | None = None
+        self._send(("run", assignment))
+        try:
+            while True:
+                left = None if timeout_s is None or began is None else began + timeout_s - time.monotonic()
+                message = self._receive(left)
+                if message is None:
+                    return self._timed_out(trial, curve, timeout_s or 0.0)
+                kind, content = message
+                if kind == "started":
+                    began = time.monotonic()
+                    post(Started(trial.number, trial.attempt, trial.slot or 0))
+                elif kind == "reported":
+                    curve.append(content)
+                    answer = self._send if self._spec.asks_stopper else None
+                    post(Reported(trial.number, content[0], content[1], answer))
+                else:
+                    result = self._outcome(kind, content)
+                    return result if result is None or isinstance(result, Trial) else None
+        finally:
+            self._running = None
+            self._store_log(trial)
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        """Tests or exports; see ``Place.call``."""
+        self._ensure()
+        self._log.write_bytes(b"")
+        self._killed_for = None
+        self._send((action, trial))
+        kind, content = self._receive(None) or ("", None)
+        if kind == "error":
+            raise ActionError(content)
+        answer: Mapping[str, Any] = self._outcome(kind, content)
+        return answer
+
+    def stop(self, trial: Trial, kind: StopKind) -> None:
+        """Tells the attempt; one that is interrupted and has not ended after 2 s is killed."""
+        if self._running is None or self._running.number != trial.number:
+            return
+        self._send(_Stop(trial.number, kind))
+        if kind == "interrupt":
+            timer = threading.Timer(INTERRUPT_GRACE_S, self._kill_if_running, [trial, "interrupted"])
+            timer.daemon = True
+            timer.start()
+
+    def close(self) -> None:
+        """Ends the process: by closing its pipe, and for certain by a kill."""
+        process = self._process
+        if process is None:
+            return
+        if self._running is not None:
+            process.kill()
+            for _ in range(500):  # until the thread that runs the attempt has noticed; it still uses the pipe
+                if self._running is None:
+                    break
+                time.sleep(0.01)
+        if self._connection is not None:
+            self._connection.close()
+        process.join(2.0)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        process.close()
+        self._process = self._connection = None
+
+    def _ensure(self) -> None:
+        if self._process is not None and self._process.is_alive():
+            return
+        self.close()
+        self._spawner.submit(self._spawn).result()
+        kind, content = self._receive(None) or ("", None)
+        if kind == "unbuildable":
+            self.close()
+            raise content if isinstance(content, HeirloomError) else RuntimeError(f"the problem can't be built:\n{content}")
+
+    def _spawn(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        arguments = (theirs, self._spec, self._environment, os.getpid(), str(self._log))
+        process = context.Process(target=worker_main, args=arguments, name="heirloom-worker", daemon=True)
+        process.start()
+        theirs.close()
+        self._process, self._connection = process, ours
+
+    def _send(self, message: object) -> None:
+        with self._send_lock:
+            if self._connection is not None:
+                try:
+                    self._connection.send(message)
+                except OSError:
+                    return  # the process is gone: whoever receives from it learns that
+
+    def _receive(self, timeout_s: float | None) -> tuple[str, Any] | None:
+        """The next message, or None past the timeout.
+
+        Raises:
+            WorkerLostError: the process ended.
+        """
+        process, connection = self._process, self._connection
+        if process is None or connection is None:
+            raise WorkerLostError("the worker was closed")
+        ready = wait([connection, process.sentinel], None if timeout_s is None else max(0.0, timeout_s))
+        if not ready:
+            return None
+        if connection in ready:
+            try:
+                return connection.recv()  # type: ignore[no-any-return]
+            except (EOFError, OSError):
+                process.join(5.0)
+        raise WorkerLostError(self._killed_for or _describe_exit(process.exitcode))
+
+    def _outcome(self, kind: str, content: Any) -> Any:
+        if kind == "done":
+            return content
+        if kind == "store":
+            raise StoreError(content)
+        raise RuntimeError(content)
+
+    def _timed_out(self, trial: Trial, curve: list[tuple[int, Mapping[str, float]]], timeout_s: float) -> Trial:
+        """Kills the worker and commits the trial as FAILED, or gives its result where it was durable already."""
+        self._kill("timeout")
+        error = f"ran past trial_timeout_s ({timeout_s:g} s) and was killed"
+        now = time.time()
+        failed = replace(
+            trial, state=State.FAILED, reason=Reason.TIMEOUT, error=error, curve=tuple(curve),
+            started=now - timeout_s, finished=now, cost={"seconds": timeout_s, "gpu_seconds": 0.0},
+        )  # fmt: skip
+        if self._spec.device == "cuda":
+            failed = replace(failed, cost={"seconds": timeout_s, "gpu_seconds": timeout_s})
+        return Records(open_root(self._spec.url, self._spec.options)).commit(failed)
+
+    def _kill_if_running(self, trial: Trial, why: str) -> None:
+        if self._running is trial:
+            self._kill(why)
+
+    def _kill(self, why: str) -> None:
+        self._killed_for = why
+        if self._process is not None:
+            self._process.kill()
+            self._process.join(5.0)
+
+    def _store_log(self, trial: Trial) -> None:
+        with self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - MAX_LOG_BYTES))
+            text = file.read()
+        if text:
+            open_root(self._spec.url, self._spec.options).put(log_path(trial.number), text)
+
+
+def _describe_exit(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"its worker was killed by {signal.Signals(-code).name}"
+    return f"its worker ended with exit status {code}"
+
+
+class ProcessPlace(Place):
+    """One warm worker process a slot. Trials can be killed, and a crash ends a trial, never the search.
+
+    Args:
+        spec: What each worker builds.
+        slots: How many workers; each is spawned when its first trial comes.
+        gpus: Slot i sees only GPU ``gpus[i % len(gpus)]``; empty: whatever the driver sees.
+        trial_timeout_s: A trial that runs longer is killed and FAILED.
+    """
+
+    def __init__(
+        self, spec: BenchSpec, slots: int, *, gpus: tuple[int, ...] = (), trial_timeout_s: float | None = None
+    ) -> None:
+        self._timeout_s = trial_timeout_s
+        self._logs = tempfile.TemporaryDirectory(prefix="heirloom-logs-")
+        # A thread of its own, because PR_SET_PDEATHSIG fires when the *thread* that started a process ends.
+        self._spawner = ThreadPoolExecutor(1, thread_name_prefix="heirloom-spawner")
+        self._workers: list[WarmWorker] = []
+        for slot in range(slots):
+            threads = str(spec.n_threads)
+            environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+            if gpus:
+                environment["CUDA_VISIBLE_DEVICES"] = str(gpus[slot % len(gpus)])
+            log = Path(self._logs.name) / f"slot-{slot}.log"
+            self._workers.append(WarmWorker(spec, environment, self._spawner, log))
+
+    def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
+        """Runs the attempt on the worker of its slot."""
+        return self._workers[assignment.trial.slot or 0].run(assignment, post, self._timeout_s)
+
+    def stop(self, trial: Trial, kind: StopKind) -> None:
+        """Tells the worker of the trial's slot."""
+        self._workers[trial.slot or 0].stop(trial, kind)
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        """Tests or exports on the first slot's worker."""
+        return self._workers[0].call(action, trial)
+
+    def close(self) -> None:
+        """Ends all workers."""
+        for worker in self._workers:
+            worker.close()
+        self._spawner.shutdown()
+        self._logs.cleanup()

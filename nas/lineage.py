@@ -1,0 +1,124 @@
+"""The lineage: all trials in the order in which the tuner learned of them, and the graph of parents and donors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from nas.errors import TrialNotFoundError
+from nas.metric import Metric
+from nas.spaces.base import Point, point_key
+from nas.trial import State, Trial
+
+
+class LineageLog:
+    """The finished trials in the order learned; grows only. Lineages are views of its beginning."""
+
+    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+        self.learned: list[Trial] = []
+        self.position: dict[int, int] = {}
+        self.first_with: dict[str, int] = {}
+        for trial in trials:
+            self.append(trial)
+
+    def __len__(self) -> int:
+        return len(self.learned)
+
+    def append(self, trial: Trial) -> None:
+        """Adds a finished trial at the end."""
+        if not trial.is_finished or trial.number in self.position:
+            raise ValueError(f"trial {trial.number} ({trial.state}) is not finished, or learned already")
+        self.position[trial.number] = len(self.learned)
+        self.first_with.setdefault(point_key(trial.point), len(self.learned))
+        self.learned.append(trial)
+
+    def view(self, n_learned: int | None = None, pending: Iterable[Trial] = ()) -> Lineage:
+        """The lineage after ``n_learned`` trials (all by default), with these waiting and running trials."""
+        return Lineage(self, len(self.learned) if n_learned is None else n_learned, tuple(pending))
+
+
+class Lineage:
+    """What a tuner and a stopper see: finished trials in the order learned, then waiting and running ones."""
+
+    def __init__(self, log: LineageLog, n_finished: int, pending: tuple[Trial, ...]) -> None:
+        self._log = log
+        self.n_finished = n_finished
+        self.pending = pending
+
+    @classmethod
+    def of(cls, trials: Iterable[Trial]) -> Lineage:
+        """The lineage of these trials, finished ones in the order given."""
+        known = list(trials)
+        return LineageLog(t for t in known if t.is_finished).view(pending=[t for t in known if not t.is_finished])
+
+    def __len__(self) -> int:
+        return self.n_finished + len(self.pending)
+
+    def __iter__(self) -> Iterator[Trial]:
+        yield from self._log.learned[: self.n_finished]
+        yield from self.pending
+
+    def __contains__(self, number: int) -> bool:
+        return self._log.position.get(number, self.n_finished) < self.n_finished or any(
+            t.number == number for t in self.pending
+        )
+
+    def __getitem__(self, number: int) -> Trial:
+        """The trial of this number.
+
+        Raises:
+            TrialNotFoundError: there is none.
+        """
+        position = self._log.position.get(number, self.n_finished)
+        if position < self.n_finished:
+            return self._log.learned[position]
+        for trial in self.pending:
+            if trial.number == number:
+                return trial
+        raise TrialNotFoundError(f"no trial {number} among the lineage's {len(self)} trials")
+
+    @property
+    def finished(self) -> Sequence[Trial]:
+        """The finished trials in the order learned (a copy; ``newest`` costs less for the last few)."""
+        return self._log.learned[: self.n_finished]
+
+    def newest(self) -> Iterator[Trial]:
+        """The finished trials, the last learned first."""
+        for position in range(self.n_finished - 1, -1, -1):
+            yield self._log.learned[position]
+
+    def has_point(self, point: Point) -> bool:
+        """Whether a trial of this very point is finished, running or waiting."""
+        key = point_key(point)
+        if self._log.first_with.get(key, self.n_finished) < self.n_finished:
+            return True
+        return any(point_key(t.point) == key for t in self.pending)
+
+    def best(self, metric: Metric, n: int = 1) -> list[Trial]:
+        """The ``n`` best scored trials by this metric, best first; of equals, the lower number first."""
+        scored = [(metric.rank(v), -t.number, t) for t in self if (v := t.value(metric.name)) is not None]
+        return [t for _, _, t in sorted(scored, key=lambda entry: entry[:2], reverse=True)[:n]]
+
+    def ancestors(self, number: int) -> list[Trial]:
+        """The line of first parents from this trial's parent back to its founder."""
+        line: list[Trial] = []
+        trial = self[number]
+        while trial.parents and trial.parents[0] in self and trial.parents[0] < trial.number:
+            trial = self[trial.parents[0]]
+            line.append(trial)
+        return line
+
+    def children(self, number: int) -> list[Trial]:
+        """The trials that name this one as a parent or donor."""
+        return [t for t in self if number in t.parents or number in t.proposal.weight_donors]
+
+    def edges(self) -> list[tuple[int, int]]:
+        """(parent or donor, child) for every edge within the search."""
+        found = []
+        for trial in self:
+            sources = dict.fromkeys([*trial.parents, *(d for d in trial.proposal.weight_donors if isinstance(d, int))])
+            found += [(source, trial.number) for source in sources]
+        return found
+
+    def n_in_state(self, state: State) -> int:
+        """How many trials are in this state."""
+        return sum(t.state == state for t in self)

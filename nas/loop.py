@@ -1,0 +1,430 @@
+"""The loop: one owner of the tuner, one thread of decisions.
+
+It asks while slots are free and the budget allows, hands trials to an executor, and reacts to events. Everything that it
+decides is durable before it acts on it, so that the records alone continue the search.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from nas.budget import Budget
+from nas.errors import PointError, SearchFailedError, SearchInterruptedError
+from nas.executors.base import Broke, Event, Executor, Finished, Lost, Proposed, Reported, StopAsked
+from nas.lineage import Lineage, LineageLog
+from nas.policy import Policy, Stage
+from nas.run import DonorWeights
+from nas.spaces.base import Space
+from nas.stoppers.base import Stopper
+from nas.store.checkpoint import Checkpoint
+from nas.store.records import Records, Starts
+from nas.trial import Donor, Proposal, Reason, State, Trial
+from nas.tuners.base import STOP, WAIT, Tuner
+
+OnParentFailure = Literal["ancestor", "scratch", "fail"]
+INTERRUPT_BOUND_S = 20.0
+INTERRUPT_REPEAT_S = 0.5
+HOURS_POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopSettings:
+    """What a loop needs to know beyond the tuner and the executor.
+
+    Attributes:
+        seed: The search's; each trial's seed derives from it, its stage and its index.
+        deterministic: Ask n sees the results of trials 0 .. n - slots and nothing later, whatever has finished.
+        max_attempts: Attempts that may be lost before the trial is given up as lost.
+        max_failures: Failures in a row, within this session, that end the search.
+    """
+
+    seed: int = 0
+    budget: Budget = Budget()
+    on_parent_failure: OnParentFailure = "ancestor"
+    deterministic: bool = False
+    max_attempts: int = 2
+    max_failures: int = 8
+
+
+class Loop:
+    """Drives the stages of one search; give it all trials and attempts that the records hold.
+
+    Args:
+        records: Where proposals and results become durable.
+        executor: Where trials run.
+        settings: See there.
+        trials: All trials so far, by number.
+        starts: The attempts of unfinished trials so far.
+        tuner: Asked in the search stage; may be None where only later stages run.
+        space: Validates the tuner's points.
+        stopper: Judges reports of the search stage's trials, or None.
+        spent_hours: Hours that the search has cost up to now, all sessions together.
+        sibling: The checkpoint of another search's trial (``"name:42"``), or None where it has no weights.
+        observe: Told of every event, after the loop has taken it in.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        executor: Executor,
+        settings: LoopSettings,
+        *,
+        trials: Sequence[Trial] = (),
+        starts: Mapping[int, Starts] | None = None,
+        tuner: Tuner | None = None,
+        space: Space | None = None,
+        stopper: Stopper | None = None,
+        spent_hours: Callable[[], float] = lambda: 0.0,
+        sibling: Callable[[str], Checkpoint | None] = lambda donor: None,
+        observe: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        self.trials: list[Trial] = list(trials)
+        self._records = records
+        self._executor = executor
+        self._settings = settings
+        self._attempts = {number: found.last_attempt for number, found in (starts or {}).items()}
+        self._losses = {number: found.n_lost for number, found in (starts or {}).items()}
+        self._tuner = tuner
+        self._space = space
+        self._stopper = stopper
+        self._spent_hours = spent_hours
+        self._sibling = sibling
+        self._observe = observe
+        self._search_stage = "search"
+        self._waiting: list[int] = [t.number for t in self.trials if not t.is_finished]
+        self._running: dict[int, int] = {}  # slot -> trial
+        self._failures_in_a_row = 0
+        self._log = LineageLog()
+        self._numbers: list[int] = []  # index in the search stage -> trial number
+        self._n_seen = 0  # how many results the tuner had learned of at its last proposal
+        self._waited_at: int | None = None  # how many it had learned of when it answered WAIT
+        self._gpu_seconds = sum(t.cost.get("gpu_seconds", 0.0) for t in self.trials)
+
+    # ---- the search stage
+
+    def search(self, stage: Stage) -> None:
+        """Runs the search stage until the budget is spent or the tuner is exhausted.
+
+        Raises:
+            SearchFailedError: the tuner answers WAIT for ever or nonsense, or too many trials fail in a row.
+            SearchInterruptedError: a stop was asked for.
+            StoreError: the store failed.
+        """
+        self._search_stage = stage.name
+        in_stage = [t for t in self.trials if t.stage == stage.name]
+        self._numbers = [t.number for t in in_stage]
+        self._log = self._restored_log(in_stage)
+        self._n_seen = sum(len(t.learned) for t in in_stage)
+        exhausted = False
+        while True:
+            while not exhausted and self._may_ask():
+                exhausted = not self._ask(stage)
+                if self._waited_at is not None:
+                    break
+            self._submit_ready(stage.name)
+            if not self._running and not self._unfinished(stage.name):
+                if exhausted or not self._budget_left():
+                    return
+                if self._waited_at is not None and not self._may_ask():
+                    raise SearchFailedError(
+                        f"tuner {type(self._tuner).__name__} answers WAIT at proposal {len(self._numbers)}, but nothing "
+                        "runs that it could wait for; a tuner that has nothing more to propose must answer STOP"
+                    )
+                continue
+            self._take(self._next_event())
+
+    def _restored_log(self, in_stage: Sequence[Trial]) -> LineageLog:
+        """The order in which the tuner learned of results: as the proposals recorded it, then the others."""
+        finished = {t.number: t for t in in_stage if t.is_finished}
+        if self._settings.deterministic:
+            return LineageLog(itertools.takewhile(lambda t: t.is_finished, in_stage))
+        listed = list(dict.fromkeys(number for t in in_stage for number in t.learned))
+        rest = [t for t in finished.values() if t.number not in set(listed)]
+        rest.sort(key=lambda t: (t.finished or 0.0, t.number))
+        return LineageLog([*(finished[number] for number in listed), *rest])
+
+    def _learn(self, trial: Trial) -> None:
+        """Adds a result to what the tuner may learn: as it comes, or, with ``deterministic``, in order of index."""
+        if not self._settings.deterministic:
+            self._log.append(trial)
+            return
+        while len(self._log) < len(self._numbers) and self.trials[self._numbers[len(self._log)]].is_finished:
+            self._log.append(self.trials[self._numbers[len(self._log)]])
+
+    def _may_ask(self) -> bool:
+        """Whether the tuner may be asked now: a slot is free, the budget allows, and the lineage that it must see is there."""
+        if self._tuner is None or not self._budget_left():
+            return False
+        if self._settings.deterministic:
+            return len(self._log) >= self._view_size()
+        n_ready = sum(self._is_ready(self.trials[number]) for number in self._waiting)
+        n_blocked = len(self._waiting) - n_ready
+        if len(self._running) + n_ready >= self._executor.slots or n_blocked >= self._executor.slots:
+            return False
+        return self._waited_at is None or len(self._log) > self._waited_at
+
+    def _view_size(self) -> int:
+        """With ``deterministic``: how many results the next ask sees; one more after each WAIT."""
+        size = max(len(self._numbers) - self._executor.slots + 1, self._n_seen, 0)
+        return size if self._waited_at is None else max(size, self._waited_at + 1)
+
+    def _budget_left(self) -> bool:
+        return self._settings.budget.allows(
+            n_trials=len(self._numbers), hours=self._spent_hours(), gpu_hours=self._gpu_seconds / 3600
+        )
+
+    def _ask(self, stage: Stage) -> bool:
+        """Asks the tuner once; makes a proposal durable. False where the tuner is exhausted."""
+        assert self._tuner is not None
+        index, number = len(self._numbers), len(self.trials)
+        n_seen = self._view_size() if self._settings.deterministic else len(self._log)
+        if self._settings.deterministic:
+            pending = [_as_pending(self.trials[other], State.RUNNING) for other in self._numbers[n_seen:]]
+        else:
+            unfinished = sorted([*self._waiting, *self._running.values()])
+            pending = [t for other in unfinished if (t := self.trials[other]).stage == stage.name]
+        answer = self._tuner.ask(self._log.view(n_seen, pending), index, number)
+        if answer is WAIT:
+            self._waited_at = n_seen
+            return True
+        self._waited_at = None
+        if answer is STOP:
+            return False
+        if not isinstance(answer, Proposal):
+            raise SearchFailedError(
+                f"tuner {type(self._tuner).__name__} answered {answer!r} at proposal {index}; "
+                "it must answer a Proposal, WAIT or STOP"
+            )
+        self._check(answer, index)
+        seen = tuple(t.number for t in self._log.learned[self._n_seen : n_seen])
+        self._n_seen = n_seen
+        self._propose(replace(self._new_trial(answer, stage, index), learned=seen))
+        self._numbers.append(number)
+        return True
+
+    def _check(self, proposal: Proposal, index: int) -> None:
+        """Refuses a proposal that can't be run: a tuner's bug, which ends the search."""
+        asked = f"proposal {index} of {type(self._tuner).__name__}"
+        for source in (*proposal.parents, *proposal.weight_donors):
+            if isinstance(source, int) and not 0 <= source < len(self.trials):
+                raise SearchFailedError(f"{asked} names parent or donor {source}, but no such trial was proposed")
+        if self._space is not None:
+            try:
+                self._space.validate(proposal.point)
+            except PointError as error:
+                raise SearchFailedError(f"{asked} is no point of the space: {error}") from error
+
+    def _new_trial(self, proposal: Proposal, stage: Stage, index: int) -> Trial:
+        number = len(self.trials)
+        elders = [self.trials[parent].generation for parent in proposal.parents]
+        return Trial(
+            number=number,
+            index=index,
+            proposal=proposal,
+            stage=stage.name,
+            job=number,
+            policies=stage.policies if proposal.policies is None else proposal.policies,
+            seed=trial_seed(self._settings.seed, stage.name, index),
+            generation=1 + max(elders, default=-1),
+            created=time.time(),
+        )
+
+    def _propose(self, trial: Trial) -> None:
+        self._records.propose(trial)
+        self.trials.append(trial)
+        self._waiting.append(trial.number)
+        self._observe(Proposed(trial))
+
+    # ---- later stages
+
+    def final(self, stage: Stage, finalists: Iterable[Trial]) -> None:
+        """Trains each of these trials again as a trial of a later stage; those that have one already are not repeated."""
+        present = {t.parents[0] for t in self.trials if t.stage == stage.name and t.parents}
+        for parent in finalists:
+            if parent.number in present:
+                continue
+            index = sum(t.stage == stage.name for t in self.trials)
+            donors = (parent.number,) if stage.warm and Policy.SHARE_PARAMS in stage.policies else ()
+            reason = f"{stage.name} of {parent.number}"
+            proposal = Proposal(point=parent.point, parents=(parent.number,), donors=donors, reason=reason)
+            self._propose(self._new_trial(proposal, stage, index))
+        while self._unfinished(stage.name):
+            self._submit_ready(stage.name)
+            self._take(self._next_event())
+
+    # ---- running trials
+
+    def _unfinished(self, stage: str) -> bool:
+        return any(self.trials[number].stage == stage for number in (*self._waiting, *self._running.values()))
+
+    def _is_ready(self, trial: Trial) -> bool:
+        sources = (*trial.parents, *(d for d in trial.proposal.weight_donors if isinstance(d, int)))
+        return all(self.trials[source].is_finished for source in sources)
+
+    def _submit_ready(self, stage: str) -> None:
+        """Hands every trial whose parents and donors have finished to a free slot, in the order proposed."""
+        for number in list(self._waiting):
+            trial = self.trials[number]
+            if trial.stage != stage or not self._is_ready(trial):
+                continue
+            slot = self._free_slot(trial)
+            if slot is None:
+                continue
+            self._waiting.remove(number)
+            self._submit(trial, slot)
+
+    def _free_slot(self, trial: Trial) -> int | None:
+        if self._settings.deterministic:
+            slot = trial.index % self._executor.slots
+            return None if slot in self._running else slot
+        return next((slot for slot in range(self._executor.slots) if slot not in self._running), None)
+
+    def _submit(self, trial: Trial, slot: int) -> None:
+        donors, replaced, lacking = self._resolve_donors(trial)
+        if lacking is not None:
+            error = f"donor {lacking} has no weights (on_parent_failure=fail)"
+            failed = replace(trial, state=State.FAILED, reason=Reason.PARENT, finished=time.time(), error=error)
+            self._take_result(self._records.commit(failed))
+            return
+        attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1
+        inheritance = {"replaced": replaced} if replaced else {}
+        trial = replace(trial, state=State.RUNNING, slot=slot, attempt=attempt, inheritance=inheritance)
+        self.trials[trial.number] = trial
+        self._running[slot] = trial.number
+        self._executor.submit(trial, donors)
+
+    def _resolve_donors(self, trial: Trial) -> tuple[list[DonorWeights], dict[str, Donor | None], Donor | None]:
+        """The donors with weights, best first; which were replaced by what; and the one without, where that is fatal."""
+        found: list[DonorWeights] = []
+        replaced: dict[str, Donor | None] = {}
+        if Policy.SHARE_PARAMS not in trial.policies:
+            return found, replaced, None
+        for donor in trial.proposal.weight_donors:
+            checkpoint = self.trials[donor].checkpoint if isinstance(donor, int) else self._sibling(donor)
+            stand_in: Donor | None = donor
+            if checkpoint is None:
+                if self._settings.on_parent_failure == "fail":
+                    return [], replaced, donor
+                stand_in = None
+                if self._settings.on_parent_failure == "ancestor" and isinstance(donor, int):
+                    line = Lineage.of(self.trials).ancestors(donor)
+                    stand_in = next((t.number for t in line if t.checkpoint is not None), None)
+                replaced[str(donor)] = stand_in
+                checkpoint = self.trials[stand_in].checkpoint if isinstance(stand_in, int) else None
+            if checkpoint is not None and stand_in is not None and stand_in not in [d.donor for d in found]:
+                found.append(DonorWeights(stand_in, checkpoint))
+        return found, replaced, None
+
+    # ---- events
+
+    def _next_event(self) -> Event | None:
+        until = self._executor.now_s() + HOURS_POLL_S if self._settings.budget.hours is not None else None
+        return self._executor.next_event(until)
+
+    def _take(self, event: Event | None) -> None:
+        match event:
+            case Reported():
+                self._judge(event)
+            case Finished(trial=trial):
+                self._free(trial.number)
+                self._take_result(trial)
+                return
+            case Lost(job=job, why=why):
+                self._take_loss(job, why)
+            case StopAsked(why=why, signal=signal):
+                self._interrupt()
+                raise SearchInterruptedError(why, signal)
+            case Broke(error=error):
+                self._interrupt()
+                raise error
+        if event is not None:
+            self._observe(event)
+
+    def _take_result(self, trial: Trial) -> None:
+        self.trials[trial.number] = trial
+        self._gpu_seconds += trial.cost.get("gpu_seconds", 0.0)
+        if trial.stage == self._search_stage:
+            self._learn(trial)
+        self._observe(Finished(trial))
+        self._failures_in_a_row = self._failures_in_a_row + 1 if trial.state == State.FAILED else 0
+        if self._failures_in_a_row >= self._settings.max_failures:
+            self._interrupt()
+            last = (trial.error or "").strip().splitlines()
+            raise SearchFailedError(
+                f"{self._failures_in_a_row} trials failed in a row (max_failures={self._settings.max_failures}); "
+                f"the last, trial {trial.number}: {trial.reason}: {last[-1] if last else 'no message'}"
+            )
+
+    def _take_loss(self, job: int, why: str) -> None:
+        """Runs a lost trial again, or gives it up after ``max_attempts``."""
+        number = next((n for n in self._running.values() if self.trials[n].job == job), None)
+        if number is None:
+            return
+        trial = self.trials[number]
+        self._free(number)
+        if (committed := self._records.result(trial)) is not None:
+            self._take_result(committed)
+            return
+        self._losses[number] = self._losses.get(number, 0) + 1
+        if self._losses[number] < self._settings.max_attempts:
+            self.trials[number] = _as_pending(trial, State.WAITING)
+            self._waiting.insert(0, number)
+            return
+        now = time.time()
+        self._take_result(
+            self._records.commit(replace(trial, state=State.FAILED, reason=Reason.LOST, error=why, finished=now))
+        )
+
+    def _judge(self, event: Reported) -> None:
+        """Takes in a report, and answers whether the trial should stop."""
+        trial = self.trials[event.trial]
+        trial = replace(trial, curve=(*trial.curve, (event.step, event.metrics)))
+        self.trials[event.trial] = trial
+        if event.answer is not None:
+            stop = False
+            if self._stopper is not None and trial.stage == self._search_stage:
+                n_seen = self._n_seen if self._settings.deterministic else len(self._log)
+                stop = self._stopper.should_stop(self._log.view(n_seen), trial)
+            event.answer(stop)
+
+    def _free(self, number: int) -> None:
+        for slot, running in list(self._running.items()):
+            if running == number:
+                del self._running[slot]
+
+    def _interrupt(self) -> None:
+        """Tells every running trial, and waits, within a bound, until each has ended; what finishes meanwhile is kept."""
+        until = self._executor.now_s() + INTERRUPT_BOUND_S
+        while self._running and self._executor.now_s() < until:
+            for number in self._running.values():
+                self._executor.stop(self.trials[number], "interrupt")
+            match self._executor.next_event(min(until, self._executor.now_s() + INTERRUPT_REPEAT_S)):
+                case Finished(trial=trial):
+                    self._free(trial.number)
+                    self.trials[trial.number] = trial
+                    self._observe(Finished(trial))
+                case Lost(job=job):
+                    for number in [n for n in self._running.values() if self.trials[n].job == job]:
+                        self._free(number)
+                case Broke():
+                    return
+
+
+def _as_pending(trial: Trial, state: State) -> Trial:
+    """The trial as its proposal says, without anything that it has reported or resulted in."""
+    return Trial(
+        number=trial.number, index=trial.index, proposal=trial.proposal, stage=trial.stage, job=trial.job,
+        policies=trial.policies, seed=trial.seed, generation=trial.generation, created=trial.created,
+        learned=trial.learned, state=state,
+    )  # fmt: skip
+
+
+def trial_seed(seed: int, stage: str, index: int) -> int:
+    """The seed of a trial, below 2^31, from the search's seed, its stage and its index there."""
+    digest = hashlib.blake2b(f"{seed}/{stage}/{index}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest) & 0x7FFFFFFF

@@ -1,0 +1,135 @@
+"""Policies (modes of one trial), stages, and the plan that lines stages up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nas.errors import ConfigurationError
+
+
+class Policy(StrEnum):
+    """A mode of one trial; the problem declares those that its ``train`` honours."""
+
+    SHARE_PARAMS = "SHARE_PARAMS"
+    """Start from the donors' weights."""
+    EARLY_STOP = "EARLY_STOP"
+    """Train for fewer epochs (Rafiki's QUICK_TRAIN)."""
+    SKIP_TRAIN = "SKIP_TRAIN"
+    """Score the inherited weights as they are."""
+    QUICK_EVAL = "QUICK_EVAL"
+    """Score on a part of the validation data."""
+    DOWNSCALE = "DOWNSCALE"
+    """Build a smaller network and train it on a part of the data."""
+
+
+ALIASES: Mapping[str, str] = {"QUICK_TRAIN": "EARLY_STOP"}
+
+
+def parse_policies(names: Iterable[str]) -> frozenset[Policy]:
+    """The policies of these names, in any case; QUICK_TRAIN is EARLY_STOP.
+
+    Raises:
+        ConfigurationError: an unknown name.
+    """
+    found = set()
+    for name in names:
+        upper = str(name).upper()
+        upper = ALIASES.get(upper, upper)
+        if upper not in Policy.__members__:
+            raise ConfigurationError(f"unknown policy {name!r}; the policies are {', '.join(Policy.__members__)}")
+        found.add(Policy[upper])
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A named step of the plan: the policies of its trials, and, after the search, how many finalists it takes."""
+
+    name: str
+    policies: frozenset[Policy] = frozenset()
+    warm: bool = False
+    """Whether a finalist starts from the weights of the trial that it trains again (where SHARE_PARAMS is on)."""
+
+    def describe(self) -> dict[str, object]:
+        """The stage as JSON, for the identity of a search."""
+        return {"name": self.name, "policies": sorted(self.policies), "warm": self.warm}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPlan:
+    """The stages of a search, first the one in which the tuner proposes.
+
+    Stages after the first train again, one trial each, the best of the stage before (``finalists``).
+    """
+
+    stages: tuple[Stage, ...]
+
+    def __post_init__(self) -> None:
+        names = [stage.name for stage in self.stages]
+        if not names or len(set(names)) != len(names):
+            raise ConfigurationError(f"a policy plan needs at least one stage and distinct names, not {names}")
+
+    @property
+    def search(self) -> Stage:
+        """The stage in which the tuner proposes."""
+        return self.stages[0]
+
+    @property
+    def final(self) -> Stage | None:
+        """The stage whose trials compete for the export, or None: the search stage's trials do."""
+        return self.stages[-1] if len(self.stages) > 1 else None
+
+    def describe(self) -> list[dict[str, object]]:
+        """The plan as JSON, for the identity of a search."""
+        return [stage.describe() for stage in self.stages]
+
+    @classmethod
+    def from_stages(cls, stages: Iterable[Mapping[str, object]]) -> PolicyPlan:
+        """A plan from plain data: ``[{name: search, policies: [SHARE_PARAMS]}, {name: final}]``.
+
+        Raises:
+            ConfigurationError: an unknown key or policy.
+        """
+        made = []
+        for stage in stages:
+            unknown = set(stage) - {"name", "policies", "warm"}
+            if unknown or "name" not in stage:
+                raise ConfigurationError(
+                    f"stage {dict(stage)}: its keys must be name, policies and warm; name is required"
+                )
+            policies = stage.get("policies") or ()
+            if isinstance(policies, str) or not isinstance(policies, Iterable):
+                raise ConfigurationError(f"stage {stage['name']}: policies ({policies!r}) must be a list of names")
+            made.append(
+                Stage(name=str(stage["name"]), policies=parse_policies(policies), warm=bool(stage.get("warm", False)))
+            )
+        return cls(tuple(made))
+
+    def fitted(self, declared: frozenset[Policy], *, strict: bool) -> tuple[PolicyPlan, frozenset[Policy]]:
+        """The plan for a problem that declares these policies, and the policies that were left out.
+
+        A later stage that would only repeat the one before it (no policy is left that tells them apart) is dropped:
+        the best trial of the search is then the winner.
+
+        Args:
+            declared: The policies that the problem honours.
+            strict: The user named this plan, so that an undeclared policy is a mistake.
+
+        Raises:
+            ConfigurationError: strict, and the plan asks for an undeclared policy.
+        """
+        left_out = frozenset[Policy]().union(*(stage.policies for stage in self.stages)) - declared
+        if strict and left_out:
+            raise ConfigurationError(
+                f"the policy plan asks for {', '.join(sorted(left_out))}, but the problem declares "
+                f"{', '.join(sorted(declared)) or 'none'}; add them to its `policies` or choose another plan"
+            )
+        kept: list[Stage] = []
+        for stage in self.stages:
+            fitted = Stage(name=stage.name, policies=stage.policies & declared, warm=stage.warm)
+            if kept and fitted.policies | {Policy.SHARE_PARAMS} == kept[-1].policies | {Policy.SHARE_PARAMS}:
+                continue
+            kept.append(fitted)
+        return PolicyPlan(tuple(kept)), left_out

@@ -1,0 +1,51 @@
+"""What is searched: a space, and the code that trains one candidate of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from nas.metric import Metric
+from nas.policy import Policy
+from nas.spaces.base import Space
+
+if TYPE_CHECKING:
+    import torch
+
+    from nas.run import TrialRun
+
+
+class Problem(ABC):
+    """A space and the code that trains one point of it.
+
+    Built once in the driver (which needs ``space``, ``metrics`` and ``policies`` only, so load data when first
+    trained) and once in each worker process, where it stays warm for every trial that lands there.
+    """
+
+    metrics: tuple[Metric, ...]
+    """The first ranks trials; further ones are objectives."""
+    policies: frozenset[Policy] = frozenset()
+    """The policies that ``train`` honours."""
+    space: Space
+    data_arguments: ClassVar[frozenset[str]] = frozenset({"data_root"})
+    """Constructor arguments that only say where data lies: no part of a search's identity, and kept in no record."""
+
+    @abstractmethod
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """Trains ``run.point`` and returns its validation scores."""
+
+    def test(self, run: TrialRun) -> Mapping[str, float]:
+        """Scores a finalist on test data; optional. Called after the winner is chosen; ``run.restore`` loads it."""
+        raise LookupError("no test data")
+
+    def export(self, run: TrialRun) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+        """The trained network and an example batch of two; optional. ``run.restore`` loads the weights.
+
+        Each example tensor has shape ``(2, ...)``; the exported program takes any batch size.
+        """
+        raise LookupError("no export")
+
+    def has(self, method: str) -> bool:
+        """Whether the problem defines this optional method."""
+        return getattr(type(self), method) is not getattr(Problem, method)

@@ -1,0 +1,65 @@
+"""Handwritten digits, 8x8: the embedded default, which needs no file and trains in seconds."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+import torch
+
+from nas.errors import ConfigurationError
+from nas.problems.images import ImageProblem, Images, Recipe
+from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+
+_WIDTHS = (8, 16, 24, 32)
+
+
+@final
+class DigitsProblem(ImageProblem):
+    """The 1,797 handwritten digits that come with scikit-learn (UCI Optical Recognition of Handwritten Digits).
+
+    Args:
+        split_seed: Decides which images are for training (60 %), validation (20 %) and testing (20 %), by class alike.
+    """
+
+    space = ParameterSpace(
+        {
+            "n_blocks": Int(1, 3),
+            "width_1": Choice(*_WIDTHS),
+            "kernel_1": Choice(3, 5),
+            "width_2": Choice(*_WIDTHS, when={"n_blocks": [2, 3]}),
+            "kernel_2": Choice(1, 3, 5, when={"n_blocks": [2, 3]}),
+            "width_3": Choice(*_WIDTHS, when={"n_blocks": [3]}),
+            "kernel_3": Choice(1, 3, 5, when={"n_blocks": [3]}),
+            "norm": Choice("batch", "group"),
+            "dropout": Float(0.0, 0.3),
+            "learning_rate": Float(0.02, 0.2, log=True),
+        }
+    )
+    recipe = Recipe(n_epochs=60, n_epochs_early=5, n_train_downscaled=538, n_validation_quick=180, batch_size=16)
+    pixel_mean: ClassVar[float] = 4.884
+    pixel_std: ClassVar[float] = 6.017
+
+    def __init__(self, *, split_seed: int = 0) -> None:
+        if split_seed < 0:
+            raise ConfigurationError(f"split_seed ({split_seed}) must not be negative")
+        self.split_seed = split_seed
+
+    def load_train(self) -> tuple[Images, Images]:
+        """1,077 images to train on, 360 to validate with."""
+        images = self._load()
+        return images[0], images[1]
+
+    def load_test(self) -> Images:
+        """360 images."""
+        return self._load()[2]
+
+    def _load(self) -> tuple[Images, Images, Images]:
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+
+        pixels, labels = load_digits(return_X_y=True)
+        images = Images(torch.from_numpy(pixels).to(torch.uint8).reshape(-1, 1, 8, 8), torch.from_numpy(labels))
+        seed = self.split_seed
+        rest, test = train_test_split(torch.arange(len(images)), test_size=0.2, stratify=labels, random_state=seed)
+        train, validation = train_test_split(rest, test_size=0.25, stratify=labels[rest], random_state=seed)
+        return images[train], images[validation], images[test]

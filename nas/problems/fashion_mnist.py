@@ -1,0 +1,132 @@
+"""Fashion-MNIST (Xiao, Rasul and Vollgraf 2017, arXiv:1708.07747): clothes, 28x28."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, final
+
+import fsspec
+import torch
+from fsspec.asyn import AsyncFileSystem, sync
+
+from nas.errors import ConfigurationError
+from nas.problems.idx import read_idx
+from nas.problems.images import N_CLASSES, ImageProblem, Images, Recipe
+from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+
+HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+PARTS = ("train", "t10k")
+KINDS = {"images": 3, "labels": 1}  # and their dimensions
+_REMEDY = f"download the four files of {HOME} to a folder, and set problem.data_root=FOLDER"
+_PATIENCE_S = 20  # for a host's answer, not for a download
+
+
+@final
+class FashionMnistProblem(ImageProblem):
+    """Fashion-MNIST, or any set of its kin that comes in four files of the same names (MNIST, KMNIST).
+
+    Of the 60,000 training images, 10,000 (a sixth of another set) are for validation. The 10,000 test images are read
+    by ``test`` alone.
+
+    Args:
+        data_root: The folder of the four files, at any fsspec URL: ``/data/fashion``, ``s3://bucket/fashion``,
+            ``simplecache::http://...``. They are looked for at once, and read when first trained.
+        data_options: What fsspec needs to open it, credentials say.
+        split_seed: Decides which images are for validation.
+        n_epochs: Of a full training.
+        n_search_images: Training images under DOWNSCALE.
+
+    Raises:
+        ConfigurationError: a file is not there, its host does not answer, or a number is out of range.
+    """
+
+    space = ParameterSpace(
+        {
+            "n_blocks": Int(2, 4),
+            "width_1": Choice(16, 24, 32, 48),
+            "kernel_1": Choice(3, 5),
+            "depth_1": Int(1, 2),
+            "width_2": Choice(32, 48, 64, 96),
+            "kernel_2": Choice(3, 5),
+            "depth_2": Int(1, 2),
+            "width_3": Choice(48, 64, 96, 128, when={"n_blocks": [3, 4]}),
+            "kernel_3": Choice(3, 5, when={"n_blocks": [3, 4]}),
+            "depth_3": Int(1, 2, when={"n_blocks": [3, 4]}),
+            "width_4": Choice(64, 96, 128, 160, when={"n_blocks": [4]}),
+            "kernel_4": Choice(1, 3, when={"n_blocks": [4]}),
+            "depth_4": Int(1, 2, when={"n_blocks": [4]}),
+            "norm": Choice("batch", "group"),
+            "dropout": Float(0.0, 0.4),
+            "learning_rate": Float(0.01, 0.3, log=True),
+            "weight_decay": Float(1e-5, 3e-3, log=True),
+        }
+    )
+    pixel_mean: ClassVar[float] = 72.94
+    pixel_std: ClassVar[float] = 90.02
+    data_arguments: ClassVar[frozenset[str]] = frozenset({"data_root", "data_options"})
+
+    def __init__(
+        self,
+        data_root: str = HOME,
+        *,
+        data_options: Mapping[str, Any] | None = None,
+        split_seed: int = 0,
+        n_epochs: int = 8,
+        n_search_images: int = 8_000,
+    ) -> None:
+        for name, value, least in (
+            ("split_seed", split_seed, 0), ("n_epochs", n_epochs, 1), ("n_search_images", n_search_images, 1)
+        ):  # fmt: skip
+            if value < least:
+                raise ConfigurationError(f"{name} ({value}) must be at least {least}")
+        self.data_root = str(data_root).rstrip("/")
+        self.data_options = dict(data_options or {})
+        self.split_seed = split_seed
+        self.recipe = Recipe(
+            n_epochs=n_epochs,
+            n_epochs_early=2,
+            n_train_downscaled=n_search_images,
+            n_validation_quick=2_000,
+            batch_size=128,
+        )
+        for part in PARTS:
+            for kind in KINDS:
+                self._check_presence(self._url(part, kind))
+
+    def load_train(self) -> tuple[Images, Images]:
+        """50,000 images to train on, 10,000 to validate with."""
+        images = self._load("train")
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(self.split_seed))
+        n_validation = len(order) // 6
+        return images[order[n_validation:]], images[order[:n_validation]]
+
+    def load_test(self) -> Images:
+        """10,000 images."""
+        return self._load("t10k")
+
+    def _load(self, part: str) -> Images:
+        pixels, labels = (
+            torch.from_numpy(read_idx(self._url(part, kind), n_dimensions, self.data_options))
+            for kind, n_dimensions in KINDS.items()
+        )
+        if len(pixels) != len(labels) or labels.max() >= N_CLASSES:
+            raise ConfigurationError(
+                f"{self._url(part, 'labels')} has {len(labels):,} labels from 0 to {labels.max()}, but there are "
+                f"{len(pixels):,} images in {N_CLASSES} classes; {_REMEDY}"
+            )
+        return Images(pixels.unsqueeze(1), labels.long())
+
+    def _url(self, part: str, kind: str) -> str:
+        return f"{self.data_root}/{part}-{kind}-idx{KINDS[kind]}-ubyte.gz"
+
+    def _check_presence(self, url: str) -> None:
+        try:
+            files, path = fsspec.url_to_fs(url, **self.data_options)
+            if isinstance(files, AsyncFileSystem):
+                sync(files.loop, files._info, path, timeout=_PATIENCE_S)
+            else:
+                files.info(path)
+        except Exception as error:  # each library behind fsspec has its own
+            cause = error.__cause__ or error
+            why = "" if type(cause) is FileNotFoundError else f" ({type(cause).__name__}: {cause})"
+            raise ConfigurationError(" ".join(f"{url} is not there{why}; {_REMEDY}".split())) from error

@@ -1,0 +1,52 @@
+"""The idx format of MNIST and its kin: two zeros, a type, the number of dimensions, the sizes, the values.
+
+Sizes are big-endian (LeCun, Cortes and Burges 1998, http://yann.lecun.com/exdb/mnist/).
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import fsspec
+import numpy as np
+from numpy.typing import NDArray
+
+from nas.errors import ConfigurationError
+
+_UNSIGNED_BYTE = 0x08
+
+
+def read_idx(url: str, n_dimensions: int, options: Mapping[str, Any] | None = None) -> NDArray[np.uint8]:
+    """The array of an idx file of bytes, gzipped or not, at any fsspec URL.
+
+    Raises:
+        ConfigurationError: it can't be read, or is no whole idx file of that many dimensions.
+    """
+    try:
+        with fsspec.open(url, "rb", **(options or {})) as file:
+            raw: bytes = file.read()
+        return parse_idx(gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw, n_dimensions)
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # a torn gzip is any of the last three
+        raise ConfigurationError(f"{url} can't be read: {error}") from error
+
+
+def parse_idx(raw: bytes, n_dimensions: int) -> NDArray[np.uint8]:
+    """The array, writable, that the bytes of an idx file hold.
+
+    Raises:
+        ConfigurationError: they are no idx file of bytes in that many dimensions, or too few or too many.
+    """
+    magic = bytes([0, 0, _UNSIGNED_BYTE, n_dimensions])
+    if raw[:4] != magic:
+        raise ConfigurationError(f"it starts with {raw[:4].hex(' ') or 'nothing'}, an idx file with {magic.hex(' ')}")
+    start = 4 + 4 * n_dimensions
+    shape = tuple(int.from_bytes(raw[at : at + 4], "big") for at in range(4, start, 4))
+    if len(raw) != start + math.prod(shape):
+        raise ConfigurationError(
+            f"it has {len(raw):,} bytes, but one of shape {shape} has {start + math.prod(shape):,}; it may be cut short"
+        )
+    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape).copy()

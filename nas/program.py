@@ -1,0 +1,247 @@
+"""The program of a search: from the first proposal to the finalists, the winner, its test and its export."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nas.attempt import BenchSpec
+from nas.budget import Budget
+from nas.errors import ActionError, ConfigurationError
+from nas.executors.base import Event, Executor
+from nas.executors.local import LocalExecutor
+from nas.executors.place import InProcessPlace
+from nas.lineage import Lineage
+from nas.loop import Loop, LoopSettings
+from nas.policy import Policy
+from nas.search import Built, Search
+from nas.session import Session, check_name, claim_identity, open_records
+from nas.store.checkpoint import Checkpoint
+from nas.store.files import Files, open_root
+from nas.store.records import Records
+from nas.trial import State, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a search has found.
+
+    Attributes:
+        lineage: All trials, finished ones in the order of their numbers.
+        winner: The best finalist by the first validation metric, or None where no trial has a score.
+        tests: Test metrics by finalist, where the problem has test data; ``{"error": line}`` where testing failed.
+        best: What the newest ``best-NNNN.json`` says, or None.
+    """
+
+    name: str
+    url: str
+    lineage: Lineage
+    winner: Trial | None
+    tests: dict[int, dict[str, Any]]
+    best: dict[str, Any] | None
+
+
+class Program:
+    """Runs what is left to do of a search, on an executor.
+
+    Args:
+        built: The search.
+        records: Where it lies.
+        budget: For the search stage.
+        finalists: How many of the best the final stage trains.
+    """
+
+    def __init__(self, built: Built, records: Records, budget: Budget, *, finalists: int = 2) -> None:
+        if isinstance(finalists, bool) or not isinstance(finalists, int) or finalists < 1:
+            raise ConfigurationError(f"finalists ({finalists!r}) must be a whole number of at least 1")
+        self.built = built
+        self.records = records
+        self.budget = budget
+        self.finalists = finalists
+        self.metric = built.problem.metrics[0]
+
+    def is_done(self) -> bool:
+        """Whether nothing is left to do: trials as many as the budget says, finals, winner and its export."""
+        trials, _ = self.records.load()
+        n_search = sum(t.stage == self.built.plan.search.name for t in trials)
+        if self.budget.trials is None or n_search < self.budget.trials or any(not t.is_finished for t in trials):
+            return False
+        if self._next_finalists(trials):
+            return False
+        winner = self._winner(trials)
+        best = newest_best(self.records)
+        if winner is None:
+            return True
+        tested = not self.built.problem.has("test") or self.records.tests().keys() >= {
+            t.number for t in self._competitors(trials)[: self.finalists]
+        }
+        return best is not None and best["trial"] == winner.number and tested
+
+    def run(
+        self,
+        executor: Executor,
+        session: Session,
+        settings: LoopSettings,
+        *,
+        only_finals: bool = False,
+        observe: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        """Runs the stages, tests the finalists, exports the winner; all of it durable as it goes."""
+        trials, starts = self.records.load()
+        plan = self.built.plan
+        loop = Loop(
+            self.records,
+            executor,
+            settings,
+            trials=trials,
+            starts=starts,
+            tuner=self.built.tuner,
+            space=self.built.problem.space,
+            stopper=self.built.stopper,
+            spent_hours=session.spent_hours,
+            sibling=self._sibling,
+            observe=observe,
+        )
+        if not only_finals:
+            loop.search(plan.search)
+        if plan.final is not None:
+            loop.final(plan.final, [])  # those that an earlier session left unfinished
+            while chosen := self._next_finalists(loop.trials):
+                loop.final(plan.final, chosen)
+        self._crown(executor, loop.trials)
+
+    def _next_finalists(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The trials to train in full next: the best not yet trained, until as many finals as asked for have a score."""
+        final = self.built.plan.final
+        if final is None:
+            return []
+        finals = [t for t in trials if t.stage == final.name]
+        taken = {t.parents[0] for t in finals}
+        top: list[Trial] = []
+        for trial in self._ranked(trials, self.built.plan.search.name):
+            if trial.point not in [other.point for other in top]:
+                top.append(trial)
+        failed = {t.parents[0] for t in finals if t.value(self.metric.name) is None}
+        wanted = [t for t in top if t.number not in failed][: self.finalists]
+        return [t for t in wanted if t.number not in taken]
+
+    def _ranked(self, trials: Sequence[Trial], stage: str) -> list[Trial]:
+        in_stage = [t for t in trials if t.stage == stage]
+        return Lineage.of(in_stage).best(self.metric, n=len(in_stage))
+
+    def _competitors(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The trials that compete for the export, best first."""
+        final = self.built.plan.final
+        ranked = self._ranked(trials, final.name) if final is not None else []
+        return [t for t in ranked or self._ranked(trials, self.built.plan.search.name) if t.state == State.COMPLETE]
+
+    def _winner(self, trials: Sequence[Trial]) -> Trial | None:
+        return next(iter(self._competitors(trials)), None)
+
+    def _crown(self, executor: Executor, trials: Sequence[Trial]) -> None:
+        """Chooses the winner by validation, then tests the finalists (once each), then exports the winner."""
+        winner = self._winner(trials)
+        if winner is None:
+            return
+        tests = self.records.tests()
+        if self.built.problem.has("test"):
+            for trial in self._competitors(trials)[: self.finalists]:
+                if trial.number not in tests:
+                    tests[trial.number] = self._test(executor, trial)
+        best = newest_best(self.records)
+        if best is not None and best["trial"] == winner.number:
+            return
+        exported = executor.call("export", winner)
+        lineage = Lineage.of(trials)
+        record = {
+            "trial": winner.number,
+            "point": winner.point,
+            "metrics": dict(winner.metrics),
+            "test": tests.get(winner.number),
+            "ancestors": [t.number for t in lineage.ancestors(winner.number)],
+            "time": time.time(),
+            **exported,
+        }
+        number = 1 if best is None else int(best["number"]) + 1
+        self.records.publish(f"best-{number:04d}.json", {"number": number, **record})
+
+    def _test(self, executor: Executor, trial: Trial) -> dict[str, Any]:
+        try:
+            outcome: dict[str, Any] = {"metrics": dict(executor.call("test", trial))}
+        except ActionError as error:  # the problem's own code: a finalist that can't be tested is data
+            outcome = {"error": str(error).strip().splitlines()[0]}
+        record = {"trial": trial.number, **outcome}
+        self.records.publish(f"tests/{trial.number:06d}.json", record)
+        return record
+
+    def _sibling(self, donor: str) -> Checkpoint | None:
+        """Another search's checkpoint, by ``"name:42"``."""
+        name, _, number = donor.rpartition(":")
+        if not name or not number.isdigit():
+            raise ConfigurationError(f"donor {donor!r} must be a trial's number or 'search:number'")
+        trial = Records(self.records.files.sibling(check_name(name))).finished_trial(int(number))
+        return None if trial is None else trial.checkpoint
+
+    def summary(self) -> Summary:
+        """What the records say now."""
+        trials, _ = self.records.load()
+        url = self.records.files.url
+        name = url.rstrip("/").rpartition("/")[2]
+        tests = self.records.tests()
+        return Summary(name, url, Lineage.of(trials), self._winner(trials), tests, newest_best(self.records))
+
+
+def newest_best(records: Records) -> dict[str, Any] | None:
+    """The newest ``best-NNNN.json``, or None."""
+    names = sorted(n for n in records.files.names("") if n.startswith("best-") and n.endswith(".json"))
+    return records.read(names[-1]) if names else None
+
+
+def run_search(
+    search: Search,
+    *,
+    root: str = "heirloom",
+    name: str | None = None,
+    budget: Budget | None = None,
+    finalists: int = 2,
+) -> Summary:
+    """Runs a search in this process, one trial at a time, without Prefect; the same call resumes it.
+
+    Args:
+        search: The problem, the tuner and the rest.
+        root: A folder or any fsspec URL (``memory://`` keeps nothing).
+        name: By default from the problem, the tuner and the identity's digest.
+        budget: 16 trials by default.
+        finalists: How many of the best are trained in full.
+    """
+    built = search.build()
+    files: Files = open_root(f"{root.rstrip('/')}/{check_name(name or built.default_name)}")
+    records = open_records(files)
+    claim_identity(records, built)
+    program = Program(built, records, budget or Budget(), finalists=finalists)
+    if program.is_done():
+        return program.summary()
+    session = Session(records, settings={"runner": "debug"})
+    bench = BenchSpec(
+        problem=search.problem,
+        url=files.url,
+        options={},
+        session=session.number,
+        n_threads=search.n_threads,
+        asks_stopper=search.stopper is not None,
+    )
+    executor = LocalExecutor(InProcessPlace(bench, files, built.problem))
+    try:
+        settings = LoopSettings(
+            seed=search.seed,
+            budget=program.budget,
+            on_parent_failure=search.on_parent_failure,
+            deterministic=search.deterministic,
+        )
+        program.run(executor, session, settings)
+    finally:
+        executor.close()
+        session.close()
+    return program.summary()

@@ -1,0 +1,148 @@
+"""A search: what is searched, how, and under which name; and its identity, which never changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from nas.errors import ConfigurationError
+from nas.loop import OnParentFailure
+from nas.policy import Policy, PolicyPlan, Stage
+from nas.problems.base import Problem
+from nas.spec import Spec
+from nas.stoppers.base import Stopper
+from nas.tuners.base import Tuner
+
+FORMAT = 1
+
+TWO_STAGE = PolicyPlan(
+    (
+        Stage(
+            name="search",
+            policies=frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.QUICK_EVAL, Policy.DOWNSCALE}),
+        ),
+        Stage(name="final"),
+    )
+)
+"""Cheap trials, then the finalists in full: the default plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """A problem, a tuner, a policy plan, a seed.
+
+    Attributes:
+        plan: What the stages ask for; policies that the problem does not declare are left out.
+        plan_is_named: The user named the plan, so that an undeclared policy is a mistake.
+        deterministic: The final table is the same on every run, kills included; ties ``slots`` and ``n_threads``
+            (torch threads a worker) to the identity.
+    """
+
+    problem: Spec
+    tuner: Spec
+    plan: PolicyPlan = TWO_STAGE
+    plan_is_named: bool = False
+    stopper: Spec | None = None
+    seed: int = 0
+    on_parent_failure: OnParentFailure = "ancestor"
+    deterministic: bool = False
+    slots: int = 1
+    n_threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.on_parent_failure not in ("ancestor", "scratch", "fail"):
+            raise ConfigurationError(
+                f"on_parent_failure ({self.on_parent_failure!r}) must be ancestor, scratch or fail"
+            )
+        if self.slots < 1 or self.n_threads < 1:
+            raise ConfigurationError(f"slots ({self.slots}) and n_threads ({self.n_threads}) must be at least 1")
+
+    def build(self) -> Built:
+        """The problem, tuner, stopper and fitted plan, and the identity that they make.
+
+        Raises:
+            ConfigurationError: one can't be built, or does not go with another.
+        """
+        problem = self.problem.build()
+        if not isinstance(problem, Problem):
+            raise ConfigurationError(f"problem {self.problem.target} must be a subclass of nas.Problem")
+        for attribute in ("metrics", "space"):
+            if not getattr(problem, attribute, None):
+                raise ConfigurationError(f"problem {self.problem.target} must set `{attribute}`")
+        plan, left_out = self.plan.fitted(problem.policies, strict=self.plan_is_named)
+        tuner = self.tuner.build(problem.space, problem.metrics, seed=self.seed)
+        if not isinstance(tuner, Tuner):
+            raise ConfigurationError(f"tuner {self.tuner.target} must be a subclass of nas.Tuner")
+        stopper = None if self.stopper is None else self.stopper.build(problem.metrics)
+        if stopper is not None and not isinstance(stopper, Stopper):
+            raise ConfigurationError(f"stopper {cast('Spec', self.stopper).target} must be a subclass of nas.Stopper")
+        identity: dict[str, Any] = {
+            "problem": self.problem.describe(without=problem.data_arguments),
+            "space": problem.space.describe(),
+            "tuner": self.tuner.describe(),
+            "policy": plan.describe(),
+            "stopper": None if self.stopper is None else self.stopper.describe(),
+            "seed": self.seed,
+            "on_parent_failure": self.on_parent_failure,
+            "deterministic": self.deterministic,
+        }
+        if self.deterministic:
+            identity |= {"slots": self.slots, "n_threads": self.n_threads}
+        identity = json.loads(json.dumps(identity, allow_nan=False, default=_refuse))
+        return Built(self, problem, tuner, stopper, plan, left_out, identity)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A search with its parts built in this process."""
+
+    search: Search
+    problem: Problem
+    tuner: Tuner
+    stopper: Stopper | None
+    plan: PolicyPlan
+    left_out: frozenset[Policy]
+    identity: Mapping[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """Eight characters of the identity's digest."""
+        text = json.dumps(self.identity, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    @property
+    def default_name(self) -> str:
+        """``<problem>-<tuner>-<digest>``."""
+        return f"{self.search.problem.name}-{self.search.tuner.name}-{self.digest}"
+
+    @property
+    def search_json(self) -> dict[str, Any]:
+        """What ``search.json`` holds: the identity, the metrics, and the format's version."""
+        metrics = [{"name": metric.name, "direction": metric.direction} for metric in self.problem.metrics]
+        return {"format": FORMAT, "identity": self.identity, "metrics": metrics}
+
+
+def _refuse(value: object) -> object:
+    raise ConfigurationError(f"{value!r} ({type(value).__name__}) in a problem, tuner or space is no plain JSON data")
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """What differs between two identities, one text a key: ``tuner.arguments.sample_size: 3 there, 5 here``."""
+    left, right = _flat(there), _flat(here)
+    return [
+        f"{key}: {left.get(key, 'absent')} there, {right.get(key, 'absent')} here"
+        for key in dict.fromkeys([*left, *right])
+        if left.get(key, _ABSENT) != right.get(key, _ABSENT)
+    ]
+
+
+_ABSENT = object()
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}{key}.").items()}
+    return {prefix.rstrip("."): value}

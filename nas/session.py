@@ -1,0 +1,246 @@
+"""A session: one start of the command on a search. One driver at a time; its heartbeat says that it lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nas.errors import AlreadyPublishedError, ConfigurationError, SearchBusyError, StoreError
+from nas.search import FORMAT, Built, differences
+from nas.store.files import Files
+from nas.store.records import Records, to_bytes
+
+BEAT_S = 10.0
+DEAD_AFTER_S = 60.0
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}")
+
+
+def check_name(name: str) -> str:
+    """The name of a search, which is also its folder's.
+
+    Raises:
+        ConfigurationError: it can't be a folder's name everywhere.
+    """
+    if not NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"name ({name!r}) must be 1 to 200 letters, digits, '.', '_', '+', '=' or '-', the first a letter or digit"
+        )
+    return name
+
+
+def claim_identity(records: Records, built: Built) -> None:
+    """Creates ``search.json``, or checks that the one that lies there is this search's.
+
+    Raises:
+        ConfigurationError: it is another's; the line names every key that differs.
+    """
+    there = records.read("search.json")
+    if there is None:
+        try:
+            records.publish("search.json", built.search_json)
+            return
+        except AlreadyPublishedError:
+            there = records.read("search.json") or {}
+    if there.get("format") != FORMAT:
+        raise ConfigurationError(
+            f"the search in {records.files.url} has format {there.get('format')}; this Heirloom reads format {FORMAT}"
+        )
+    if found := differences(there["identity"], built.identity):
+        raise ConfigurationError(
+            f"the search in {records.files.url} is another one: {'; '.join(found)}. "
+            "Choose another name=..., or the settings that it was begun with"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Where a session's process runs."""
+
+    host: str
+    pid: int
+    boot: str
+    """Tells one start of the host from the next; empty where the system does not say."""
+    born: str
+    """Tells one process from a later one of the same pid; empty where the system does not say."""
+
+    @classmethod
+    def this(cls) -> Driver:
+        """This very process."""
+        return cls(socket.gethostname(), os.getpid(), _read("/proc/sys/kernel/random/boot_id"), _born(os.getpid()))
+
+    def is_gone(self) -> bool:
+        """Whether it ran on this host and certainly does not any more."""
+        here = Driver.this()
+        if self.host != here.host:
+            return False
+        if self.boot != here.boot:
+            return True
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return self.born != _born(self.pid)
+
+
+def _read(path: str) -> str:
+    with suppress(OSError):
+        return Path(path).read_text().strip()
+    return ""
+
+
+def _born(pid: int) -> str:
+    stat = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    if len(stat) > 19 and stat[0] == "Z":
+        return "ended"  # a zombie: it runs no more, its parent has not asked yet
+    return stat[19] if len(stat) > 19 else ""
+
+
+class Session:
+    """The session that this process holds; ``close`` ends it.
+
+    Args:
+        records: The search's.
+        settings: What the session was started with, for the record (no paths, no credentials).
+        takeover: Take the search over, whatever its last session says.
+        on_newer: Called, by the heartbeat's thread, with a line that names a newer session: this one must stop.
+        flow_run: The Prefect flow run that shows it, or None.
+
+    Raises:
+        SearchBusyError: another command drives the search.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        takeover: bool = False,
+        on_newer: Callable[[str], None] = lambda why: None,
+        flow_run: str | None = None,
+    ) -> None:
+        self._records = records
+        self._on_newer = on_newer
+        earlier = past_sessions(records)
+        if not takeover:
+            check_free(records)
+        self.number = max(earlier, default=0) + 1
+        self.previous: dict[str, Any] | None = earlier.get(self.number - 1) if earlier else None
+        self.hours_before = sum(float((_beat(records, n) or {}).get("hours", 0.0)) for n in earlier)
+        self._began = time.monotonic()
+        self._n_beats = 0
+        self._ended = threading.Event()
+        driver = Driver.this()
+        record = {
+            "session": self.number,
+            "host": driver.host,
+            "pid": driver.pid,
+            "boot": driver.boot,
+            "born": driver.born,
+            "started": time.time(),
+            "flow_run": flow_run,
+            "settings": dict(settings or {}),
+        }
+        try:
+            records.publish(f"sessions/{self.number:04d}.json", record)
+        except AlreadyPublishedError as error:
+            raise SearchBusyError(
+                f"another command started on {records.files.url} at the same moment; wait for it, or choose another name"
+            ) from error
+        self._beat(ended=False)
+        self._thread = threading.Thread(target=self._keep_beating, name="heirloom-heartbeat", daemon=True)
+        self._thread.start()
+
+    def spent_hours(self) -> float:
+        """Hours that the search has cost, all sessions together."""
+        return self.hours_before + (time.monotonic() - self._began) / 3600
+
+    def close(self) -> None:
+        """Ends the session; a later command takes over at once."""
+        if not self._ended.is_set():
+            self._ended.set()
+            self._thread.join()
+            self._beat(ended=True)
+
+    def _keep_beating(self) -> None:
+        while not self._ended.wait(BEAT_S):
+            try:
+                newer = [n for n in past_sessions(self._records) if n > self.number]
+                if newer:
+                    record = self._records.read(f"sessions/{newer[-1]:04d}.json") or {}
+                    self._on_newer(
+                        f"session {newer[-1]} on {record.get('host')} (pid {record.get('pid')}) took the search over"
+                    )
+                    self._ended.set()
+                    return
+                self._beat(ended=False)
+            except StoreError as error:
+                self._last_error = error  # the loop meets the same store, and ends the search with its own error
+
+    def _beat(self, *, ended: bool) -> None:
+        self._n_beats += 1
+        hours = (time.monotonic() - self._began) / 3600
+        beat = {"beat": self._n_beats, "time": time.time(), "hours": hours, "ended": ended}
+        self._records.files.replace(f"sessions/{self.number:04d}.beat", to_bytes(beat))
+
+
+def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
+    """The sessions of a search by number, oldest first."""
+    found = records.files.read_all("sessions", ".json")
+    return {int(name[:4]): json.loads(data) for name, data in sorted(found.items())}
+
+
+def check_free(records: Records, *, watch_s: float = DEAD_AFTER_S) -> None:
+    """Returns where no other command drives the search.
+
+    At once where the last session has ended, or its process was on this host and is gone; else after ``watch_s``
+    without a new beat, by this machine's own clock.
+
+    Raises:
+        SearchBusyError: it beats, naming host, pid and the age of the beat.
+    """
+    earlier = past_sessions(records)
+    if not earlier:
+        return
+    number = max(earlier)
+    last, seen = earlier[number], _beat(records, number)
+    if seen is not None and seen.get("ended"):
+        return
+    driver = Driver(last["host"], last["pid"], last["boot"], last["born"])
+    if driver.is_gone():
+        return
+    here = Driver.this()
+    on_this_host = driver.host == here.host and driver.born != ""
+    began = time.monotonic()
+    while not on_this_host and time.monotonic() - began < watch_s:
+        time.sleep(0.5)
+        if (beat := _beat(records, number)) != seen:
+            if beat is not None and beat.get("ended"):
+                return
+            on_this_host = True  # it lives
+    if on_this_host:
+        age = time.time() - float((_beat(records, number) or {}).get("time", last["started"]))
+        raise SearchBusyError(
+            f"the search in {records.files.url} is driven by pid {driver.pid} on {driver.host} "
+            f"(last beat {max(0.0, age):.0f} s ago); wait for it, stop it, or add takeover=true"
+        )
+
+
+def _beat(records: Records, number: int) -> dict[str, Any] | None:
+    return records.read(f"sessions/{number:04d}.beat")
+
+
+def open_records(files: Files) -> Records:
+    """The records of a search's folder, after a proof that it can be written."""
+    files.check_writable()
+    return Records(files)

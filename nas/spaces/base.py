@@ -1,0 +1,85 @@
+"""What may be built: the contract of a space, and points as plain JSON data."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from nas.errors import PointError
+
+Point: TypeAlias = dict[str, Any]
+"""One member of a space: plain JSON data (dict, list, str, int, finite float, bool, None)."""
+
+
+class Space(ABC):
+    """A set of points, which a tuner draws from and steps through without knowing what they mean.
+
+    A space is immutable and can be pickled. The points that it returns are the caller's own: to change one in place
+    changes neither the space nor another point. A point that went through JSON, in any order of its keys, is the same
+    point and leads to the same answers.
+    """
+
+    @abstractmethod
+    def sample(self, rng: random.Random) -> Point:
+        """A random point of the space."""
+
+    @abstractmethod
+    def mutate(self, point: Point, rng: random.Random) -> Point:
+        """A point near this one, never this one; ``point`` itself stays as it is.
+
+        Raises:
+            PointError: ``point`` lies outside the space.
+            SpaceExhaustedError: the space holds no other point.
+        """
+
+    @abstractmethod
+    def validate(self, point: Point) -> None:
+        """Returns if the point lies in the space.
+
+        Raises:
+            PointError: it does not; the message names the parameter, its value, what is allowed and a remedy.
+        """
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """The space as JSON, for the identity of a search: equal if and only if the same draws give the same points."""
+
+    @property
+    @abstractmethod
+    def n_points(self) -> int | None:
+        """How many points there are, or None: uncountable, or too many to be worth a count."""
+
+    @abstractmethod
+    def points(self) -> Iterator[Point]:
+        """Each point once, made one at a time, in an order that does not change.
+
+        Raises:
+            ConfigurationError: the space can't be listed; at the call, not at the first point.
+        """
+
+
+def point_key(point: Any) -> str:
+    """The canonical JSON of a point (or a value in one), equal for equal points; 1, 1.0 and True are three values.
+
+    Raises:
+        PointError: it is not JSON (a tuple passes for a list, and a number for the name that it would become).
+    """
+    try:
+        return json.dumps(point, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise PointError(f"{point!r} is not plain JSON data ({error}); use plain Python types") from error
+
+
+def is_json(value: Any) -> bool:
+    """Whether the value is plain data that JSON gives back unchanged: no tuple, subclass, NaN or number as a name."""
+    if type(value) is dict:
+        return all(type(name) is str and is_json(item) for name, item in value.items())
+    if type(value) is list:
+        return all(is_json(item) for item in value)
+    if type(value) is float:
+        return math.isfinite(value)
+    return value is None or type(value) in (bool, int, str)

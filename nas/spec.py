@@ -1,0 +1,75 @@
+"""A spec: the dotted path of a class and its arguments, as plain data that another process can build from."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nas.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a yaml with ``_target_`` says: a class by its dotted path, and keyword arguments (JSON)."""
+
+    target: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, class_: type, **arguments: Any) -> Spec:
+        """The spec of a class that other processes can import."""
+        return cls(f"{class_.__module__}.{class_.__qualname__}", arguments)
+
+    @property
+    def name(self) -> str:
+        """The class's name without its kind, in snake case: ``FashionMnistProblem`` is ``fashion_mnist``."""
+        words = "".join(f"_{c.lower()}" if c.isupper() else c for c in self.target.rsplit(".", 1)[-1]).strip("_")
+        stem, _, kind = words.rpartition("_")
+        return stem if stem and kind in ("problem", "tuner", "stopper") else words
+
+    def describe(self, without: frozenset[str] = frozenset()) -> dict[str, Any]:
+        """The spec as JSON, for the identity of a search, without the arguments of these names."""
+        return {"target": self.target, "arguments": {k: v for k, v in self.arguments.items() if k not in without}}
+
+    def find(self) -> type:
+        """The class.
+
+        Raises:
+            ConfigurationError: the module or the class is not there.
+        """
+        module_name, _, class_name = self.target.rpartition(".")
+        if not module_name:
+            raise ConfigurationError(f"_target_ ({self.target}) must be a dotted path: module.ClassName")
+        try:
+            found = getattr(importlib.import_module(module_name), class_name)
+        except ModuleNotFoundError as error:
+            if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+                raise ConfigurationError(
+                    f"_target_ ({self.target}): no module {error.name}; run the command in the folder that holds it"
+                ) from error
+            raise
+        except AttributeError as error:
+            raise ConfigurationError(f"_target_ ({self.target}): module {module_name} has no {class_name}") from error
+        if not isinstance(found, type):
+            raise ConfigurationError(f"_target_ ({self.target}) must be a class, not {found!r}")
+        return found
+
+    def build(self, *injected: Any, **more: Any) -> Any:
+        """An instance, from ``injected`` by position, the arguments and ``more`` by name.
+
+        Raises:
+            ConfigurationError: the class is not there or its signature does not take these arguments.
+        """
+        class_ = self.find()
+        if inspect.isabstract(class_):
+            missing = ", ".join(sorted(class_.__abstractmethods__))
+            raise ConfigurationError(f"{self.target} must define {missing}")
+        try:
+            inspect.signature(class_).bind(*injected, **self.arguments, **more)
+        except TypeError as error:
+            allowed = ", ".join(str(p) for p in inspect.signature(class_).parameters.values())
+            raise ConfigurationError(f"{self.target}: {error}; it takes ({allowed})") from error
+        return class_(*injected, **self.arguments, **more)

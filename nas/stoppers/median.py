@@ -1,0 +1,52 @@
+"""The median stopping rule (Golovin et al. 2017, Google Vizier, section 3.1). Differs: bests, not running averages."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from nas.errors import ConfigurationError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.stoppers.base import Stopper
+from nas.trial import State, Trial
+
+
+class MedianStopper(Stopper):
+    """Ends a trial whose best report so far is worse than the median of the others' bests at the same step.
+
+    Args:
+        metrics: The first one is watched.
+        warmup_steps: No trial ends before it has reported this many times.
+        min_trials: No trial ends before this many others have reported at the step.
+    """
+
+    def __init__(self, metrics: tuple[Metric, ...], *, warmup_steps: int = 1, min_trials: int = 5) -> None:
+        super().__init__(metrics)
+        if warmup_steps < 0 or min_trials < 1:
+            raise ConfigurationError(
+                f"warmup_steps ({warmup_steps}) must be at least 0 and min_trials ({min_trials}) at least 1"
+            )
+        self.warmup_steps = warmup_steps
+        self.min_trials = min_trials
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        """Whether the trial's best so far is strictly worse than the median."""
+        if len(trial.curve) <= self.warmup_steps:
+            return False
+        step = trial.curve[-1][0]
+        own = self._best(trial, step)
+        others = [
+            best
+            for other in lineage
+            if other.number != trial.number
+            and other.state in (State.COMPLETE, State.STOPPED)
+            and other.curve
+            and other.curve[-1][0] >= step
+            and (best := self._best(other, step)) is not None
+        ]
+        return own is not None and len(others) >= self.min_trials and own < median(others)
+
+    def _best(self, trial: Trial, step: int) -> float | None:
+        metric = self.metrics[0]
+        ranks = [metric.rank(m[metric.name]) for s, m in trial.curve if s <= step and metric.name in m]
+        return max(ranks, default=None)

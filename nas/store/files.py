@@ -1,0 +1,133 @@
+"""Files: one root folder, local, on NFS or in an object store, in which what is published is whole or absent."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from nas.errors import ConfigurationError
+from nas.store.reference import Reference
+
+__all__ = ["Buffer", "Files", "Reference", "open_root"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Files(ABC):
+    """One root folder; every path is relative to it and '/'-separated.
+
+    A published file never changes, so its reference (name, size, digest) is all that anybody needs to read it. Every
+    method raises StoreError in one line where the storage refuses.
+    """
+
+    url: str
+    """The root for a person's eyes, without passwords."""
+    patience_s: float
+    """How long ``read`` lasts out caches that do not show a file yet."""
+    in_process: bool = False
+    """Whether only this process sees the files (``memory://``)."""
+
+    @abstractmethod
+    def publish(self, path: str, chunks: Iterable[Buffer], *, exclusive: bool = False) -> Reference:
+        """Writes a file that is durable and whole before anybody can see it, and never changes again.
+
+        Args:
+            path: With a nonce, so that it is never used again; or a name that only the first writer gets.
+            chunks: The contents, contiguous; an exception from here publishes nothing.
+            exclusive: Refuse a name that is taken.
+
+        Raises:
+            AlreadyPublishedError: exclusive, and another file has the name; the first one stands.
+        """
+
+    @abstractmethod
+    def read(self, reference: Reference) -> bytes:
+        """The contents, of exactly the size and digest promised.
+
+        Raises:
+            MissingError: not there within ``patience_s``.
+            CorruptError: still other contents after ``patience_s``.
+        """
+
+    @abstractmethod
+    def read_into(self, reference: Reference, buffers: Callable[[], Iterable[memoryview]]) -> None:
+        """As ``read``, into memory of the caller's, which spares a large file half the time and memory.
+
+        Args:
+            reference: What to read.
+            buffers: Gives byte views, together of the file's size, that are filled one after the other; called once an
+                attempt, after the size was found right. What they hold counts only when this method returns.
+        """
+
+    @abstractmethod
+    def read_if_present(self, path: str) -> bytes | None:
+        """The contents of a small record as of now, or None."""
+
+    @abstractmethod
+    def read_all(self, folder: str, suffix: str) -> dict[str, bytes]:
+        """The contents by name of a folder's files with that suffix; one that vanishes meanwhile is left out."""
+
+    @abstractmethod
+    def names(self, folder: str = "") -> list[str]:
+        """The names in a folder as of now, sorted, without unfinished files; none where there is no folder."""
+
+    @abstractmethod
+    def replace(self, path: str, data: bytes) -> None:
+        """Replaces a file as a whole: for the one name that is ever replaced, the heartbeat."""
+
+    @abstractmethod
+    def put(self, path: str, data: bytes) -> None:
+        """Overwrites a file, neither durably nor at once: for logs only, from which nothing is ever concluded."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Deletes a file; one that is not there is fine."""
+
+    @abstractmethod
+    def check_writable(self) -> None:
+        """Creates the root where it is missing, and proves that records can be published, read and deleted.
+
+        Raises:
+            ConfigurationError: another root is needed (no permission, read-only, no hard links).
+            StoreError: the storage fails (full disk, lost server).
+        """
+
+    @abstractmethod
+    def below(self, folder: str) -> Files:
+        """The same storage with a folder of this root as the root."""
+
+    @abstractmethod
+    def sibling(self, name: str) -> Files:
+        """The same storage with the folder of that name beside this root as the root: another search."""
+
+    @abstractmethod
+    def local_path(self, path: str) -> str | None:
+        """Where a person finds the file on this machine, or None."""
+
+
+def open_root(url: str, options: Mapping[str, object] | None = None, *, patience_s: float = 60.0) -> Files:
+    """The files under a root: a folder (``~`` is expanded), ``file://``, or any URL that fsspec knows.
+
+    Args:
+        url: The root; it need not exist yet.
+        options: What the fsspec file system takes: endpoints, credentials. No message ever shows them.
+        patience_s: How long ``read`` lasts out caches; above the 30 to 60 s of common NFS clients by default.
+
+    Raises:
+        ConfigurationError: an unknown protocol, a driver that is not installed, options that the protocol refuses.
+    """
+    protocol, separator, rest = url.partition("://")
+    if separator and protocol not in ("file", "local"):
+        from nas.store.objects import ObjectFiles
+
+        return ObjectFiles(url, options or {}, patience_s=patience_s)
+    folder = os.path.expanduser(rest if separator else url)
+    if not folder or (separator and not folder.startswith("/")):
+        raise ConfigurationError(f"storage root {url!r} names no folder; try file:///absolute/path or a plain path")
+    if options:
+        raise ConfigurationError(f"storage root {url} is a folder and takes no options: {', '.join(sorted(options))}")
+    from nas.store.local import LocalFiles
+
+    return LocalFiles(os.path.abspath(folder), patience_s=patience_s)

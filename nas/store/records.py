@@ -1,0 +1,146 @@
+"""The records of one search: immutable small files that together are its whole state."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nas.errors import AlreadyPublishedError, CorruptError
+from nas.store.files import Files
+from nas.trial import Trial, trial_from_records
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """What the start records of one trial tell.
+
+    Attributes:
+        last_attempt: The highest attempt that started.
+        n_lost: Attempts that another one of the same session followed: their worker died, not the session.
+    """
+
+    last_attempt: int
+    n_lost: int
+
+    @classmethod
+    def of(cls, sessions: Mapping[int, int]) -> Starts:
+        """From the session of each attempt."""
+        in_order = [sessions[attempt] for attempt in sorted(sessions)]
+        return cls(max(sessions), sum(a == b for a, b in itertools.pairwise(in_order)))
+
+
+def to_bytes(record: Mapping[str, Any]) -> bytes:
+    """A record as the bytes of its file.
+
+    Raises:
+        ValueError: a value is no JSON, or not finite.
+    """
+    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def from_bytes(data: bytes, path: str) -> dict[str, Any]:
+    """The record in a file's bytes.
+
+    Raises:
+        CorruptError: the bytes are no JSON object.
+    """
+    try:
+        record = json.loads(data)
+    except ValueError as error:
+        raise CorruptError(f"{path} is not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise CorruptError(f"{path} must hold a JSON object")
+    return record
+
+
+class Records:
+    """Reads and writes the records of one search; every write is durable before it returns."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def publish(self, path: str, record: Mapping[str, Any]) -> None:
+        """Writes a record under a name that is taken once and for all.
+
+        Raises:
+            AlreadyPublishedError: the name is taken.
+        """
+        self.files.publish(path, [to_bytes(record)], exclusive=True)
+
+    def read(self, path: str) -> dict[str, Any] | None:
+        """The record of this name, or None where there is none yet."""
+        data = self.files.read_if_present(path)
+        return None if data is None else from_bytes(data, path)
+
+    def propose(self, trial: Trial) -> None:
+        """Makes a proposal durable."""
+        self.publish(f"trials/{trial.number:06d}.proposal.json", trial.proposal_record())
+
+    def start(self, trial: Trial, where: Mapping[str, Any]) -> None:
+        """Makes durable that an attempt starts, where, and with whose weights."""
+        record = {"trial": trial.number, "attempt": trial.attempt, "slot": trial.slot, "donor": trial.donor, **where}
+        self.publish(f"trials/{trial.number:06d}.start-{trial.attempt}.json", record)
+
+    def commit(self, trial: Trial) -> Trial:
+        """Makes a result durable, and gives the one that counts: the first (an earlier attempt's, where there is one)."""
+        try:
+            self.publish(_result_path(trial.number), trial.result_record())
+        except AlreadyPublishedError:
+            first = self.result(trial)
+            if first is None:
+                raise
+            return first
+        return trial
+
+    def result(self, trial: Trial) -> Trial | None:
+        """The finished trial of this proposal, or None where it has no result yet."""
+        record = self.read(_result_path(trial.number))
+        return None if record is None else trial_from_records(trial.proposal_record(), record)
+
+    def finished_trial(self, number: int) -> Trial | None:
+        """The trial of this number where it has finished, from the records alone."""
+        proposal, result = self.read(f"trials/{number:06d}.proposal.json"), self.read(_result_path(number))
+        return None if proposal is None or result is None else trial_from_records(proposal, result)
+
+    def load(self) -> tuple[list[Trial], dict[int, Starts]]:
+        """All trials by number, those without a result WAITING, and the attempts of these.
+
+        Raises:
+            CorruptError: a record can't be read, or numbers are missing.
+        """
+        data = self.files.read_all("trials", ".json")
+        proposals: dict[int, dict[str, Any]] = {}
+        results: dict[int, dict[str, Any]] = {}
+        starts: dict[int, dict[int, int]] = {}
+        for name in sorted(data):
+            number_text, _, kind = name.partition(".")
+            number = int(number_text)
+            record = from_bytes(data[name], f"trials/{name}")
+            if kind == "proposal.json":
+                proposals[number] = record
+            elif kind == "result.json":
+                results[number] = record
+            elif kind.startswith("start-"):
+                starts.setdefault(number, {})[int(record["attempt"])] = int(record["session"])
+        if sorted(proposals) != list(range(len(proposals))) or set(results) - set(proposals):
+            gaps = sorted((set(range(len(proposals))) | set(results)) - set(proposals))
+            raise CorruptError(f"proposals of trials {gaps[:5]} are missing in {self.files.url}/trials")
+        trials = [trial_from_records(proposals[n], results.get(n)) for n in range(len(proposals))]
+        return trials, {number: Starts.of(sessions) for number, sessions in starts.items()}
+
+    def tests(self) -> dict[int, dict[str, Any]]:
+        """The finalists' test records by trial."""
+        found = self.files.read_all("tests", ".json")
+        return {int(name[:6]): from_bytes(data, f"tests/{name}") for name, data in found.items()}
+
+    def log(self, number: int) -> str:
+        """A trial's log: the last 1 MB of its output, error and logging."""
+        data = self.files.read_if_present(f"logs/{number:06d}.log")
+        return "" if data is None else data.decode(errors="replace")
+
+
+def _result_path(number: int) -> str:
+    return f"trials/{number:06d}.result.json"

@@ -1,0 +1,160 @@
+"""References: the name, size and digest of a published file, and reading that believes nothing else."""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from blake3 import blake3
+
+from nas.errors import ConfigurationError, CorruptError, MissingError, StoreError
+
+TEMPORARY = ".tmp-"
+"""How the name of an unfinished file begins; what lies under such a name is litter, and no published path has it."""
+
+T = TypeVar("T")
+
+_DIGEST = re.compile(r"blake3:[0-9a-f]{64}")
+
+
+def digest_of(data: bytes | bytearray | memoryview) -> str:
+    """The digest as every record writes it: ``blake3:`` and 64 hexadecimal digits."""
+    return f"blake3:{blake3(data).hexdigest()}"
+
+
+def checked_path(path: str) -> str:
+    """The path, if it is relative and can't leave its root.
+
+    Raises:
+        ConfigurationError: an absolute path, an empty part, ``.`` or ``..``, a zero byte, no UTF-8, or the name of an
+            unfinished file.
+    """
+    bad = any(part in ("", ".", "..") or part.startswith(TEMPORARY) for part in path.split("/"))
+    if bad or any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in path):
+        raise ConfigurationError(
+            f"path {path!r} must be relative, '/'-separated and UTF-8, without empty parts, '.', '..' or '{TEMPORARY}'"
+        )
+    return path
+
+
+def checked_fields(data: object, kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
+    """The fields of a JSON object that must have exactly these keys and types (``bool`` is no ``int``).
+
+    Raises:
+        CorruptError: another key, a missing one, or another type.
+    """
+    if not isinstance(data, dict) or data.keys() != kinds.keys():
+        found = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
+        raise CorruptError(f"expected an object with the keys {sorted(kinds)}, found {found}")
+    for key, allowed in kinds.items():
+        if type(data[key]) not in allowed:
+            raise CorruptError(f"{key} must not be {data[key]!r:.80}")
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A published file: the only way to its contents is by size and digest.
+
+    Attributes:
+        path: Relative to the root that published it.
+        bytes: Size.
+        digest: As ``digest_of`` writes it.
+    """
+
+    path: str
+    bytes: int
+    digest: str
+
+    def __post_init__(self) -> None:
+        checked_path(self.path)
+        if self.bytes < 0 or not _DIGEST.fullmatch(self.digest):
+            raise ConfigurationError(f"{self.path}: size {self.bytes} and digest {self.digest!r} can't be a file's")
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data for a record."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: object) -> Reference:
+        """The reference that a record holds.
+
+        Raises:
+            CorruptError: anything but what ``to_json`` writes.
+        """
+        fields = checked_fields(data, {"path": (str,), "bytes": (int,), "digest": (str,)})
+        try:
+            return cls(**fields)
+        except ConfigurationError as error:
+            raise CorruptError(str(error)) from error
+
+
+def is_stale(error: OSError) -> bool:
+    """Whether a network file system's server has lost the file behind a cached name: opening it again helps."""
+    return error.errno == errno.ESTALE
+
+
+def waits(patience_s: float) -> Iterator[float]:
+    """The seconds to wait before each attempt: none before the first, then longer and longer until the bound."""
+    give_up_s = time.monotonic() + patience_s
+    yield 0.0
+    wait_s = 0.005
+    while (left_s := give_up_s - time.monotonic()) > 0:
+        yield min(wait_s, left_s)
+        wait_s = min(2 * wait_s, 0.25)
+
+
+class Found(NamedTuple, Generic[T]):
+    """What one attempt to read a file found; the value counts only if size and digest are those promised."""
+
+    bytes: int
+    digest: str
+    value: T
+
+
+def read_verified(
+    reference: Reference, attempt: Callable[[bool], Found[T]], where: Callable[[], str], patience_s: float
+) -> T:
+    """The value of the first attempt that finds what was promised; attempts go on while a cache may be at fault.
+
+    Args:
+        reference: What to read.
+        attempt: Reads the file; told whether to go around the caches, because the last contents were wrong.
+        where: Names the file and its mount for the error.
+        patience_s: The bound; at least one attempt is made.
+
+    Raises:
+        MissingError: not found within the bound.
+        CorruptError: other contents than promised, still at the bound.
+    """
+    kind: type[StoreError] = MissingError
+    reason, cause = "", None
+    for wait_s in waits(patience_s):
+        if wait_s:  # sleep(0) would give the processor away
+            time.sleep(wait_s)
+        try:
+            found = attempt(kind is CorruptError)
+        except OSError as error:
+            if not (isinstance(error, FileNotFoundError) or is_stale(error)):
+                raise
+            kind, reason, cause = MissingError, error.strerror or "no such file", error
+            continue
+        if (found.bytes, found.digest) == (reference.bytes, reference.digest):
+            return found.value
+        kind, reason, cause = CorruptError, f"{found.bytes} bytes {found.digest}", None
+    raise kind(
+        f"{where()} on host {socket.gethostname()} is {'missing' if kind is MissingError else 'corrupt'}: expected "
+        f"{reference.bytes} bytes {reference.digest}, found {reason}, looked for {patience_s:g} s"
+    ) from cause
+
+
+def scratch(size: int) -> Iterator[memoryview]:
+    """Little memory, again and again, to read this many bytes into that nobody wants."""
+    block = memoryview(bytearray(min(size, 1 << 20)))
+    for begin in range(0, size, 1 << 20):
+        yield block[: size - begin]

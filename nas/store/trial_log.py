@@ -1,0 +1,90 @@
+"""A trial's log where trials share a process: what its thread prints and logs, the last 1 MB of it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from nas.store.files import Files
+
+MAX_LOG_BYTES = 1_000_000
+
+_current = threading.local()
+_install_lock = threading.Lock()
+
+
+def log_path(number: int) -> str:
+    """Where the store keeps a trial's log."""
+    return f"logs/{number:06d}.log"
+
+
+class TrialLog:
+    """Keeps the last 1 MB of text of one attempt."""
+
+    def __init__(self) -> None:
+        self._parts: deque[str] = deque()
+        self._size = 0
+
+    def write(self, text: str) -> None:
+        """Adds text, dropping the oldest beyond 1 MB."""
+        self._parts.append(text)
+        self._size += len(text)
+        while self._size > MAX_LOG_BYTES and len(self._parts) > 1:
+            self._size -= len(self._parts.popleft())
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """Takes what the calling thread prints and logs meanwhile."""
+        _install()
+        _current.log = self
+        try:
+            yield
+        finally:
+            _current.log = None
+
+    def put(self, files: Files, number: int) -> None:
+        """Stores the log, where anything was written."""
+        if self._parts:
+            files.put(log_path(number), "".join(self._parts).encode(errors="replace")[-MAX_LOG_BYTES:])
+
+
+class _ThreadStream:
+    """Stands for ``sys.stdout`` or ``sys.stderr``: a thread that trains a trial writes to its log, others pass."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        log = getattr(_current, "log", None)
+        if log is None:
+            return self.stream.write(text)
+        log.write(text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.stream, name)
+
+
+class _ThreadHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        log = getattr(_current, "log", None)
+        if log is not None:
+            log.write(self.format(record) + "\n")
+
+
+def _install() -> None:
+    with _install_lock:
+        if not isinstance(sys.stdout, _ThreadStream):
+            sys.stdout = _ThreadStream(sys.stdout)  # type: ignore[assignment]
+        if not isinstance(sys.stderr, _ThreadStream):
+            sys.stderr = _ThreadStream(sys.stderr)  # type: ignore[assignment]
+        root = logging.getLogger()
+        if not any(isinstance(handler, _ThreadHandler) for handler in root.handlers):
+            handler = _ThreadHandler()
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            root.addHandler(handler)

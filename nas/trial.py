@@ -1,0 +1,242 @@
+"""Proposals (what a tuner answers) and trials (one training of one point), as frozen records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from nas.errors import ConfigurationError, CorruptError
+from nas.policy import Policy, parse_policies
+from nas.spaces.base import Point
+from nas.store.checkpoint import Checkpoint
+
+Donor = int | str
+"""A trial of this search by its number, or another search's as ``"name:42"`` (under the same root)."""
+
+
+class State(StrEnum):
+    """Where a trial stands."""
+
+    WAITING = "WAITING"
+    """Proposed; a parent or donor of it has not finished, or no slot is free."""
+    RUNNING = "RUNNING"
+    COMPLETE = "COMPLETE"
+    STOPPED = "STOPPED"
+    """Ended by a stopper or at a deadline; its metrics are the last reported."""
+    FAILED = "FAILED"
+
+
+class Reason(StrEnum):
+    """Why a trial is FAILED or STOPPED."""
+
+    EXCEPTION = "exception"
+    TIMEOUT = "timeout"
+    LOST = "lost"
+    """Its worker died as often as ``max_attempts`` allows."""
+    NO_METRIC = "no_metric"
+    NOT_FINITE = "not_finite"
+    ABANDONED = "abandoned"
+    PARENT = "parent"
+    """Its donor has no weights, or they can't be read whole."""
+    STOPPER = "stopper"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a tuner answers: a point, where it comes from, and whose weights it takes."""
+
+    point: Point
+    parents: tuple[int, ...] = ()
+    donors: tuple[Donor, ...] | None = None
+    """Best first; None: the parents; empty: start afresh."""
+    policies: frozenset[Policy] | None = None
+    """None: the plan decides."""
+    fidelity: float | None = None
+    """The share of a full training that the tuner asks for, in (0, 1]; None: the plan decides."""
+    derivation: Any = None
+    """JSON: the operations that made the point."""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.fidelity is not None and not 0 < self.fidelity <= 1:
+            raise ConfigurationError(f"a proposal's fidelity ({self.fidelity}) must lie in (0, 1]")
+
+    @property
+    def weight_donors(self) -> tuple[Donor, ...]:
+        """The donors, or by default the parents."""
+        return self.parents if self.donors is None else self.donors
+
+    def to_json(self) -> dict[str, Any]:
+        """The proposal as plain data."""
+        return {
+            "point": self.point,
+            "parents": list(self.parents),
+            "donors": None if self.donors is None else list(self.donors),
+            "policies": None if self.policies is None else sorted(self.policies),
+            "fidelity": self.fidelity,
+            "derivation": self.derivation,
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Proposal:
+        """The proposal that ``to_json`` made."""
+        return cls(
+            point=plain["point"],
+            parents=tuple(plain["parents"]),
+            donors=None if plain["donors"] is None else tuple(plain["donors"]),
+            policies=None if plain["policies"] is None else parse_policies(plain["policies"]),
+            fidelity=plain["fidelity"],
+            derivation=plain["derivation"],
+            reason=plain["reason"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One training of one point: its proposal and, once it has finished, its result.
+
+    The fields down to ``learned`` are durable before the trial runs; those from ``state`` on are its result's.
+    """
+
+    number: int
+    """Its id, unique in the search; counts all stages."""
+    index: int
+    """Its place within its stage, from 0: what a tuner's ``number`` was."""
+    proposal: Proposal
+    stage: str = "search"
+    job: int = 0
+    policies: frozenset[Policy] = frozenset()
+    seed: int = 0
+    generation: int = 0
+    """0 for a founder, else one more than its eldest parent's."""
+    created: float | None = None
+    """UTC seconds since 1970, as all times."""
+    learned: tuple[int, ...] = ()
+    """The trials that the tuner learned of between the proposal before and this one, in order."""
+
+    state: State = State.WAITING
+    reason: Reason | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    curve: tuple[tuple[int, Mapping[str, float]], ...] = ()
+    """What ``run.report`` said: (step, metrics)."""
+    cost: Mapping[str, float] = field(default_factory=dict)
+    """``seconds`` and ``gpu_seconds`` of the attempt that counts."""
+    checkpoint: Checkpoint | None = None
+    donor: Donor | None = None
+    """Whose weights were offered to it first (None: it started afresh)."""
+    inherited: float | None = None
+    """Share of its parameters that came from donors, 0 to 1; None: ``run.inherit`` was not called."""
+    inheritance: Mapping[str, Any] = field(default_factory=dict)
+    """What ``run.inherit`` did: counts, the tensors that did not fit and why, and which donor was replaced."""
+    attempt: int = 0
+    slot: int | None = None
+    started: float | None = None
+    finished: float | None = None
+    error: str | None = None
+    """The traceback or message of a failure."""
+
+    @property
+    def point(self) -> Point:
+        """The point that it trains."""
+        return self.proposal.point
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        """The trials that its point was derived from."""
+        return self.proposal.parents
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it is COMPLETE, STOPPED or FAILED."""
+        return self.state not in (State.WAITING, State.RUNNING)
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds that its attempt took, by a clock that never jumps."""
+        return self.cost.get("seconds")
+
+    def value(self, metric: str) -> float | None:
+        """Its metric, or None where it failed, did not report it, or is not finished."""
+        if self.state not in (State.COMPLETE, State.STOPPED):
+            return None
+        value = self.metrics.get(metric)
+        return value if value is not None and math.isfinite(value) else None
+
+    def proposal_record(self) -> dict[str, Any]:
+        """What is durable before it runs, as JSON."""
+        return {
+            "trial": self.number,
+            "index": self.index,
+            "stage": self.stage,
+            "job": self.job,
+            "policies": sorted(self.policies),
+            "seed": self.seed,
+            "generation": self.generation,
+            "created": self.created,
+            "learned": list(self.learned),
+            "proposal": self.proposal.to_json(),
+        }
+
+    def result_record(self) -> dict[str, Any]:
+        """Its result, as JSON; the commit point."""
+        return {
+            "trial": self.number,
+            "state": self.state,
+            "reason": self.reason,
+            "metrics": dict(self.metrics),
+            "curve": [[step, dict(metrics)] for step, metrics in self.curve],
+            "cost": dict(self.cost),
+            "checkpoint": None if self.checkpoint is None else self.checkpoint.to_json(),
+            "donor": self.donor,
+            "inherited": self.inherited,
+            "inheritance": dict(self.inheritance),
+            "attempt": self.attempt,
+            "slot": self.slot,
+            "started": self.started,
+            "finished": self.finished,
+            "error": self.error,
+        }
+
+
+def trial_from_records(proposal: Mapping[str, Any], result: Mapping[str, Any] | None = None) -> Trial:
+    """The trial of a proposal record and, where it has finished, a result record.
+
+    Raises:
+        CorruptError: a key is missing or has a type that it can't have.
+    """
+    try:
+        fields: dict[str, Any] = {
+            "number": int(proposal["trial"]),
+            "index": int(proposal["index"]),
+            "stage": str(proposal["stage"]),
+            "job": int(proposal["job"]),
+            "policies": parse_policies(proposal["policies"]),
+            "seed": int(proposal["seed"]),
+            "generation": int(proposal["generation"]),
+            "created": proposal["created"],
+            "learned": tuple(proposal["learned"]),
+            "proposal": Proposal.from_json(proposal["proposal"]),
+        }
+        if result is not None:
+            if result["trial"] != fields["number"]:
+                raise ValueError(f"the result is trial {result['trial']}'s")
+            fields |= {
+                key: result[key]
+                for key in ("metrics", "cost", "donor", "inherited", "inheritance", "attempt", "slot", "started")
+            }
+            fields |= {
+                "state": State(result["state"]),
+                "reason": None if result["reason"] is None else Reason(result["reason"]),
+                "curve": tuple((int(step), metrics) for step, metrics in result["curve"]),
+                "checkpoint": None if result["checkpoint"] is None else Checkpoint.from_json(result["checkpoint"]),
+                "finished": result["finished"],
+                "error": result["error"],
+            }
+        return Trial(**fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"a record of trial {proposal.get('trial')} can't be read: {error!r}") from error

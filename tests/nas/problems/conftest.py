@@ -1,0 +1,106 @@
+"""Trains a point as a worker would, with a real run on a store in memory."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from nas.attempt import seed_everything
+from nas.policy import Policy
+from nas.problems.base import Problem
+from nas.run import Channel, DonorWeights, TrialRun
+from nas.spaces.base import Point
+from nas.store.checkpoint import load_tensors
+from nas.store.files import Files, open_root
+from nas.trial import Proposal, Trial
+
+SEARCH = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.QUICK_EVAL, Policy.DOWNSCALE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A trial that has been trained, and the run that did it."""
+
+    run: TrialRun
+    again: TrialRun
+    """A run of the finished trial, for test and export."""
+    accuracy: float
+    weights: dict[str, Tensor]
+    donor: DonorWeights
+
+    @property
+    def accuracies(self) -> list[float]:
+        """What was reported, epoch by epoch."""
+        return [metrics["accuracy"] for _, metrics in self.run.curve]
+
+    @property
+    def n_parameters(self) -> int:
+        """The number of elements that were saved."""
+        return sum(tensor.numel() for tensor in self.weights.values())
+
+
+Train = Callable[..., Trained]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Torch uses one thread: the same bits everywhere, and no quarrel between tests that run side by side."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)
+
+
+@pytest.fixture
+def files() -> Files:
+    """An empty store in memory."""
+    return open_root(f"memory://{uuid.uuid4().hex}/search")
+
+
+@pytest.fixture
+def make_run(files: Files) -> Callable[..., TrialRun]:
+    """Makes the run of a new trial, with its donors loaded and everything seeded."""
+
+    def make(
+        point: Point,
+        policies: Iterable[Policy] = (),
+        *,
+        seed: int = 0,
+        donors: Sequence[Trained] = (),
+        fidelity: float | None = None,
+        channel: Channel | None = None,
+    ) -> TrialRun:
+        proposal = Proposal(point=point, fidelity=fidelity)
+        trial = Trial(number=1, index=1, proposal=proposal, policies=frozenset(policies), seed=seed)
+        run = TrialRun(trial, files, donors=[donor.donor for donor in donors], channel=channel)
+        run.load_donors()
+        seed_everything(seed)
+        return run
+
+    return make
+
+
+@pytest.fixture
+def train(files: Files, make_run: Callable[..., TrialRun]) -> Train:
+    """Trains a point of a problem."""
+
+    def train(problem: Problem, point: Point, policies: Iterable[Policy] = (), **more: object) -> Trained:
+        run = make_run(point, policies, **more)
+        metrics = problem.train(run)
+        checkpoint = run.commit_weights()
+        assert checkpoint is not None
+        trial = Trial(number=1, index=1, proposal=Proposal(point=point), policies=run.policies, checkpoint=checkpoint)
+        return Trained(
+            run=run,
+            again=TrialRun(replace(trial, seed=run.seed), files),
+            accuracy=metrics["accuracy"],
+            weights=load_tensors(files, checkpoint),
+            donor=DonorWeights(1, checkpoint),
+        )
+
+    return train

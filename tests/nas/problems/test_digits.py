@@ -1,0 +1,215 @@
+"""The embedded default: it learns, honours its policies, and its children inherit."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+from torch.export import Dim
+
+from nas.errors import ConfigurationError, TrialStopped
+from nas.policy import Policy
+from nas.problems.digits import DigitsProblem
+from nas.run import TrialRun
+
+SEARCH = frozenset(Policy) - {Policy.SKIP_TRAIN}
+Train = Callable[..., Any]
+POINT = {
+    "n_blocks": 2, "width_1": 16, "kernel_1": 3, "width_2": 24, "kernel_2": 3,
+    "norm": "batch", "dropout": 0.1, "learning_rate": 0.1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def problem() -> DigitsProblem:
+    """One problem for all tests, warm as in a worker."""
+    return DigitsProblem()
+
+
+def rows(*parts: Tensor) -> list[list[int]]:
+    return sorted(torch.cat(parts).flatten(1).tolist())
+
+
+def test_construction_loads_nothing() -> None:
+    """The driver builds the problem without reading an image; the first training reads them, once."""
+    problem = DigitsProblem()
+
+    assert "data" not in vars(problem)
+    assert problem.data is problem.data
+
+
+def test_parts_are_disjoint_and_whole(problem: DigitsProblem) -> None:
+    """Training, validation and test images are 60, 20 and 20 % and together each image once: nothing leaks."""
+    from sklearn.datasets import load_digits
+
+    (train, validation), test = problem.data, problem.load_test()
+
+    assert (len(train), len(validation), len(test)) == (1077, 360, 360)
+    every = torch.from_numpy(load_digits().data).to(torch.uint8)
+    assert rows(train.pixels, validation.pixels, test.pixels) == rows(every)
+    for part in (train, validation, test):
+        assert part.labels.bincount().div(len(part)).sub(0.1).abs().max() < 0.01
+
+
+def test_split_seed_decides_the_parts(problem: DigitsProblem) -> None:
+    """The same split seed gives the same parts in the same order, another one others."""
+    same, other = DigitsProblem(split_seed=0), DigitsProblem(split_seed=1)
+
+    assert torch.equal(same.data[1].pixels, problem.data[1].pixels)
+    assert torch.equal(same.load_test().pixels, problem.load_test().pixels)
+    assert rows(other.data[1].pixels) != rows(problem.data[1].pixels)
+    with pytest.raises(ConfigurationError, match=r"split_seed \(-1\)"):
+        DigitsProblem(split_seed=-1)
+
+
+def test_full_training_learns(problem: DigitsProblem, train: Train) -> None:
+    """A full training is far above chance on validation and on test images, and reports each epoch."""
+    trained = train(problem, POINT)
+
+    assert trained.accuracy > 0.95
+    assert trained.accuracies[-1] == trained.accuracy
+    assert [step for step, _ in trained.run.curve] == list(range(1, 61))
+    assert problem.test(trained.again)["accuracy"] > 0.95
+
+
+def test_same_seed_same_bits(problem: DigitsProblem, train: Train) -> None:
+    """The same seed gives the same weights and accuracies to the bit, with and without donor; another seed others."""
+    one, same, other = (train(problem, POINT, SEARCH, seed=seed) for seed in (1, 1, 2))
+    child, twin = (train(problem, POINT, SEARCH, seed=3, donors=[one]) for _ in range(2))
+
+    for left, right in ((one, same), (child, twin)):
+        assert left.accuracies == right.accuracies
+        assert all(torch.equal(left.weights[name], right.weights[name]) for name in left.weights)
+    assert not torch.equal(one.weights["head.weight"], other.weights["head.weight"])
+
+
+@pytest.mark.parametrize(
+    ("change", "share"),
+    [
+        ({"width_2": 32}, 0.77), ({"width_1": 24}, 0.70), ({"n_blocks": 3, "width_3": 24, "kernel_3": 3}, 0.46),
+        ({"norm": "group"}, 1.0),
+    ],
+    ids=["wider", "wider below", "deeper", "other norm"],
+)  # fmt: skip
+def test_child_starts_ahead(
+    problem: DigitsProblem, train: Train, change: Mapping[str, object], share: float
+) -> None:
+    """A child that differs from its parent in one thing is ahead of a cold start after one epoch, over four seeds."""
+    child = {**POINT, **change}
+    cold, warm = [], []
+    for seed in range(4):
+        parent = train(problem, POINT, SEARCH, seed=seed)
+        cold.append(train(problem, child, SEARCH, seed=seed + 10))
+        warm.append(train(problem, child, SEARCH, seed=seed + 10, donors=[parent]))
+
+    assert warm[0].run.inheritance is not None
+    assert warm[0].run.inheritance.share == pytest.approx(share, abs=0.01)
+    assert mean(trained.accuracies[0] for trained in warm) > mean(trained.accuracies[0] for trained in cold) + 0.1
+
+
+def test_policies_make_trials_cheaper(problem: DigitsProblem, train: Train) -> None:
+    """EARLY_STOP trains fewer epochs; DOWNSCALE halves each width and the training images."""
+    cheap = train(problem, POINT, SEARCH)
+    early = train(problem, POINT, {Policy.EARLY_STOP})
+
+    assert len(cheap.accuracies) == len(early.accuracies) == 5
+    assert cheap.weights["blocks.1.conv.weight"].shape == (12, 8, 3, 3)
+    assert early.weights["blocks.1.conv.weight"].shape == (24, 16, 3, 3)
+    assert cheap.n_parameters < early.n_parameters / 3
+    assert cheap.weights["blocks.0.norm.num_batches_tracked"] == 5 * (538 // 16)
+    assert early.weights["blocks.0.norm.num_batches_tracked"] == 5 * (1077 // 16)
+
+
+def test_quick_eval_scores_on_a_part(train: Train) -> None:
+    """QUICK_EVAL scores on the first validation images only."""
+    problem = DigitsProblem()
+    problem.recipe = replace(problem.recipe, n_validation_quick=7)
+    sevenths = {n_right / 7 for n_right in range(8)}
+
+    assert set(train(problem, POINT, SEARCH).accuracies) <= sevenths
+    assert not set(train(problem, POINT, SEARCH - {Policy.QUICK_EVAL}).accuracies) <= sevenths
+
+
+def test_weights_are_shared_only_if_asked(problem: DigitsProblem, train: Train) -> None:
+    """Without SHARE_PARAMS a donor changes nothing."""
+    donor = train(problem, POINT, SEARCH, seed=5)
+    cold, offered = (train(problem, POINT, SEARCH - {Policy.SHARE_PARAMS}, donors=d) for d in ([], [donor]))
+
+    assert offered.run.inheritance is None
+    assert offered.accuracies == cold.accuracies
+
+
+def test_skip_train_scores_inherited_weights(problem: DigitsProblem, train: Train) -> None:
+    """Under SKIP_TRAIN the inherited weights are scored and saved as they are."""
+    donor = train(problem, POINT, SEARCH)
+    scored = train(problem, POINT, SEARCH | {Policy.SKIP_TRAIN}, donors=[donor])
+
+    assert scored.accuracies == []
+    assert scored.accuracy == donor.accuracy
+    assert all(torch.equal(scored.weights[name], donor.weights[name]) for name in donor.weights)
+
+
+def test_fidelity_is_a_share_of_the_epochs(problem: DigitsProblem, train: Train) -> None:
+    """A tuner's fidelity sets the number of epochs, at least one, also where EARLY_STOP is on."""
+    assert len(train(problem, POINT, SEARCH, fidelity=0.05).accuracies) == 3
+    assert len(train(problem, POINT, SEARCH, fidelity=0.001).accuracies) == 1
+
+
+def test_stopped_trial_leaves_its_weights(problem: DigitsProblem, make_run: Callable[..., TrialRun]) -> None:
+    """A stop passes through after the weights of that moment were saved."""
+
+    class StopAtTwo:
+        def started(self) -> None: ...
+
+        def report(self, step: int, metrics: Mapping[str, float]) -> None:
+            if step == 2:
+                raise TrialStopped
+
+    run = make_run(POINT, SEARCH, channel=StopAtTwo())
+
+    with pytest.raises(TrialStopped):
+        problem.train(run)
+    assert len(run.curve) == 2
+    assert run.commit_weights() is not None
+
+
+def test_export_takes_any_batch(problem: DigitsProblem, train: Train) -> None:
+    """The exported network takes raw images in batches of any size and answers as the network itself."""
+    network, (images,) = problem.export(train(problem, POINT, SEARCH).again)
+
+    assert images.shape == (2, 1, 8, 8)
+    program = torch.export.export(network, (images,), dynamic_shapes=({0: Dim("batch", min=1)},)).module()
+    for n in (1, 7):
+        batch = problem.data[1].pixels[:n]
+        assert torch.allclose(program(batch), network(batch), atol=1e-6)
+
+
+def test_every_point_can_be_built(problem: DigitsProblem) -> None:
+    """Points from all over the space make networks, downscaled and in full."""
+    draw = random.Random(0)
+
+    for _ in range(100):
+        point = problem.space.sample(draw)
+        for policies in (frozenset[Policy](), SEARCH):
+            logits = problem.build(point, policies).eval()(problem.data[0].pixels[:2])
+            assert logits.shape == (2, 10)
+            assert logits.isfinite().all()
+
+
+def test_yaml_holds_the_defaults() -> None:
+    """conf/problem/digits.yaml names the class and each argument with its default."""
+    text = (Path(__file__).parents[3] / "conf/problem/digits.yaml").read_text()
+    arguments = yaml.safe_load(text)
+
+    assert text.startswith("# python -m flows.search +tuner=evolution problem=digits\n")
+    assert arguments.pop("_target_") == "nas.problems.digits.DigitsProblem"
+    assert arguments == {p.name: p.default for p in inspect.signature(DigitsProblem).parameters.values()}

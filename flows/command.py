@@ -45,7 +45,9 @@ class Invocation:
         if chosen is None:
             return None
         if not isinstance(chosen, Mapping) or not chosen.get("_target_"):
-            raise ConfigurationError(f"{group} ({chosen}) must be a choice of the group {group}, or set {group}._target_")
+            raise ConfigurationError(
+                f"{group} ({chosen}) must be a choice of the group {group}, or set {group}._target_"
+            )
         return Spec(str(chosen["_target_"]), {key: value for key, value in chosen.items() if key != "_target_"})
 
 
@@ -68,20 +70,27 @@ def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[s
     sweep_folder = tempfile.mkdtemp(prefix="heirloom-multirun-")  # Hydra writes a multirun.yaml, come what may
 
     def job(configuration: DictConfig) -> None:
+        statuses.append(_guarded(lambda: composed(configuration)))
+        if statuses[-1] > 128:  # an interruption ends the other jobs too
+            raise KeyboardInterrupt
+
+    def composed(configuration: DictConfig) -> int:
         overrides = list(HydraConfig.get().overrides.task)
         plain = OmegaConf.to_container(configuration, resolve=True, throw_on_missing=True)
+        assert isinstance(plain, dict)
+        refuse_unknown_keys(config, plain)
         swept_keys = _swept_keys(given)
         pairs = [text.lstrip("+~").partition("=")[::2] for text in overrides]
         invocation = Invocation(
-            values={str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {},
+            values={str(key): value for key, value in plain.items()},
             named=frozenset(key for key, _ in pairs),
             swept={key: value for key, value in sorted(pairs) if key in swept_keys},
         )
-        statuses.append(_guarded(lambda: body(invocation)))
+        return body(invocation)
 
     argv_before = sys.argv
     try:
-        sys.argv = [argv_before[0], *_with_free_targets(given), f"hydra.sweep.dir={sweep_folder}"]
+        sys.argv = [argv_before[0], *_with_free_targets(config, given), f"hydra.sweep.dir={sweep_folder}"]
         hydra.main(version_base="1.3", config_path="../conf", config_name=config)(job)()
     except (HydraException, OmegaConfBaseException) as error:
         complain(_one_line(error))
@@ -95,6 +104,28 @@ def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[s
         sys.argv = argv_before
         shutil.rmtree(sweep_folder, ignore_errors=True)
     return max(statuses)
+
+
+def refuse_unknown_keys(config: str, values: Mapping[Any, Any]) -> None:
+    """Refuses what ``+key=value`` added to the configuration but nothing would read.
+
+    Raises:
+        ConfigurationError: a key that ``conf/<config>.yaml`` does not hold.
+    """
+    from importlib.resources import files
+
+    from omegaconf import OmegaConf
+
+    page = OmegaConf.create(files("conf").joinpath(f"{config}.yaml").read_text())
+    assert isinstance(page, Mapping)
+    groups = [str(key).removeprefix("optional ").split("/")[-1] for e in page["defaults"] if e != "_self_" for key in e]
+    known = {*(str(key) for key in page if key != "defaults"), *groups, *GROUPS}
+    for key, value in values.items():
+        if key not in known:
+            raise ConfigurationError(f"unknown key {key}; the keys are {', '.join(sorted(known - {'hydra'}))}")
+        inner = page.get(key)
+        if isinstance(inner, Mapping) and isinstance(value, Mapping) and (unknown := sorted(set(value) - set(inner))):
+            raise ConfigurationError(f"unknown key {key}.{unknown[0]}; the keys are {', '.join(sorted(inner))}")
 
 
 def _guarded(body: Callable[[], int]) -> int:
@@ -123,7 +154,7 @@ def complain(line: str) -> None:
 
 
 def _one_line(error: Exception) -> str:
-    text = str(error).partition("Config search path")[0]
+    text = str(error).partition("Config search path")[0].partition("To append to your config use")[0]
     if error.__cause__ is not None and not text.strip():
         text = str(error.__cause__)
     return text.replace("\n\t", " ").partition("full_key:")[0]
@@ -147,13 +178,16 @@ def _swept_keys(argv: Sequence[str]) -> set[str]:
     return {str(override.key_or_group) for override in _parsed(argv) if override.is_sweep_override()}
 
 
-def _with_free_targets(argv: Sequence[str]) -> list[str]:
+def _with_free_targets(config: str, argv: Sequence[str]) -> list[str]:
     """The overrides, such that ``problem._target_=my.Class problem.width=64`` works as it stands.
 
     Hydra refuses keys that the chosen yaml does not hold. Where a group's ``_target_`` is given and no choice of the
     group is, the choice becomes ``custom`` (a yaml with nothing but a target), and its keys are added.
     """
     result = list(argv)
+    if config == "final":  # the search's record holds the rest of these groups
+        prefixes = tuple(f"{group}." for group in GROUPS)
+        return ["++" + text if text.startswith((*prefixes, "storage.options.")) else text for text in result]
     keys = {text.lstrip("+~").partition("=")[0] for text in argv if not text.startswith("-")}
     for group in GROUPS:
         if f"{group}._target_" not in keys or group in keys:

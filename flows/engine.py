@@ -27,6 +27,7 @@ from nas.executors.base import Event, Executor, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace, Place
 from nas.loop import LoopSettings
+from nas.problems.base import Problem
 from nas.program import Program
 from nas.session import Session, check_free, claim_identity, open_records
 from nas.store.files import open_root
@@ -51,6 +52,12 @@ class Workplace:
     records: Records
     machine: Machine
     invocation: Invocation
+
+    def data_overrides(self, problem: Problem) -> str:
+        """What a later command must say again: where the data lies, which no record keeps."""
+        chosen = self.invocation.values.get("problem") or {}
+        keys = [key for key in sorted(problem.data_arguments) if f"problem.{key}" in self.invocation.named]
+        return "".join(f" problem.{key}={chosen[key]}" for key in keys if key in chosen)
 
 
 class Engine:
@@ -125,7 +132,9 @@ class Engine:
         claim_identity(records, built)
         if not only_finals and program.is_done():
             print(f"search {workplace.name} is finished; more with a larger budget.trials, or another seed or name")
-            print_summary(program.summary(), program.metric, workplace.root)
+            print_summary(
+                program.summary(), program.metric, workplace.root, data=workplace.data_overrides(built.problem)
+            )
             return OK
         if not values.get("takeover"):
             check_free(records)
@@ -153,7 +162,7 @@ class Engine:
             raise SearchInterruptedError(
                 f"interrupted ({error}); {n_kept} finished trials are kept. Resume: {_this_command()}", error.signal
             ) from error
-        print_summary(program.summary(), program.metric, workplace.root)
+        print_summary(program.summary(), program.metric, workplace.root, data=workplace.data_overrides(built.problem))
         return OK
 
     def _debug(self, task: _Task) -> None:
@@ -314,4 +323,3 @@ def _signals_posted_to(executor: Executor) -> Iterator[None]:
 def _this_command() -> str:
     module = getattr(sys.modules["__main__"].__spec__, "name", "flows.search")
     return shlex.join(["python", "-m", module, *sys.argv[1:]])
-

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prefect import flow
 from prefect.runtime import flow_run as this_flow_run
-from prefect.states import Cancelled, Completed, State
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelled, Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.showcase import Showcase
-from flows.trial import PrefectExecutor
+from flows.trial import PrefectExecutor, tags_without_limits
 from nas.errors import SearchInterruptedError
 from nas.executors.base import Event
 from nas.executors.place import Place
@@ -48,7 +49,7 @@ class FlowRun:
         name = self._task.workplace.name
 
         # Room beyond the slots for the task runs of trials of earlier sessions, which return at once.
-        runner = ThreadPoolTaskRunner(max_workers=self._task.workplace.machine.slots + 2)
+        runner: Any = ThreadPoolTaskRunner(max_workers=self._task.workplace.machine.slots + 2)
 
         @flow(name="heirloom", flow_run_name=name, task_runner=runner, validate_parameters=False, persist_result=False)
         def heirloom(search: str, resumes: str | None) -> State[None]:
@@ -59,7 +60,8 @@ class FlowRun:
             return Completed(message="all trials have their records")
 
         try:
-            heirloom(name, self._previous(), return_state=True)
+            with tags_without_limits():
+                heirloom(name, self._previous(), return_state=True)
         except BaseException as error:
             self.error = error
 

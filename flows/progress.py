@@ -104,7 +104,9 @@ class Progress:
         if self._n_failed:
             parts.append(f"failed {self._n_failed}")
         if self._best is not None:
-            parts.append(f"best {self._metric.name} {self._best.metrics[self._metric.name]:.4f} (trial {self._best.number})")
+            parts.append(
+                f"best {self._metric.name} {self._best.metrics[self._metric.name]:.4f} (trial {self._best.number})"
+            )
         if self._shares:
             parts.append(f"inherited {sum(self._shares) / len(self._shares):.0%}")
         left = self._left_s()
@@ -144,8 +146,18 @@ class Progress:
             )
 
 
-def print_summary(summary: Summary, metric: Metric, root: str, write: Callable[[str], object] = print) -> None:
-    """The best trial, its test score, its ancestors, where everything lies, and the three commands to go on with."""
+def print_summary(
+    summary: Summary, metric: Metric, root: str, *, data: str = "", write: Callable[[str], object] = print
+) -> None:
+    """The best trial, its test score, its ancestors, where everything lies, and the three commands to go on with.
+
+    Args:
+        summary: What was found.
+        metric: The first of the problem's.
+        root: The storage root, as the user named it.
+        data: The overrides that say where the problem's data lies, which no record keeps.
+        write: Takes the lines.
+    """
     lineage, winner = summary.lineage, summary.winner
     states = ", ".join(f"{n} {s}" for s in State if (n := lineage.n_in_state(s)))
     write(f"search {summary.name}: {len(lineage)} trials ({states})")
@@ -156,7 +168,9 @@ def print_summary(summary: Summary, metric: Metric, root: str, write: Callable[[
         write("no trial has a score: see the errors in the report")
     else:
         line = " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])
-        write(f"best: trial {winner.number} ({winner.stage}), validation {metric.name} {winner.metrics[metric.name]:.4f}")
+        write(
+            f"best: trial {winner.number} ({winner.stage}), validation {metric.name} {winner.metrics[metric.name]:.4f}"
+        )
         test = summary.tests.get(winner.number, {})
         if "metrics" in test:
             write("test: " + ", ".join(f"{name} {value:.4f}" for name, value in test["metrics"].items()))
@@ -173,7 +187,7 @@ def print_summary(summary: Summary, metric: Metric, root: str, write: Callable[[
     write("next:")
     write(f"  python -m flows.report name={summary.name}{where} format=html")
     write(f"  python -m flows.report name={summary.name}{where} trial={winner.number if winner else 0}")
-    write(f"  python -m flows.final name={summary.name}{where} finalists=4")
+    write(f"  python -m flows.final name={summary.name}{where}{data} finalists=4")
 
 
 def _short(value: object) -> str:

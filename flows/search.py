@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from flows.command import Invocation, run_command
+
+if TYPE_CHECKING:
+    from flows.engine import Engine
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nas.errors import CorruptError, MissingError, StoreError, TrialInterrupted, TrialStopped
+from nas.errors import AlreadyPublishedError, CorruptError, MissingError, StoreError, TrialInterrupted, TrialStopped
 from nas.metric import not_finite, plain_metrics
 from nas.problems.base import Problem
 from nas.run import Channel, DonorWeights, TrialRun
@@ -69,10 +69,9 @@ class Bench:
         """
         if (found := self.records.result(assignment.trial)) is not None:
             return found
-        trial, donors = assignment.trial, assignment.donors
-        trial = replace(trial, donor=donors[0].donor if donors else None, started=time.time())
+        trial = replace(assignment.trial, started=time.time())
         began = time.perf_counter()
-        run = TrialRun(trial, self.files, donors=donors, device=self.spec.device, channel=channel)
+        run = TrialRun(trial, self.files, donors=assignment.donors, device=self.spec.device, channel=channel)
         try:
             outcome = self._train(run, trial, channel)
             if outcome is None:
@@ -96,8 +95,7 @@ class Bench:
             run.load_donors()
         except (MissingError, CorruptError) as error:
             return replace(trial, state=State.FAILED, reason=Reason.PARENT, error=str(error))
-        where = {"session": self.spec.session, "host": socket.gethostname(), "pid": os.getpid(), "time": trial.started}
-        self.records.start(trial, where)
+        trial = self._start(trial)
         channel.started()
         set_torch_settings(self._defaults)
         seed_everything(trial.seed)
@@ -119,6 +117,16 @@ class Bench:
         except (Exception, SystemExit):
             return replace(trial, state=State.FAILED, reason=Reason.EXCEPTION, error=traceback.format_exc())
 
+    def _start(self, trial: Trial) -> Trial:
+        """The trial, its attempt on record; as a later one where a worker that outlived its driver began this one."""
+        where = {"session": self.spec.session, "host": socket.gethostname(), "pid": os.getpid(), "time": trial.started}
+        while True:
+            try:
+                self.records.start(trial, where)
+                return trial
+            except AlreadyPublishedError:
+                trial = replace(trial, attempt=trial.attempt + 1)
+
     def _judge(self, run: TrialRun, trial: Trial, returned: object) -> Trial:
         """COMPLETE with its weights published, or FAILED for want of the metrics that the problem declares."""
         wanted = [metric.name for metric in self.problem.metrics]
@@ -132,11 +140,22 @@ class Bench:
         return replace(trial, state=State.COMPLETE, metrics=metrics, checkpoint=run.commit_weights())
 
     def test(self, trial: Trial) -> dict[str, float]:
-        """A finalist's scores on test data."""
+        """A finalist's scores on test data.
+
+        Raises:
+            FloatingPointError: one is NaN or infinite.
+        """
         set_torch_settings(self._defaults)
         seed_everything(trial.seed)
         run = TrialRun(trial, self.files, device=self.spec.device)
-        return dict(plain_metrics(self.problem.test(run)))
+        try:
+            run.fetch_own_files()
+            metrics = plain_metrics(self.problem.test(run))
+        finally:
+            run.close()
+        if bad := not_finite(metrics):
+            raise FloatingPointError(f"test returned {', '.join(f'{name}={metrics[name]}' for name in bad)}")
+        return metrics
 
     def export(self, trial: Trial) -> dict[str, Any]:
         """Publishes the winner's folder under ``best/``; see ``nas.export``."""
@@ -144,7 +163,11 @@ class Bench:
 
         set_torch_settings(self._defaults)
         run = TrialRun(trial, self.files, device="cpu")
-        return export(self.problem, run, trial, self.files)
+        try:
+            run.fetch_own_files()
+            return export(self.problem, run, trial, self.files)
+        finally:
+            run.close()
 
 
 def seed_everything(seed: int) -> None:
@@ -163,8 +186,9 @@ def torch_settings() -> dict[str, Any]:
 
     return {
         "dtype": torch.get_default_dtype(),
+        "device": str(torch.get_default_device()),
         "matmul": torch.get_float32_matmul_precision(),
-        "mkldnn": torch.backends.mkldnn.enabled,  # type: ignore[attr-defined]
+        "mkldnn": torch.backends.mkldnn.enabled,
         "cudnn": torch.backends.cudnn.enabled,
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
@@ -181,8 +205,9 @@ def set_torch_settings(settings: Mapping[str, Any]) -> None:
     if torch_settings() == settings:
         return
     torch.set_default_dtype(settings["dtype"])
+    torch.set_default_device(None if settings["device"] == "cpu" else settings["device"])  # None costs nothing a call
     torch.set_float32_matmul_precision(settings["matmul"])
-    torch.backends.mkldnn.enabled = settings["mkldnn"]  # type: ignore[attr-defined]
+    torch.backends.mkldnn.enabled = settings["mkldnn"]
     torch.backends.cudnn.enabled = settings["cudnn"]
     torch.backends.cudnn.benchmark = settings["cudnn_benchmark"]
     torch.backends.cudnn.deterministic = settings["cudnn_deterministic"]

@@ -23,13 +23,13 @@ class Budget:
     gpu_hours: float | None = None
 
     def __post_init__(self) -> None:
-        if self.trials is not None and (isinstance(self.trials, bool) or not isinstance(self.trials, int)):
+        if self.trials is not None and not isinstance(self.trials, int):
             raise ConfigurationError(f"budget.trials ({self.trials!r}) must be a whole number")
         for name in ("trials", "hours", "gpu_hours"):
             value = getattr(self, name)
             if value is None:
                 continue
-            if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
                 raise ConfigurationError(f"budget.{name} ({value!r}) must be greater than 0")
         if self.trials is None and self.hours is None and self.gpu_hours is None:
             object.__setattr__(self, "trials", DEFAULT_TRIALS)

@@ -56,7 +56,7 @@ class SearchFailedError(HeirloomError):
 
 
 class ActionError(HeirloomError):
-    """The problem's ``test`` or ``export`` raised; the message's first line is its own, the traceback follows."""
+    """The problem's ``test`` or ``export`` raised, or ended its process; the message's first line says why."""
 
 
 class ServerError(HeirloomError):

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from nas.budget import Budget
-from nas.errors import PointError, SearchFailedError, SearchInterruptedError
+from nas.errors import ConfigurationError, PointError, SearchFailedError, SearchInterruptedError
 from nas.executors.base import Broke, Event, Executor, Finished, Lost, Proposed, Reported, StopAsked
 from nas.lineage import Lineage, LineageLog
 from nas.policy import Policy, Stage
 from nas.run import DonorWeights
-from nas.spaces.base import Space
+from nas.spaces.base import Space, is_json
 from nas.stoppers.base import Stopper
 from nas.store.checkpoint import Checkpoint
 from nas.store.records import Records, Starts
@@ -102,6 +102,7 @@ class Loop:
         self._log = LineageLog()
         self._numbers: list[int] = []  # index in the search stage -> trial number
         self._n_seen = 0  # how many results the tuner had learned of at its last proposal
+        self._seen_at: list[int] = []  # the same for each index in the search stage
         self._waited_at: int | None = None  # how many it had learned of when it answered WAIT
         self._gpu_seconds = sum(t.cost.get("gpu_seconds", 0.0) for t in self.trials)
 
@@ -119,7 +120,8 @@ class Loop:
         in_stage = [t for t in self.trials if t.stage == stage.name]
         self._numbers = [t.number for t in in_stage]
         self._log = self._restored_log(in_stage)
-        self._n_seen = sum(len(t.learned) for t in in_stage)
+        self._seen_at = list(itertools.accumulate(len(t.learned) for t in in_stage))
+        self._n_seen = self._seen_at[-1] if in_stage else 0
         exhausted = False
         while True:
             while not exhausted and self._may_ask():
@@ -127,7 +129,9 @@ class Loop:
                 if self._waited_at is not None:
                     break
             self._submit_ready(stage.name)
-            if not self._running and not self._unfinished(stage.name):
+            if self._running:
+                self._take(self._next_event())
+            elif not self._unfinished(stage.name):
                 if exhausted or not self._budget_left():
                     return
                 if self._waited_at is not None and not self._may_ask():
@@ -135,8 +139,6 @@ class Loop:
                         f"tuner {type(self._tuner).__name__} answers WAIT at proposal {len(self._numbers)}, but nothing "
                         "runs that it could wait for; a tuner that has nothing more to propose must answer STOP"
                     )
-                continue
-            self._take(self._next_event())
 
     def _restored_log(self, in_stage: Sequence[Trial]) -> LineageLog:
         """The order in which the tuner learned of results: as the proposals recorded it, then the others."""
@@ -162,8 +164,9 @@ class Loop:
             return False
         if self._settings.deterministic:
             return len(self._log) >= self._view_size()
-        n_ready = sum(self._is_ready(self.trials[number]) for number in self._waiting)
-        n_blocked = len(self._waiting) - n_ready
+        waiting = [t for number in self._waiting if (t := self.trials[number]).stage == self._search_stage]
+        n_ready = sum(map(self._is_ready, waiting))
+        n_blocked = len(waiting) - n_ready
         if len(self._running) + n_ready >= self._executor.slots or n_blocked >= self._executor.slots:
             return False
         return self._waited_at is None or len(self._log) > self._waited_at
@@ -205,19 +208,31 @@ class Loop:
         self._n_seen = n_seen
         self._propose(replace(self._new_trial(answer, stage, index), learned=seen))
         self._numbers.append(number)
+        self._seen_at.append(n_seen)
         return True
 
     def _check(self, proposal: Proposal, index: int) -> None:
         """Refuses a proposal that can't be run: a tuner's bug, which ends the search."""
         asked = f"proposal {index} of {type(self._tuner).__name__}"
         for source in (*proposal.parents, *proposal.weight_donors):
-            if isinstance(source, int) and not 0 <= source < len(self.trials):
+            if isinstance(source, int) and not self._was_proposed(source):
                 raise SearchFailedError(f"{asked} names parent or donor {source}, but no such trial was proposed")
+            if isinstance(source, str):
+                try:
+                    self._sibling(source)
+                except ConfigurationError as error:
+                    raise SearchFailedError(f"{asked}: {error}") from error
+        if not is_json(proposal.point) or not is_json(proposal.derivation):
+            raise SearchFailedError(f"{asked} is no plain JSON data: {proposal.point!r}, {proposal.derivation!r}")
         if self._space is not None:
             try:
                 self._space.validate(proposal.point)
             except PointError as error:
                 raise SearchFailedError(f"{asked} is no point of the space: {error}") from error
+
+    def _was_proposed(self, number: int) -> bool:
+        """Whether a trial of the search stage has this number."""
+        return 0 <= number < len(self.trials) and self.trials[number].stage == self._search_stage
 
     def _new_trial(self, proposal: Proposal, stage: Stage, index: int) -> Trial:
         number = len(self.trials)
@@ -255,7 +270,8 @@ class Loop:
             self._propose(self._new_trial(proposal, stage, index))
         while self._unfinished(stage.name):
             self._submit_ready(stage.name)
-            self._take(self._next_event())
+            if self._running:  # what was submitted may have failed at once, for want of a donor's weights
+                self._take(self._next_event())
 
     # ---- running trials
 
@@ -293,7 +309,10 @@ class Loop:
             return
         attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1
         inheritance = {"replaced": replaced} if replaced else {}
-        trial = replace(trial, state=State.RUNNING, slot=slot, attempt=attempt, inheritance=inheritance)
+        donor = donors[0].donor if donors else None
+        trial = replace(
+            trial, state=State.RUNNING, slot=slot, attempt=attempt, donor=donor, inheritance=inheritance
+        )
         self.trials[trial.number] = trial
         self._running[slot] = trial.number
         self._executor.submit(trial, donors)
@@ -339,7 +358,8 @@ class Loop:
             case StopAsked(why=why, signal=signal):
                 self._interrupt()
                 raise SearchInterruptedError(why, signal)
-            case Broke(error=error):
+            case Broke(error=error, job=job):
+                self._free_job(job)
                 self._interrupt()
                 raise error
         if event is not None:
@@ -388,9 +408,13 @@ class Loop:
         if event.answer is not None:
             stop = False
             if self._stopper is not None and trial.stage == self._search_stage:
-                n_seen = self._n_seen if self._settings.deterministic else len(self._log)
+                n_seen = self._seen_at[trial.index] if self._settings.deterministic else len(self._log)
                 stop = self._stopper.should_stop(self._log.view(n_seen), trial)
             event.answer(stop)
+
+    def _free_job(self, job: int | None) -> None:
+        for number in [n for n in self._running.values() if self.trials[n].job == job]:
+            self._free(number)
 
     def _free(self, number: int) -> None:
         for slot, running in list(self._running.items()):
@@ -408,11 +432,10 @@ class Loop:
                     self._free(trial.number)
                     self.trials[trial.number] = trial
                     self._observe(Finished(trial))
-                case Lost(job=job):
-                    for number in [n for n in self._running.values() if self.trials[n].job == job]:
-                        self._free(number)
-                case Broke():
+                case Broke(job=None):
                     return
+                case Lost(job=job) | Broke(job=job):
+                    self._free_job(job)
 
 
 def _as_pending(trial: Trial, state: State) -> Trial:

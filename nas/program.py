@@ -56,6 +56,8 @@ class Program:
     def __init__(self, built: Built, records: Records, budget: Budget, *, finalists: int = 2) -> None:
         if isinstance(finalists, bool) or not isinstance(finalists, int) or finalists < 1:
             raise ConfigurationError(f"finalists ({finalists!r}) must be a whole number of at least 1")
+        if built.search.deterministic and (budget.hours is not None or budget.gpu_hours is not None):
+            raise ConfigurationError("budget.hours and gpu_hours do not go with deterministic: measured time decides")
         self.built = built
         self.records = records
         self.budget = budget
@@ -216,8 +218,10 @@ def run_search(
         budget: 16 trials by default.
         finalists: How many of the best are trained in full.
     """
+    if search.deterministic and search.slots != 1:
+        raise ConfigurationError(f"slots ({search.slots}) must be 1: run_search runs one trial at a time")
     built = search.build()
-    files: Files = open_root(f"{root.rstrip('/')}/{check_name(name or built.default_name)}")
+    files: Files = open_root(root).below(check_name(name or built.default_name))
     records = open_records(files)
     claim_identity(records, built)
     program = Program(built, records, budget or Budget(), finalists=finalists)

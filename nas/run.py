@@ -96,18 +96,25 @@ class TrialRun:
             MissingError: a file of a donor is gone.
             CorruptError: a donor's bytes are not those that were published.
         """
-        for place, donor in enumerate(self._donors):
-            self._loaded[place] = load_tensors(self._files_of(donor.donor), donor.checkpoint)
+        self._load_tensors()
         if self._donors and self._donors[0].checkpoint.files:
-            self._fetch(self._donors[0])
+            first = self._donors[0]
+            fetch_folder(self._files_of(first.donor), first.checkpoint, self._folder("restore"))
+
+    def fetch_own_files(self) -> None:
+        """Fetches what this finished trial published from its ``save_dir``; called before ``test`` and ``export``."""
+        if self._own is not None and self._own.files:
+            fetch_folder(self._files, self._own, self._folder("restore"))
 
     def inherit(self, model: torch.nn.Module) -> InheritanceReport:
         """Copies into ``model`` what fits of the donors' weights, the best donor first, and says what was done.
 
-        Without a donor nothing is copied, and the report says so. The report is kept on the trial.
+        Without a donor nothing is copied, and the report says so. The last report is kept on the trial.
         """
         from nas.weights.inherit import inherit
 
+        if not self._loaded:  # a second network; the weights were let go after the first
+            self._load_tensors()
         self.inheritance = inherit(model, [self._loaded[place] for place in sorted(self._loaded)])
         self._loaded.clear()
         return self.inheritance
@@ -161,7 +168,10 @@ class TrialRun:
 
     @property
     def restore_dir(self) -> Path | None:
-        """A local folder with the files that the donor published from its ``save_dir``, or None."""
+        """A local folder with the files that the donor published from its ``save_dir``, or None.
+
+        In ``test`` and ``export``: those that the trial itself published.
+        """
         return Path(self._folders["restore"].name) if "restore" in self._folders else None
 
     def commit_weights(self) -> Checkpoint | None:
@@ -185,8 +195,9 @@ class TrialRun:
             self._folders[kind] = tempfile.TemporaryDirectory(prefix=f"heirloom-{self.number:06d}-{kind}-")
         return Path(self._folders[kind].name)
 
-    def _fetch(self, donor: DonorWeights) -> None:
-        fetch_folder(self._files_of(donor.donor), donor.checkpoint, self._folder("restore"))
+    def _load_tensors(self) -> None:
+        for place, donor in enumerate(self._donors):
+            self._loaded[place] = load_tensors(self._files_of(donor.donor), donor.checkpoint)
 
     def _files_of(self, donor: Donor) -> Files:
         return self._files if isinstance(donor, int) else self._files.sibling(donor.rpartition(":")[0])

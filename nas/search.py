@@ -135,11 +135,13 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     return [
         f"{key}: {left.get(key, 'absent')} there, {right.get(key, 'absent')} here"
         for key in dict.fromkeys([*left, *right])
-        if left.get(key, _ABSENT) != right.get(key, _ABSENT)
+        if key not in left or key not in right or _text(left[key]) != _text(right[key])
     ]
 
 
-_ABSENT = object()
+def _text(value: object) -> str:
+    """Tells 1, 1.0 and True apart, which are equal to Python."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -17,7 +16,7 @@ from typing import Any
 from nas.errors import AlreadyPublishedError, ConfigurationError, SearchBusyError, StoreError
 from nas.search import FORMAT, Built, differences
 from nas.store.files import Files
-from nas.store.records import Records, to_bytes
+from nas.store.records import Records, from_bytes, to_bytes
 
 BEAT_S = 10.0
 DEAD_AFTER_S = 60.0
@@ -197,7 +196,8 @@ class Session:
 def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
     """The sessions of a search by number, oldest first."""
     found = records.files.read_all("sessions", ".json")
-    return {int(name[:4]): json.loads(data) for name, data in sorted(found.items())}
+    numbers = {int(name.removesuffix(".json")): name for name in found}
+    return {number: from_bytes(found[name], f"sessions/{name}") for number, name in sorted(numbers.items())}
 
 
 def check_free(records: Records, *, watch_s: float = DEAD_AFTER_S) -> None:

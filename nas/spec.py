@@ -65,7 +65,7 @@ class Spec:
         """
         class_ = self.find()
         if inspect.isabstract(class_):
-            missing = ", ".join(sorted(class_.__abstractmethods__))
+            missing = ", ".join(sorted(getattr(class_, "__abstractmethods__", ())))
             raise ConfigurationError(f"{self.target} must define {missing}")
         try:
             inspect.signature(class_).bind(*injected, **self.arguments, **more)

@@ -58,6 +58,8 @@ class Broke:
     """What runs trials can't go on (full disk, a problem that can't be built): the search ends with this error."""
 
     error: BaseException
+    job: int | None = None
+    """The job that broke, where it was one; it runs no more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def execute(place: Place, assignment: Assignment, post: Callable[[Event], None])
     except WorkerLostError as error:
         return Lost(job, str(error))
     except BaseException as error:
-        return Broke(error)
+        return Broke(error, job)
     return Lost(job, "interrupted") if trial is None else Finished(trial)
 
 

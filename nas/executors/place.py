@@ -44,7 +44,7 @@ class Place(ABC):
         """Tests or exports a finished trial.
 
         Raises:
-            ActionError: the problem's code raised.
+            ActionError: the problem's code raised, or ended its process.
         """
 
     @abstractmethod

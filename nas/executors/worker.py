@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from nas.trial import Reason, State, Trial
 
 INTERRUPT_GRACE_S = 2.0
 PARENT_POLL_S = 0.5
+_IGNORED = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +84,28 @@ def _end_with_parent(parent: int) -> None:
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
-def worker_main(connection: Connection, spec: BenchSpec, environment: Mapping[str, str], parent: int, log: str) -> None:
-    """What a worker process does until its pipe closes."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the driver decides when trials end
-        signal.signal(number, signal.SIG_IGN)
-    _end_with_parent(parent)
-    os.environ.update(environment)  # before torch is imported
+def _write_output_to(log: str) -> None:
+    """Appends standard output and error of Python and C to a file, line by line: a kill loses nothing."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    os.close(descriptor)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    libc = ctypes.CDLL(None)
+    stdout = ctypes.c_void_p.in_dll(libc, "__stdoutp" if sys.platform == "darwin" else "stdout")
+    libc.setvbuf(stdout, None, 1, 0)  # _IOLBF
+
+
+def worker_main(connection: Connection, spec: BenchSpec, environment: Mapping[str, str], parent: int, log: str) -> None:
+    """What a worker process does until its pipe closes."""
+    for number in _IGNORED:  # the driver decides when trials end
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)
+    _end_with_parent(parent)
+    os.environ.update(environment)  # before torch is imported
+    # A daemon, so that the driver's exit does not wait for it; but a problem's data loader may start processes.
+    multiprocessing.process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    _write_output_to(log)
     faulthandler.enable()
     import logging
 
@@ -139,6 +154,7 @@ class WarmWorker:
         self._send_lock = threading.Lock()
         self._running: Trial | None = None
         self._killed_for: str | None = None
+        self._is_closed = False
 
     def run(self, assignment: Assignment, post: Callable[[Event], None], timeout_s: float | None) -> Trial | None:
         """Runs an attempt; see ``Place.run``. Past ``timeout_s`` the worker is killed and the trial FAILED."""
@@ -172,11 +188,14 @@ class WarmWorker:
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports; see ``Place.call``."""
-        self._ensure()
-        self._log.write_bytes(b"")
-        self._killed_for = None
-        self._send((action, trial))
-        kind, content = self._receive(None) or ("", None)
+        try:
+            self._ensure()
+            self._log.write_bytes(b"")
+            self._killed_for = None
+            self._send((action, trial))
+            kind, content = self._receive(None) or ("", None)
+        except WorkerLostError as error:
+            raise ActionError(f"{action} of trial {trial.number}: {error}") from error
         if kind == "error":
             raise ActionError(content)
         answer: Mapping[str, Any] = self._outcome(kind, content)
@@ -184,15 +203,21 @@ class WarmWorker:
 
     def stop(self, trial: Trial, kind: StopKind) -> None:
         """Tells the attempt; one that is interrupted and has not ended after 2 s is killed."""
-        if self._running is None or self._running.number != trial.number:
+        running = self._running  # not the loop's trial, which has gathered reports since
+        if running is None or running.number != trial.number:
             return
         self._send(_Stop(trial.number, kind))
         if kind == "interrupt":
-            timer = threading.Timer(INTERRUPT_GRACE_S, self._kill_if_running, [trial, "interrupted"])
+            timer = threading.Timer(INTERRUPT_GRACE_S, self._kill_if_running, [running, "interrupted"])
             timer.daemon = True
             timer.start()
 
     def close(self) -> None:
+        """Ends the process, for good."""
+        self._is_closed = True
+        self._end()
+
+    def _end(self) -> None:
         """Ends the process: by closing its pipe, and for certain by a kill."""
         process = self._process
         if process is None:
@@ -215,19 +240,30 @@ class WarmWorker:
     def _ensure(self) -> None:
         if self._process is not None and self._process.is_alive():
             return
-        self.close()
+        self._end()
         self._spawner.submit(self._spawn).result()
+        if self._is_closed:  # meanwhile
+            self._end()
         kind, content = self._receive(None) or ("", None)
         if kind == "unbuildable":
-            self.close()
-            raise content if isinstance(content, HeirloomError) else RuntimeError(f"the problem can't be built:\n{content}")
+            self._end()
+            raise (
+                content
+                if isinstance(content, HeirloomError)
+                else RuntimeError(f"the problem can't be built:\n{content}")
+            )
 
     def _spawn(self) -> None:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         arguments = (theirs, self._spec, self._environment, os.getpid(), str(self._log))
         process = context.Process(target=worker_main, args=arguments, name="heirloom-worker", daemon=True)
-        process.start()
+        resource_tracker.ensure_running()  # else its start would unblock the signals
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)  # inherited, until the worker ignores them
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self._process, self._connection = process, ours
 

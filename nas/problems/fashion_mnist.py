@@ -57,7 +57,7 @@ class FashionMnistProblem(ImageProblem):
             "depth_4": Int(1, 2, when={"n_blocks": [4]}),
             "norm": Choice("batch", "group"),
             "dropout": Float(0.0, 0.4),
-            "learning_rate": Float(0.01, 0.3, log=True),
+            "learning_rate": Float(0.01, 0.2, log=True),
             "weight_decay": Float(1e-5, 3e-3, log=True),
         }
     )
@@ -79,7 +79,9 @@ class FashionMnistProblem(ImageProblem):
         ):  # fmt: skip
             if value < least:
                 raise ConfigurationError(f"{name} ({value}) must be at least {least}")
-        self.data_root = str(data_root).rstrip("/")
+        if not data_root:
+            raise ConfigurationError(f"data_root ({data_root!r}) must be a folder's path or URL; {_REMEDY}")
+        self.data_root = data_root.rstrip("/")
         self.data_options = dict(data_options or {})
         self.split_seed = split_seed
         self.recipe = Recipe(
@@ -87,7 +89,7 @@ class FashionMnistProblem(ImageProblem):
             n_epochs_early=2,
             n_train_downscaled=n_search_images,
             n_validation_quick=2_000,
-            batch_size=128,
+            batch_size=64,
         )
         for part in PARTS:
             for kind in KINDS:
@@ -105,16 +107,17 @@ class FashionMnistProblem(ImageProblem):
         return self._load("t10k")
 
     def _load(self, part: str) -> Images:
-        pixels, labels = (
-            torch.from_numpy(read_idx(self._url(part, kind), n_dimensions, self.data_options))
-            for kind, n_dimensions in KINDS.items()
-        )
-        if len(pixels) != len(labels) or labels.max() >= N_CLASSES:
-            raise ConfigurationError(
-                f"{self._url(part, 'labels')} has {len(labels):,} labels from 0 to {labels.max()}, but there are "
-                f"{len(pixels):,} images in {N_CLASSES} classes; {_REMEDY}"
-            )
-        return Images(pixels.unsqueeze(1), labels.long())
+        try:
+            pixels, labels = (read_idx(self._url(part, kind), KINDS[kind], self.data_options) for kind in KINDS)
+            n_classes = int(labels.max(initial=0)) + 1
+            if len(pixels) != len(labels) or n_classes > N_CLASSES:
+                raise ConfigurationError(
+                    f"{self._url(part, 'labels')} holds {len(labels):,} labels in {n_classes} classes, where "
+                    f"{len(pixels):,} in at most {N_CLASSES} are expected"
+                )
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error}; {_REMEDY}") from error
+        return Images(torch.from_numpy(pixels).unsqueeze(1), torch.from_numpy(labels).long())
 
     def _url(self, part: str, kind: str) -> str:
         return f"{self.data_root}/{part}-{kind}-idx{KINDS[kind]}-ubyte.gz"
@@ -127,6 +130,6 @@ class FashionMnistProblem(ImageProblem):
             else:
                 files.info(path)
         except Exception as error:  # each library behind fsspec has its own
-            cause = error.__cause__ or error
-            why = "" if type(cause) is FileNotFoundError else f" ({type(cause).__name__}: {cause})"
-            raise ConfigurationError(" ".join(f"{url} is not there{why}; {_REMEDY}".split())) from error
+            cause = error.__cause__ if isinstance(error, FileNotFoundError) else error  # http's says why it was none
+            why = f"can't be reached ({type(cause).__name__}: {cause})" if cause else "is not there"
+            raise ConfigurationError(" ".join(f"{url} {why}; {_REMEDY}".split())) from error

@@ -1,8 +1,8 @@
 """Classification of small grey images: the network that a point describes, and its training.
 
 The network is a chain of blocks (convolution, 2x2 max-pooling, normalisation, ReLU, then residual units of 3x3) and a
-linear layer over the mean of each channel. It is made to be inherited: modules are named by the index of their block, so
-that a wider or deeper child still finds its parent's, and a new residual unit starts as the identity.
+linear layer over the mean of each channel. It is made to be inherited: modules are named by the index of their block,
+so that a wider or deeper child still finds its parent's, and a new residual unit starts as the identity.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from nas.errors import TrialStopped
 from nas.metric import Metric
@@ -72,7 +72,9 @@ class ImageProblem(Problem):
     """
 
     metrics = (Metric("accuracy"),)
-    policies = frozenset(Policy)
+    policies = frozenset(
+        {Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.SKIP_TRAIN, Policy.QUICK_EVAL, Policy.DOWNSCALE}
+    )
     recipe: Recipe
     pixel_mean: ClassVar[float]
     pixel_std: ClassVar[float]
@@ -178,7 +180,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(batch, n_inputs, height, width)`` to ``(batch, width, height // 2, width // 2)``."""
-        x = F.relu(self.norm(F.max_pool2d(self.conv(x), 2)))  # pooling first: a quarter of the work for the rest
+        x = functional.relu(
+            self.norm(functional.max_pool2d(self.conv(x), 2))
+        )  # pooling first: a quarter of the work for the rest
         for unit in self.units:
             x = unit(x)
         return x
@@ -195,7 +199,7 @@ class ResidualUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """A tensor of the shape of ``x``, which holds no negative number."""
-        return F.relu(x + self.norm(self.conv(x)))
+        return functional.relu(x + self.norm(self.conv(x)))
 
 
 def _norm(kind: str, width: int) -> nn.BatchNorm2d | nn.GroupNorm:
@@ -223,7 +227,7 @@ def fit(network: nn.Module, images: Images, recipe: Recipe, *, n_epochs: int, ru
         network.train()
         order = torch.randperm(len(images), generator=shuffling)[: n_batches * batch_size].to(run.device)
         for batch in order.view(n_batches, batch_size):
-            loss = F.cross_entropy(network(images.pixels[batch]), images.labels[batch])
+            loss = functional.cross_entropy(network(images.pixels[batch]), images.labels[batch])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

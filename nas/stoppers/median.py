@@ -16,7 +16,7 @@ class MedianStopper(Stopper):
 
     Args:
         metrics: The first one is watched.
-        warmup_steps: No trial ends before it has reported this many times.
+        warmup_steps: No trial ends at its first reports, this many.
         min_trials: No trial ends before this many others have reported at the step.
     """
 

@@ -1,7 +1,7 @@
 """A root in whatever else fsspec reaches (``s3://``, ``gs://``, ``sftp://``, ``memory://``): whole objects, no rename.
 
-An object store shows an object when all of it has arrived; sftp and its like show it while it grows, which a reader
-with a reference notices by the digest.
+An object store shows an object when all of it has arrived, and so does our sftp; other file systems show it while it
+grows, which a reader with a reference notices by the digest.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any, final
 from nas.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StoreError
 from nas.store.files import Buffer, Files
 from nas.store.reference import TEMPORARY, Found, Reference, checked_path, digest_of, read_verified
+from nas.store.sftp import Sftp
 
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss"})
 """Protocols without folders: "not found" on writing means the bucket, and a misspelt bucket is not to be created."""
+_SFTP = frozenset({"sftp", "ssh"})
 _PACKAGES = {"smbclient": "smbprotocol"}
 """The package that brings a module, where their names differ."""
 _PASSWORD = re.compile(r"(?<=://)([^/:]*):[^/]*@")
@@ -31,8 +33,8 @@ _ONE_AT_A_TIME = threading.RLock()
 class ObjectFiles(Files):
     """The objects under one URL; what each method promises stands at ``Files``.
 
-    A name is exclusive where the file system honours ``mode="create"`` (S3 does; in ``memory://`` a lock sees to it).
-    Others, as sftp, look and then put: two writers within the same moment can both win.
+    A name is exclusive where the file system honours ``mode="create"`` (S3 does, sftp by its rename; in ``memory://`` a
+    lock sees to it). Others look and then put: two writers within the same moment can both win.
     """
 
     def __init__(self, url: str, options: Mapping[str, object], *, patience_s: float = 60.0) -> None:
@@ -162,17 +164,21 @@ class ObjectFiles(Files):
         """The fsspec file system, which remembers no listings and is nobody else's, and the root's path in it."""
         fsspec: Any = importlib.import_module("fsspec")
         url, options = self._opening
-        if self._protocol not in fsspec.available_protocols():
-            known = ", ".join(sorted(fsspec.available_protocols()))
-            raise ConfigurationError(f"storage root {self.url}: unknown protocol; try a folder or one of {known}")
         try:
-            fs, root = fsspec.core.url_to_fs(url, **options, skip_instance_cache=True)
+            fsspec.get_filesystem_class(self._protocol)
+        except ValueError as error:
+            known = ", ".join(sorted(fsspec.available_protocols()))
+            raise ConfigurationError(
+                f"storage root {self.url}: unknown protocol; try a folder or one of {known}"
+            ) from error
         except ImportError as error:
             module = getattr(error.__cause__, "name", None) or self._protocol
             package = _PACKAGES.get(module, module)
             raise ConfigurationError(
                 f"storage root {self.url} needs the package {package}: pip install {package}"
             ) from error
+        try:
+            fs, root = fsspec.core.url_to_fs(url, **options, skip_instance_cache=True)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(
                 f"storage root {self.url} refuses its URL or storage.options: {self._masked(error)}"
@@ -180,7 +186,7 @@ class ObjectFiles(Files):
         except Exception as error:
             raise StoreError(f"can't reach storage root {self.url}: {self._masked(error)}") from error
         fs.dircache.use_listings_cache = False
-        return fs, root
+        return Sftp(fs) if self._protocol in _SFTP else fs, root
 
     def _target(self, path: str) -> str:
         return f"{self._root}/{checked_path(path)}"
@@ -204,7 +210,7 @@ class ObjectFiles(Files):
     def _put_new(self, target: str, data: bytes) -> None:
         taken: FileExistsError | None = None
         try:
-            if self._fs.async_impl:
+            if self._fs.async_impl or self._protocol in _SFTP:
                 self._put(target, data, mode="create")
             # memory's own exists() walks all names
             elif target in self._fs.store if self.in_process else self._fs.exists(target):

@@ -80,9 +80,9 @@ class _ThreadHandler(logging.Handler):
 def _install() -> None:
     with _install_lock:
         if not isinstance(sys.stdout, _ThreadStream):
-            sys.stdout = _ThreadStream(sys.stdout)  # type: ignore[assignment]
+            sys.stdout = _ThreadStream(sys.stdout)
         if not isinstance(sys.stderr, _ThreadStream):
-            sys.stderr = _ThreadStream(sys.stderr)  # type: ignore[assignment]
+            sys.stderr = _ThreadStream(sys.stderr)
         root = logging.getLogger()
         if not any(isinstance(handler, _ThreadHandler) for handler in root.handlers):
             handler = _ThreadHandler()

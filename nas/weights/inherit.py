@@ -2,9 +2,9 @@
 
 What follows the weights, and what does not:
 
-* **Batch-norm statistics travel with their channels.** ``running_mean`` and ``running_var`` are copied or sliced exactly
-  as the ``weight`` beside them, so an inherited channel is normalised as it was; fresh channels keep mean 0, variance 1.
-  ``num_batches_tracked`` comes along (integers are copied whole or not at all).
+* **Batch-norm statistics travel with their channels.** ``running_mean`` and ``running_var`` are copied or sliced as the
+  ``weight`` beside them is, so that an inherited channel is normalised as it was; fresh channels keep mean 0 and
+  variance 1. ``num_batches_tracked`` comes along (integers are copied whole or not at all).
 * **Optimiser state is never inherited.** Momentum of another architecture, at another learning rate, is no one's.
 * **Learning-rate warm-up is the problem's.** A full learning rate in the first steps undoes what was inherited.
 """
@@ -64,13 +64,13 @@ class InheritanceReport:
 def inherit(model: nn.Module, donors: Sequence[Mapping[str, Tensor]]) -> InheritanceReport:
     """Copies into ``model``, in place, what fits of the donors' weights, and says what was done.
 
-    Each tensor of ``model.state_dict()`` is looked up by its name, and taken from the best donor that has it in the same
-    shape ("copied"); else from the best that has it with as many dimensions of other sizes, where the two overlap
-    ("sliced": ``child[overlap] = donor[overlap]``, from index 0 on; the rest keeps its own initial values); else it stays
-    as it is ("fresh"). A donor's tensor that holds a NaN or an infinity (also one that arises only in the child's
+    Each tensor of ``model.state_dict()`` is looked up by its name. It is taken from the best donor that has it in the
+    same shape ("copied"); else from the best that has it with as many dimensions of other sizes, where the two overlap
+    ("sliced": ``child[overlap] = donor[overlap]``, from index 0 on; the rest keeps its own initial values); else it
+    stays as it is ("fresh"). A donor's tensor that holds a NaN or an infinity (also one that arises only in the child's
     dtype) gives nothing, and neither does one whose kind of number the child's can't hold. A parameter with two names
-    (tied weights) is written once, by the first of its names that fits. Values are cast to the child's dtype; in the
-    same dtype they are equal to the bit. Devices stay as they are.
+    (tied weights) is written once, by the name that fits best. Values are cast to the child's dtype; in the same dtype
+    they are equal to the bit. Devices stay as they are.
 
     Args:
         model: The child, freshly initialised.

@@ -100,9 +100,7 @@ def test_same_seed_same_bits(problem: DigitsProblem, train: Train) -> None:
     ],
     ids=["wider", "wider below", "deeper", "other norm"],
 )  # fmt: skip
-def test_child_starts_ahead(
-    problem: DigitsProblem, train: Train, change: Mapping[str, object], share: float
-) -> None:
+def test_child_starts_ahead(problem: DigitsProblem, train: Train, change: Mapping[str, object], share: float) -> None:
     """A child that differs from its parent in one thing is ahead of a cold start after one epoch, over four seeds."""
     child = {**POINT, **change}
     cold, warm = [], []

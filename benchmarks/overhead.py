@@ -1,0 +1,154 @@
+"""What a trial costs beside its training, as a ratio to what it can't do without.
+
+    python benchmarks/overhead.py            # 1,000 trials three times, 10,000 once: about 4 minutes on two cores
+
+Measured in one program, one after the other, each in a fresh process with Prefect's temporary server drained before:
+a bare Prefect task run (thread runner, as many in flight as slots), the durable small writes that a trial needs
+(proposal, start, result: temporary file, fsync, rename, fsync of the folder), and Heirloom's trial with
+``runner=threads`` on local storage. The target is 1.5 times the sum.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SLOTS = 2
+
+
+def bare_ms(n: int) -> dict[str, float]:
+    """Milliseconds of a bare Prefect task run, ``SLOTS`` in flight, submitted as Heirloom submits."""
+    from flows.server import TemporaryServer, quiet_environment, silence_prefect, wait_for_backlog
+
+    with TemporaryServer() as server, tempfile.TemporaryDirectory() as folder:
+        os.environ.update(quiet_environment() | {"PREFECT_API_URL": server.api_url})
+        silence_prefect(Path(folder) / "prefect.log")
+        from prefect import flow, task
+        from prefect.cache_policies import NO_CACHE
+        from prefect.runtime import flow_run
+        from prefect.task_runners import ThreadPoolTaskRunner
+
+        @task(cache_policy=NO_CACHE, persist_result=False)
+        def nothing(number: int) -> None:
+            return None
+
+        found: dict[str, float] = {}
+        ids = []
+
+        @flow(validate_parameters=False, task_runner=ThreadPoolTaskRunner(max_workers=SLOTS + 2))
+        def bare() -> None:
+            ids.append(str(flow_run.get_id()))
+            done: queue.SimpleQueue[object] = queue.SimpleQueue()
+            began = time.perf_counter()
+            for number in range(n):
+                if number >= SLOTS:
+                    done.get()
+                options = nothing.with_options(task_run_name=f"trial-{number:04d}")
+                options.submit(number).add_done_callback(done.put)
+            for _ in range(SLOTS):
+                done.get()
+            found["ms"] = (time.perf_counter() - began) / n * 1000
+
+        server.wait_until_healthy()
+        bare()
+        found["recorded"] = wait_for_backlog(server.api_url, ids[0], n, 60 + 0.05 * n)
+        return found
+
+
+def writes_ms(n: int) -> dict[str, float]:
+    """Milliseconds of the three durable small files of one trial."""
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        handle = os.open(folder, os.O_RDONLY)
+        began = time.perf_counter()
+        for number in range(n):
+            for kind, size in (("proposal", 350), ("start", 150), ("result", 400)):
+                path = f"{folder}/{number:06d}.{kind}"
+                file = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+                os.write(file, b"x" * size)
+                os.fsync(file)
+                os.close(file)
+                os.rename(path + ".tmp", path)
+                os.fsync(handle)
+        return {"ms": (time.perf_counter() - began) / n * 1000}
+
+
+def heirloom_ms(n: int) -> dict[str, float]:
+    """Milliseconds of a trial that trains nothing, and the driver's memory."""
+    from flows.command import Invocation
+    from flows.engine import Engine
+    from flows.settings import Machine
+    from nas.budget import Budget
+    from nas.loop import Loop
+    from nas.policy import PolicyPlan, Stage
+    from nas.program import Program
+    from nas.search import Search
+    from nas.spec import Spec
+
+    import torch  # noqa: F401 - the driver of a real search has imported it before the first trial
+
+    spent: list[float] = []
+    search_stage = Loop.search
+
+    def timed(loop: Loop, stage: Stage) -> None:
+        began = time.perf_counter()
+        search_stage(loop, stage)
+        spent.append(time.perf_counter() - began)
+
+    Loop.search = timed  # type: ignore[method-assign]
+    sys.path.insert(0, str(Path(__file__).parent))
+    machine = Machine(runner="threads", slots=SLOTS, n_threads=1, device="cpu", gpus=(), trial_timeout_s=None)
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, Engine() as engine:
+        engine.prepare(machine)
+        search = Search(
+            problem=Spec("nothing.NothingProblem"),
+            tuner=Spec("nas.tuners.random.RandomTuner"),
+            plan=PolicyPlan((Stage(name="search"),)),
+            slots=SLOTS,
+        )
+        invocation = Invocation({"storage": {"root": folder}})
+        workplace = engine.open(invocation, machine, "overhead")
+        program = Program(search.build(), workplace.records, Budget(trials=n))
+        engine.run(program, workplace)
+    mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    result = {"ms": spent[0] / n * 1000, "driver_mb": mb}
+    print(json.dumps(result), file=sys.stderr)
+    os._exit(0)
+
+
+def measured(what: str, n: int) -> dict[str, float]:
+    """Runs one measurement in a fresh process."""
+    command = [sys.executable, __file__, what, str(n)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stderr.strip().splitlines()[-1]))
+
+
+def main() -> None:
+    """Prints the ratios."""
+    rows: dict[str, list[float]] = {"bare": [], "writes": [], "heirloom": []}
+    for _ in range(3):
+        for what, found in rows.items():
+            found.append(measured(what, 1000)["ms"])
+    bare, writes, heirloom = (statistics.median(found) for found in rows.values())
+    large = measured("heirloom", 10_000)
+    print("| what | ms a trial |\n| --- | --- |")
+    print(f"| bare Prefect task run | {bare:.2f} |\n| durable small writes | {writes:.2f} |")
+    print(f"| Heirloom, 1,000 trials | {heirloom:.2f} |\n| Heirloom, 10,000 trials | {large['ms']:.2f} |")
+    print(f"\n1,000 trials: {heirloom / (bare + writes):.2f} times the sum (target: at most 1.5)")
+    print(f"10,000 trials: {large['ms'] / heirloom:.2f} times the cost of 1,000 (target: at most 1.2)")
+    print(f"driver with 10,000 trials: {large['driver_mb']:.0f} MB (target: under 600)")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        main()
+    else:
+        measure = {"bare": bare_ms, "writes": writes_ms, "heirloom": heirloom_ms}[sys.argv[1]]
+        print(json.dumps(measure(int(sys.argv[2]))), file=sys.stderr)

@@ -1,0 +1,48 @@
+"""One trial in a few lines: for the tips of the page and for a person who asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from flows.wording import duration, last_line, number, size
+from nas.trial import Donor, Trial
+
+if TYPE_CHECKING:
+    from flows.table import Tests
+
+_MAX_POINT = 600
+
+
+def donor_of(trial: Trial) -> Donor | None:
+    """Whose weights a trial got, or, while it waits, will be offered."""
+    if trial.donor is not None or trial.is_finished:
+        return trial.donor
+    return next(iter(trial.proposal.weight_donors), None)
+
+
+def trial_details(trial: Trial, tests: Tests) -> str:
+    """The state, the scores, where the weights came from, the cost, the error and the point."""
+    state = str(trial.state) if trial.reason is None else f"{trial.state} ({trial.reason})"
+    lines = [f"trial {trial.number}: {state}", f"stage {trial.stage}, generation {trial.generation}"]
+    lines += [f"{name} {number(value)}" for name, value in trial.metrics.items()]
+    tested: Mapping[str, float] = tests.get(trial.number, {}).get("metrics") or {}
+    lines += [f"test {name} {number(value)}" for name, value in tested.items()]
+    if trial.parents:
+        lines.append(f"parent {', '.join(map(str, trial.parents))}")
+    if (donor := donor_of(trial)) is not None:
+        share = "" if trial.inherited is None else f", {trial.inherited:.0%} of the parameters inherited"
+        lines.append(f"donor {donor}{share}")
+    if trial.duration_s is not None:
+        lines.append(f"took {duration(trial.duration_s)}")
+    if trial.checkpoint is not None:
+        lines.append(f"checkpoint {size(trial.checkpoint.total_bytes)}")
+    if (error := last_line(trial.error)) is not None:
+        lines.append(error[:200])
+    point = ", ".join(f"{name}={brief(value)}" for name, value in trial.point.items())
+    return "\n".join([*lines, point[:_MAX_POINT] + ("…" if len(point) > _MAX_POINT else "")])
+
+
+def brief(value: Any) -> str:
+    """A value of a point; floats with four significant digits."""
+    return number(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,94 @@
+"""``python -m flows.final name=N finalists=4``: trains the finalists of an existing search in full."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from flows.command import Invocation, run_command
+
+if TYPE_CHECKING:
+    from flows.engine import Engine
+    from nas.search import Search
+    from nas.spec import Spec
+
+
+def main() -> int:
+    """Runs the command; gives its exit status."""
+    from flows.engine import Engine
+
+    with Engine() as engine:
+        return engine.leave(run_command("final", lambda invocation: final(invocation, engine)))
+
+
+def final(invocation: Invocation, engine: Engine) -> int:
+    """Trains what is missing of the finalists, tests them, and exports a better winner."""
+    from flows.settings import read_machine
+    from nas.budget import Budget
+    from nas.errors import ConfigurationError, SearchNotFoundError
+    from nas.program import Program
+    from nas.session import check_name
+    from nas.store.files import open_root
+    from nas.store.records import Records
+
+    if invocation.values["name"] is None:
+        raise ConfigurationError("no name: add name=N; `python -m flows.report` lists the searches")
+    name = check_name(str(invocation.values["name"]))
+    storage = invocation.values["storage"]
+    root = open_root(str(storage["root"]), storage["options"])
+    record = Records(root.below(name)).read("search.json")
+    if record is None:
+        raise SearchNotFoundError(f"no search {name} under {root.url}; `python -m flows.report` lists the searches")
+    machine = read_machine(invocation.values)
+    built = stored_search(record["identity"], invocation, machine.slots, machine.n_threads).build()
+    if built.plan.final is None:
+        raise ConfigurationError(f"search {name} has no final stage: its plan trained every trial in full already")
+    engine.prepare(machine)
+    workplace = engine.open(invocation, machine, name)
+    program = Program(built, workplace.records, Budget(), finalists=invocation.values["finalists"])
+    return engine.run(program, workplace, only_finals=True)
+
+
+def stored_search(identity: Mapping[str, Any], invocation: Invocation, slots: int, n_threads: int) -> Search:
+    """The search that ``search.json`` describes, with the data's place from the command line.
+
+    Raises:
+        ConfigurationError: it names a class outside Heirloom, which a shared disk is not trusted with.
+    """
+    from nas.policy import PolicyPlan
+    from nas.search import Search
+
+    deterministic = bool(identity["deterministic"])
+    stopper = identity["stopper"]
+    return Search(
+        problem=trusted_spec("problem", identity["problem"], invocation),
+        tuner=trusted_spec("tuner", identity["tuner"], invocation),
+        stopper=None if stopper is None else trusted_spec("stopper", stopper, invocation),
+        plan=PolicyPlan.from_stages(identity["policy"]),
+        seed=identity["seed"],
+        on_parent_failure=identity["on_parent_failure"],
+        deterministic=deterministic,
+        slots=identity["slots"] if deterministic else slots,
+        n_threads=identity["n_threads"] if deterministic else n_threads,
+    )
+
+
+def trusted_spec(group: str, stored: Mapping[str, Any], invocation: Invocation) -> Spec:
+    """What the record names, with the arguments that the command line adds."""
+    from nas.errors import ConfigurationError
+    from nas.spec import Spec
+
+    target = str(stored["target"])
+    given = dict(invocation.values.get(group) or {})
+    named = given.pop("_target_", None)
+    if not target.startswith("nas.") and named != target and not invocation.values["trust"]:
+        raise ConfigurationError(
+            f"the search's record names {target}, and a shared disk is not trusted with code: "
+            f"add {group}._target_={target}, or trust=true"
+        )
+    return Spec(target, {**stored["arguments"], **given})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

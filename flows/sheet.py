@@ -1,0 +1,81 @@
+"""The lineage as a table of a page: the columns of the report, those first that people look at first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from flows.table import lineage_columns
+from flows.wording import clock, duration, markup, number, size
+
+if TYPE_CHECKING:
+    from flows.snapshot import Snapshot
+
+_ORDER = (
+    *("trial", "metric.", "test.", "state", "reason", "stage", "generation", "parent", "donor", "inherited"),
+    *("duration_s", "point.", "policies", "attempt", "job", "started", "finished", "checkpoint_bytes", "error"),
+)
+_SHOWN: Mapping[str, Callable[[Any], str]] = {
+    "inherited": lambda share: f"{100 * share:.0f}\N{NO-BREAK SPACE}%",
+    "duration_s": duration,
+    "started": clock,
+    "finished": clock,
+    "checkpoint_bytes": size,
+}
+"""Columns of numbers that are shown in units; they sort by the number."""
+_LONG = 48
+
+
+def sheet_html(snapshot: Snapshot) -> str:
+    """The table; columns that hold nothing are left out."""
+    columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=[metric.name for metric in snapshot.metrics])
+    names = [name for name in sorted(columns, key=_place) if any(value is not None for value in columns[name])]
+    better = {f"{kind}.{m.name}": m.direction for m in snapshot.metrics for kind in ("metric", "test")}
+    numeric = {name: _is_numeric(columns[name]) for name in names}
+    heads = "".join(_head(name, is_numeric=numeric[name], direction=better.get(name)) for name in names)
+    winner = None if snapshot.winner is None else snapshot.winner.number
+    rows = []
+    for values in zip(*(columns[name] for name in names), strict=True):
+        cells = (_cell(name, value, is_numeric=numeric[name]) for name, value in zip(names, values, strict=True))
+        kind = ' class="winner"' if values[0] == winner else ""
+        rows.append(f'<tr id="trial-{values[0]}" data-n="{values[0]}"{kind}>{"".join(cells)}</tr>\n')
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>\n{''.join(rows)}</tbody></table>"
+
+
+def _place(name: str) -> int:
+    """Where a column stands; ``metric.accuracy`` where ``metric.`` does."""
+    kind = name.partition(".")[0] + "." if "." in name else name
+    return _ORDER.index(kind)
+
+
+def _is_numeric(values: list[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values if value is not None)
+
+
+def _head(name: str, *, is_numeric: bool, direction: str | None) -> str:
+    """A column's head: a button that sorts; a score sorts with the best first."""
+    first = ' data-first="descending"' if direction == "maximize" else ""
+    kind = ' class="n"' if is_numeric else ""
+    return f'<th scope="col"{kind}{first}><button type="button">{markup(name)}</button></th>'
+
+
+def _cell(name: str, value: Any, *, is_numeric: bool) -> str:
+    if value is None:
+        return "<td></td>"
+    if name == "trial":
+        return f'<th scope="row" class="n">{value}</th>'
+    if name == "state":
+        return f'<td><span class="chip {markup(value).lower()}">{markup(value)}</span></td>'
+    if name in ("parent", "donor") and isinstance(value, int):
+        return f'<td{" class=n" if is_numeric else ""}><a href="#trial-{value}">{value}</a></td>'
+    if name in _SHOWN:
+        return f'<td class="n" data-v="{value!r}">{markup(_SHOWN[name](value))}</td>'
+    if is_numeric:
+        text = number(value, 5)
+        exact = f' data-v="{value!r}"' if text != repr(value) else ""
+        return f'<td class="n"{exact}>{text}</td>'
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else str(value)
+    if len(text) > _LONG:
+        return f'<td class="long" title="{markup(text)}">{markup(text)}</td>'
+    return f"<td>{markup(text)}</td>"

@@ -1,0 +1,181 @@
+"""What the records of a search say at one moment; only reads, also while the search runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from nas.errors import ConfigurationError, CorruptError, SearchNotFoundError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.store.records import Records, Starts
+from nas.trial import State, Trial
+
+if TYPE_CHECKING:
+    from nas.store.files import Files
+
+_READS = 3
+_PAUSE_S = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastSession:
+    """The newest start of the command on a search.
+
+    Attributes:
+        beat: When it last said that it lives, or, without any beat, when it started.
+        is_alive: Whether it drives the search now, as far as can be told from here.
+    """
+
+    number: int
+    host: str
+    pid: int
+    beat: float
+    is_alive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A search as its records have it.
+
+    Attributes:
+        metrics: The first ranks.
+        stages: The stages' names; the trials of the last one compete to be the winner.
+        tests: Test records by finalist.
+        best: What the newest ``best-NNNN.json`` says, or None.
+        winner: The best finalist (before there is one: the best trial) by validation, or None.
+        taken: When this was read.
+    """
+
+    name: str
+    url: str
+    identity: Mapping[str, Any]
+    metrics: tuple[Metric, ...]
+    stages: tuple[str, ...]
+    lineage: Lineage
+    tests: Mapping[int, Mapping[str, Any]]
+    best: Mapping[str, Any] | None
+    winner: Trial | None
+    session: LastSession | None
+    taken: float
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that ranks."""
+        return self.metrics[0]
+
+    @property
+    def standing(self) -> str:
+        """``running``, ``finished`` or ``not finished``."""
+        if self.session is not None and self.session.is_alive:
+            return "running"
+        return "not finished" if self.best is None or self.lineage.pending else "finished"
+
+
+def read_snapshot(files: Files, now: float) -> Snapshot:
+    """The search whose folder is the root of ``files``.
+
+    Raises:
+        SearchNotFoundError: there is no search.
+        ConfigurationError: another version of Heirloom wrote it.
+        CorruptError: a record can't be read.
+    """
+    from nas.program import newest_best
+
+    records = Records(files)
+    name = files.url.rstrip("/").rpartition("/")[2]
+    identity, metrics, stages = _header(records, name)
+    session = last_session(records, now)
+    trials = _with_running(records, session)
+    return Snapshot(
+        name=name,
+        url=files.url,
+        identity=identity,
+        metrics=metrics,
+        stages=stages,
+        lineage=Lineage.of(trials),
+        tests=records.tests(),
+        best=newest_best(records),
+        winner=_leader(trials, metrics[0], stages),
+        session=session,
+        taken=now,
+    )
+
+
+def last_session(records: Records, now: float) -> LastSession | None:
+    """The newest session of a search, or None before the first one.
+
+    Raises:
+        CorruptError: its record can't be read.
+    """
+    from nas.session import DEAD_AFTER_S, Driver
+
+    stems = [name.removesuffix(".json") for name in records.files.names("sessions") if name.endswith(".json")]
+    if not stems:
+        return None
+    record = records.read(f"sessions/{stems[-1]}.json") or {}
+    beat = records.read(f"sessions/{stems[-1]}.beat") or {}
+    try:
+        driver = Driver(record["host"], int(record["pid"]), record["boot"], record["born"])
+        seen = float(beat.get("time", record["started"]))
+        number = int(stems[-1])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"{records.files.url}/sessions/{stems[-1]}.json can't be read: {error!r}") from error
+    is_here = driver.born != "" and driver.host == Driver.this().host
+    is_alive = not beat.get("ended") and not driver.is_gone() and (is_here or abs(now - seen) < DEAD_AFTER_S)
+    return LastSession(number=number, host=driver.host, pid=driver.pid, beat=seen, is_alive=is_alive)
+
+
+def _header(records: Records, name: str) -> tuple[Mapping[str, Any], tuple[Metric, ...], tuple[str, ...]]:
+    from nas.search import FORMAT
+
+    header = records.read("search.json")
+    if header is None:
+        raise SearchNotFoundError(f"no search {name}: {records.files.url} holds no search.json")
+    if header.get("format") != FORMAT:
+        raise ConfigurationError(f"{name} has format {header.get('format')}; this Heirloom reads format {FORMAT}")
+    try:
+        identity = dict(header["identity"])
+        metrics = tuple(Metric(metric["name"], metric["direction"]) for metric in header["metrics"])
+        stages = tuple(str(stage["name"]) for stage in identity["policy"])
+        if not metrics or not stages:
+            raise ValueError("it names no metric or no stage")
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"{records.files.url}/search.json can't be read: {error!r}") from error
+    return identity, metrics, stages
+
+
+def _load(records: Records) -> tuple[list[Trial], dict[int, Starts]]:
+    """All trials; a listing that was taken while files appeared may lack one, and is taken again."""
+    for _ in range(_READS - 1):
+        try:
+            return records.load()
+        except CorruptError:
+            time.sleep(_PAUSE_S)
+    return records.load()
+
+
+def _with_running(records: Records, session: LastSession | None) -> list[Trial]:
+    """All trials by number; one that the living session has started is RUNNING."""
+    trials, starts = _load(records)
+    for number, found in starts.items():
+        if number >= len(trials) or trials[number].is_finished:
+            continue
+        attempt = found.last_attempt
+        trial = trials[number] = replace(trials[number], attempt=attempt)
+        start = records.read(f"trials/{number:06d}.start-{attempt}.json") or {}
+        if session is not None and session.is_alive and start.get("session") == session.number:
+            running = replace(trial, state=State.RUNNING, slot=start.get("slot"), started=start.get("time"))
+            trials[number] = replace(running, donor=start.get("donor"))
+    return trials
+
+
+def _leader(trials: list[Trial], metric: Metric, stages: tuple[str, ...]) -> Trial | None:
+    """The best of the last stage, or of the first stage while the last one has no score."""
+    for stage in (stages[-1], stages[0]):
+        ranked = Lineage.of(t for t in trials if t.stage == stage).best(metric, n=len(trials))
+        if ranked:
+            return next((t for t in ranked if t.state == State.COMPLETE), None)
+    return None

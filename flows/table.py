@@ -1,0 +1,138 @@
+"""The lineage as a table, one row a trial: for pandas, csv and json. The names of the columns are a contract."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flows.wording import last_line
+from nas.trial import Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nas.lineage import Lineage
+
+Tests = Mapping[int, Mapping[str, Any]]
+"""Test records by trial: ``{"metrics": {...}}`` or ``{"error": line}``."""
+
+_FIRST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
+    "trial": ("Int64", lambda t: t.number),
+    "parent": ("Int64", lambda t: t.parents[0] if t.parents else None),
+    "donor": ("Int64", lambda t: t.donor),
+    "generation": ("Int64", lambda t: t.generation),
+    "job": ("Int64", lambda t: t.job),
+    "stage": ("string", lambda t: t.stage),
+    "state": ("string", lambda t: str(t.state)),
+    "reason": ("string", lambda t: None if t.reason is None else str(t.reason)),
+    "policies": ("string", lambda t: "+".join(sorted(t.policies))),
+    "attempt": ("Int64", lambda t: t.attempt),
+    "started": ("Float64", lambda t: t.started),
+    "finished": ("Float64", lambda t: t.finished),
+    "duration_s": ("Float64", lambda t: t.duration_s),
+    "inherited": ("Float64", lambda t: t.inherited),
+}
+_LAST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
+    "checkpoint_bytes": ("Int64", lambda t: None if t.checkpoint is None else t.checkpoint.total_bytes),
+    "error": ("string", lambda t: last_line(t.error)),
+}
+
+
+def lineage_columns(
+    lineage: Lineage, tests: Tests | None = None, *, metrics: Sequence[str] = ()
+) -> dict[str, list[Any]]:
+    """The table as plain lists by column, one entry a trial in order of number; None is unknown or not finite.
+
+    Args:
+        lineage: The trials.
+        tests: Test records by trial; a test that failed is told in ``error``.
+        metrics: Metrics that get a column, in this order, even before a trial has them; others follow as they come.
+    """
+    trials = sorted(lineage, key=lambda trial: trial.number)
+    tests = tests or {}
+    columns = {name: [value(trial) for trial in trials] for name, (_, value) in _FIRST.items()}
+    columns |= _spread("metric.", [trial.metrics for trial in trials], metrics)
+    columns |= _spread("test.", [tests.get(trial.number, {}).get("metrics") or {} for trial in trials])
+    columns |= _spread("point.", [_flat(trial.point) for trial in trials])
+    columns |= {name: [value(trial) for trial in trials] for name, (_, value) in _LAST.items()}
+    for row, trial in enumerate(trials):
+        failure = tests.get(trial.number, {}).get("error")
+        if failure and columns["error"][row] is None:
+            columns["error"][row] = f"test: {failure}"
+    return {name: [_known(value) for value in values] for name, values in columns.items()}
+
+
+def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequence[str] = ()) -> pd.DataFrame:
+    """The lineage as a pandas table with nullable types, one row a trial in order of number.
+
+    Columns: ``trial, parent, donor, generation, job, stage, state, reason, policies, attempt, started, finished,
+    duration_s, inherited``, then ``metric.<name>``, ``test.<name>`` (where tests are), ``point.<name>`` (dots lead into
+    nested dicts), ``checkpoint_bytes`` and ``error`` (its last line). ``parent`` is the first one. ``donor`` is whose
+    weights went in: a number, or ``"name:42"`` for another search's. The arguments are those of ``lineage_columns``.
+    """
+    import pandas as pd
+
+    columns = lineage_columns(lineage, tests, metrics=metrics)
+    types = {name: kind for name, (kind, _) in {**_FIRST, **_LAST}.items()}
+    return pd.DataFrame(
+        {name: pd.Series(values, dtype=_dtype(values, types.get(name))) for name, values in columns.items()}
+    )
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """The table as csv: unknown is empty, lists within a point are JSON."""
+    shown = table.copy()
+    for name in shown.select_dtypes("object").columns:
+        shown[name] = [_json_of_structure(value) for value in shown[name]]
+    return str(shown.to_csv(index=False, lineterminator="\n"))
+
+
+def to_json(table: pd.DataFrame) -> str:
+    """The table as a JSON array of objects, one a line; unknown is ``null``, NaN never occurs."""
+    import pandas as pd
+
+    columns = {
+        str(name): [None if value is pd.NA else value for value in table[name].tolist()] for name in table.columns
+    }
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return "[" + ",".join(f"\n{json.dumps(row, ensure_ascii=False, allow_nan=False)}" for row in rows) + "\n]\n"
+
+
+def _spread(prefix: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> dict[str, list[Any]]:
+    """A column for each name that a row has."""
+    found = dict.fromkeys([*names, *(name for row in rows for name in row)])
+    return {f"{prefix}{name}": [row.get(name) for row in rows] for name in found}
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, inner in value.items():
+        flat |= _flat(inner, f"{prefix}{name}.") if isinstance(inner, Mapping) else {f"{prefix}{name}": inner}
+    return flat
+
+
+def _known(value: Any) -> Any:
+    """The value, or None where it is not finite."""
+    if isinstance(value, list):
+        return [_known(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _dtype(values: Sequence[Any], wanted: str | None) -> Any:
+    """The nullable type that holds these values unchanged; ``object`` where none does."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int} and wanted in (None, "Int64") and (kinds or wanted):
+        fits = all(-(2**63) <= value < 2**63 for value in values if value is not None)
+        return "Int64" if fits else "object"
+    if kinds <= {int, float} and wanted in (None, "Float64"):
+        return "Float64"
+    for kind, dtype in ((bool, "boolean"), (str, "string")):
+        if kinds <= {kind} and wanted in (None, dtype):
+            return dtype
+    return "object"
+
+
+def _json_of_structure(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else value

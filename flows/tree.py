@@ -1,0 +1,268 @@
+"""The family tree as SVG: who descends from whom, whose weights went in, how good each trial is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flows.details import donor_of, trial_details
+from flows.layout import Layout, lay_out
+from flows.marks import (
+    LegendItem,
+    dot,
+    edge_item,
+    legend_svg,
+    mark_item,
+    pill,
+    ramp_item,
+    standalone_css,
+)
+from flows.palette import ScoreScale, in_light
+from flows.wording import count, markup, number
+from nas.trial import State, Trial
+
+if TYPE_CHECKING:
+    from flows.table import Tests
+    from nas.lineage import Lineage
+    from nas.metric import Metric
+
+MAX_LABELLED = 60
+_CHARACTER = 7.0  # the width of a digit in 12 px text
+_WIDTH = 1180.0
+_TIP = (
+    '<defs><marker id="donor-tip" markerUnits="userSpaceOnUse" markerWidth="8" markerHeight="8" refX="7" refY="4" '
+    'orient="auto"><path class="tip" d="M0 0.5L8 4L0 7.5Z"/></marker></defs>'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The inside of an SVG, its size in pixels, and what explains it."""
+
+    body: str
+    width: float
+    height: float
+    is_labelled: bool
+    legend: tuple[LegendItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """Sizes in pixels: half a mark's width and height, and the steps from column to column and row to row."""
+
+    half_width: float
+    half_height: float
+    column: float
+    row: float
+
+    @classmethod
+    def fitting(cls, longest_label: int, layout: Layout, n_trials: int) -> _Style:
+        if n_trials <= MAX_LABELLED:
+            half = longest_label * _CHARACTER / 2 + 9
+            return cls(half, 12, 2 * half + (34 if layout.n_columns <= 9 else 24), 34)
+        radius = 5.5 if n_trials <= 150 else 4.2 if n_trials <= 400 else 3.4
+        column = min(72.0, max(4 * radius, _WIDTH / max(1, layout.n_columns)))
+        return cls(radius, radius, column, 2 * radius + 3)
+
+
+def family_tree_svg(lineage: Lineage, metric: Metric, *, winner: int | None = None, heading: str = "") -> str:
+    """The family tree as an SVG that stands alone: own background, own colours, its legend inside.
+
+    Args:
+        lineage: The trials.
+        metric: The score that colours them.
+        winner: The trial whose line of ancestors is emphasised; by default the best by the metric.
+        heading: A line above the picture.
+    """
+    best = lineage.best(metric)
+    drawing = draw_tree(lineage, metric, winner=winner if winner is not None else best[0].number if best else None)
+    margin, top = 16.0, 38.0 if heading else 14.0
+    width = max(drawing.width, 620.0) + 2 * margin
+    legend, legend_height = legend_svg(drawing.legend, width - 2 * margin)
+    height = top + legend_height + drawing.height + margin
+    title = f'<text x="{margin:.0f}" y="26" style="font-size:15px;font-weight:600">{markup(heading)}</text>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
+        f'height="{height:.0f}" role="img" class="tree{"" if drawing.is_labelled else " dense"}">'
+        f"<title>{markup(heading or 'Family tree')}: {count(len(lineage), 'trial')}</title>"
+        f"<style>{standalone_css()}</style>"
+        f'<rect x=".5" y=".5" width="{width - 1:.0f}" height="{height - 1:.0f}" rx="8" '
+        f'style="{in_light("fill:var(--paper);stroke:var(--rule)")}"/>'
+        f"{title if heading else ''}"
+        f'<g transform="translate({margin:.0f} {top:.0f})">{legend}</g>'
+        f'<g transform="translate({margin:.0f} {top + legend_height:.0f})">{drawing.body}</g></svg>\n'
+    )
+
+
+def draw_tree(
+    lineage: Lineage,
+    metric: Metric,
+    *,
+    winner: int | None = None,
+    tests: Tests | None = None,
+    links: bool = False,
+) -> Drawing:
+    """The family tree, to be put into an ``<svg class="tree">`` of a page with the style ``MARKS_CSS``.
+
+    Args:
+        lineage: The trials.
+        metric: The score that colours them.
+        winner: The trial whose line of ancestors is emphasised.
+        tests: Test records by trial, for the details.
+        links: Each trial is a link to ``#trial-<number>``.
+    """
+    return _Tree(lineage, metric, winner, tests or {}, links).drawing()
+
+
+class _Tree:
+    """Draws one lineage: places from the layout, sizes from the style."""
+
+    def __init__(self, lineage: Lineage, metric: Metric, winner: int | None, tests: Tests, links: bool) -> None:
+        self.trials = sorted(lineage, key=lambda trial: trial.number)
+        self.metric, self.winner, self.tests, self.links = metric, winner, tests, links
+        self.is_labelled = len(self.trials) <= MAX_LABELLED
+        self.layout = lay_out(lineage, single_columns=8 if self.is_labelled else 50)
+        self.scale = ScoreScale.of([v for t in self.trials if (v := t.value(metric.name)) is not None], metric)
+        longest = max((len(self.label(trial)) for trial in self.trials), default=0)
+        self.style = _Style.fitting(longest, self.layout, len(self.trials))
+        line = [] if winner is None else [winner, *(t.number for t in lineage.ancestors(winner))]
+        self.line = set(line)
+        self.line_edges = set(zip(line[1:], line, strict=False))
+        self.first_stage = self.trials[0].stage if self.trials else ""
+
+    def x(self, column: float) -> float:
+        return column * self.style.column + self.style.half_width + 10
+
+    def y(self, row: float) -> float:
+        below = self.layout.single_row
+        heading = 16.0 if self.layout.families and below is not None and row >= below else 0.0
+        return 40 + row * self.style.row + self.style.half_height + heading
+
+    def place(self, trial: int) -> tuple[float, float]:
+        column, row = self.layout.places[trial]
+        return self.x(column), self.y(row)
+
+    def drawing(self) -> Drawing:
+        width = self.x(max(0, self.layout.n_columns - 1)) + self.style.half_width + 14
+        bottom = max((self.place(trial.number)[1] for trial in self.trials), default=20.0)
+        body = "".join([_TIP, *self.background(width), *self.edges(), *(self.node(trial) for trial in self.trials)])
+        height = bottom + self.style.half_height + 10
+        return Drawing(body, max(width, 200.0), height, self.is_labelled, tuple(self.legend()))
+
+    def background(self, width: float) -> Iterator[str]:
+        """The families' bands, and the generations above them."""
+        pad = self.style.half_height + (6 if self.is_labelled else 2)
+        for family in self.layout.families:
+            top, bottom = self.y(family.top) - pad, self.y(family.bottom) + pad
+            yield f'<rect class="band" x="1" y="{top:.1f}" width="{width - 2:.1f}" height="{bottom - top:.1f}" rx="7"/>'
+        n_columns = max((family.n_columns for family in self.layout.families), default=0)
+        every = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * self.style.column >= 26)
+        if n_columns:
+            yield '<text class="soft" x="4" y="10">generation</text>'
+        for column in range(0, n_columns, every):
+            yield f'<text class="soft" x="{self.x(column):.1f}" y="27" text-anchor="middle">{column}</text>'
+        if self.layout.single_row is not None and self.layout.families:
+            y = self.y(self.layout.single_row) - pad - 5
+            yield f'<text class="soft" x="4" y="{y:.1f}">no parent, no child</text>'
+
+    def edges(self) -> Iterator[str]:
+        """Edges from parents, then from other donors, then the winner's line: the later ones lie above."""
+        drawn: dict[str, list[str]] = {"": [], "donor": [], "line": []}
+        for trial in self.trials:
+            donor = donor_of(trial)
+            for parent in trial.parents:
+                if parent in self.layout.places:
+                    kind = "line" if (parent, trial.number) in self.line_edges else ""
+                    share = trial.inherited if donor == parent else None
+                    drawn[kind].append(self.edge(parent, trial, kind, share=share))
+            if isinstance(donor, str):
+                drawn["donor"].append(self.stub(trial))
+            elif donor is not None and donor not in trial.parents and donor in self.layout.places:
+                drawn["donor"].append(self.edge(donor, trial, "donor", share=trial.inherited))
+        for paths in drawn.values():
+            yield from paths
+
+    def edge(self, source: int, child: Trial, kind: str, *, share: float | None) -> str:
+        """A curve from the source's right to the child's left; to the same column around their left sides."""
+        (x1, y1), (x2, y2) = self.place(source), self.place(child.number)
+        side1, side2 = (1, -1) if x1 < x2 else (-1, -1) if x1 == x2 else (-1, 1)
+        x1, x2 = x1 + side1 * self.style.half_width, x2 + side2 * self.style.half_width
+        bend = min(max(abs(x2 - x1) / 2, 14.0), 160.0)
+        curve = (
+            f"M{x1:.1f} {y1:.1f}C{x1 + side1 * bend:.1f} {y1:.1f} {x2 + side2 * bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
+        )
+        tip = ' marker-end="url(#donor-tip)"' if kind == "donor" and self.is_labelled else ""
+        return (
+            f'<path class="edge {kind}" data-s="{source}" data-c="{child.number}" '
+            f'stroke-width="{self.stroke(share, kind)}"{tip} d="{curve}"/>'
+        )
+
+    def stub(self, trial: Trial) -> str:
+        """A donor in another search: an edge from nowhere."""
+        x, y = self.place(trial.number)
+        length = min(20.0, self.style.column / 2)
+        start = f"M{x - self.style.half_width - length:.1f} {y - length / 2:.1f}l{length:.1f} {length / 2:.1f}"
+        tip = ' marker-end="url(#donor-tip)"' if self.is_labelled else ""
+        width = self.stroke(trial.inherited, "donor")
+        return f'<path class="edge donor" data-c="{trial.number}" stroke-width="{width}"{tip} d="{start}"/>'
+
+    def stroke(self, share: float | None, kind: str) -> str:
+        """The width of an edge over which this share of the parameters was inherited."""
+        least, most = (1.2, 3.0 if kind == "donor" else 5.0) if self.is_labelled else (0.7, 2.4)
+        return f"{least + (most - least) * (share or 0.0):.1f}"
+
+    def label(self, trial: Trial) -> str:
+        """The number and the score, or, without one, the state."""
+        score = trial.value(self.metric.name)
+        shown = str(trial.state).lower() if score is None or self.scale is None else self.scale.text(score)
+        return f"{'★ ' if trial.number == self.winner else ''}{trial.number}  {shown}"
+
+    def node(self, trial: Trial) -> str:
+        score = trial.value(self.metric.name)
+        is_final, is_winner = trial.stage != self.first_stage, trial.number == self.winner
+        marks = {"final": is_final, "line": trial.number in self.line, "winner": is_winner}
+        kinds = ["node", str(trial.state).lower(), *(kind for kind, holds in marks.items() if holds)]
+        named = f"trial {trial.number}, {trial.state}"
+        if score is not None and self.scale is not None:
+            kinds.append(f"q{self.scale.step(score)}")
+            named += f", {self.metric.name} {number(score)}"
+        x, y = self.place(trial.number)
+        if self.is_labelled:
+            head, _, tail = self.label(trial).partition("  ")
+            text = f'<tspan class="number">{head}</tspan>\N{NO-BREAK SPACE} {tail}'
+            shape = pill(trial.state, self.style.half_width, self.style.half_height, is_final=is_final)
+            shape += f'<text text-anchor="middle" y="4.2">{text}</text>'
+        else:
+            shape = dot(trial.state, self.style.half_height, is_final=is_final, is_winner=is_winner)
+        parent = f' data-p="{trial.parents[0]}"' if trial.parents else ""
+        tag, link = ("a", f' href="#trial-{trial.number}"') if self.links else ("g", "")
+        return (
+            f'<{tag} class="{" ".join(kinds)}" data-n="{trial.number}"{parent}{link} aria-label="{markup(named)}" '
+            f'transform="translate({x:.1f} {y:.1f})"><title>{markup(trial_details(trial, self.tests))}</title>'
+            f"{shape}</{tag}>"
+        )
+
+    def legend(self) -> Iterator[LegendItem]:
+        """What occurs in this tree."""
+        if self.scale is not None:
+            worse = " or worse" if self.scale.is_clipped else ""
+            low, high = self.scale.text(self.scale.low), self.scale.text(self.scale.high)
+            yield ramp_item(f"{self.metric.name} {low}{worse} to {high}")
+        if len(self.line) > 1:
+            yield edge_item("line", "line of the winner" + (" (★)" if self.is_labelled else ""))
+        if any(trial.parents for trial in self.trials):
+            yield edge_item("wedge", "from the parent; width: share of weights inherited")
+        if any((donor := donor_of(t)) is not None and donor not in t.parents for t in self.trials):
+            yield edge_item("donor", "weights from another donor")
+        for state in State:
+            if any(trial.state == state and trial.stage == self.first_stage for trial in self.trials):
+                yield mark_item(self.sample(state), str(state).lower(), str(state).lower())
+        for stage in dict.fromkeys(t.stage for t in self.trials if t.stage != self.first_stage):
+            yield mark_item(self.sample(State.COMPLETE, is_final=True), "final", f"stage {stage}")
+        if self.winner is not None and not self.is_labelled:
+            yield mark_item(dot(State.COMPLETE, 4, is_winner=True), "line winner", "winner")
+
+    def sample(self, state: State, *, is_final: bool = False) -> str:
+        """A mark of the kind that this tree has."""
+        return pill(state, 9, 5.5, is_final=is_final) if self.is_labelled else dot(state, 5, is_final=is_final)

@@ -1,0 +1,61 @@
+"""How numbers, times and foreign text are shown to people."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from datetime import UTC, datetime
+
+_UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+"""What neither XML nor a terminal takes: control characters but tab and newline, and halves of characters."""
+
+
+def clean(text: object) -> str:
+    """Any text, with what no page and no terminal should be given replaced."""
+    return _UNSHOWABLE.sub("\N{REPLACEMENT CHARACTER}", str(text))
+
+
+def markup(text: object) -> str:
+    """Any text, such that it is text and nothing else in HTML and SVG, also within quotes."""
+    return html.escape(clean(text))
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits; whole numbers stay whole."""
+    return str(value) if isinstance(value, int) else f"{value:.{digits}g}"
+
+
+def count(n: int, noun: str) -> str:
+    """``1 trial``, ``1,200 trials``, ``2 searches``."""
+    plural = noun + ("es" if noun.endswith(("ch", "s")) else "s")
+    return f"{n:,} {noun if n == 1 else plural}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the units that fit: ``0.6 s``, ``42 s``, ``3 min 05 s``, ``2 h 07 min``."""
+    if seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    if seconds < 3599.5:
+        return f"{round(seconds) // 60} min {round(seconds) % 60:02d} s"
+    return f"{round(seconds / 60) // 60} h {round(seconds / 60) % 60:02d} min"
+
+
+def size(n_bytes: float) -> str:
+    """Bytes in decimal units: ``912 B``, ``208.9 kB``, ``1.2 GB``."""
+    power = min(4, int(math.log10(n_bytes) // 3)) if n_bytes >= 1 else 0
+    return f"{n_bytes:.0f} B" if power == 0 else f"{n_bytes / 1000**power:.1f} {' kMGT'[power]}B"
+
+
+def clock(seconds: float) -> str:
+    """Seconds since 1970 as a date and time, UTC."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return number(seconds)
+
+
+def last_line(text: str | None) -> str | None:
+    """The last line that says something: of a traceback, the error."""
+    lines = (text or "").strip().splitlines()
+    return lines[-1].strip() if lines else None

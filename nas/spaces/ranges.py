@@ -1,0 +1,247 @@
+"""Parameters of a space: what one is, and ranges of numbers."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from nas.errors import ConfigurationError, PointError
+from nas.spaces.base import is_json, point_key
+
+Site: TypeAlias = tuple[str, ...]
+"""A place in a value that can be changed: the names that lead there, none for the value as a whole."""
+
+When: TypeAlias = Mapping[str, Sequence[Any]] | None
+
+_MAX_INT = 2**53  # beyond it, floats and the JSON of other languages skip whole numbers
+_STEP = 0.2
+_TRIES = 16
+
+
+class Parameter(ABC):
+    """A set of JSON values: what a `ParameterSpace` allows for one name.
+
+    ``when={"n_layers": [2, 3]}`` makes it conditional: it is part of the point only if each named parameter is, and has
+    one of these values. The names are those of *earlier* parameters in the same dict.
+    """
+
+    __slots__ = ()
+    when: When
+
+    @abstractmethod
+    def sample(self, rng: random.Random) -> Any:
+        """A random value."""
+
+    @abstractmethod
+    def sites(self, value: Any) -> list[Site]:
+        """Where this value can be changed, in an order that does not depend on that of its keys."""
+
+    @abstractmethod
+    def mutate(self, value: Any, site: Site, rng: random.Random) -> Any:
+        """A value that differs at this one of its `sites`; elsewhere, only in what depends on that."""
+
+    @abstractmethod
+    def check(self, value: Any, name: str) -> None:
+        """Returns if the value is allowed.
+
+        Raises:
+            PointError: it is not.
+        """
+
+    @property
+    @abstractmethod
+    def n_values(self) -> int | None:
+        """How many values there are, or None: uncountable."""
+
+    @abstractmethod
+    def values(self) -> Iterator[Any]:
+        """Each value once, if they are countable."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """The set of values as JSON, without `when`."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """What is allowed, for a sentence that ends in "must be ..."."""
+
+    def key(self, value: Any) -> str:
+        """Equal for values that a condition takes for the same."""
+        return point_key(value)
+
+    def accepts(self, value: Any) -> bool:
+        """Whether the value is allowed."""
+        try:
+            self.check(value, "")
+        except PointError:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Range(Parameter):
+    """The numbers from ``low`` to ``high``, seen as 0 to 1 of a scale that is linear or logarithmic."""
+
+    low: float
+    high: float
+    log: bool = field(default=False, kw_only=True)
+    when: When = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ConfigurationError(f"{self!r}: low ({self.low}) must be at most high ({self.high}); swap them")
+        if type(self.log) is not bool:
+            raise ConfigurationError(f"{self!r}: log ({self.log!r}) must be True or False")
+        if self.log and self.low <= 0:
+            raise ConfigurationError(f"{self!r}: low ({self.low}) must be greater than 0 for log; raise it or drop log")
+        object.__setattr__(self, "when", checked_conditions(self.when))
+
+    @abstractmethod
+    def _at(self, unit: float) -> float:
+        """The allowed number that is nearest to this place on the scale."""
+
+    @property
+    @abstractmethod
+    def _ends(self) -> tuple[float, float]:
+        """The numbers at 0 and 1 of the scale."""
+
+    def sample(self, rng: random.Random) -> float:
+        return self._at(rng.random())
+
+    def sites(self, value: float) -> list[Site]:
+        return [()] if self.low < self.high else []
+
+    def mutate(self, value: float, site: Site, rng: random.Random) -> float:
+        low, high, present = (math.log(x) if self.log else x for x in (*self._ends, value))
+        unit = (present - low) / (high - low) if low < high else 0.5  # neighbours may share their logarithm
+        for _ in range(_TRIES):
+            mutated = self._at(rng.gauss(unit, _STEP))
+            if mutated != value:
+                return mutated
+        return rng.choice([end for end in (self.low, self.high) if end != value])
+
+    def describe(self) -> dict[str, Any]:
+        return {"type": type(self).__name__, "low": self.low, "high": self.high, "log": self.log}
+
+    def _from_unit(self, unit: float) -> float:
+        low, high = self._ends
+        if not 0.0 < unit < 1.0:
+            return low if unit <= 0.0 else high
+        if self.log:
+            return math.exp(math.log(low) + (math.log(high) - math.log(low)) * unit)
+        return low + (high - low) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Float(Range):
+    """A real number from ``low`` to ``high``, both included; a point may hold a whole number in its place.
+
+    With ``log``, samples and steps are uniform in the logarithm, and ``low`` must be positive.
+    """
+
+    def __post_init__(self) -> None:
+        for name, bound in (("low", self.low), ("high", self.high)):
+            if isinstance(bound, bool) or not isinstance(bound, int | float) or not abs(bound) <= sys.float_info.max:
+                raise ConfigurationError(f"{self!r}: {name} ({bound!r}) must be a finite number")
+            object.__setattr__(self, name, float(bound))
+        if math.isinf(self.high - self.low):
+            raise ConfigurationError(f"{self!r}: high - low must be finite; narrow the range")
+        Range.__post_init__(self)  # super() does not know the second class that slots=True makes
+
+    def __str__(self) -> str:
+        return f"a float from {self.low} to {self.high}"
+
+    def check(self, value: Any, name: str) -> None:
+        """Returns if the value is a float or int in the range, and finite therefore."""
+        if type(value) not in (float, int) or not self.low <= value <= self.high:
+            raise refusal(self, value, name)
+
+    @property
+    def n_values(self) -> int | None:
+        """None, or 1 where the bounds are equal."""
+        return 1 if self.low == self.high else None
+
+    def values(self) -> Iterator[float]:
+        """The one value of equal bounds."""
+        yield self.low
+
+    def key(self, value: Any) -> str:
+        """Equal for 0, 0.0 and -0.0."""
+        return point_key(float(value) + 0.0)
+
+    def _at(self, unit: float) -> float:
+        return min(max(self._from_unit(unit), self.low), self.high)
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        return self.low, self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Int(Range):
+    """A whole number from ``low`` to ``high``, both included.
+
+    With ``log``, the probability of ``n`` falls as 1/n (it is that of n - 0.5 to n + 0.5 on the logarithmic scale), and
+    ``low`` must be positive.
+    """
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        for name, bound in (("low", self.low), ("high", self.high)):
+            if isinstance(bound, bool) or not isinstance(bound, int) or abs(bound) > _MAX_INT:
+                raise ConfigurationError(f"{self!r}: {name} ({bound!r}) must be an int from -2**53 to 2**53")
+            object.__setattr__(self, name, int(bound))
+        Range.__post_init__(self)
+
+    def __str__(self) -> str:
+        return f"an int from {self.low} to {self.high}"
+
+    def check(self, value: Any, name: str) -> None:
+        """Returns if the value is an int in the range; a bool or a float is none."""
+        if type(value) is not int or not self.low <= value <= self.high:
+            raise refusal(self, value, name)
+
+    @property
+    def n_values(self) -> int:
+        """How many whole numbers the range has."""
+        return self.high - self.low + 1
+
+    def values(self) -> Iterator[int]:
+        """The whole numbers, ascending."""
+        yield from range(self.low, self.high + 1)
+
+    def _at(self, unit: float) -> int:
+        return min(max(round(self._from_unit(unit)), self.low), self.high)
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        return self.low - 0.5, self.high + 0.5
+
+
+def checked_conditions(when: When) -> dict[str, list[Any]] | None:
+    """A copy of the conditions, which must be lists of JSON values by name."""
+    if when is None:
+        return None
+    if not isinstance(when, Mapping) or not all(type(name) is str for name in when):
+        raise ConfigurationError(f"when ({when!r}) must be a dict: a parameter's name to a list of its values")
+    for name, values in when.items():
+        if not isinstance(values, list | tuple | range) or not values or not is_json(list(values)):
+            raise ConfigurationError(f"when: {name} ({values!r}) must be a list of at least one JSON value")
+        if any(isinstance(value, dict) for value in values):
+            raise ConfigurationError(f"when: {name} ({values!r}) can't be a dict; put the parameter inside that dict")
+    return {name: copy.deepcopy(list(values)) for name, values in when.items()}
+
+
+def refusal(parameter: Parameter, value: Any, name: str) -> PointError:
+    """The error for a value that a parameter does not hold."""
+    return PointError(
+        f"{name} ({value!r}, {type(value).__name__}) must be {parameter}; change the point or widen the space"
+    )

@@ -1,0 +1,312 @@
+"""Choices, constants and dicts of parameters: the tree that a space is."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from nas.errors import ConfigurationError, PointError
+from nas.spaces.base import Point, is_json, point_key
+from nas.spaces.ranges import Parameter, Site, When, checked_conditions, refusal
+
+MAX_POINTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Choice(Parameter):
+    """One of the options, each as likely as the others.
+
+    An option is JSON, or a dict that holds parameters (the point then holds the dict with values in their place). A
+    value must tell which option it is, so two dicts of parameters need a constant that differs: ``{"type": "sgd",
+    ...}``. A choice of one option is a conditional constant or group: ``Choice({...}, when=...)``.
+    """
+
+    options: tuple[Parameter, ...]
+    when: When
+
+    def __init__(self, *options: Any, when: When = None) -> None:
+        if not options:
+            raise ConfigurationError("Choice(): at least one option is required")
+        if len(options) == 1 and isinstance(options[0], list | tuple | range) and when is None:
+            raise ConfigurationError(f"Choice({options[0]!r}) has one option, the list; write Choice(*{options[0]!r})")
+        for option in options:
+            if isinstance(option, Parameter):
+                raise ConfigurationError(f"Choice: option {option!r} must be JSON or a dict; wrap it in a dict")
+        nodes = tuple(_node(option, "Choice: option") for option in options)
+        for one, other in combinations(nodes, 2):
+            if _overlap(one, other):
+                raise ConfigurationError(
+                    f"Choice: options {one} and {other} can be the same value; remove one, or give each dict "
+                    'a constant that differs, such as {"type": "a", ...} and {"type": "b", ...}'
+                )
+        object.__setattr__(self, "options", nodes)
+        object.__setattr__(self, "when", checked_conditions(when))
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(map(str, self.options))}"
+
+    def sample(self, rng: random.Random) -> Any:
+        """An option, its parameters sampled."""
+        return rng.choice(self.options).sample(rng)
+
+    def sites(self, value: Any) -> list[Site]:
+        """The choice itself, if it has two options or more, and the sites in the chosen one."""
+        here: list[Site] = [()] if len(self.options) > 1 else []
+        return here + self._option(value).sites(value)
+
+    def mutate(self, value: Any, site: Site, rng: random.Random) -> Any:
+        """Another option, its parameters sampled; or the same one, changed at a site within."""
+        present = self._option(value)
+        if site:
+            return present.mutate(value, site, rng)
+        return rng.choice([option for option in self.options if option is not present]).sample(rng)
+
+    def check(self, value: Any, name: str) -> None:
+        """Returns if an option allows the value; blames a part of it where constants tell which option was meant."""
+        if any(option.accepts(value) for option in self.options):
+            return
+        meant = [option for option in self.options if isinstance(option, Group) and option.resembles(value)]
+        if len(meant) == 1:
+            meant[0].check(value, name)
+        raise refusal(self, value, name)
+
+    @property
+    def n_values(self) -> int | None:
+        """The sum over the options, which share no value."""
+        counts = [option.n_values for option in self.options]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+    def values(self) -> Iterator[Any]:
+        """The values of the first option, then of the next."""
+        for option in self.options:
+            yield from option.values()
+
+    def describe(self) -> dict[str, Any]:
+        """The options as JSON, in their order."""
+        return {"type": "Choice", "options": [option.describe() for option in self.options]}
+
+    def _option(self, value: Any) -> Parameter:
+        return next(option for option in self.options if option.accepts(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Parameter):
+    """One JSON value."""
+
+    value: Any
+    json: str
+    when: When = None
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+    def sample(self, rng: random.Random) -> Any:
+        return self.value
+
+    def sites(self, value: Any) -> list[Site]:
+        return []
+
+    def mutate(self, value: Any, site: Site, rng: random.Random) -> Any:
+        raise AssertionError("a constant has no sites")
+
+    def check(self, value: Any, name: str) -> None:
+        if type(value) is not type(self.value) or not is_json(value) or point_key(value) != self.json:
+            raise refusal(self, value, name)
+
+    @property
+    def n_values(self) -> int:
+        return 1
+
+    def values(self) -> Iterator[Any]:
+        yield self.value
+
+    def describe(self) -> dict[str, Any]:
+        return {"type": "constant", "value": copy.deepcopy(self.value)}
+
+
+class Group(Parameter):
+    """A dict of parameters, without those whose conditions don't hold."""
+
+    def __init__(self, parameters: Mapping[str, Any], name: str) -> None:
+        self.when = None
+        self.parameters: dict[str, Parameter] = {}
+        self.conditions: dict[str, dict[str, frozenset[str]]] = {}
+        for child, value in parameters.items():
+            if type(child) is not str:
+                raise ConfigurationError(f"{name}: parameter name {child!r} must be a string")
+            node = _node(value, child)
+            self.conditions[child] = {
+                earlier: self._keys(child, earlier, values) for earlier, values in (node.when or {}).items()
+            }
+            self.parameters[child] = node
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(f"{name!r}: {node}" for name, node in self.parameters.items()) + "}"
+
+    def sample(self, rng: random.Random) -> Point:
+        return self._settled({}, rng)
+
+    def sites(self, value: Point) -> list[Site]:
+        return [
+            (name, *site) for name, node in self.parameters.items() if name in value for site in node.sites(value[name])
+        ]
+
+    def mutate(self, value: Point, site: Site, rng: random.Random) -> Point:
+        name, *inner = site
+        mutated = self.parameters[name].mutate(value[name], tuple(inner), rng)
+        return self._settled({**value, name: mutated}, rng)
+
+    def check(self, value: Any, name: str) -> None:
+        if type(value) is not dict:
+            raise refusal(self, value, name or "the point")
+        prefix = f"{name}." if name else ""
+        for child in value:
+            if child not in self.parameters:
+                raise PointError(
+                    f"{prefix}{child} ({value[child]!r}) must be one of the parameters "
+                    f"({', '.join(self.parameters) or 'there is none'}); remove it or add it to the space"
+                )
+        for child, node in self.parameters.items():
+            active = self._is_active(child, value)
+            if active and child not in value:
+                raise PointError(f"{prefix}{child} (missing) must be {node}; add it to the point")
+            if not active and child in value:
+                conditions = " and ".join(f"{earlier} is in {list(of)}" for earlier, of in (node.when or {}).items())
+                raise PointError(
+                    f"{prefix}{child} ({value[child]!r}) must be absent unless {conditions}; remove it from the point"
+                )
+            if active:
+                node.check(value[child], f"{prefix}{child}")
+
+    @property
+    def n_values(self) -> int | None:
+        """Counted, not listed: of the earlier values, only what later conditions ask about is told apart."""
+        asked: dict[str, set[str]] = defaultdict(set)
+        last_asked: dict[str, int] = {}
+        for index, conditions in enumerate(self.conditions.values()):
+            for name, keys in conditions.items():
+                asked[name] |= keys
+                last_asked[name] = index
+        ways: dict[tuple[tuple[str, str], ...], int] = {(): 1}
+        for index, (name, node) in enumerate(self.parameters.items()):
+            n_values = node.n_values
+            following: dict[tuple[tuple[str, str], ...], int] = defaultdict(int)
+            for state, n_ways in ways.items():
+                known = dict(state)
+                kept = tuple(item for item in state if last_asked[item[0]] > index)
+                if not all(known.get(earlier) in keys for earlier, keys in self.conditions[name].items()):
+                    following[kept] += n_ways
+                    continue
+                if n_values is None:
+                    return None
+                told_apart = sorted(asked.get(name, ()))
+                for key in told_apart:
+                    following[*kept, (name, key)] += n_ways
+                if n_values > len(told_apart):
+                    following[kept] += n_ways * (n_values - len(told_apart))
+            if len(following) > MAX_POINTS:  # each state stands for one value or more
+                return None
+            ways = following
+        return sum(ways.values())
+
+    def values(self) -> Iterator[Point]:
+        yield from self._extensions({}, tuple(self.parameters))
+
+    def describe(self) -> dict[str, Any]:
+        described = {}
+        for name, node in self.parameters.items():
+            conditions = {earlier: copy.deepcopy(list(values)) for earlier, values in (node.when or {}).items()}
+            described[name] = node.describe() | ({"when": conditions} if conditions else {})
+        # Canonical JSON sorts the names, but their order decides which draw goes to which parameter.
+        return {"type": "group", "parameters": described, "order": list(self.parameters)}
+
+    def resembles(self, value: Any) -> bool:
+        """Whether the value is a dict that holds the constants of this one."""
+        return type(value) is dict and all(
+            name in value and node.accepts(value[name])
+            for name, node in self.parameters.items()
+            if isinstance(node, Constant)
+        )
+
+    def parts_from(self, other: Group) -> bool:
+        """Whether it always holds a name that the other never has, or a constant that the other can't have there."""
+        for name, node in self.parameters.items():
+            if not self.conditions[name]:
+                there = other.parameters.get(name)
+                if there is None or (isinstance(node, Constant) and not there.accepts(node.value)):
+                    return True
+        return False
+
+    def _keys(self, child: str, earlier: str, values: Sequence[Any]) -> frozenset[str]:
+        """What the condition of ``child`` on ``earlier`` allows."""
+        controller = self.parameters.get(earlier)
+        if controller is None:
+            raise ConfigurationError(
+                f"{child}: when names {earlier!r}, which must be an earlier parameter of the same dict "
+                f"({', '.join(self.parameters) or 'there is none'}); reorder them or correct the name"
+            )
+        for value in values:
+            if not controller.accepts(value):
+                raise ConfigurationError(
+                    f"{child}: when asks for {earlier} = {value!r}, which must be {controller}; correct it"
+                )
+        return frozenset(controller.key(value) for value in values)
+
+    def _is_active(self, name: str, value: Point) -> bool:
+        return all(
+            earlier in value and self.parameters[earlier].key(value[earlier]) in keys
+            for earlier, keys in self.conditions[name].items()
+        )
+
+    def _settled(self, partial: Point, rng: random.Random) -> Point:
+        """What is active, taken from ``partial`` or else sampled."""
+        settled: Point = {}
+        for name, node in self.parameters.items():
+            if self._is_active(name, settled):
+                settled[name] = partial[name] if name in partial else node.sample(rng)
+        return settled
+
+    def _extensions(self, partial: Point, names: Sequence[str]) -> Iterator[Point]:
+        """Each value that starts as ``partial`` and goes on with these names."""
+        if not names:
+            yield partial
+        elif not self._is_active(names[0], partial):
+            yield from self._extensions(partial, names[1:])
+        else:
+            for value in self.parameters[names[0]].values():
+                yield from self._extensions({**partial, names[0]: value}, names[1:])
+
+
+def _node(value: Any, name: str) -> Parameter:
+    if isinstance(value, Parameter):
+        return value
+    if _holds_parameter(value):
+        return Group(value, name)
+    if not is_json(value):
+        raise ConfigurationError(
+            f"{name}: {value!r} must be JSON (dict, list, str, int, finite float, bool, None) or a dict of parameters; "
+            "write a tuple as a list, and a numpy scalar as its .item()"
+        )
+    return Constant(copy.deepcopy(value), point_key(value))
+
+
+def _holds_parameter(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(
+        isinstance(item, Parameter) or _holds_parameter(item) for item in value.values()
+    )
+
+
+def _overlap(one: Parameter, other: Parameter) -> bool:
+    """Whether two options may share a value; for two groups, True may be overcautious, False is certain."""
+    if isinstance(one, Group) and isinstance(other, Group):
+        return not one.parts_from(other) and not other.parts_from(one)
+    if isinstance(one, Constant) and isinstance(other, Constant):
+        return one.json == other.json
+    if isinstance(one, Constant):
+        return other.accepts(one.value)
+    return isinstance(other, Constant) and one.accepts(other.value)

@@ -1,0 +1,222 @@
+"""Fashion-MNIST: its files, its split, and its cheap trials."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import http.server
+import inspect
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from nas.errors import ConfigurationError
+from nas.policy import Policy
+from nas.problems import fashion_mnist
+from nas.problems.fashion_mnist import FashionMnistProblem
+
+SEARCH = frozenset(Policy) - {Policy.SKIP_TRAIN}
+Train = Callable[..., Any]
+ROOT = Path(__file__).parents[3]
+NAMES = [f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+POINT = {
+    "n_blocks": 3, "width_1": 24, "kernel_1": 3, "depth_1": 1, "width_2": 32, "kernel_2": 3, "depth_2": 1,
+    "width_3": 64, "kernel_3": 3, "depth_3": 1, "norm": "batch", "dropout": 0.1, "learning_rate": 0.05,
+    "weight_decay": 5e-4,
+}  # fmt: skip
+
+
+def write_idx(path: Path, array: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+    path.write_bytes(gzip.compress(header + array.tobytes()))
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A folder of 60 training and 10 test images: image ``i`` is filled with ``i``, the test's count down from 255."""
+    for part, values in (("train", np.arange(60)), ("t10k", 255 - np.arange(10))):
+        images = np.broadcast_to(values[:, None, None], (len(values), 28, 28)).astype(np.uint8)
+        write_idx(tmp_path / f"{part}-images-idx3-ubyte.gz", images)
+        write_idx(tmp_path / f"{part}-labels-idx1-ubyte.gz", (values % 10).astype(np.uint8))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def problem() -> FashionMnistProblem:
+    """The real data, warm as in a worker, and short trials."""
+    folder = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data") / "fashion_mnist").resolve()
+    if not folder.is_dir():
+        pytest.skip(f"no Fashion-MNIST in {folder}; set HEIRLOOM_DATA to the folder that holds fashion_mnist/")
+    return FashionMnistProblem(str(folder), n_search_images=3_000)
+
+
+@pytest.fixture
+def server(tiny: Path) -> Iterator[str]:
+    """The URL of the tiny folder."""
+    pytest.importorskip("aiohttp", reason="fsspec needs it for http://")
+    serve = type("Serve", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(serve, directory=str(tiny))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_validation_is_a_part_of_the_training_images(tiny: Path) -> None:
+    """A sixth of the training file is for validation, by the split seed; no image is in both, and no test image is."""
+    same, other = FashionMnistProblem(str(tiny)), FashionMnistProblem(str(tiny), split_seed=1)
+    train, validation = ({int(image[0, 0, 0]) for image in part.pixels} for part in same.data)
+
+    assert (len(train), len(validation)) == (50, 10)
+    assert train | validation == set(range(60))
+    assert torch.equal(same.data[0].labels, same.data[0].pixels[:, 0, 0, 0].long() % 10)
+    assert {int(image[0, 0, 0]) for image in same.load_test().pixels} == set(range(246, 256))
+    assert {int(image[0, 0, 0]) for image in other.data[1].pixels} != validation
+    assert torch.equal(FashionMnistProblem(str(tiny)).data[0].pixels, same.data[0].pixels)
+
+
+def test_only_test_reads_the_test_files(tiny: Path, train: Train) -> None:
+    """A trial trains to its end without the test files; its test needs them."""
+    problem = FashionMnistProblem(str(tiny), n_epochs=1)
+    for name in NAMES[2:]:
+        (tiny / name).unlink()
+    trained = train(problem, POINT)
+
+    assert len(trained.accuracies) == 1
+    assert problem.export(trained.again)[1][0].shape == (2, 1, 28, 28)
+    with pytest.raises(ConfigurationError, match=r"t10k-images-idx3-ubyte.gz can't be read"):
+        problem.test(trained.again)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
+    """Each of the four files is looked for at once; the error names it, its public home and the setting."""
+    (tiny / name).unlink()
+
+    with pytest.raises(ConfigurationError) as caught:
+        FashionMnistProblem(str(tiny))
+    assert str(caught.value) == (
+        f"{tiny}/{name} is not there; download the four files of "
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com to a folder, and set problem.data_root=FOLDER"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"data_root": ""}, r"data_root \(''\) must be a folder's path or URL"),
+        ({"data_root": "nowhere://x"}, r"nowhere://x/train-.* can't be reached \(ValueError: Protocol not known"),
+        ({"data_root": "memory://none"}, "memory://none/train-images-idx3-ubyte.gz is not there"),
+        ({"n_epochs": 0}, r"n_epochs \(0\) must be at least 1"),
+        ({"n_search_images": 0}, r"n_search_images \(0\) must be at least 1"),
+        ({"split_seed": -1}, r"split_seed \(-1\) must be at least 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(tiny: Path, arguments: dict[str, Any], message: str) -> None:
+    """An argument that can't be is refused at construction, in one line."""
+    with pytest.raises(ConfigurationError, match=message):
+        FashionMnistProblem(**{"data_root": str(tiny), **arguments})
+
+
+def test_torn_file_is_named_when_read(tiny: Path) -> None:
+    """A file cut short ends the first training with its name and where to get a whole one."""
+    path = tiny / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+
+    with pytest.raises(ConfigurationError, match=r"train-images-.*gz can't be read: .*problem.data_root=FOLDER"):
+        _ = FashionMnistProblem(str(tiny)).data
+
+
+def test_labels_that_do_not_fit_are_refused(tiny: Path) -> None:
+    """As many labels as images, none above 9."""
+    write_idx(tiny / "train-labels-idx1-ubyte.gz", np.full(60, 10, np.uint8))
+    with pytest.raises(ConfigurationError, match="holds 60 labels in 11 classes, where 60 in at most 10 are expected"):
+        _ = FashionMnistProblem(str(tiny)).data
+
+    write_idx(tiny / "train-labels-idx1-ubyte.gz", np.zeros(59, np.uint8))
+    with pytest.raises(ConfigurationError, match="holds 59 labels in 1 classes, where 60 in"):
+        _ = FashionMnistProblem(str(tiny)).data
+
+
+def test_files_come_over_http(server: str) -> None:
+    """The four files may lie behind a URL, with a slash at its end or without."""
+    problem = FashionMnistProblem(f"{server}/")
+
+    assert [len(part) for part in problem.data] == [50, 10]
+
+
+def test_missing_url_is_named(server: str) -> None:
+    """A server that does not have the files is told from one that is not there."""
+    with pytest.raises(ConfigurationError, match=r"/none/train-images-idx3-ubyte.gz can't be reached \(.*404"):
+        FashionMnistProblem(f"{server}/none")
+    with pytest.raises(ConfigurationError, match=r"can't be reached \(ClientConnector.*Cannot connect to host"):
+        FashionMnistProblem("http://127.0.0.1:1")
+
+
+def test_silent_host_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that takes the connection and never answers is given up after a while."""
+    pytest.importorskip("aiohttp", reason="fsspec needs it for http://")
+    monkeypatch.setattr(fashion_mnist, "_PATIENCE_S", 0.2)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ConfigurationError, match=f"{url}/train-images.* can't be reached .*Timeout"):
+            FashionMnistProblem(url)
+
+
+def test_where_data_lies_is_no_part_of_the_identity() -> None:
+    """The arguments that only say where the data lies are named as such."""
+    assert FashionMnistProblem.data_arguments == {"data_root", "data_options"}
+
+
+def test_yaml_holds_the_defaults() -> None:
+    """conf/problem/fashion_mnist.yaml names the class and each argument with its default."""
+    text = (ROOT / "conf/problem/fashion_mnist.yaml").read_text()
+    arguments = yaml.safe_load(text)
+
+    assert text.startswith("# python -m flows.search +tuner=evolution problem=fashion_mnist")
+    assert arguments.pop("_target_") == "nas.problems.fashion_mnist.FashionMnistProblem"
+    assert arguments == {p.name: p.default for p in inspect.signature(FashionMnistProblem).parameters.values()}
+
+
+def test_every_point_can_be_built(tiny: Path) -> None:
+    """Points from all over the space make networks, downscaled and in full."""
+    problem, draw = FashionMnistProblem(str(tiny)), random.Random(0)
+
+    for _ in range(30):
+        point = problem.space.sample(draw)
+        for policies in (frozenset[Policy](), SEARCH):
+            assert problem.build(point, policies).eval()(problem.data[0].pixels[:2]).isfinite().all()
+
+
+def test_real_split(problem: FashionMnistProblem) -> None:
+    """Of the real files, 50,000 images are for training, 10,000 for validation and 10,000 for testing."""
+    train, validation = problem.data
+
+    assert (len(train), len(validation), len(problem.load_test())) == (50_000, 10_000, 10_000)
+    together = torch.cat([train.pixels, validation.pixels]).float()
+    assert together.mean().item() == pytest.approx(problem.pixel_mean, abs=0.01)
+    assert together.std().item() == pytest.approx(problem.pixel_std, abs=0.01)
+    assert torch.cat([train.labels, validation.labels]).bincount().tolist() == [6_000] * 10
+
+
+def test_search_trials_learn_and_inherit(problem: FashionMnistProblem, train: Train) -> None:
+    """A search trial is far above chance after two epochs, repeats to the bit, and its wider child starts ahead."""
+    parent, twin = (train(problem, POINT, SEARCH, seed=1) for _ in range(2))
+    child = {**POINT, "width_3": 96}
+    cold, warm = (train(problem, child, SEARCH, seed=2, donors=donors) for donors in ([], [parent]))
+
+    assert parent.accuracy > 0.7
+    assert len(parent.accuracies) == 2
+    assert all(torch.equal(parent.weights[name], twin.weights[name]) for name in parent.weights)
+    assert 0.5 < warm.run.inheritance.share < 1.0
+    assert warm.accuracies[0] > cold.accuracies[0]
+    assert problem.test(warm.again)["accuracy"] > 0.7

@@ -1,0 +1,273 @@
+"""An executor that runs trials on paper, on real records: a test says which trial ends next, and how."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+from uuid import uuid4
+
+import fsspec
+
+from nas.executors.base import Action, Event, Finished, Lost, Reported, Started, StopAsked
+from nas.lineage import Lineage
+from nas.loop import Loop, LoopSettings
+from nas.metric import Metric
+from nas.policy import Policy, Stage
+from nas.run import DonorWeights
+from nas.spaces.base import Point, point_key
+from nas.spaces.parameter import Int, ParameterSpace
+from nas.store.checkpoint import publish_checkpoint
+from nas.store.files import Files, open_root
+from nas.store.records import Records
+from nas.trial import Proposal, Reason, State, Trial
+from nas.tuners.base import Answer, Tuner
+
+METRIC = Metric("accuracy")
+SEARCH = Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS}))
+FINAL = Stage(name="final")
+SPACE = ParameterSpace({"x": Int(0, 1_000_000)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How an attempt ends: by default COMPLETE, with weights and a score that follows from its point."""
+
+    state: State = State.COMPLETE
+    reason: Reason | None = None
+    has_weights: bool = True
+    is_lost: bool = False
+    """Its worker dies."""
+    commits: bool = False
+    """Its worker dies when the result is durable already."""
+    reports: tuple[float, ...] = ()
+    """Accuracies that it reports first, one a step; it ends STOPPED where the loop says so."""
+
+
+COMPLETE = End()
+FAILED = End(state=State.FAILED, reason=Reason.EXCEPTION, has_weights=False)
+LOST = End(is_lost=True)
+
+
+class Pending:
+    """An attempt that runs, and what it has reported."""
+
+    def __init__(self, trial: Trial, donors: Sequence[DonorWeights], end: End) -> None:
+        self.trial = trial
+        self.donors = tuple(donors)
+        self.end = end
+        self.left = deque(enumerate(end.reports, 1))
+        self.is_stopped = False
+
+    def answer(self, stop: bool) -> None:
+        """Takes the loop's verdict on a report."""
+        self.is_stopped = self.is_stopped or stop
+
+
+class ScriptedExecutor:
+    """Writes start records, checkpoints and results as a worker would; the clock is virtual.
+
+    Args:
+        records: Of the search.
+        slots: How many attempts run at a time; a second one on a slot is a bug of the loop's.
+        ends: How the attempts of a trial end, by trial number; COMPLETE where nothing is said.
+        pick: The place, among the running attempts by trial number, of the one from which the next event comes.
+        stop_after: Asks the session to stop after this many results.
+        session: Its number, for the start records.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        slots: int = 1,
+        *,
+        ends: Mapping[int, Sequence[End]] | None = None,
+        pick: Callable[[Sequence[Trial]], int] = lambda running: 0,
+        stop_after: int | None = None,
+        session: int = 1,
+    ) -> None:
+        self.slots = slots
+        self.submitted: list[Trial] = []
+        self.donors: dict[int, list[int | str]] = {}
+        self.order: list[int] = []
+        """The trials in the order of their results."""
+        self._records = records
+        self._ends = dict(ends or {})
+        self._pick = pick
+        self._stop_after = stop_after
+        self._session = session
+        self._running: dict[int, Pending] = {}
+        self._posted: deque[Event] = deque()
+        self._clock = 1_000.0 * session
+
+    def now_s(self) -> float:
+        return self._clock
+
+    def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
+        assert trial.state == State.RUNNING
+        assert trial.slot in range(self.slots)
+        assert trial.slot not in [other.trial.slot for other in self._running.values()]
+        assert self._records.result(trial) is None
+        where = {"session": self._session, "host": "here", "pid": 1, "time": self._clock}
+        trial = replace(trial, started=self._clock)
+        self._records.start(trial, where)
+        self.submitted.append(trial)
+        self.donors[trial.number] = [donor.donor for donor in donors]
+        n_before = sum(other.number == trial.number for other in self.submitted) - 1
+        ends = self._ends.get(trial.number, ())
+        self._running[trial.number] = Pending(trial, donors, ends[n_before] if n_before < len(ends) else COMPLETE)
+        self._posted.append(Started(trial.number, trial.attempt, trial.slot or 0))
+
+    def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
+        if trial.number in self._running and why == "interrupt":
+            del self._running[trial.number]
+            self._posted.append(Lost(trial.job, "interrupted"))
+
+    def next_event(self, until_s: float | None) -> Event | None:
+        self._clock += 1.0
+        if self._posted:
+            return self._posted.popleft()
+        if self._stop_after is not None and len(self.order) >= self._stop_after:
+            return StopAsked("the test says so")
+        assert self._running or until_s is not None, "the loop waits for ever: nothing runs"
+        if not self._running:
+            return None
+        numbers = sorted(self._running)
+        number = numbers[self._pick([self._running[n].trial for n in numbers]) % len(numbers)]
+        pending = self._running[number]
+        if pending.left and not pending.is_stopped:
+            step, value = pending.left.popleft()
+            return Reported(number, step, {"accuracy": value}, pending.answer)
+        del self._running[number]
+        if pending.end.is_lost:
+            if pending.end.commits:
+                self._commit(pending)
+            return Lost(pending.trial.job, "its worker was killed by SIGKILL")
+        self.order.append(number)
+        return Finished(self._commit(pending))
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    def post(self, event: Event) -> None:
+        self._posted.append(event)
+
+    def close(self) -> None:
+        self._running.clear()
+
+    def _commit(self, pending: Pending) -> Trial:
+        trial, end = pending.trial, pending.end
+        n_reported = len(end.reports) - len(pending.left)
+        curve = tuple((step, {"accuracy": value}) for step, value in enumerate(end.reports[:n_reported], 1))
+        state, reason = (State.STOPPED, Reason.STOPPER) if pending.is_stopped else (end.state, end.reason)
+        metrics = curve[-1][1] if pending.is_stopped else {"accuracy": score(trial.point)}
+        checkpoint = None
+        if end.has_weights:
+            checkpoint = publish_checkpoint(self._records.files, f"{trial.number:06d}-{uuid4().hex[:8]}", None)
+        return self._records.commit(
+            replace(
+                trial,
+                state=state,
+                reason=reason,
+                metrics=metrics if state != State.FAILED else {},
+                checkpoint=checkpoint,
+                curve=curve,
+                error="it broke" if state == State.FAILED else None,
+                finished=self._clock,
+            )
+        )
+
+
+def score(point: Point) -> float:
+    """An accuracy that follows from the point."""
+    return int(point["x"]) % 997 / 997
+
+
+class EchoTuner(Tuner):
+    """Answers what it sees: a point and a parent that follow from all of the lineage; any difference shows."""
+
+    def __init__(self, space: ParameterSpace = SPACE, metrics: tuple[Metric, ...] = (METRIC,), *, seed: int = 0) -> None:
+        super().__init__(space, metrics, seed=seed)
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        index_of = {trial.number: trial.index for trial in lineage}
+        finished = [(t.index, t.state, point_key(dict(t.metrics)), len(t.curve)) for t in lineage.finished]
+        pending = sorted((t.index, [index_of[p] for p in t.parents]) for t in lineage.pending)
+        rng = random.Random(f"{self.seed}/{number}/{finished}/{pending}")
+        parents = tuple(rng.sample(sorted(index_of), 1)) if index_of and rng.random() < 0.7 else ()
+        return Proposal(point={"x": rng.randrange(1_000_000)}, parents=parents)
+
+
+class ListTuner(Tuner):
+    """Answers from a list: a proposal, an answer, or the parents of a proposal; STOP at its end."""
+
+    def __init__(self, *answers: Proposal | Answer | tuple[int, ...] | object) -> None:
+        super().__init__(SPACE, (METRIC,))
+        self.answers = answers
+        self.seen: list[Lineage] = []
+        self.n_asks = 0
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Any:
+        self.n_asks += 1
+        self.seen.append(lineage)
+        if self.n_asks > len(self.answers):
+            return Answer.STOP
+        answer = self.answers[self.n_asks - 1]
+        return Proposal(point={"x": number}, parents=answer) if isinstance(answer, tuple) else answer
+
+
+def fresh_records() -> Records:
+    """The records of a new search, in memory."""
+    return Records(open_root(f"memory://{uuid4().hex}/search", patience_s=0))
+
+
+def paths_in_order(files: Files) -> list[str]:
+    """Every file of a search in memory, in the order in which they were published."""
+    place = f"/{files.url.removeprefix('memory://')}/"
+    store = fsspec.filesystem("memory").store
+    return [path.removeprefix(place) for path in store if path.startswith(place)]
+
+
+def prefixes(records: Records) -> Iterator[Records]:
+    """Copies of the records, cut after each file: all that a ``kill -9`` may leave."""
+    names = paths_in_order(records.files)
+    for n_files in range(len(names) + 1):
+        copy = fresh_records()
+        for name in names[:n_files]:
+            data = records.files.read_if_present(name)
+            assert data is not None
+            copy.files.publish(name, [data])
+        yield copy
+
+
+def make_loop(
+    records: Records,
+    executor: ScriptedExecutor,
+    tuner: Tuner | None,
+    *,
+    settings: LoopSettings | None = None,
+    **more: Any,
+) -> Loop:
+    """A loop on all that the records hold, as a session begins."""
+    trials, starts = records.load()
+    chosen = settings or LoopSettings()
+    return Loop(records, executor, chosen, trials=trials, starts=starts, tuner=tuner, space=SPACE, **more)
+
+
+def asked(trials: Sequence[Trial], stage: str = "search") -> list[tuple[object, ...]]:
+    """What was proposed and what the tuner knew, by index, so that trials of other stages in between don't matter."""
+    in_stage = [trial for trial in trials if trial.stage == stage]
+    index_of = {trial.number: trial.index for trial in in_stage}
+    return [
+        (
+            trial.index,
+            trial.point,
+            tuple(index_of[parent] for parent in trial.parents),
+            tuple(index_of[number] for number in trial.learned),
+            trial.seed,
+            trial.generation,
+        )
+        for trial in in_stage
+    ]

@@ -1,0 +1,287 @@
+"""Checkpoints: what was published is loaded, what is damaged is named, what lies is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nas.errors import ConfigurationError, CorruptError, MissingError
+from nas.store.checkpoint import (
+    Checkpoint,
+    fetch_folder,
+    load_manifest,
+    load_tensors,
+    publish_checkpoint,
+    publish_folder,
+    publish_manifest,
+    verify,
+)
+from nas.store.files import Files, Reference, open_root
+from nas.store.manifest import Manifest
+from nas.store.pack import write_pack
+from nas.store.reference import digest_of
+
+TENSORS = {"weight": torch.arange(6.0).reshape(2, 3), "steps": torch.tensor(7)}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return open_root(str(tmp_path / "root"), patience_s=0)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    folder = tmp_path / "saved"
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(b"onnx")
+    (folder / "deep" / "er" / "ä b.txt").write_bytes(b"text")
+    (folder / "empty").write_bytes(b"")
+    return folder
+
+
+@pytest.fixture
+def checkpoint(files: Files, saved: Path) -> Checkpoint:
+    pack = write_pack(files, "packs/000001-ab.safetensors", TENSORS)
+    return publish_checkpoint(files, "000001-ab", pack, publish_folder(files, "000001-ab", saved))
+
+
+def test_tensors_come_back(files: Files, checkpoint: Checkpoint) -> None:
+    """load_tensors gives what was saved."""
+    found = load_tensors(files, checkpoint)
+
+    assert found.keys() == TENSORS.keys()
+    assert all(torch.equal(found[name], TENSORS[name]) for name in TENSORS)
+
+
+def test_folder_comes_back(files: Files, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """fetch_folder gives the files that were saved, in their folders."""
+    fetch_folder(files, checkpoint, tmp_path / "fetched")
+
+    found = {str(p.relative_to(tmp_path / "fetched")): p.read_bytes() for p in (tmp_path / "fetched").rglob("*.*")}
+    assert found == {"model.onnx": b"onnx", "deep/er/ä b.txt": b"text"}
+    assert (tmp_path / "fetched" / "empty").read_bytes() == b""
+
+
+def test_total_bytes_counts_everything(files: Files, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """total_bytes is what the checkpoint takes on the disk."""
+    on_disk = sum(path.stat().st_size for path in (tmp_path / "root").rglob("*") if path.is_file())
+
+    assert checkpoint.total_bytes == on_disk
+
+
+def test_json_round_trip(checkpoint: Checkpoint) -> None:
+    """A checkpoint survives JSON, and its record holds neither root nor host."""
+    text = json.dumps(checkpoint.to_json())
+
+    assert Checkpoint.from_json(json.loads(text)) == checkpoint
+    assert "root" not in text
+    assert socket.gethostname() not in text
+
+
+def test_files_alone_are_a_checkpoint(files: Files, saved: Path, tmp_path: Path) -> None:
+    """A trial of another framework saves files only; it has no tensors to load."""
+    checkpoint = publish_checkpoint(files, "000002-cd", None, publish_folder(files, "000002-cd", saved))
+
+    verify(files, checkpoint)
+    assert load_tensors(files, checkpoint) == {}
+    assert len(checkpoint.files) == 3
+
+
+def test_manifest_may_name_packs_of_others(files: Files, checkpoint: Checkpoint) -> None:
+    """A child's manifest lists the donor's pack for what is unchanged, and is loaded without the donor's manifest."""
+    donor = load_manifest(files, checkpoint)
+    child = {**TENSORS, "weight": torch.ones(2, 3)}
+    pack, entries = write_pack(files, "packs/000002-cd.safetensors", child, known=donor.tensors.values())
+
+    published = publish_manifest(
+        files, "000002-cd", Manifest(tensors=entries, packs=(pack, *donor.packs), files=donor.files)
+    )
+
+    files.delete(checkpoint.manifest.path)
+    assert all(torch.equal(tensor, child[name]) for name, tensor in load_tensors(files, published).items())
+
+
+def test_whole_checkpoint_is_verified(files: Files, checkpoint: Checkpoint) -> None:
+    """verify passes where nothing is damaged."""
+    verify(files, checkpoint)
+
+
+@pytest.mark.parametrize("part", ["manifest", "pack", "file"])
+def test_damage_is_found_and_named(files: Files, checkpoint: Checkpoint, tmp_path: Path, part: str) -> None:
+    """verify finds one flipped bit, a lost byte and a lost file in manifest, pack and saved file, by name."""
+    reference = {"manifest": checkpoint.manifest, "pack": checkpoint.packs[0], "file": checkpoint.files[-1]}[part]
+    place = tmp_path / "root" / reference.path
+    whole = place.read_bytes()
+
+    for wrong in (bytes([whole[0] ^ 1]) + whole[1:], whole[:-1]):
+        place.write_bytes(wrong)
+        with pytest.raises(CorruptError, match=reference.path):
+            verify(files, checkpoint)
+    place.unlink()
+    with pytest.raises(MissingError, match=reference.path):
+        verify(files, checkpoint)
+
+
+def without(key: str) -> Callable[[dict[str, Any]], object]:
+    return lambda data: data.pop(key)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without("manifest"),
+        without("search"),
+        lambda data: data.update(extra=1),
+        lambda data: data.update(manifest=None),
+        lambda data: data.update(packs={}),
+        lambda data: data.update(files=["a"]),
+        lambda data: data.update(search=1),
+        lambda data: data["packs"][0].update(path="/etc/passwd"),
+        lambda data: data["packs"][0].update(bytes="1"),
+        lambda data: data["packs"].append(data["packs"][0]),
+    ],
+)
+def test_record_that_is_no_checkpoint_is_corrupt(checkpoint: Checkpoint, change: Callable[[Any], object]) -> None:
+    """A missing or unknown key, a wrong type, a path out of the root and a doubled file are CorruptError."""
+    data = json.loads(json.dumps(checkpoint.to_json()))
+    change(data)
+
+    with pytest.raises(CorruptError):
+        Checkpoint.from_json(data)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.update(format=2),
+        lambda data: data.update(format=True),
+        without("tensors"),
+        lambda data: data.update(extra=1),
+        lambda data: data.update(tensors=[]),
+        lambda data: data.update(packs=[]),
+        lambda data: data.update(files=[]),
+        lambda data: data["tensors"]["weight"].update(pack="packs/other"),
+        lambda data: data["tensors"]["weight"].update(shape="23"),
+        lambda data: data["tensors"]["weight"].update(shape=[2, 3.0]),
+        lambda data: data["tensors"]["weight"].update(offset=None),
+        lambda data: data["tensors"]["weight"].pop("digest"),
+        lambda data: data["packs"][0].update(path="../../x"),
+        lambda data: data["packs"][0].update(bytes=10**9),
+    ],
+)
+def test_manifest_that_lies_is_named(files: Files, checkpoint: Checkpoint, change: Callable[[Any], object]) -> None:
+    """A manifest with wrong keys, types, names or sizes is CorruptError with its path, even if its digest is right."""
+    data = json.loads(files.read(checkpoint.manifest))
+    change(data)
+
+    with pytest.raises(CorruptError, match=r"manifests/liar\.json"):
+        load_tensors(files, with_manifest(files, checkpoint, json.dumps(data).encode()))
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[]", b"null", b"[" * 100_000])
+def test_manifest_that_is_no_json_is_named(files: Files, checkpoint: Checkpoint, data: bytes) -> None:
+    """Bytes that are no JSON object are CorruptError with the manifest's path."""
+    with pytest.raises(CorruptError, match=r"manifests/liar\.json"):
+        load_tensors(files, with_manifest(files, checkpoint, data))
+
+
+def with_manifest(files: Files, checkpoint: Checkpoint, data: bytes) -> Checkpoint:
+    reference = files.publish("manifests/liar.json", [data])
+    return Checkpoint(manifest=reference, packs=checkpoint.packs, files=checkpoint.files)
+
+
+class TestPublishFolder:
+    def test_names_are_kept_below_the_stem(self, checkpoint: Checkpoint) -> None:
+        """Every file of the folder is published under files/<stem>/ and its own path."""
+        assert {reference.path for reference in checkpoint.files} == {
+            "files/000001-ab/deep/er/ä b.txt",
+            "files/000001-ab/empty",
+            "files/000001-ab/model.onnx",
+        }
+
+    def test_links_within_are_followed(self, files: Files, saved: Path) -> None:
+        """A link to a file or folder within the folder is published as what it points to."""
+        (saved / "latest").symlink_to("model.onnx")
+        (saved / "also").symlink_to("deep")
+
+        found = {reference.path: reference for reference in publish_folder(files, "s", saved)}
+        assert files.read(found["files/s/latest"]) == b"onnx"
+        assert files.read(found["files/s/also/er/ä b.txt"]) == b"text"
+
+    @pytest.mark.parametrize("kind", ["file", "folder", "circle", "broken", "pipe", "socket", "temporary", "not-utf8"])
+    def test_what_can_not_be_kept_is_refused(self, files: Files, saved: Path, tmp_path: Path, kind: str) -> None:
+        """A link that leaves the folder, a circle, a pipe, a socket or a bad name is refused before publishing."""
+        (tmp_path / "outside").mkdir()
+        (tmp_path / "outside" / "secret").write_bytes(b"secret")
+        bad = saved / "zzz"
+        match kind:
+            case "file":
+                bad.symlink_to(tmp_path / "outside" / "secret")
+            case "folder":
+                bad.symlink_to("../outside")
+            case "circle":
+                bad.symlink_to(".")
+            case "broken":
+                bad.symlink_to("nothing")
+            case "pipe":
+                os.mkfifo(bad)
+            case "socket":
+                short = os.path.relpath(bad)
+                with socket.socket(socket.AF_UNIX) as server:
+                    server.bind(short if len(short) < 100 else str(bad))
+            case "temporary":
+                (saved / ".tmp-1").write_bytes(b"")
+            case "not-utf8":
+                Path(os.fsdecode(os.fsencode(saved) + b"/\xff")).write_bytes(b"")
+
+        with pytest.raises(ConfigurationError):
+            publish_folder(files, "s", saved)
+        assert files.names("files") == []
+
+    def test_empty_folder_is_nothing(self, files: Files, tmp_path: Path) -> None:
+        """A folder without files publishes nothing."""
+        (tmp_path / "saved" / "below").mkdir(parents=True)
+
+        assert publish_folder(files, "s", tmp_path / "saved") == ()
+
+
+class TestFetchFolder:
+    @pytest.mark.parametrize(
+        "paths",
+        [
+            ["packs/000001-ab/x"],
+            ["files/x"],
+            ["files/s/x", "files/t/x"],
+            ["files/s/x", "files/s/x/y"],
+        ],
+    )
+    def test_hostile_names_are_refused_before_writing(self, files: Files, tmp_path: Path, paths: list[str]) -> None:
+        """A name outside files/, two files of one name, and a file that is a folder too are CorruptError."""
+        good = files.publish("files/s/a", [b"good"])
+        bad = tuple(Reference(path, 3, digest_of(b"bad")) for path in paths)
+        checkpoint = Checkpoint(manifest=Reference("manifests/s.json", 0, digest_of(b"")), packs=(), files=(good, *bad))
+
+        with pytest.raises(CorruptError):
+            fetch_folder(files, checkpoint, tmp_path / "fetched")
+        assert not (tmp_path / "fetched").exists()
+
+    def test_folder_that_is_not_empty_is_refused(self, files: Files, checkpoint: Checkpoint, saved: Path) -> None:
+        """Nothing that lies there already (a link, say) can take part."""
+        with pytest.raises(ConfigurationError, match="must be empty"):
+            fetch_folder(files, checkpoint, saved)
+
+    def test_damaged_file_is_not_written(self, files: Files, checkpoint: Checkpoint, tmp_path: Path) -> None:
+        """A file whose bytes are wrong is CorruptError and is not written."""
+        damaged = checkpoint.files[-1]
+        (tmp_path / "root" / damaged.path).write_bytes(b"xxxx")
+
+        with pytest.raises(CorruptError, match=damaged.path):
+            fetch_folder(files, checkpoint, tmp_path / "fetched")
+        assert not (tmp_path / "fetched" / "model.onnx").exists()

@@ -1,0 +1,256 @@
+"""Packs: every tensor comes back to the bit, the format's own library reads them, and lies are found out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from nas.errors import ConfigurationError, CorruptError, MissingError
+from nas.store.files import Files, Reference, open_root
+from nas.store.manifest import TensorEntry
+from nas.store.pack import read_tensors, write_pack
+from nas.store.reference import digest_of
+
+DTYPES = sorted(
+    {v for v in vars(torch).values() if isinstance(v, torch.dtype) and not str(v).startswith("torch.q")},
+    key=str,
+)
+LENGTHS = st.lists(st.integers(0, 4), max_size=4).map(tuple)
+
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return open_root(str(tmp_path), patience_s=0)
+
+
+def from_bytes(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """A tensor of these very bits, NaNs with payload among them."""
+    memory = torch.empty(len(data), dtype=torch.uint8)
+    memory.copy_(torch.tensor(list(data), dtype=torch.uint8))
+    return memory.view(dtype).reshape(shape)
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).tolist())
+
+
+def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert bits(found) == bits(expected)
+
+
+def round_trip(files: Files, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    reference, entries = write_pack(files, f"packs/{uuid4().hex}.safetensors", tensors)
+    return read_tensors(files, entries, {reference.path: reference})
+
+
+@given(data=st.data(), dtype=st.sampled_from(DTYPES), shape=LENGTHS)
+@settings(max_examples=200, deadline=None)
+def test_every_type_and_shape_comes_back(data: st.DataObject, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """A tensor of any type and shape (no dimension, no element) comes back to the bit."""
+    size = torch.Size(shape).numel() * dtype.itemsize
+    tensor = from_bytes(data.draw(st.binary(min_size=size, max_size=size)), dtype, shape)
+
+    found = round_trip(open_root("memory://packs"), {"x": tensor, "y": torch.ones(3)})
+
+    assert_same(found["x"], tensor)
+    assert_same(found["y"], torch.ones(3))
+
+
+def test_strides_views_and_gradients_do_not_matter(files: Files) -> None:
+    """Transposed, sliced, expanded, conjugated and negated tensors and parameters come back as what they show."""
+    base = torch.arange(24.0).reshape(2, 3, 4)
+    turned = torch.view_as_complex(torch.randn(3, 4, 2))
+    tensors = {
+        "transposed": base.transpose(0, 2),
+        "sliced": base[:, 1:, ::2],
+        "channels_last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "expanded": torch.ones(1).expand(5, 5),
+        "conjugated": turned.conj(),
+        "negated": turned.conj().imag,
+        "parameter": torch.nn.Parameter(torch.randn(3)),
+    }
+
+    found = round_trip(files, tensors)
+
+    for name, tensor in tensors.items():
+        assert torch.equal(found[name], tensor)
+        assert found[name].is_contiguous()
+        assert not found[name].requires_grad
+
+
+def test_tensors_have_memory_of_their_own(files: Files) -> None:
+    """What is read can be written to, and no tensor shares memory with another, tied ones neither."""
+    weight = torch.randn(4, 4)
+    found = round_trip(files, {"a": weight, "b": weight, "c": torch.zeros(2)})
+
+    found["a"].fill_(7)
+    found["c"].fill_(8)
+
+    assert torch.equal(found["b"], weight)
+    assert len({tensor.untyped_storage().data_ptr() for tensor in found.values()}) == 3
+
+
+def test_tied_tensors_are_stored_once(files: Files) -> None:
+    """Tensors of equal bytes, type and shape share one place; equal bytes of another shape or type do not."""
+    zeros = torch.zeros(1000)
+    tensors = {"a": zeros, "b": zeros.clone(), "c": zeros.reshape(10, 100), "d": zeros.view(torch.int32)}
+
+    reference, entries = write_pack(files, "packs/a", tensors)
+
+    assert entries["a"] == entries["b"]
+    assert len({entry.offset for entry in entries.values()}) == 3
+    assert 3 * 4000 < reference.bytes < 4 * 4000
+
+
+def test_known_tensors_are_not_stored_again(files: Files) -> None:
+    """A tensor that a donor's pack holds gets the donor's entry, and both packs together give all tensors."""
+    old = {"a": torch.randn(1000), "b": torch.randn(1000)}
+    first, first_entries = write_pack(files, "packs/1", old)
+    new = {"a": old["a"], "b": torch.randn(1000)}
+
+    second, entries = write_pack(files, "packs/2", new, known=first_entries.values())
+
+    assert entries["a"] == first_entries["a"]
+    assert second.bytes < 5000
+    found = read_tensors(files, entries, {"packs/1": first, "packs/2": second})
+    assert all(torch.equal(found[name], new[name]) for name in new)
+
+
+def test_safetensors_library_reads_a_pack(files: Files, tmp_path: Path) -> None:
+    """The safetensors library loads the same tensors; what it has no type for it loads as plain bytes."""
+    tensors = {f"t.{dtype}": torch.arange(7).to(dtype) for dtype in (torch.float64, torch.bfloat16, torch.bool)}
+    tensors |= {"f8": torch.randn(3).to(torch.float8_e4m3fn), "c": torch.randn(2, 2, dtype=torch.complex64)}
+    tensors |= {"empty": torch.empty(0, 3), "none": torch.empty(0), "number": torch.tensor(3, dtype=torch.int8)}
+    wide = torch.randn(3, dtype=torch.complex128)
+
+    write_pack(files, "a.safetensors", {**tensors, "tied": tensors["c"], "wide": wide})
+
+    found = load_file(tmp_path / "a.safetensors")
+    assert found.keys() == {*tensors, "wide"}
+    for name, tensor in tensors.items():
+        assert_same(found[name], tensor)
+    assert bits(found["wide"]) == bits(wide)
+    with safe_open(tmp_path / "a.safetensors", "pt") as pack:
+        assert pack.metadata() == {"tied": "c"}
+
+
+def test_pack_without_tensors_is_a_pack(files: Files, tmp_path: Path) -> None:
+    """A pack of nothing can be written, read, and loaded by the safetensors library."""
+    reference, entries = write_pack(files, "a.safetensors", {})
+
+    assert entries == {}
+    assert read_tensors(files, {}, {reference.path: reference}) == {}
+    assert load_file(tmp_path / "a.safetensors") == {}
+
+
+def test_every_tensor_is_aligned(files: Files) -> None:
+    """Each tensor begins at a multiple of its type's size, as readers that map the file need."""
+    tensors = {"a": torch.ones(3, dtype=torch.uint8), "b": torch.ones(3), "c": torch.ones(1, dtype=torch.float64)}
+
+    _, entries = write_pack(files, "packs/a", tensors)
+
+    assert all(entry.offset % tensors[name].element_size() == 0 for name, entry in entries.items())
+
+
+def test_entries_carry_the_digest_of_their_bytes(files: Files) -> None:
+    """An entry's digest is that of the tensor's bytes, and the file holds them where the entry says."""
+    reference, entries = write_pack(files, "packs/a", {"x": torch.arange(5)})
+
+    entry = entries["x"]
+    data = files.read(reference)[entry.offset : entry.offset + entry.bytes]
+    assert data == bits(torch.arange(5))
+    assert entry.digest == digest_of(data)
+    assert TensorEntry.from_json(json.loads(json.dumps(entry.to_json()))) == entry
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"x": torch.ones(3).to_sparse()},
+        {"x": torch.empty(3, device="meta")},
+        {"x": {"extra": "state"}},
+        {"__metadata__": torch.ones(1)},
+    ],
+)
+def test_what_is_no_plain_tensor_is_refused(files: Files, bad: dict[str, torch.Tensor]) -> None:
+    """Sparse tensors, tensors without data, other objects and the format's one reserved name are refused by name."""
+    with pytest.raises(ConfigurationError, match=next(iter(bad))):
+        write_pack(files, "packs/a", bad)
+    assert files.names("packs") == []
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"offset": -8},
+        {"offset": 2**62},
+        {"bytes": -24},
+        {"bytes": 2**62, "shape": (2**59,)},
+        {"bytes": 20},
+        {"shape": (4,)},
+        {"shape": (-3, -1)},
+        {"shape": (2**70, 0), "bytes": 0},
+        {"shape": ()},
+        {"dtype": "float64x"},
+        {"dtype": "Tensor"},
+        {"dtype": "load"},
+        {"dtype": "qint8", "bytes": 3},
+        {"dtype": "int8"},
+        {"pack": "packs/b"},
+    ],
+)
+def test_lies_are_found_before_reading(files: Files, lie: dict[str, object]) -> None:
+    """An offset, size, type, shape or pack that can't be is CorruptError that names the tensor, before any read."""
+    reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3)})
+    files.delete("packs/a")  # reading would be MissingError
+
+    entry = dataclasses.replace(entries["x"], **lie)  # type: ignore[arg-type]
+    with pytest.raises(CorruptError, match="'x'"):
+        read_tensors(files, {"x": entry}, {reference.path: reference})
+
+
+def test_tensors_that_overlap_are_corrupt(files: Files) -> None:
+    """Two entries that share a part of their bytes are CorruptError."""
+    reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3), "y": torch.arange(4)})
+    shifted = dataclasses.replace(entries["x"], offset=entries["y"].offset + 4)
+
+    with pytest.raises(CorruptError, match="packs/a"):
+        read_tensors(files, {"x": shifted, "y": entries["y"]}, {reference.path: reference})
+
+
+def test_size_that_the_file_has_not_is_found_before_allocation(files: Files) -> None:
+    """A pack and an entry that agree on an absurd size are CorruptError, not an attempt to allocate it."""
+    reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3)})
+    huge = dataclasses.replace(entries["x"], bytes=2**60, shape=(2**57,))
+
+    with pytest.raises(CorruptError, match=f"expected {2**61} bytes"):
+        read_tensors(files, {"x": huge}, {reference.path: Reference(reference.path, 2**61, reference.digest)})
+
+
+def test_damage_anywhere_is_found(files: Files, tmp_path: Path) -> None:
+    """One flipped bit in the header or in any tensor, wanted or not, is CorruptError; a lost pack is MissingError."""
+    reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3), "y": torch.arange(4)})
+    wanted, packs = {"x": entries["x"]}, {reference.path: reference}
+    whole = files.read(reference)
+
+    for position in (0, 9, entries["x"].offset, entries["y"].offset, len(whole) - 1):
+        broken = bytearray(whole)
+        broken[position] ^= 1
+        (tmp_path / "packs/a").write_bytes(broken)
+        with pytest.raises(CorruptError, match="packs/a"):
+            read_tensors(files, wanted, packs)
+    (tmp_path / "packs/a").unlink()
+    with pytest.raises(MissingError, match="packs/a"):
+        read_tensors(files, wanted, packs)

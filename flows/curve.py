@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT = 1180.0, 320.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78.0, 70.0, 22.0, 54.0
-_REACH = 2.0
+_REACH = 1.5
 """How far below the better three quarters of the scores the axis goes at the most, in heights of these."""
 _DIAMOND = "M0 -{0}L{0} 0L0 {0}L-{0} 0Z"
 _CROSS = "M-3 -3l6 6m0 -6l-6 6"
 
 CURVE_CSS = """
-.curve{width:100%;height:auto;max-width:1180px;display:block}
+.curve{width:100%;height:auto;display:block}
 .curve text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--soft)}
 .curve text{font-variant-numeric:tabular-nums}
 .curve .name{fill:var(--ink)}
@@ -141,8 +141,8 @@ class _Curve:
             if not finals:
                 yield f'<text class="end" x="{self.x(last) + 9:.1f}" y="{self.y(best) + 4:.1f}">{number(best)}</text>'
         for trial, value in finals:
-            x, y = self.x(trial.number) + 9, self.y(value) + 4
-            yield f'<text class="end final" x="{x:.1f}" y="{y:.1f}">★ {number(value)}</text>'
+            place = f'x="{self.x(trial.number):.1f}" y="{self.y(value) - 11:.1f}"'
+            yield f'<text class="end final" {place} text-anchor="middle">★ {number(value)}</text>'
 
     def score(self, trial: Trial, value: float) -> str:
         r = self.radius

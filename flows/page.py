@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flows.snapshot import Snapshot
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+_MAX_LINE = 16
 _HINT = "Point at a trial for its details; click it for its row in the table."
 
 
@@ -109,22 +110,28 @@ def _winner_card(snapshot: Snapshot) -> str:
         return '<div class="card"><p>No trial has a score yet.</p></div>'
     best = snapshot.best or {}
     is_winner = best.get("trial") == trial.number
-    scores = _scores(trial.metrics)
     record = snapshot.tests.get(trial.number, {})
-    lines = [f"validation: {scores}"]
-    if record.get("metrics"):
-        lines.append(f"test: {_scores(record['metrics'])}")
+    test = record.get("metrics") or {}
+    name = snapshot.metric.name
+    others = {other: value for other, value in trial.metrics.items() if other != name}
+    lines = [_score(name, trial.metrics.get(name), "validation"), _score(name, test.get(name), "test")]
+    if others:
+        lines.append(f"<p>{_scores(others)}</p>")
     if record.get("error"):
-        lines.append(f"test failed: {markup(record['error'])}")
+        lines.append(f"<p>test failed: {markup(record['error'])}</p>")
     if is_winner and best.get("export"):
-        lines.append(f"exported to <code>{markup(best['export'])}</code>")
-    value = trial.value(snapshot.metric.name)
+        lines.append(f"<p>exported to <code>{markup(best['export'])}</code></p>")
     return (
         f'<div class="card"><p class="soft">{"Winner" if is_winner else "Best so far"}: '
         f'<a href="#trial-{trial.number}">trial {trial.number}</a>, stage {markup(trial.stage)}</p>'
-        f'<p class="score">{"" if value is None else _scores({snapshot.metric.name: value})}</p>'
-        f"{''.join(f'<p>{line}</p>' for line in lines)}{_line(snapshot, trial)}</div>"
+        f"{''.join(lines)}{_line(snapshot, trial)}</div>"
     )
+
+
+def _score(name: str, value: float | None, where: str) -> str:
+    if value is None:
+        return ""
+    return f'<p class="score {where}">{markup(name)} {number(value)} <span class="soft">{where}</span></p>'
 
 
 def _scores(metrics: Mapping[str, float]) -> str:
@@ -132,11 +139,13 @@ def _scores(metrics: Mapping[str, float]) -> str:
 
 
 def _line(snapshot: Snapshot, trial: Trial) -> str:
-    """The winner's line from its founder on, as links."""
+    """The winner's line from its founder on, as links; the middle of a long one is left out."""
     line = [*reversed([t.number for t in snapshot.lineage.ancestors(trial.number)]), trial.number]
     if len(line) == 1:
         return ""
     links = [f'<a href="#trial-{n}">{n}</a>' for n in line]
+    if len(links) > _MAX_LINE:
+        links[4:-6] = [f"({len(links) - 10} more)"]
     return f'<p class="line">line: {" → ".join(links)}</p>'
 
 

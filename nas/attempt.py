@@ -22,6 +22,9 @@ from nas.store.records import Records
 from nas.trial import Reason, State, Trial
 
 
+MAX_ERROR_CHARACTERS = 10_000  # of a traceback's end: a result record stays small, the log holds the rest
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSpec:
     """What a process needs to know to run the trials of one search; plain data, so that it travels."""
@@ -82,7 +85,11 @@ class Bench:
             share = None if run.inheritance is None else run.inheritance.share
             return self.records.commit(
                 replace(
-                    outcome, cost=cost, finished=time.time(), inherited=share, inheritance=inheritance,
+                    outcome,
+                    cost=cost,
+                    finished=time.time(),
+                    inherited=share,
+                    inheritance=inheritance,
                     curve=tuple(run.curve),
                 )  # fmt: skip
             )
@@ -115,7 +122,9 @@ class Bench:
         except FloatingPointError as error:
             return replace(trial, state=State.FAILED, reason=Reason.NOT_FINITE, error=str(error))
         except (Exception, SystemExit):
-            return replace(trial, state=State.FAILED, reason=Reason.EXCEPTION, error=traceback.format_exc())
+            return replace(
+                trial, state=State.FAILED, reason=Reason.EXCEPTION, error=traceback.format_exc()[-MAX_ERROR_CHARACTERS:]
+            )
 
     def _start(self, trial: Trial) -> Trial:
         """The trial, its attempt on record; as a later one where a worker that outlived its driver began this one."""

@@ -20,6 +20,7 @@ from nas.store.records import Records, from_bytes, to_bytes
 
 BEAT_S = 10.0
 DEAD_AFTER_S = 60.0
+logger = logging.getLogger(__name__)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}")
 
 
@@ -184,7 +185,7 @@ class Session:
                     return
                 self._beat(ended=False)
             except StoreError as error:
-                self._last_error = error  # the loop meets the same store, and ends the search with its own error
+                logger.warning("a heartbeat could not be written: %s", error)  # the loop meets the same store
 
     def _beat(self, *, ended: bool) -> None:
         self._n_beats += 1

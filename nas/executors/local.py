@@ -73,6 +73,6 @@ class LocalExecutor(EventQueue):
         return self._place.call(action, trial)
 
     def close(self) -> None:
-        """Closes the place; waits for what can't be ended."""
+        """Closes the place; a thread whose code can't be ended is left behind."""
         self._place.close()
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -111,25 +111,23 @@ class Records:
         Raises:
             CorruptError: a record can't be read, or numbers are missing.
         """
-        data = self.files.read_all("trials", ".json")
-        proposals: dict[int, dict[str, Any]] = {}
-        results: dict[int, dict[str, Any]] = {}
-        starts: dict[int, dict[int, int]] = {}
-        for name in sorted(data):
-            number_text, _, kind = name.partition(".")
-            number = int(number_text)
-            record = from_bytes(data[name], f"trials/{name}")
-            if kind == "proposal.json":
-                proposals[number] = record
-            elif kind == "result.json":
-                results[number] = record
-            elif kind.startswith("start-"):
-                starts.setdefault(number, {})[int(record["attempt"])] = int(record["session"])
+        proposals = self._read_all(".proposal.json")
+        results = self._read_all(".result.json")
         if sorted(proposals) != list(range(len(proposals))) or set(results) - set(proposals):
             gaps = sorted((set(range(len(proposals))) | set(results)) - set(proposals))
             raise CorruptError(f"proposals of trials {gaps[:5]} are missing in {self.files.url}/trials")
         trials = [trial_from_records(proposals[n], results.get(n)) for n in range(len(proposals))]
-        return trials, {number: Starts.of(sessions) for number, sessions in starts.items()}
+        unfinished = {f"{number:06d}" for number in set(proposals) - set(results)}
+        sessions: dict[int, dict[int, int]] = {}
+        for name in self.files.names("trials"):
+            number_text, _, kind = name.partition(".")
+            if kind.startswith("start-") and number_text in unfinished and (found := self.read(f"trials/{name}")):
+                sessions.setdefault(int(number_text), {})[int(found["attempt"])] = int(found["session"])
+        return trials, {number: Starts.of(attempts) for number, attempts in sessions.items()}
+
+    def _read_all(self, suffix: str) -> dict[int, dict[str, Any]]:
+        found = self.files.read_all("trials", suffix)
+        return {int(name.partition(".")[0]): from_bytes(data, f"trials/{name}") for name, data in found.items()}
 
     def tests(self) -> dict[int, dict[str, Any]]:
         """The finalists' test records by trial."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -198,32 +199,32 @@ def test_bucket_is_not_made_by_mistake(s3: str) -> None:
     assert SECRET not in str(caught.value)
 
 
+SFTP_SERVER = """
+import asyncio, asyncssh, sys
+
+class Server(asyncssh.SSHServer):
+    def begin_auth(self, username): return True
+    def password_auth_supported(self): return True
+    def validate_password(self, username, password): return password == sys.argv[1]
+
+async def serve():
+    keys = [asyncssh.generate_private_key("ssh-ed25519")]
+    server = await asyncssh.listen("127.0.0.1", 0, server_factory=Server, server_host_keys=keys, sftp_factory=True)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.sleep(300)
+
+asyncio.run(serve())
+"""
+
+
 @pytest.fixture
-def sftp_port(tmp_path: Path) -> Iterator[int]:
+def sftp_port() -> Iterator[int]:
     pytest.importorskip("paramiko", reason="sftp needs paramiko")
-    asyncssh = pytest.importorskip("asyncssh", reason="sftp is tested on asyncssh's server")
-
-    class Server(asyncssh.SSHServer):  # type: ignore[misc, name-defined]
-        def begin_auth(self, username: str) -> bool:
-            return True
-
-        def password_auth_supported(self) -> bool:
-            return True
-
-        def validate_password(self, username: str, password: str) -> bool:
-            return password == SECRET
-
-    loop = asyncio.new_event_loop()
-    key = asyncssh.generate_private_key("ssh-ed25519")
-    listening = asyncssh.listen("127.0.0.1", 0, server_factory=Server, server_host_keys=[key], sftp_factory=True)
-    server = loop.run_until_complete(listening)
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield server.sockets[0].getsockname()[1]
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    server.close()
-    loop.close()
+    pytest.importorskip("asyncssh", reason="sftp is tested on asyncssh's server")
+    with subprocess.Popen([sys.executable, "-c", SFTP_SERVER, SECRET], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield int(server.stdout.readline())
+        server.kill()
 
 
 @pytest.mark.filterwarnings("default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,11 +85,8 @@ def _keys_of(config: str, overrides: Sequence[str]) -> tuple[set[str], set[str]]
         key = str(override.key_or_group)
         if not key:
             raise ConfigurationError(f"can't read {text!r}: no key stands before the =")
-        if choices := choices_of(key, config):
-            if text.endswith("=null") and key != "stopper":
-                raise ConfigurationError(f"{text}: choose one of {', '.join(choices)}")
-            if key in named:
-                raise ConfigurationError(f"{key} is chosen twice")
+        if text.endswith("=null") and key != "stopper" and (choices := choices_of(key, config)):
+            raise ConfigurationError(f"{text}: choose one of {', '.join(choices)}")
         named.add(key)
         if override.is_sweep_override():
             swept.add(key)
@@ -98,18 +96,15 @@ def _keys_of(config: str, overrides: Sequence[str]) -> tuple[set[str], set[str]]
 def _with_free_keys(config: str, overrides: Sequence[str], named: set[str]) -> list[str]:
     """The overrides, such that ``problem._target_=my.Class problem.width=64`` works as it stands.
 
-    Hydra refuses keys that the chosen yaml does not hold, so those of a constructor are added. Where a group's
-    ``_target_`` is given and no choice of the group is, the choice becomes ``custom``, a yaml with nothing but a target.
+    Hydra refuses keys that the chosen yaml does not hold, so those of a constructor are added. Where a group's target
+    is given and no choice of the group is, the choice becomes ``custom``, a yaml with nothing but a target.
     """
-    result = []
-    for text in overrides:
-        if text == "stopper=null":
-            continue  # which is the default
-        result.append("++" + text.lstrip("+") if text.lstrip("+").startswith(FREE) else text)
-    for group in BUILT if config == "search" else ():  # for the other commands the search's record holds the target
-        if f"{group}._target_" in named and group not in named:
-            result.append(f"+{group}=custom" if group == "tuner" else f"{group}=custom")
-    return result
+    plain = [o.removeprefix("+") if o.startswith("+stopper=") else o for o in overrides]
+    # stopper=null says the default again, which Hydra refuses
+    result = ["++" + o.lstrip("+") if o.lstrip("+").startswith(FREE) else o for o in plain if o != "stopper=null"]
+    built = BUILT if config == "search" else ()  # for the other commands the search's record holds the targets
+    custom = [group for group in built if f"{group}._target_" in named and group not in named]
+    return [*result, *(f"+{group}=custom" if group == "tuner" else f"{group}=custom" for group in custom)]
 
 
 def choices_of(group: str, config: str = "search") -> list[str]:
@@ -144,30 +139,39 @@ def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
         if given := [o for o in overrides if o.startswith(f"{group}=") and group in groups_of(config)]:
             return f"{given[0]}: there is no default to replace, write +{given[0]}"
         return unknown_key(group, config)
-    if found := re.search(r"Multiple values for (\w+)", text):
-        return f"{found[1]} has a default: write {found[1]}=NAME without +"
+    if found := re.search(r"Multiple values for (\w+)|(\w+) appears more than once", text):
+        group = found[1] or found[2]
+        if sum(bool(re.match(rf"\+*{group}=", o)) for o in overrides) > 1:
+            return f"{group} is chosen twice"
+        return f"{group} has a default: write {group}=NAME without +"
     if found := re.search(r"Could not append to config\. An item is already at '([^']+)'", text):
         return f"{found[1]} has a value already: write {found[1]}=VALUE without +"
     return re.sub(r"(In '\w+': )|( full_key: .*)|( See https://hydra\.cc.*)|( Config search path.*)", "", text)
 
 
-def unknown_key(key: str, config: str, known: Sequence[str] = ()) -> str:
+def unknown_key(key: str, config: str) -> str:
     """One line on a key that nothing would read."""
-    import difflib
-
-    near = difflib.get_close_matches(key, known or _keys_of_page(config), n=1)
-    did_you_mean = f"; did you mean {near[0]}?" if near else ""
+    known = _names_of_keys(config)
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    did_you_mean = f"; did you mean {known[near[0]]}?" if near and known[near[0]] != key else ""
     return f"unknown key {key}{did_you_mean} (python -m flows.{config} --help shows all keys)"
 
 
-def _keys_of_page(config: str) -> list[str]:
-    return re.findall(r"^(\w+):", page_of(config), re.MULTILINE)
+def _names_of_keys(config: str) -> dict[str, str]:
+    """What a user may call a key: its name, or the last part of it."""
+    from omegaconf import OmegaConf
+
+    page = OmegaConf.to_container(OmegaConf.create(page_of(config)))
+    assert isinstance(page, dict)
+    keys = [str(key) for key in page if key != "defaults"]
+    inner = [f"{key}.{name}" for key in keys if isinstance(page[key], dict) for name in page[key]]
+    return {**{name.rpartition(".")[2]: name for name in inner}, **{name: name for name in (*keys, *inner)}}
 
 
 def help_text(config: str) -> str:
     """What a command takes: its groups with their choices, and its page of conf/ with the comments."""
     body = page_of(config).partition("\n\n")[2].strip().splitlines()
-    first = page_of(config).splitlines()[0].removeprefix("# ")
+    first = page_of(config).splitlines()[0].removeprefix("# ").partition(": ")[0]
     lines = [f"usage: python -m flows.{config} [GROUP=CHOICE ...] [KEY=VALUE ...]", f"for example: {first}", ""]
     lines += ["groups and their choices:"]
     for group in groups_of(config):
@@ -176,11 +180,9 @@ def help_text(config: str) -> str:
         lines.append(f"  {plus}{group}={'|'.join(choices_of(group, config))}{own}")
     lines += ["", "keys and their defaults:", *(f"  {line}" for line in body), ""]
     lines += [
-        "A choice has keys of its own, such as storage.root=URL, storage.options.KEY=VALUE or tuner.population_size=16.",
+        "A choice has keys of its own: storage.root=URL storage.options.KEY=VALUE tuner.population_size=16",
         "  -m                a run for each combination of what is listed: seed=1,2",
         "  --cfg job         show the configuration that would run, and run nothing",
         "  --config-dir DIR  choices of your own: DIR/problem/mine.yaml is problem=mine",
     ]
     return "\n".join(lines)
-
-

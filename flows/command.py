@@ -1,11 +1,12 @@
 """What every command shares: Hydra's composition, one clear line for a mistake, and the exit status.
 
-The only module that imports Hydra; what leaves it is plain Python.
+With ``flows/arguments.py`` the only modules that import Hydra; what leaves them is plain Python.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -14,15 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from flows.arguments import BUILT, Arguments, choices_of, explain, groups_of, help_text, page_of, unknown_key
 from nas.errors import ConfigurationError, HeirloomError, SearchInterruptedError
 from nas.spec import Spec
 
 if TYPE_CHECKING:
-    from hydra.core.override_parser.types import Override
+    from omegaconf import DictConfig
 
 OK, FAILED, MISTAKE = 0, 1, 2
-GROUPS = ("problem", "tuner", "stopper")
-"""Groups whose yaml says how to build a class; a ``_target_`` of the user's own takes any arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class Invocation:
             return None
         if not isinstance(chosen, Mapping) or not chosen.get("_target_"):
             raise ConfigurationError(
-                f"{group} ({chosen}) must be a choice of the group {group}, or set {group}._target_"
+                f"{group} ({chosen}) is no choice: add {'+' if group == 'tuner' else ''}{group}=NAME, one of "
+                f"{', '.join(choices_of(group))}, or {group}._target_=my_module.MyClass"
             )
         return Spec(str(chosen["_target_"]), {key: value for key, value in chosen.items() if key != "_target_"})
 
@@ -58,74 +59,90 @@ def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[s
     interruption 130 or 143. The error of one job of a multirun does not end the others. Anything else is a bug and
     keeps its traceback.
     """
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    import hydra
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.errors import HydraException
-    from omegaconf import DictConfig, OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     statuses = [OK]
-    given = list(sys.argv[1:] if argv is None else argv)
-    sweep_folder = tempfile.mkdtemp(prefix="heirloom-multirun-")  # Hydra writes a multirun.yaml, come what may
+    try:
+        arguments = Arguments.read(config, sys.argv[1:] if argv is None else argv)
+    except ConfigurationError as error:
+        complain(str(error))
+        return MISTAKE
+    if arguments.wants_help:
+        print(help_text(config))
+        return OK
 
     def job(configuration: DictConfig) -> None:
-        statuses.append(_guarded(lambda: composed(configuration)))
+        statuses.append(_guarded(lambda: body(_invocation(config, configuration, arguments))))
         if statuses[-1] > 128:  # an interruption ends the other jobs too
             raise KeyboardInterrupt
 
-    def composed(configuration: DictConfig) -> int:
-        overrides = list(HydraConfig.get().overrides.task)
-        plain = OmegaConf.to_container(configuration, resolve=True, throw_on_missing=True)
-        assert isinstance(plain, dict)
-        refuse_unknown_keys(config, plain)
-        swept_keys = _swept_keys(given)
-        pairs = [text.lstrip("+~").partition("=")[::2] for text in overrides]
-        invocation = Invocation(
-            values={str(key): value for key, value in plain.items()},
-            named=frozenset(key for key, _ in pairs),
-            swept={key: value for key, value in sorted(pairs) if key in swept_keys},
-        )
-        return body(invocation)
-
-    argv_before = sys.argv
     try:
-        sys.argv = [argv_before[0], *_with_free_targets(config, given), f"hydra.sweep.dir={sweep_folder}"]
-        hydra.main(version_base="1.3", config_path="../conf", config_name=config)(job)()
-    except (HydraException, OmegaConfBaseException) as error:
-        complain(_one_line(error))
-        statuses.append(MISTAKE)
+        _compose(config, arguments, job)
     except KeyboardInterrupt:
         statuses.append(130)
-    except HeirloomError as error:
-        complain(str(error))
+    except Exception as error:  # job catches its own, so this is Hydra's, and the command line can't be composed
+        complain(explain(error, config, arguments.overrides))
         statuses.append(MISTAKE)
-    finally:
-        sys.argv = argv_before
-        shutil.rmtree(sweep_folder, ignore_errors=True)
     return max(statuses)
 
 
-def refuse_unknown_keys(config: str, values: Mapping[Any, Any]) -> None:
+def this_command() -> str:
+    """The command line of this process, as a shell takes it."""
+    module = getattr(sys.modules["__main__"].__spec__, "name", None) or sys.argv[0]
+    return shlex.join(["python", "-m", module, *sys.argv[1:]])
+
+
+def _compose(config: str, arguments: Arguments, job: Callable[[DictConfig], None]) -> None:
+    """Lets Hydra call ``job`` with each configuration that the command line asks for."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    import hydra
+
+    argv_before = sys.argv
+    sweep_folder = os.path.join(tempfile.gettempdir(), f"heirloom-multirun-{os.getpid()}")
+    try:  # a multirun writes a multirun.yaml, come what may
+        sys.argv = [argv_before[0], *arguments.flags, *arguments.overrides, f"hydra.sweep.dir={sweep_folder}"]
+        hydra.main(version_base="1.3", config_path="../conf", config_name=config)(job)()
+    finally:
+        sys.argv = argv_before
+        shutil.rmtree(sweep_folder, ignore_errors=True)
+
+
+def _invocation(config: str, configuration: DictConfig, arguments: Arguments) -> Invocation:
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        plain = OmegaConf.to_container(configuration, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigurationError(str(error).partition("\n")[0]) from error
+    assert isinstance(plain, dict)
+    values = {str(key): value for key, value in plain.items()}
+    _refuse_unknown_keys(config, values)
+    pairs = [text.lstrip("+~").partition("=")[::2] for text in HydraConfig.get().overrides.task]
+    swept = {key: value for key, value in sorted(pairs) if key in arguments.swept}
+    return Invocation(values, arguments.named, swept)
+
+
+def _refuse_unknown_keys(config: str, values: Mapping[str, Any]) -> None:
     """Refuses what ``+key=value`` added to the configuration but nothing would read.
 
     Raises:
-        ConfigurationError: a key that ``conf/<config>.yaml`` does not hold.
+        ConfigurationError: a key that ``conf/<config>.yaml`` does not hold, or a value in place of its keys.
     """
-    from importlib.resources import files
-
     from omegaconf import OmegaConf
 
-    page = OmegaConf.create(files("conf").joinpath(f"{config}.yaml").read_text())
-    assert isinstance(page, Mapping)
-    groups = [str(key).removeprefix("optional ").split("/")[-1] for e in page["defaults"] if e != "_self_" for key in e]
-    known = {*(str(key) for key in page if key != "defaults"), *groups, *GROUPS}
+    page = OmegaConf.to_container(OmegaConf.create(page_of(config)))
+    assert isinstance(page, dict)
+    known = {*(str(key) for key in page if key != "defaults"), *groups_of(config), *BUILT}
     for key, value in values.items():
         if key not in known:
-            raise ConfigurationError(f"unknown key {key}; the keys are {', '.join(sorted(known - {'hydra'}))}")
+            raise ConfigurationError(unknown_key(key, config))
         inner = page.get(key)
-        if isinstance(inner, Mapping) and isinstance(value, Mapping) and (unknown := sorted(set(value) - set(inner))):
-            raise ConfigurationError(f"unknown key {key}.{unknown[0]}; the keys are {', '.join(sorted(inner))}")
+        if not isinstance(inner, dict) or not inner:
+            continue
+        if not isinstance(value, Mapping):
+            raise ConfigurationError(f"{key} ({value!r}) holds keys: set {' or '.join(f'{key}.{k}' for k in inner)}")
+        for unknown in sorted(set(value) - set(inner)):
+            raise ConfigurationError(unknown_key(f"{key}.{unknown}", config))
 
 
 def _guarded(body: Callable[[], int]) -> int:
@@ -150,48 +167,4 @@ def _guarded(body: Callable[[], int]) -> int:
 
 def complain(line: str) -> None:
     """Prints one line on standard error."""
-    print("heirloom: " + " ".join(line.split()), file=sys.stderr, flush=True)
-
-
-def _one_line(error: Exception) -> str:
-    text = str(error).partition("Config search path")[0].partition("To append to your config use")[0]
-    if error.__cause__ is not None and not text.strip():
-        text = str(error.__cause__)
-    return text.replace("\n\t", " ").partition("full_key:")[0]
-
-
-def _parsed(argv: Sequence[str]) -> list[Override]:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    parser, parsed = OverridesParser.create(), []
-    for text in argv:
-        if "=" in text and not text.startswith("-"):
-            try:
-                parsed.append(parser.parse_override(text))
-            except HydraException:
-                continue  # Hydra meets it again, and says what is wrong with it
-    return parsed
-
-
-def _swept_keys(argv: Sequence[str]) -> set[str]:
-    return {str(override.key_or_group) for override in _parsed(argv) if override.is_sweep_override()}
-
-
-def _with_free_targets(config: str, argv: Sequence[str]) -> list[str]:
-    """The overrides, such that ``problem._target_=my.Class problem.width=64`` works as it stands.
-
-    Hydra refuses keys that the chosen yaml does not hold. Where a group's ``_target_`` is given and no choice of the
-    group is, the choice becomes ``custom`` (a yaml with nothing but a target), and its keys are added.
-    """
-    result = list(argv)
-    if config == "final":  # the search's record holds the rest of these groups
-        prefixes = tuple(f"{group}." for group in GROUPS)
-        return ["++" + text if text.startswith((*prefixes, "storage.options.")) else text for text in result]
-    keys = {text.lstrip("+~").partition("=")[0] for text in argv if not text.startswith("-")}
-    for group in GROUPS:
-        if f"{group}._target_" not in keys or group in keys:
-            continue
-        result = ["++" + text.lstrip("+") if text.lstrip("+").startswith(f"{group}.") else text for text in result]
-        result.append(f"+{group}=custom" if group == "tuner" else f"{group}=custom")
-    return ["++" + text if text.startswith("storage.options.") else text for text in result]
+    print("heirloom: " + " ".join(line.splitlines()), file=sys.stderr, flush=True)

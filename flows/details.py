@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flows.table import Tests, flat_point
 from flows.wording import duration, last_line, number, size
 from nas.trial import Donor, Trial
-
-if TYPE_CHECKING:
-    from flows.table import Tests
 
 _MAX_POINT = 600
 
@@ -39,7 +37,7 @@ def trial_details(trial: Trial, tests: Tests) -> str:
         lines.append(f"checkpoint {size(trial.checkpoint.total_bytes)}")
     if (error := last_line(trial.error)) is not None:
         lines.append(error[:200])
-    point = ", ".join(f"{name}={brief(value)}" for name, value in trial.point.items())
+    point = ", ".join(f"{name}={brief(value)}" for name, value in flat_point(trial.point).items())
     return "\n".join([*lines, point[:_MAX_POINT] + ("…" if len(point) > _MAX_POINT else "")])
 
 

@@ -7,20 +7,18 @@ The flow runs on a thread of its own: the main thread keeps the signals, and can
 from __future__ import annotations
 
 import os
-import shlex
-import signal
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from flows.command import OK, Invocation
-from flows.settings import Machine
+from flows.command import OK, Invocation, this_command
+from flows.interruption import Interruption
+from flows.settings import Machine, read_limits, read_root
+from flows.wording import count
 from nas.attempt import BenchSpec
 from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError
 from nas.executors.base import Event, Executor, StopAsked
@@ -29,16 +27,20 @@ from nas.executors.place import InProcessPlace, Place
 from nas.loop import LoopSettings
 from nas.problems.base import Problem
 from nas.program import Program
-from nas.session import Session, check_free, claim_identity, open_records
+from nas.session import Session, check_free, claim_identity, past_sessions
 from nas.store.files import open_root
 from nas.store.records import Records
 
 if TYPE_CHECKING:
     from flows.server import TemporaryServer
 
+SERVER_START_S = 180.0
+"""On a slow machine with a busy disk the temporary server's first start takes over a minute."""
 FLOW_END_S = 10.0
 BACKLOG_S = 60.0
 EXIT_S = 5.0
+CLOSE_S = 2.0
+NEVER_BEGAN = SearchFailedError("Prefect ended the flow before it began")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,85 +61,91 @@ class Workplace:
         keys = [key for key in sorted(problem.data_arguments) if f"problem.{key}" in self.invocation.named]
         return "".join(f" problem.{key}={chosen[key]}" for key in keys if key in chosen)
 
+    def print_summary(self, program: Program) -> None:
+        """What the search has found, on standard output."""
+        from flows.progress import print_summary
+
+        data = self.data_overrides(program.built.problem)
+        print_summary(program.summary(), program.metric, self.root, data=data)
+
 
 class Engine:
     """One command's engine; it holds the temporary server for all jobs of a multirun."""
 
     def __init__(self) -> None:
+        self._command = this_command()
+        self._interruption = Interruption(self._command)
         self._server: TemporaryServer | None = None
         self._api_url: str | None = None
         self._has_prefect = False
         self._is_stuck = False
 
     def __enter__(self) -> Engine:
+        self._interruption.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.stop()
+        self._interruption.__exit__()
 
     def leave(self, status: int) -> int:
-        """The exit status; where Prefect was imported, ends the process here, as its client may hold the exit."""
-        if not self._has_prefect:
+        """The exit status; ends the process here where Prefect's client, or a trial without end, may hold it."""
+        if not self._has_prefect and not self._is_stuck:
             return status
         self.__exit__()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(BrokenPipeError):
+                stream.flush()
         os._exit(status)
 
     def prepare(self, machine: Machine) -> None:
-        """Starts the temporary server, which boots while the problem loads, or checks the user's own.
+        """Checks the user's own Prefect server, where there is one; a temporary one is started when trials are to run.
 
         Raises:
-            ServerError: the user's server does not answer, or no temporary one can start.
+            ServerError: the user's server does not answer.
         """
         if machine.runner == "debug" or self._api_url is not None:
             return
-        from flows.server import TemporaryServer, chosen_api_url, quiet_environment, use_server
+        from flows.server import chosen_api_url, use_server
 
-        url = chosen_api_url()
-        if url is None:
-            self._server = TemporaryServer()
-            self._server.start()
-            url = self._server.api_url
-        else:
+        if (url := chosen_api_url()) is not None:
             use_server(url)
-        self._api_url = url
-        os.environ.update(quiet_environment() | {"PREFECT_API_URL": url})
+            self._api_url = url
 
     def open(self, invocation: Invocation, machine: Machine, name: str) -> Workplace:
-        """The folder of the search under ``storage.root``, proven writable.
+        """The folder of the search under ``storage.root``; nothing is written yet.
 
         Raises:
             ConfigurationError: the root can't be, or does not go with the runner.
-            StoreError: the storage fails.
         """
-        storage = invocation.values["storage"]
-        root, options = str(storage["root"]), dict(storage.get("options") or {})
+        root, options = read_root(invocation.values)
         files = open_root(root, options)
         if files.in_process and machine.runner == "processes":
             raise ConfigurationError(
                 f"storage.root ({root}) lives in one process, and runner=processes has several; "
                 "add runner=debug or runner=threads, or choose another root"
             )
-        records = open_records(files.below(name))
+        records = Records(files.below(name))
         url = f"{root.rstrip('/')}/{name}" if "://" in root else records.files.url
         return Workplace(name, root, url, options, records, machine, invocation)
 
     def run(self, program: Program, workplace: Workplace, *, only_finals: bool = False) -> int:
         """Runs what is left to do of a search, prints the summary, and gives the exit status."""
-        from flows.progress import Progress, print_summary
+        from flows.progress import Progress
 
-        built, records, values = program.built, workplace.records, workplace.invocation.values
+        built, records = program.built, workplace.records
+        limits = read_limits(workplace.invocation.values)
+        if records.read("search.json") is not None:
+            claim_identity(records, built)
+            if not only_finals and program.is_done():
+                print(f"search {workplace.name} is finished; more with a larger budget.trials, or another seed or name")
+                workplace.print_summary(program)
+                return OK
+            if not limits.takeover:
+                check_free(records)
+        records.files.check_writable()
         claim_identity(records, built)
-        if not only_finals and program.is_done():
-            print(f"search {workplace.name} is finished; more with a larger budget.trials, or another seed or name")
-            print_summary(
-                program.summary(), program.metric, workplace.root, data=workplace.data_overrides(built.problem)
-            )
-            return OK
-        if not values.get("takeover"):
-            check_free(records)
         if built.left_out:
             names = ", ".join(sorted(built.left_out))
             print(f"policies left out, as the problem does not declare them: {names}", file=sys.stderr)
@@ -148,70 +156,98 @@ class Engine:
             budget=program.budget,
             on_parent_failure=built.search.on_parent_failure,
             deterministic=built.search.deterministic,
-            max_attempts=int(values.get("max_attempts", 2)),
-            max_failures=int(values.get("max_failures", 8)),
+            max_attempts=limits.max_attempts,
+            max_failures=limits.max_failures,
         )
         done = [trial for trial in trials if trial.is_finished]
         try:
             with Progress(program.metric, program.budget.trials, n_finals, done) as progress:
-                progress.say(f"search {workplace.name}: {len(done)} trials done")
-                task = _Task(program, workplace, settings, progress.observe, only_finals)
-                self._debug(task) if workplace.machine.runner == "debug" else self._prefect(task, progress.say)
+                state = f"goes on after {count(len(done), 'finished trial')}" if trials else "begins"
+                progress.say(f"search {workplace.name} {state}, in {records.files.url}")
+                session = max(past_sessions(records), default=0) + 1
+                task = _Task(program, workplace, settings, session, progress.observe, only_finals)
+                self._debug(task, progress.say) if workplace.machine.runner == "debug" else self._prefect(
+                    task, progress.say
+                )
         except SearchInterruptedError as error:
             n_kept = sum(t.is_finished for t in records.load()[0])
+            what = f"interrupted ({error})" if error.signal else f"stopped: {error}"
             raise SearchInterruptedError(
-                f"interrupted ({error}); {n_kept} finished trials are kept. Resume: {_this_command()}", error.signal
+                f"{what}; {count(n_kept, 'finished trial')} kept. Resume: {self._command}", error.signal
             ) from error
-        print_summary(program.summary(), program.metric, workplace.root, data=workplace.data_overrides(built.problem))
+        workplace.print_summary(program)
         return OK
 
-    def _debug(self, task: _Task) -> None:
-        bench = task.bench(session=0)
-        program = task.program
-        place = InProcessPlace(bench, task.workplace.records.files, program.built.problem)
+    def _debug(self, task: _Task, say: Callable[[str], None]) -> None:
+        """Runs the task in this process, one trial at a time; leaves in time, whatever a trial does."""
+        place = InProcessPlace(task.bench(), task.workplace.records.files, task.program.built.problem)
         executor = LocalExecutor(place)
         outcome = _Outcome(lambda: task.run(executor, flow_run=None, observe=task.observe))
-        with _signals_posted_to(executor):
-            outcome.start().wait()
-        executor.close()
+        with self._interruption.posted_to(executor):
+            outcome.start()
+            self._wait(outcome, say)
+        closer = threading.Thread(target=executor.close, name="heirloom-close", daemon=True)
+        closer.start()
+        closer.join(CLOSE_S)
+        self._is_stuck = closer.is_alive()
         outcome.raise_error()
 
     def _prefect(self, task: _Task, say: Callable[[str], None]) -> None:
         """Runs the task within a flow run; leaves in time, whatever Prefect does."""
-        assert self._api_url is not None
-        if self._server is not None and not self._has_prefect:
-            say("starting Prefect's temporary server")
-            self._server.wait_until_healthy()
-        from flows.server import silence_prefect, wait_for_backlog
+        from flows.server import quiet_environment, server_home, silence_prefect, wait_for_backlog
 
-        self._has_prefect = True
-        silence_prefect(Path(tempfile.gettempdir()) / f"heirloom-prefect-{os.getpid()}.log")
+        api_url = self._start_server(say)
+        os.environ.update(quiet_environment() | {"PREFECT_API_URL": api_url})
+        silence_prefect(server_home() / "logs" / f"client-{time.time_ns()}-{os.getpid()}.log")
         from flows.flow import FlowRun
 
+        if self._server is not None:
+            self._server.wait_until_healthy(SERVER_START_S)
+        self._has_prefect = True
         place = task.place()
-        flow_run = FlowRun(task, place, self._api_url)
+        flow_run = FlowRun(task, place, api_url)
         outcome = _Outcome(flow_run.body)
-        with _signals_posted_to(flow_run.executor):
+        with self._interruption.posted_to(flow_run.executor):
             thread = threading.Thread(target=flow_run.run, args=(outcome,), name="heirloom-flow", daemon=True)
             thread.start()
-            while not outcome.wait(0.2):
-                if not thread.is_alive() and not outcome.wait(0.0):
-                    outcome.fail(flow_run.error or SearchFailedError("Prefect ended the flow before it began"))
-        place.close()
-        flow_run.close_showcase(timeout_s=FLOW_END_S)
-        thread.join(FLOW_END_S)
-        n_runs = flow_run.executor.n_task_runs
-        if thread.is_alive():
-            self._is_stuck = True
-        elif flow_run.id is not None and self._server is not None:
-            wait_for_backlog(self._api_url, flow_run.id, n_runs, min(BACKLOG_S, EXIT_S + 0.1 * n_runs))
-        if flow_run.n_artifacts_lost or self._is_stuck:
+            self._wait(outcome, say, lambda: None if thread.is_alive() else flow_run.error or NEVER_BEGAN)
+        with self._interruption.cuts_short():
+            place.close()
+            flow_run.close_showcase(timeout_s=FLOW_END_S)
+            thread.join(FLOW_END_S)
+            n_runs = flow_run.executor.n_task_runs
+            if not thread.is_alive() and flow_run.id is not None and self._server is not None:
+                wait_for_backlog(api_url, flow_run.id, n_runs, min(BACKLOG_S, EXIT_S + 0.1 * n_runs))
+        if flow_run.n_artifacts_lost or thread.is_alive():
             print(
                 f"Prefect's server did not take everything ({flow_run.n_artifacts_lost} artifacts lost); "
                 "the records are whole, the report shows them",
                 file=sys.stderr,
             )
         outcome.raise_error()
+
+    def _start_server(self, say: Callable[[str], None]) -> str:
+        """The API's URL: the user's, or a temporary server's that boots from here on."""
+        if self._api_url is None:
+            from flows.server import TemporaryServer
+
+            say("starting Prefect's temporary server")
+            self._server = TemporaryServer()
+            self._server.start()
+            self._api_url = self._server.api_url
+        return self._api_url
+
+    def _wait(
+        self, outcome: _Outcome, say: Callable[[str], None], died: Callable[[], BaseException | None] = lambda: None
+    ) -> None:
+        """Waits for the outcome; says that an interruption was taken in, and notes where the flow died."""
+        is_told = False
+        while not outcome.wait(0.2):
+            if self._interruption.signal is not None and not is_told:
+                is_told = True
+                say("stopping; once more to end at once")
+            if (error := died()) is not None and not outcome.wait(0.0):
+                outcome.fail(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,33 +257,40 @@ class _Task:
     program: Program
     workplace: Workplace
     settings: LoopSettings
+    session: int
+    """The number that the session will get."""
     observe: Callable[[Event], None]
     only_finals: bool
 
-    def bench(self, session: int) -> BenchSpec:
+    def bench(self) -> BenchSpec:
         built, machine = self.program.built, self.workplace.machine
         return BenchSpec(
             problem=built.search.problem,
             url=self.workplace.url,
             options=self.workplace.options,
-            session=session,
+            session=self.session,
             device=machine.device,
             n_threads=machine.n_threads,
             asks_stopper=built.stopper is not None,
         )
 
-    def place(self, session: int = 0) -> Place:
+    def place(self) -> Place:
         machine = self.workplace.machine
         if machine.runner == "threads":
-            return InProcessPlace(self.bench(session), self.workplace.records.files, self.program.built.problem)
+            return InProcessPlace(self.bench(), self.workplace.records.files, self.program.built.problem)
         from nas.executors.worker import ProcessPlace
 
-        return ProcessPlace(
-            self.bench(session), machine.slots, gpus=machine.gpus, trial_timeout_s=machine.trial_timeout_s
-        )
+        return ProcessPlace(self.bench(), machine.slots, gpus=machine.gpus, trial_timeout_s=machine.trial_timeout_s)
 
-    def run(self, executor: Executor, flow_run: str | None, observe: Callable[[Event], None]) -> None:
-        """Opens a session and runs the program in it."""
+    def run(
+        self,
+        executor: Executor,
+        flow_run: str | None,
+        observe: Callable[[Event], None],
+        *,
+        begun: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Opens a session, calls ``begun``, and runs the program in it."""
         machine = self.workplace.machine
         budget = {name: getattr(self.settings.budget, name) for name in ("trials", "hours", "gpu_hours")}
         session = Session(
@@ -258,6 +301,7 @@ class _Task:
             flow_run=flow_run,
         )
         try:
+            begun()
             self.program.run(executor, session, self.settings, only_finals=self.only_finals, observe=observe)
         finally:
             session.close()
@@ -300,26 +344,3 @@ class _Outcome:
     def raise_error(self) -> None:
         if self._error is not None:
             raise self._error
-
-
-@contextmanager
-def _signals_posted_to(executor: Executor) -> Iterator[None]:
-    """Turns Ctrl-C and SIGTERM into a stop that the loop takes in; a second one ends the process at once."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        executor.post(StopAsked(signal.Signals(number).name, number))
-        signal.signal(number, signal.SIG_DFL)
-
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _this_command() -> str:
-    module = getattr(sys.modules["__main__"].__spec__, "name", "flows.search")
-    return shlex.join(["python", "-m", module, *sys.argv[1:]])

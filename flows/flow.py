@@ -6,19 +6,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from prefect import flow
-from prefect.runtime import flow_run as this_flow_run
 from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Cancelled, Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.showcase import Showcase
 from flows.trial import PrefectExecutor, tags_without_limits
 from nas.errors import SearchInterruptedError
-from nas.executors.base import Event
+from nas.executors.base import Event, Finished
 from nas.executors.place import Place
+from nas.session import past_sessions
 
 if TYPE_CHECKING:
     from flows.engine import _Task
+
+N_EARLIER = 20
 
 
 class FlowRun:
@@ -61,37 +64,49 @@ class FlowRun:
 
         try:
             with tags_without_limits():
-                heirloom(name, self._previous(), return_state=True)
+                heirloom(name, next(iter(self._earlier()), None), return_state=True)
         except BaseException as error:
             self.error = error
 
     def body(self) -> None:
         """What the flow does: a session of the search."""
         self.id = str(this_flow_run.get_id())
-        metric = self._task.program.metric
-        self._showcase = Showcase(
-            self._api_url, self.id, metric, task_run_of=self.executor.task_run_of, post=self.executor.post
+        program = self._task.program
+        stages = [stage.name for stage in program.built.plan.stages]
+        showcase = self._showcase = Showcase(
+            self._api_url,
+            self.id,
+            program.metric,
+            stages,
+            task_run_of=self.executor.task_run_of,
+            post=self.executor.post,
         )
-        if (previous := self._previous()) is not None:
-            self._showcase.mark_crashed(previous)
 
         def observe(event: Event) -> None:
             self._task.observe(event)
-            if self._showcase is not None:
-                self._showcase.observe(event)
+            if isinstance(event, Finished):
+                self.executor.show(event.trial)
+            showcase.observe(event)
 
-        self._task.run(self.executor, self.id, observe)
+        self._task.run(self.executor, self.id, observe, begun=lambda: self._introduce(showcase))
+
+    def _introduce(self, showcase: Showcase) -> None:
+        workplace, earlier = self._task.workplace, self._earlier()
+        root = workplace.records.files.url.rpartition("/")[0]
+        showcase.introduce(
+            f"The whole lineage: `python -m flows.report name={workplace.name} storage.root={root} format=html`",
+            tags=[f"search:{workplace.name}", f"session:{self._task.session}"],
+            earlier=earlier,
+            finished=[trial for trial in workplace.records.load()[0] if trial.is_finished] if earlier else [],
+        )
 
     def close_showcase(self, timeout_s: float) -> None:
         """Writes the last artifacts."""
         if self._showcase is not None:
-            name, root = self._task.workplace.name, self._task.workplace.root
-            text = f"The whole lineage: `python -m flows.report name={name} storage.root={root} format=html`"
-            self._showcase.close(text, timeout_s)
+            self._showcase.close(timeout_s)
 
-    def _previous(self) -> str | None:
-        """The flow run of the session before, or None."""
-        from nas.session import past_sessions
-
-        earlier = past_sessions(self._task.workplace.records)
-        return earlier[max(earlier)]["flow_run"] if earlier else None
+    def _earlier(self) -> list[str]:
+        """The flow runs of the last sessions before this one, the newest first."""
+        sessions = past_sessions(self._task.workplace.records)
+        numbers = [n for n in sorted(sessions, reverse=True) if n < self._task.session and sessions[n]["flow_run"]]
+        return [sessions[n]["flow_run"] for n in numbers[:N_EARLIER]]

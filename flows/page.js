@@ -140,6 +140,7 @@
         if (mark) mark.classList.toggle("dim", !matches);
       }
     }
+    tree.classList.toggle("sifted", words.length > 0);
     counted.textContent = words.length ? `${n} of ${texts.size} trials` : "";
   };
   filter.addEventListener("input", sift);

@@ -11,17 +11,19 @@ from flows.curve import CURVE_CSS, best_curve
 from flows.details import brief
 from flows.marks import MARKS_CSS, WINNER_CSS, legend_html
 from flows.palette import css_variables
+from flows.searches import states_text
 from flows.sheet import sheet_html
 from flows.tree import draw_tree
 from flows.wording import clock, count, duration, markup, number
 from nas.spec import Spec
-from nas.trial import State, Trial
+from nas.trial import Trial
 
 if TYPE_CHECKING:
     from flows.snapshot import Snapshot
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _MAX_LINE = 16
+_LEAST_WIDTH, _LEAST_SCALE = 720, 0.45
 _HINT = "Point at a trial for its details; click it for its row in the table."
 
 
@@ -74,8 +76,7 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "stopper", _spec(identity["stopper"])
     yield "stages", ", ".join(_stage(stage) for stage in identity.get("policy", ()))
     yield "seed", markup(identity.get("seed", ""))
-    states = [f"{n} {str(state).lower()}" for state in State if (n := snapshot.lineage.n_in_state(state))]
-    yield "trials", f"{len(trials)}" + (f": {', '.join(states)}" if states else "")
+    yield "trials", f"{len(trials):,}" + (f": {states_text(snapshot.lineage)}" if trials else "")
     shares = [t.inherited for t in trials if t.donor is not None and t.inherited is not None]
     if shares:
         yield (
@@ -157,6 +158,8 @@ def _tree(snapshot: Snapshot) -> str:
     drawing = draw_tree(snapshot.lineage, snapshot.metric, winner=winner, tests=tests, links=True)
     dense = "" if drawing.is_labelled else " dense"
     size = f'width="{drawing.width:.0f}" height="{drawing.height:.0f}"'
+    if dense:  # fitted to the window, but never to less than can be seen
+        size += f' style="min-width:{max(_LEAST_WIDTH, drawing.width * _LEAST_SCALE):.0f}px"'
     buttons = (
         ("out", "\N{MINUS SIGN}", "zoom out"),
         ("in", "+", "zoom in"),
@@ -181,7 +184,7 @@ def _curve(snapshot: Snapshot) -> str:
     svg, legend = best_curve(snapshot.lineage, snapshot.metric, winner=_winner(snapshot))
     return (
         f'<section id="curve" aria-label="Scores"><h2>Scores and the best so far</h2>{legend_html(legend, dense=False)}'
-        f"{svg}</section>\n"
+        f'<div class="plot">{svg}</div></section>\n'
     )
 
 

@@ -21,16 +21,17 @@ def main() -> int:
 
 def search(invocation: Invocation, engine: Engine) -> int:
     """One search: composes it from the configuration, and runs what is left to do of it."""
-    from flows.settings import read_budget, read_machine, read_search, search_name
+    from flows.settings import check_values, read_budget, read_machine, read_search, search_name
     from nas.program import Program
     from nas.session import check_name
 
+    check_values(invocation)
     machine = read_machine(invocation.values)
     definition = read_search(invocation, machine)
     budget = read_budget(invocation.values, definition, machine)
     engine.prepare(machine)
     built = definition.build()
-    name = check_name(search_name(invocation, built.default_name, definition))
+    name = check_name(search_name(invocation, built.default_name, definition, built.problem.data_arguments))
     workplace = engine.open(invocation, machine, name)
     program = Program(built, workplace.records, budget, finalists=invocation.values["finalists"])
     return engine.run(program, workplace)

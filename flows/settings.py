@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from flows.arguments import choices_of
 from flows.command import Invocation
 from nas.budget import Budget
 from nas.errors import ConfigurationError
@@ -16,6 +18,8 @@ from nas.search import Search
 RunnerKind = Literal["debug", "threads", "processes"]
 RUNNERS = ("debug", "threads", "processes")
 MAX_DEFAULT_SLOTS = 4
+UNFIT = r"[^A-Za-z0-9._+=-]+"
+"""What a search's name can't hold."""
 IDENTITY_KEYS = ("problem", "tuner", "policy", "stopper", "seed", "on_parent_failure", "deterministic")
 
 
@@ -41,18 +45,18 @@ class Machine:
 def read_machine(values: Mapping[str, Any]) -> Machine:
     """The machine that ``runner``, ``slots``, ``threads``, ``device``, ``gpus`` and ``trial_timeout_s`` describe.
 
+    What can be refused is refused before torch is imported, which takes a second, to look for GPUs.
+
     Raises:
         ConfigurationError: one of them can't be, or does not go with another.
     """
     runner = (values.get("runner") or {}).get("kind")
     if runner not in RUNNERS:
         raise ConfigurationError(f"runner ({runner!r}) must be one of {', '.join(RUNNERS)}")
-    device, gpus = _read_device(values["device"], values["gpus"])
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    default_slots = 1 if runner == "debug" else len(gpus) or min(MAX_DEFAULT_SLOTS, cores)
-    slots = _positive_int("slots", values["slots"], default_slots)
-    if runner == "debug" and slots != 1:
+    slots = positive_int("slots", values["slots"])
+    if runner == "debug" and slots not in (None, 1):
         raise ConfigurationError(f"slots ({slots}) must be 1 with runner=debug; choose runner=threads or processes")
+    n_threads = positive_int("threads", values["threads"])
     timeout_s = values["trial_timeout_s"]
     if timeout_s is not None:
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or timeout_s <= 0:
@@ -61,10 +65,14 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
             raise ConfigurationError(
                 f"trial_timeout_s ({timeout_s:g}) needs runner=processes: code in {runner} can't be interrupted"
             )
+    device, gpus = _read_device(values["device"], values["gpus"])
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if slots is None:
+        slots = 1 if runner == "debug" else len(gpus) or min(MAX_DEFAULT_SLOTS, cores)
     return Machine(
         runner=cast("RunnerKind", runner),
         slots=slots,
-        n_threads=_positive_int("threads", values["threads"], max(1, cores // slots)),
+        n_threads=n_threads or max(1, cores // slots),
         device=device,
         gpus=gpus,
         trial_timeout_s=None if timeout_s is None else float(timeout_s),
@@ -72,59 +80,137 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
 
 
 def _read_device(device: object, gpus: object) -> tuple[str, tuple[int, ...]]:
-    import torch
-
     if device not in ("auto", "cpu", "cuda", "mps"):
         raise ConfigurationError(f"device ({device!r}) must be auto, cpu, cuda or mps")
-    n_gpus = torch.cuda.device_count() if device in ("auto", "cuda") and torch.cuda.is_available() else 0
+    chosen = _gpu_numbers(gpus)
+    if device == "cpu":
+        return "cpu", ()
+    import torch
+
+    n_gpus = torch.cuda.device_count() if device != "mps" and torch.cuda.is_available() else 0
     has_mps = torch.backends.mps.is_available()
     if device == "cuda" and not n_gpus:
         raise ConfigurationError("device (cuda): torch sees no GPU here; choose device=auto or cpu")
     if device == "mps" and not has_mps:
         raise ConfigurationError("device (mps): torch sees no Apple GPU here; choose device=auto or cpu")
     if not n_gpus:
-        return ("mps" if has_mps and device in ("auto", "mps") else "cpu"), ()
-    if gpus == "all":
-        return "cuda", tuple(range(n_gpus))
-    chosen = gpus if isinstance(gpus, list) else str(gpus).split(",")
-    try:
-        numbers = tuple(int(gpu) for gpu in chosen)
-    except ValueError as error:
-        raise ConfigurationError(f"gpus ({gpus}) must be all, or a list of numbers such as [0,1]") from error
-    if not numbers or any(not 0 <= number < n_gpus for number in numbers):
+        return ("mps" if has_mps else "cpu"), ()
+    if chosen is not None and any(number >= n_gpus for number in chosen):
         raise ConfigurationError(f"gpus ({gpus}) must name GPUs from 0 to {n_gpus - 1}")
-    return "cuda", numbers
+    return "cuda", tuple(range(n_gpus)) if chosen is None else chosen
 
 
-def _positive_int(name: str, value: object, default: int) -> int:
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def _gpu_numbers(gpus: object) -> tuple[int, ...] | None:
+    """The numbers of a list, or None: all."""
+    if gpus == "all":
+        return None
+    numbers = gpus if isinstance(gpus, list) else str(gpus).split(",")
+    if not numbers or not all(str(number).strip().isdecimal() for number in numbers):
+        raise ConfigurationError(f"gpus ({gpus}) must be all, or a list of numbers such as [0,1]")
+    return tuple(int(number) for number in numbers)
+
+
+def positive_int(name: str, value: object) -> int | None:
+    """The value of a key that counts; None where it is not set.
+
+    Raises:
+        ConfigurationError: it is no whole number of at least 1.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least 1")
     return value
+
+
+def switch(values: Mapping[str, Any], name: str) -> bool:
+    """The value of a key that is on or off.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if not isinstance(values[name], bool):
+        raise ConfigurationError(f"{name} ({values[name]!r}) must be true or false")
+    return bool(values[name])
+
+
+def check_values(invocation: Invocation) -> None:
+    """Refuses, in a tenth of a second, what can be refused without torch, the problem and the store.
+
+    Raises:
+        ConfigurationError: no tuner, or a value that can't be.
+    """
+    values = invocation.values
+    if invocation.spec("tuner") is None:
+        raise ConfigurationError(
+            f"no tuner: add +tuner=NAME, one of {', '.join(choices_of('tuner'))}, or tuner._target_=my_module.MyTuner"
+        )
+    if invocation.spec("problem") is None:
+        raise ConfigurationError(f"no problem: add problem=NAME, one of {', '.join(choices_of('problem'))}")
+    Budget(**values["budget"])
+    read_limits(values)
+    read_root(values)
+    if isinstance(values["seed"], bool) or not isinstance(values["seed"], int):
+        raise ConfigurationError(f"seed ({values['seed']!r}) must be a whole number")
+    for name in ("deterministic", "trust"):
+        switch(values, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much may go wrong, and what else a session may choose anew: see ``conf/search.yaml``."""
+
+    finalists: int
+    max_attempts: int
+    max_failures: int
+    takeover: bool
+
+
+def read_limits(values: Mapping[str, Any]) -> Limits:
+    """The limits of a configuration.
+
+    Raises:
+        ConfigurationError: one of them can't be.
+    """
+    counts = {}
+    for name in ("finalists", "max_attempts", "max_failures"):
+        if (count := positive_int(name, values[name])) is None:
+            raise ConfigurationError(f"{name} must be a whole number of at least 1")
+        counts[name] = count
+    return Limits(takeover=switch(values, "takeover"), **counts)
+
+
+def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The storage's root, and what its file system takes.
+
+    Raises:
+        ConfigurationError: they are no text and no mapping.
+    """
+    storage = values["storage"]
+    root, options = storage.get("root"), storage.get("options") or {}
+    if root is None or not str(root).strip():
+        raise ConfigurationError(f"storage.root ({root!r}) must be a folder or a URL")
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(f"storage.options ({options!r}) holds keys: set storage.options.KEY=VALUE")
+    return str(root), dict(options)
 
 
 def read_search(invocation: Invocation, machine: Machine) -> Search:
     """The search that a configuration describes.
 
     Raises:
-        ConfigurationError: no tuner, or something that does not go with ``deterministic``.
+        ConfigurationError: something that does not go with ``deterministic``, or a plan that can't be.
     """
     values = invocation.values
     problem, tuner = invocation.spec("problem"), invocation.spec("tuner")
-    if tuner is None or problem is None:
-        missing = "problem" if problem is None else "tuner"
-        raise ConfigurationError(f"no {missing}: add +tuner=NAME, one of {', '.join(choices_of(missing))}")
+    assert problem is not None  # check_values saw to it
+    assert tuner is not None
     policy = values.get("policy") or {}
     if not isinstance(policy, Mapping) or not policy.get("stages"):
         raise ConfigurationError("policy must be a choice of the group policy, with a list of stages")
-    seed = values["seed"]
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ConfigurationError(f"seed ({seed!r}) must be a whole number")
-    deterministic = bool(values["deterministic"])
+    deterministic = switch(values, "deterministic")
     if deterministic and machine.runner == "threads" and machine.slots > 1:
         raise ConfigurationError(
-            f"deterministic=true with runner=threads needs slots=1, not {machine.slots}: threads share torch's random state"
+            f"deterministic=true with runner=threads needs slots=1, not {machine.slots}: "
+            "threads share torch's random state"
         )
     return Search(
         problem=problem,
@@ -132,7 +218,7 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
         plan=PolicyPlan.from_stages(policy["stages"]),
         plan_is_named="policy" in invocation.named,
         stopper=invocation.spec("stopper"),
-        seed=seed,
+        seed=values["seed"],
         on_parent_failure=values["on_parent_failure"],
         deterministic=deterministic,
         slots=machine.slots,
@@ -159,19 +245,19 @@ def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> 
     return budget
 
 
-def search_name(invocation: Invocation, default: str, search: Search) -> str:
-    """The name that was set, or the default with what a multirun varies outside the identity."""
+def search_name(invocation: Invocation, default: str, search: Search, outside: Collection[str] = ()) -> str:
+    """The name that was set, or the default with what a multirun varies outside the identity.
+
+    Args:
+        invocation: The command line.
+        default: The name that the identity gives.
+        search: Decides what belongs to the identity.
+        outside: Arguments of the problem that do not (where its data lies).
+    """
     name = invocation.values.get("name")
     if name is not None:
         return str(name)
     in_identity = (*IDENTITY_KEYS, *(("slots", "threads") if search.deterministic else ()))
-    more = [f"-{k}-{v}" for k, v in invocation.swept.items() if k.partition(".")[0] not in in_identity]
-    return default + "".join(text.replace("/", "_") for text in more)
-
-
-def choices_of(group: str) -> list[str]:
-    """The choices of a group of conf/ that come with Heirloom."""
-    from importlib.resources import files
-
-    names = [entry.name.removesuffix(".yaml") for entry in files("conf").joinpath(group).iterdir()]
-    return sorted(name for name in names if name not in ("custom", "__init__.py", "__pycache__"))
+    data = {f"problem.{argument}" for argument in outside}
+    swept = ((k, v) for k, v in invocation.swept.items() if k in data or k.partition(".")[0] not in in_identity)
+    return default + "".join(f"-{key}-{re.sub(UNFIT, '_', value)}" for key, value in swept)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flows.table import lineage_columns
-from flows.wording import clock, duration, markup, number, size
+from flows.wording import cell, markup
 
 if TYPE_CHECKING:
     from flows.snapshot import Snapshot
@@ -16,14 +14,6 @@ _ORDER = (
     *("trial", "metric.", "test.", "state", "reason", "stage", "generation", "parent", "donor", "inherited"),
     *("duration_s", "point.", "policies", "attempt", "job", "started", "finished", "checkpoint_bytes", "error"),
 )
-_SHOWN: Mapping[str, Callable[[Any], str]] = {
-    "inherited": lambda share: f"{100 * share:.0f}\N{NO-BREAK SPACE}%",
-    "duration_s": duration,
-    "started": clock,
-    "finished": clock,
-    "checkpoint_bytes": size,
-}
-"""Columns of numbers that are shown in units; they sort by the number."""
 _LONG = 48
 
 
@@ -69,13 +59,10 @@ def _cell(name: str, value: Any, *, is_numeric: bool) -> str:
         return f'<td><span class="chip {markup(value).lower()}">{markup(value)}</span></td>'
     if name in ("parent", "donor") and isinstance(value, int):
         return f'<td{" class=n" if is_numeric else ""}><a href="#trial-{value}">{value}</a></td>'
-    if name in _SHOWN:
-        return f'<td class="n" data-v="{value!r}">{markup(_SHOWN[name](value))}</td>'
+    text = cell(name, value)
     if is_numeric:
-        text = number(value, 5)
         exact = f' data-v="{value!r}"' if text != repr(value) else ""
-        return f'<td class="n"{exact}>{text}</td>'
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else str(value)
+        return f'<td class="n"{exact}>{markup(text)}</td>'
     if len(text) > _LONG:
         return f'<td class="long" title="{markup(text)}">{markup(text)}</td>'
     return f"<td>{markup(text)}</td>"

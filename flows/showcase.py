@@ -5,12 +5,14 @@ Never on the search's path: a server that is slow or gone costs artifacts, which
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import httpx
@@ -20,7 +22,7 @@ from nas.metric import Metric
 from nas.trial import Trial
 
 LEADERBOARD_S = 5.0
-CANCEL_POLL_S = 10.0
+CANCEL_POLL_S = 5.0
 TIMEOUT_S = 10.0
 N_LEADERS = 20
 
@@ -34,6 +36,7 @@ class Showcase:
         api_url: Prefect's API.
         flow_run: The flow run's id.
         metric: Ranks the leaderboard.
+        stages: The plan's, in its order; the scores of a later one go before, as they are of fuller trainings.
         task_run_of: The task run that shows a trial.
         post: Where a cancel asked for in Prefect is posted.
     """
@@ -43,6 +46,7 @@ class Showcase:
         api_url: str,
         flow_run: str,
         metric: Metric,
+        stages: Sequence[str],
         *,
         task_run_of: Callable[[int], str | None],
         post: Callable[[Event], None],
@@ -51,10 +55,11 @@ class Showcase:
         self._api_url = api_url
         self._flow_run = flow_run
         self._metric = metric
+        self._stages = {name: place for place, name in enumerate(stages)}
         self._task_run_of = task_run_of
         self._post = post
         self._client = httpx.Client(base_url=api_url, timeout=TIMEOUT_S, headers=_authorization())
-        self._queue: queue.SimpleQueue[Trial | str | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._leaders: list[Trial] = []
         self._leaderboard: str | None = None
         self._is_stale = False
@@ -62,46 +67,57 @@ class Showcase:
         self._thread = threading.Thread(target=self._work, name="heirloom-showcase", daemon=True)
         self._thread.start()
 
+    def introduce(self, lineage: str, tags: Sequence[str], earlier: Sequence[str], finished: Iterable[Trial]) -> None:
+        """Tags the flow run, says how the lineage is drawn, and takes over from earlier sessions.
+
+        Args:
+            lineage: The text of an artifact ``lineage``.
+            tags: The flow run's; those of a search's flow runs have one in common.
+            earlier: The flow runs of earlier sessions, which stay Running for ever after a ``kill -9``.
+            finished: The trials that they finished, for the leaderboard.
+        """
+        links = "".join(f"\n* [flow run {flow_run}](/runs/flow-run/{flow_run})" for flow_run in earlier)
+        text = lineage + (f"\n\nEarlier sessions of this search, the newest first:\n{links}" if earlier else "")
+        self._queue.put(lambda: self._send("PATCH", f"/flow_runs/{self._flow_run}", {"tags": list(tags)}))
+        self._queue.put(lambda: self._create("lineage", text))
+        for flow_run in earlier:
+            self._queue.put(partial(self._mark_crashed, flow_run))
+        self._queue.put(partial(self._rank, list(finished)))
+
     def observe(self, event: Event) -> None:
         """Takes a finished trial; returns at once."""
         if isinstance(event, Finished):
-            self._queue.put(event.trial)
+            self._queue.put(lambda: self._take(event.trial))
 
-    def close(self, report: str, timeout_s: float) -> None:
-        """Writes what is left, and an artifact ``lineage`` with the command that draws it; within ``timeout_s``."""
-        self._queue.put(report)
+    def close(self, timeout_s: float) -> None:
+        """Writes what is left, within ``timeout_s``."""
         self._queue.put(None)
         self._is_closing.set()
         self._thread.join(timeout_s)
 
-    def mark_crashed(self, flow_run: str) -> None:
-        """Marks the flow run of an earlier session, which stays Running for ever after a ``kill -9``."""
+    def _mark_crashed(self, flow_run: str) -> None:
+        """Marks the flow run of an earlier session, unless it has ended, or is another server's."""
         try:
             answer = self._client.get(f"/flow_runs/{flow_run}")
             if answer.status_code == httpx.codes.NOT_FOUND:
-                return  # another server's
+                return
             if answer.raise_for_status().json()["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
                 return
-            message = f"its driver is gone; continued by flow run {self._flow_run}"
-            state = {"type": "CRASHED", "name": "Crashed", "message": message}
-            self._client.post(f"/flow_runs/{flow_run}/set_state", json={"state": state, "force": True}).raise_for_status()
         except httpx.HTTPError as error:
             self._lose(f"flow run {flow_run} could not be marked Crashed", error)
+            return
+        message = f"its driver is gone; continued by flow run {self._flow_run}"
+        state = {"type": "CRASHED", "name": "Crashed", "message": message}
+        self._send("POST", f"/flow_runs/{flow_run}/set_state", {"state": state, "force": True})
 
     def _work(self) -> None:
         next_board = next_poll = time.monotonic()
         while True:
-            try:
-                item = self._queue.get(timeout=1.0)
-            except queue.Empty:
-                item = ""
-            if item is None:
-                self._write_leaderboard()
-                return
-            if isinstance(item, Trial):
-                self._take(item)
-            elif item:
-                self._create("lineage", item)
+            with contextlib.suppress(queue.Empty):
+                if (write := self._queue.get(timeout=1.0)) is None:
+                    self._write_leaderboard()
+                    return
+                write()
             if time.monotonic() >= next_board:
                 self._write_leaderboard()
                 next_board = time.monotonic() + LEADERBOARD_S
@@ -110,13 +126,17 @@ class Showcase:
                 next_poll = time.monotonic() + CANCEL_POLL_S
 
     def _take(self, trial: Trial) -> None:
-        if trial.value(self._metric.name) is not None:
-            self._leaders.append(trial)
-            self._leaders.sort(key=lambda t: -self._metric.rank(t.metrics[self._metric.name]))
-            del self._leaders[N_LEADERS:]
-            self._is_stale = True
+        self._rank([trial])
         if trial.checkpoint is not None:
             self._create(f"checkpoint-{trial.number:04d}", checkpoint_text(trial), self._task_run_of(trial.number))
+
+    def _rank(self, trials: Iterable[Trial]) -> None:
+        name = self._metric.name
+        scored = [trial for trial in trials if trial.value(name) is not None]
+        self._leaders += scored
+        self._leaders.sort(key=lambda t: (-self._stages.get(t.stage, 0), -self._metric.rank(t.metrics[name])))
+        del self._leaders[N_LEADERS:]
+        self._is_stale |= bool(scored)
 
     def _write_leaderboard(self) -> None:
         if not self._is_stale:
@@ -177,12 +197,18 @@ def checkpoint_text(trial: Trial) -> str:
         ("donor", "-" if trial.donor is None else f"trial {trial.donor}"),
         ("inherited", inherited),
     ]
-    return f"# Checkpoint of trial {trial.number}\n\n| | |\n| --- | --- |\n" + "\n".join(f"| {k} | {v} |" for k, v in rows)
+    return f"# Checkpoint of trial {trial.number}\n\n| | |\n| --- | --- |\n" + "\n".join(
+        f"| {k} | {v} |" for k, v in rows
+    )
 
 
 def leaderboard_text(leaders: list[Trial], metric: Metric) -> str:
     """The markdown of the best trials so far."""
-    head = f"# Leaderboard\n\n| | trial | {metric.name} | stage | generation | donor | inherited |\n" + "| --- " * 7 + "|\n"
+    head = (
+        f"# Leaderboard\n\n| | trial | {metric.name} | stage | generation | donor | inherited |\n"
+        + "| --- " * 7
+        + "|\n"
+    )
     rows = [
         f"| {place} | {t.number} | {t.metrics[metric.name]:.4f} | {t.stage} | {t.generation} | "
         f"{'-' if t.donor is None else t.donor} | {'-' if t.inherited is None else f'{t.inherited:.0%}'} |"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nas.errors import ConfigurationError, CorruptError, SearchNotFoundError
+from nas.errors import ConfigurationError, CorruptError, HeirloomError, SearchNotFoundError
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.store.records import Records, Starts
@@ -73,6 +73,11 @@ class Snapshot:
             return "running"
         return "not finished" if self.best is None or self.lineage.pending else "finished"
 
+    @property
+    def last_activity(self) -> float | None:
+        """When it last said that it lives, or None where no session has begun."""
+        return None if self.session is None else self.session.beat
+
 
 def read_snapshot(files: Files, now: float) -> Snapshot:
     """The search whose folder is the root of ``files``.
@@ -82,16 +87,24 @@ def read_snapshot(files: Files, now: float) -> Snapshot:
         ConfigurationError: another version of Heirloom wrote it.
         CorruptError: a record can't be read.
     """
+    try:
+        return _read(Records(files), now)
+    except HeirloomError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # foreign names, records of another shape
+        raise CorruptError(f"{files.url} can't be read: {error!r}") from error
+
+
+def _read(records: Records, now: float) -> Snapshot:
     from nas.program import newest_best
 
-    records = Records(files)
-    name = files.url.rstrip("/").rpartition("/")[2]
+    name = records.files.url.rstrip("/").rpartition("/")[2]
     identity, metrics, stages = _header(records, name)
     session = last_session(records, now)
     trials = _with_running(records, session)
     return Snapshot(
         name=name,
-        url=files.url,
+        url=records.files.url,
         identity=identity,
         metrics=metrics,
         stages=stages,

@@ -55,7 +55,7 @@ def lineage_columns(
     columns = {name: [value(trial) for trial in trials] for name, (_, value) in _FIRST.items()}
     columns |= _spread("metric.", [trial.metrics for trial in trials], metrics)
     columns |= _spread("test.", [tests.get(trial.number, {}).get("metrics") or {} for trial in trials])
-    columns |= _spread("point.", [_flat(trial.point) for trial in trials])
+    columns |= _spread("point.", [flat_point(trial.point) for trial in trials])
     columns |= {name: [value(trial) for trial in trials] for name, (_, value) in _LAST.items()}
     for row, trial in enumerate(trials):
         failure = tests.get(trial.number, {}).get("error")
@@ -72,12 +72,22 @@ def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequ
     nested dicts), ``checkpoint_bytes`` and ``error`` (its last line). ``parent`` is the first one. ``donor`` is whose
     weights went in: a number, or ``"name:42"`` for another search's. The arguments are those of ``lineage_columns``.
     """
+    columns = lineage_columns(lineage, tests, metrics=metrics)
+    return to_table(columns, {name: kind for name, (kind, _) in {**_FIRST, **_LAST}.items()})
+
+
+def to_table(columns: Mapping[str, Sequence[Any]], types: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """Plain values by column as a table with nullable types, so that whole numbers stay whole.
+
+    Args:
+        columns: The values; None is unknown.
+        types: The type of a column, where its values allow it; by default the one that they suggest.
+    """
     import pandas as pd
 
-    columns = lineage_columns(lineage, tests, metrics=metrics)
-    types = {name: kind for name, (kind, _) in {**_FIRST, **_LAST}.items()}
+    wanted = types or {}
     return pd.DataFrame(
-        {name: pd.Series(values, dtype=_dtype(values, types.get(name))) for name, values in columns.items()}
+        {name: pd.Series(values, dtype=_dtype(values, wanted.get(name))) for name, values in columns.items()}
     )
 
 
@@ -100,17 +110,18 @@ def to_json(table: pd.DataFrame) -> str:
     return "[" + ",".join(f"\n{json.dumps(row, ensure_ascii=False, allow_nan=False)}" for row in rows) + "\n]\n"
 
 
+def flat_point(point: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A point without nested dicts: dots lead into them."""
+    flat: dict[str, Any] = {}
+    for name, value in point.items():
+        flat |= flat_point(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
 def _spread(prefix: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> dict[str, list[Any]]:
     """A column for each name that a row has."""
     found = dict.fromkeys([*names, *(name for row in rows for name in row)])
     return {f"{prefix}{name}": [row.get(name) for row in rows] for name in found}
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, inner in value.items():
-        flat |= _flat(inner, f"{prefix}{name}.") if isinstance(inner, Mapping) else {f"{prefix}{name}": inner}
-    return flat
 
 
 def _known(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The Prefect task of one trial, its edges, and the executor that submits it.
 
-Prefect runs and shows; nothing is ever read back from it. An edge is ``wait_for`` with plain data as arguments: a future
-passed as an argument while its parent runs is recorded as nesting, and the edge vanishes.
+Prefect runs and shows; nothing is ever read back from it. An edge is ``wait_for`` with plain data as arguments: a
+future passed as an argument while its parent runs is recorded as nesting, and the edge vanishes.
 """
 
 from __future__ import annotations
@@ -95,9 +95,20 @@ class PrefectExecutor(EventQueue):
         assignment = Assignment(trial, tuple(donors))
         call = Call(lambda: execute(self._place, assignment, self.post))
         names = [f"{d.donor}: {d.checkpoint.manifest.path} {d.checkpoint.manifest.digest}" for d in donors]
-        sources = [*sources_of(trial), *(d.donor for d in donors if isinstance(d.donor, int))]
-        future = self._submit(f"trial-{trial.number:04d}", trial, names, call, self._edges(sources))
-        future.add_done_callback(lambda done: self.post(call.event or Broke(_never_ran(done, trial))))
+        future = self._submit(f"trial-{trial.number:04d}", trial, names, call, self._edges(sources_of(trial)))
+
+        def ended(done: TrialFuture) -> None:
+            if not isinstance(call.event, Finished):  # a Failed or Cancelled task run lets none that waits for it start
+                del self._futures[trial.number]
+            self.post(call.event or Broke(_never_ran(done, trial)))
+
+        future.add_done_callback(ended)
+
+    def show(self, trial: Trial) -> None:
+        """Shows a finished trial for which no task run stands: it was given up as lost, or never began."""
+        if trial.number not in self._futures:
+            sources = self._edges(sources_of(trial))
+            self._submit(f"trial-{trial.number:04d}", trial, [], Call(lambda: Finished(trial)), sources)
 
     def stop(self, trial: Trial, why: StopKind) -> None:
         """Tells the place."""
@@ -118,7 +129,9 @@ class PrefectExecutor(EventQueue):
 
         done = threading.Event()
         call = Call(body)
-        future = self._submit(f"{action}-{trial.number:04d}", trial, [], call, self._edges([trial.number]), register=False)
+        future = self._submit(
+            f"{action}-{trial.number:04d}", trial, [], call, self._edges([trial.number]), register=False
+        )
         future.add_done_callback(lambda _: done.set())
         done.wait()
         if errors:
@@ -161,8 +174,10 @@ class PrefectExecutor(EventQueue):
 
 
 def sources_of(trial: Trial) -> list[int]:
-    """The parents and donors of a trial within its search."""
-    return list(dict.fromkeys([*trial.parents, *(d for d in trial.proposal.weight_donors if isinstance(d, int))]))
+    """The parents and donors of a trial within its search, those that stood in for donors without weights included."""
+    stand_ins = trial.inheritance.get("replaced", {}).values()
+    named = (*trial.parents, *trial.proposal.weight_donors, *stand_ins)
+    return list(dict.fromkeys(source for source in named if isinstance(source, int)))
 
 
 def tags_of(trial: Trial) -> list[str]:

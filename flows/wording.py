@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import html
+import json
 import math
 import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 _UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """What neither XML nor a terminal takes: control characters but tab and newline, and halves of characters."""
@@ -26,10 +29,9 @@ def number(value: float, digits: int = 4) -> str:
     return str(value) if isinstance(value, int) else f"{value:.{digits}g}"
 
 
-def count(n: int, noun: str) -> str:
-    """``1 trial``, ``1,200 trials``, ``2 searches``."""
-    plural = noun + ("es" if noun.endswith(("ch", "s")) else "s")
-    return f"{n:,} {noun if n == 1 else plural}"
+def count(n: int, noun: str, plural: str = "") -> str:
+    """``1 trial``, ``1,200 trials``, ``3 children``."""
+    return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
 
 
 def duration(seconds: float) -> str:
@@ -59,3 +61,24 @@ def last_line(text: str | None) -> str | None:
     """The last line that says something: of a traceback, the error."""
     lines = (text or "").strip().splitlines()
     return lines[-1].strip() if lines else None
+
+
+_UNITS: Mapping[str, Callable[[Any], str]] = {
+    "inherited": lambda share: f"{100 * share:.0f}\N{NO-BREAK SPACE}%",
+    "duration_s": duration,
+    "started": clock,
+    "finished": clock,
+    "last_activity": clock,
+    "checkpoint_bytes": size,
+}
+
+
+def cell(column: str, value: Any) -> str:
+    """What a cell of the report's table shows: units where there are some, rounded floats, nothing where unknown."""
+    if value is None:
+        return ""
+    if column in _UNITS:
+        return _UNITS[column](value)
+    if isinstance(value, list | dict | bool):
+        return json.dumps(value, ensure_ascii=False)
+    return number(value, 5) if isinstance(value, float) else clean(value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import logging
 import os
 import re
 import socket

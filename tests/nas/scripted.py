@@ -42,6 +42,8 @@ class End:
     """Its worker dies."""
     commits: bool = False
     """Its worker dies when the result is durable already."""
+    stops: bool = False
+    """The session is asked to stop right after."""
     reports: tuple[float, ...] = ()
     """Accuracies that it reports first, one a step; it ends STOPPED where the loop says so."""
 
@@ -75,6 +77,7 @@ class ScriptedExecutor:
         ends: How the attempts of a trial end, by trial number; COMPLETE where nothing is said.
         pick: The place, among the running attempts by trial number, of the one from which the next event comes.
         stop_after: Asks the session to stop after this many results.
+        interrupted: What an interrupt makes of running trials: they end, they finish just then, or they hang.
         session: Its number, for the start records.
     """
 
@@ -86,6 +89,7 @@ class ScriptedExecutor:
         ends: Mapping[int, Sequence[End]] | None = None,
         pick: Callable[[Sequence[Trial]], int] = lambda running: 0,
         stop_after: int | None = None,
+        interrupted: Literal["end", "finish", "hang"] = "end",
         session: int = 1,
     ) -> None:
         self.slots = slots
@@ -97,6 +101,8 @@ class ScriptedExecutor:
         self._ends = dict(ends or {})
         self._pick = pick
         self._stop_after = stop_after
+        self._interrupted = interrupted
+        self._is_hanging = False
         self._session = session
         self._running: dict[int, Pending] = {}
         self._posted: deque[Event] = deque()
@@ -121,9 +127,11 @@ class ScriptedExecutor:
         self._posted.append(Started(trial.number, trial.attempt, trial.slot or 0))
 
     def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
-        if trial.number in self._running and why == "interrupt":
-            del self._running[trial.number]
-            self._posted.append(Lost(trial.job, "interrupted"))
+        assert why == "interrupt"
+        self._is_hanging = self._interrupted == "hang"
+        if not self._is_hanging and (pending := self._running.pop(trial.number, None)) is not None:
+            finishes = self._interrupted == "finish"
+            self._posted.append(Finished(self._commit(pending)) if finishes else Lost(trial.job, "interrupted"))
 
     def next_event(self, until_s: float | None) -> Event | None:
         self._clock += 1.0
@@ -132,7 +140,8 @@ class ScriptedExecutor:
         if self._stop_after is not None and len(self.order) >= self._stop_after:
             return StopAsked("the test says so")
         assert self._running or until_s is not None, "the loop waits for ever: nothing runs"
-        if not self._running:
+        if until_s is not None and (self._is_hanging or not self._running):
+            self._clock = max(self._clock, until_s)
             return None
         numbers = sorted(self._running)
         number = numbers[self._pick([self._running[n].trial for n in numbers]) % len(numbers)]
@@ -141,6 +150,8 @@ class ScriptedExecutor:
             step, value = pending.left.popleft()
             return Reported(number, step, {"accuracy": value}, pending.answer)
         del self._running[number]
+        if pending.end.stops:
+            self._posted.append(StopAsked("the test says so"))
         if pending.end.is_lost:
             if pending.end.commits:
                 self._commit(pending)

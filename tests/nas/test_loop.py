@@ -129,17 +129,7 @@ class TestAsking:
         assert tuner.n_asks == 0
 
     def test_wait_is_asked_again_after_a_result(self, records: Records) -> None:
-        """After WAIT the tuner is asked again when it can learn of something new, and not before."""
-        tuner = ListTuner((), WAIT, (), WAIT, WAIT, ())
-        executor = ScriptedExecutor(records, 3)
-
-        make_loop(records, executor, tuner, settings=up_to(3)).search(SEARCH)
-
-        assert [lineage.n_finished for lineage in tuner.seen[:3]] == [0, 0, 1]
-        assert len(executor.order) == 2
-
-    def test_wait_while_trials_run_is_asked_once_a_result(self, records: Records) -> None:
-        """Three results lead to three asks of a tuner that waits for all of them."""
+        """After WAIT the tuner is asked again when it can learn of a result more, and not before."""
         tuner = ListTuner((), (), (), WAIT, WAIT, WAIT, (), STOP)
 
         make_loop(records, ScriptedExecutor(records, 4), tuner).search(SEARCH)
@@ -499,14 +489,13 @@ class TestFailures:
 
     def test_broken_job_is_not_waited_for(self, records: Records) -> None:
         """When an executor breaks, the loop does not wait for the end of the job that broke it."""
-        executor = ScriptedExecutor(records, 1)
+        executor = ScriptedExecutor(records, interrupted="hang")
         executor.post(Broke(StoreError("the disk is full"), 0))
-        executor.stop = lambda trial, why: pytest.fail("nothing runs any more")  # type: ignore[method-assign]
-        began = executor.now_s()
+        began_s = executor.now_s()
 
         with pytest.raises(StoreError):
             make_loop(records, executor, ListTuner(())).search(SEARCH)
-        assert executor.now_s() - began < 3
+        assert executor.now_s() - began_s < 3
 
 
 class TestInterrupts:
@@ -546,14 +535,8 @@ class TestInterrupts:
 
     def test_result_during_the_interrupt_is_kept(self, records: Records) -> None:
         """A trial that finishes while the session ends has its result, and does not run again."""
-        executor = ScriptedExecutor(records, 1)
+        executor = ScriptedExecutor(records, interrupted="finish")
         heard: list[Event] = []
-
-        def finish(trial: Trial, why: str) -> None:
-            if executor._running.pop(trial.number, None) is not None:
-                executor.post(Finished(records.commit(replace(trial, state=State.COMPLETE, metrics={"accuracy": 1}))))
-
-        executor.stop = finish  # type: ignore[method-assign, assignment]
         executor.post(StopAsked("SIGINT", 2))
 
         with pytest.raises(SearchInterruptedError):
@@ -563,14 +546,13 @@ class TestInterrupts:
 
     def test_hanging_trials_are_waited_for_within_a_bound(self, records: Records) -> None:
         """A trial that does not end when told does not hold the session for ever."""
-        executor = ScriptedExecutor(records, 1)
-        executor.stop = lambda trial, why: None  # type: ignore[method-assign]
-        executor.next_event = lambda until_s: _tick(executor, until_s)  # type: ignore[method-assign]
+        executor = ScriptedExecutor(records, interrupted="hang")
         executor.post(StopAsked("SIGINT", 2))
+        began_s = executor.now_s()
 
         with pytest.raises(SearchInterruptedError):
             make_loop(records, executor, ListTuner(())).search(SEARCH)
-        assert 15 < executor.now_s() - 1000 < 30
+        assert 15 < executor.now_s() - began_s < 30
 
     def test_attempts_lost_with_the_session_do_not_count(self, records: Records) -> None:
         """However often the session dies, a trial still has max_attempts losses of its own."""
@@ -587,14 +569,448 @@ class TestInterrupts:
 
     def test_losses_of_earlier_sessions_count(self, records: Records) -> None:
         """A worker that died in one session and again in the next has died twice."""
-        executor = ScriptedExecutor(records, 2, ends={0: [LOST]}, stop_after=1, pick=lambda running: 0)
+        executor = ScriptedExecutor(records, ends={0: [End(is_lost=True, stops=True)]})
         with pytest.raises(SearchInterruptedError):
-            make_loop(
-                records, _LosesThenStops(executor), ListTuner(()), settings=up_to(1)
-            ).search(SEARCH)
+            make_loop(records, executor, ListTuner(()), settings=up_to(1)).search(SEARCH)
         executor = ScriptedExecutor(records, session=2, ends={0: [LOST] * 9})
 
         make_loop(records, executor, ListTuner(()), settings=up_to(1, max_attempts=2)).search(SEARCH)
 
         assert [trial.attempt for trial in executor.submitted] == [3]
         assert by_number(records)[0].reason == Reason.LOST
+
+
+class TestResume:
+    @pytest.mark.parametrize("slots", [1, 2, 3])
+    def test_proposals_record_what_was_learned(self, records: Records, slots: int) -> None:
+        """The learned lists, one after the other, are the results in the order in which they came."""
+        executor = ScriptedExecutor(records, slots, pick=shuffled)
+
+        make_loop(records, executor, EchoTuner(), settings=up_to(12)).search(SEARCH)
+
+        learned = [number for trial in records.load()[0] for number in trial.learned]
+        assert learned == executor.order[: len(learned)]
+        assert len(learned) >= 12 - 2 * slots
+
+    @pytest.mark.parametrize("slots", [1, 2, 3])
+    def test_killed_anywhere_proposes_the_same(self, records: Records, slots: int) -> None:
+        """Cut after any file and resumed, a search proposes what the undisturbed one did, from the same lineage."""
+        ends = {number: [FAILED] for number in (2, 3, 7)}
+        loop = make_loop(
+            records, ScriptedExecutor(records, slots, pick=shuffled, ends=ends), EchoTuner(), settings=up_to(10)
+        )
+        loop.search(SEARCH)
+        undisturbed = asked(loop.trials)
+
+        n_cuts = 0
+        for cut in prefixes(records):
+            executor = ScriptedExecutor(cut, slots, pick=shuffled, ends=ends, session=2)
+            make_loop(cut, executor, EchoTuner(), settings=up_to(10)).search(SEARCH)
+            assert asked(cut.load()[0]) == undisturbed
+            n_cuts += 1
+        assert n_cuts > 30
+
+    def test_finished_trials_are_never_repeated(self, records: Records) -> None:
+        """Resumed from any cut, each trial whose result is durable keeps it, and no other gets two."""
+        make_loop(records, ScriptedExecutor(records, 2), EchoTuner(), settings=up_to(5)).search(SEARCH)
+
+        for cut in prefixes(records):
+            done = {number for number, trial in by_number(cut).items() if trial.is_finished}
+            executor = ScriptedExecutor(cut, 2, session=2)
+            make_loop(cut, executor, EchoTuner(), settings=up_to(5)).search(SEARCH)
+            assert sorted([*done, *executor.order]) == list(range(5))
+
+    def test_results_beyond_the_record_are_learned_by_time(self, records: Records) -> None:
+        """Results that no proposal has listed are learned in the order of their times, of equals the lower number."""
+        for number, finished in enumerate([30.0, 10.0, 20.0, 20.0]):
+            trial = Trial(number=number, index=number, proposal=Proposal(point={"x": number}))
+            records.propose(trial)
+            records.commit(replace(trial, state=State.COMPLETE, metrics={"accuracy": 1}, finished=finished))
+        tuner = ListTuner(())
+
+        make_loop(records, ScriptedExecutor(records), tuner, settings=up_to(5)).search(SEARCH)
+
+        assert [trial.number for trial in tuner.seen[0].finished] == [1, 2, 3, 0]
+        assert by_number(records)[4].learned == (1, 2, 3, 0)
+
+    @pytest.mark.parametrize("deterministic", [False, True])
+    @pytest.mark.parametrize("slots", [1, 2])
+    def test_extended_search_proposes_the_same(self, slots: int, deterministic: bool) -> None:
+        """A search of 6, its finals, and then 6 more proposes what one of 12 would have."""
+        whole, parts = fresh_records(), fresh_records()
+        chosen = {"deterministic": deterministic}
+        make_loop(
+            whole, ScriptedExecutor(whole, slots), EchoTuner(), settings=up_to(12, **chosen)
+        ).search(SEARCH)
+
+        loop = make_loop(parts, ScriptedExecutor(parts, slots), EchoTuner(), settings=up_to(6, **chosen))
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials[:2])
+        make_loop(
+            parts, ScriptedExecutor(parts, slots, session=2), EchoTuner(), settings=up_to(12, **chosen)
+        ).search(SEARCH)
+
+        n_known = 6 if slots == 1 or deterministic else 5  # the last ask of 6 trials saw one slot less than free
+        assert asked(parts.load()[0])[:n_known] == asked(whole.load()[0])[:n_known]
+        if slots == 1 or deterministic:
+            assert asked(parts.load()[0]) == asked(whole.load()[0])
+
+    def test_unfinished_finals_do_not_block_a_larger_search(self, records: Records) -> None:
+        """Finals that an earlier session left unfinished take no slot from the search stage when it is extended."""
+        executor = ScriptedExecutor(records, stop_after=2)
+        loop = make_loop(records, executor, ListTuner((), ()), settings=up_to(2))
+        loop.search(SEARCH)
+        with pytest.raises(SearchInterruptedError):
+            loop.final(FINAL, loop.trials)
+
+        loop = make_loop(records, ScriptedExecutor(records, session=2), ListTuner(()), settings=up_to(3))
+        loop.search(SEARCH)
+        loop.final(FINAL, [])
+
+        assert all(trial.state == State.COMPLETE for trial in loop.trials)
+        assert [trial.stage for trial in loop.trials] == ["search", "search", "final", "final", "search"]
+
+
+picks = st.lists(st.integers(0, 7), min_size=1, max_size=12)
+
+
+def in_order_of(choices: Sequence[int]) -> Callable[[Sequence[Trial]], int]:
+    """Picks as drawn, again and again."""
+    left: list[int] = []
+
+    def pick(running: Sequence[Trial]) -> int:
+        if not left:
+            left.extend(choices)
+        return left.pop(0)
+
+    return pick
+
+
+class PatientTuner(EchoTuner):
+    """Proposes from all that came before, but waits before each fifth proposal until it knows every result."""
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        return WAIT if number % 5 == 4 and lineage.pending else super().ask(lineage, number, job)
+
+
+class OddStopper(Stopper):
+    """Stops by what it sees of the lineage alone: any difference shows."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        seen = [(t.index, t.state, len(t.curve)) for t in lineage]
+        return len(trial.curve) > 1 and (sum(index + n for index, _, n in seen) + trial.index) % 3 == 0
+
+
+class TestDeterministic:
+    @settings(max_examples=40, deadline=None)
+    @given(picks=picks, slots=st.integers(1, 4), failing=st.sets(st.integers(0, 11), max_size=4))
+    def test_order_of_finishing_does_not_matter(self, picks: list[int], slots: int, failing: set[int]) -> None:
+        """With deterministic=true the proposals are the same in whatever order trials finish, losses included."""
+        ends = {number: [FAILED] for number in failing} | {5: [LOST]}
+        chosen = up_to(12, deterministic=True, max_failures=99)
+        tables = []
+        for pick in (in_order_of([0]), in_order_of(picks)):
+            records = fresh_records()
+            executor = ScriptedExecutor(records, slots, pick=pick, ends=ends)
+            make_loop(records, executor, PatientTuner(), settings=chosen).search(SEARCH)
+            tables.append(asked(records.load()[0]))
+
+        assert tables[0] == tables[1]
+
+    @settings(max_examples=40, deadline=None)
+    @given(picks=picks, again=picks, slots=st.integers(1, 4), data=st.data())
+    def test_kills_do_not_matter(self, picks: list[int], again: list[int], slots: int, data: st.DataObject) -> None:
+        """Killed after any file, and going on in another order of finishing, a deterministic search stays the same."""
+        chosen = up_to(10, deterministic=True)
+        records = fresh_records()
+        executor = ScriptedExecutor(records, slots, pick=in_order_of(picks))
+        make_loop(records, executor, PatientTuner(), settings=chosen).search(SEARCH)
+        cut = data.draw(st.sampled_from(list(prefixes(records))))
+
+        executor = ScriptedExecutor(cut, slots, pick=in_order_of(again), session=2)
+        make_loop(cut, executor, PatientTuner(), settings=chosen).search(SEARCH)
+
+        assert asked(cut.load()[0]) == asked(records.load()[0])
+
+    @settings(max_examples=40, deadline=None)
+    @given(picks=picks, slots=st.integers(1, 4))
+    def test_stoppers_verdict_does_not_depend_on_the_order(self, picks: list[int], slots: int) -> None:
+        """A stopper sees what the trial's proposal saw, so that the same trials stop at the same reports."""
+        chosen = up_to(10, deterministic=True)
+        tables = []
+        for pick in (in_order_of([0]), in_order_of(picks)):
+            records = fresh_records()
+            ends = {number: [End(reports=(0.1, 0.2, 0.3, 0.4))] for number in range(10)}
+            executor = ScriptedExecutor(records, slots, pick=pick, ends=ends)
+            make_loop(
+                records, executor, EchoTuner(), settings=chosen, stopper=OddStopper((METRIC,))
+            ).search(SEARCH)
+            tables.append([(trial.state, trial.curve) for trial in records.load()[0]])
+
+        assert tables[0] == tables[1]
+
+    @pytest.mark.parametrize("slots", [1, 2, 4])
+    def test_each_ask_sees_the_trials_of_slots_before(self, records: Records, slots: int) -> None:
+        """Ask n sees the results of trials 0 to n - slots, and all later ones as RUNNING."""
+        tuner = ListTuner(*[()] * 8)
+        executor = ScriptedExecutor(records, slots, pick=lambda running: -1)
+
+        make_loop(records, executor, tuner, settings=up_to(8, deterministic=True)).search(SEARCH)
+
+        for n, lineage in enumerate(tuner.seen):
+            assert [trial.number for trial in lineage.finished] == list(range(max(0, n - slots + 1)))
+            assert [trial.state for trial in lineage.pending] == ["RUNNING"] * (n - lineage.n_finished)
+            assert all(trial.slot is None and not trial.curve for trial in lineage.pending)
+
+    @pytest.mark.parametrize("slots", [1, 2, 3])
+    def test_trial_has_the_slot_of_its_index(self, records: Records, slots: int) -> None:
+        """Trial n runs in slot n mod slots, in the final stage as well."""
+        executor = ScriptedExecutor(records, slots, pick=shuffled, ends={1: [LOST]})
+        loop = make_loop(records, executor, ListTuner(*[()] * 7), settings=up_to(7, deterministic=True))
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials[:4])
+
+        assert all(trial.slot == trial.index % slots for trial in executor.submitted)
+
+    def test_wait_grows_the_view_by_one(self, records: Records) -> None:
+        """After each WAIT the tuner sees one trial more, in order of number, whatever has finished meanwhile."""
+        tuner = ListTuner((), (), (), WAIT, WAIT, (), STOP)
+        executor = ScriptedExecutor(records, 3, pick=lambda running: -1)
+
+        make_loop(records, executor, tuner, settings=LoopSettings(deterministic=True)).search(SEARCH)
+
+        assert [[t.number for t in lineage.finished] for lineage in tuner.seen[3:6]] == [[0], [0, 1], [0, 1, 2]]
+
+    def test_child_of_a_trial_shown_as_running_waits(self, records: Records) -> None:
+        """A parent that is shown as RUNNING may be named, and the child takes its weights."""
+        executor = ScriptedExecutor(records, 3, pick=lambda running: -1)
+
+        make_loop(
+            records, executor, ListTuner((), (0,), (1,), (2,)), settings=up_to(4, deterministic=True)
+        ).search(SEARCH)
+
+        assert executor.donors == {0: [], 1: [0], 2: [1], 3: [2]}
+
+
+class TestTunersMistakes:
+    @pytest.mark.parametrize("point", [{"x": -1}, {"y": 1}, {"x": "1"}, {}])
+    def test_point_outside_the_space(self, records: Records, point: Point) -> None:
+        """A point that is none of the space's ends the search, naming the proposal, the tuner and the parameter."""
+        tuner = ListTuner((), Proposal(point=point))
+
+        with pytest.raises(SearchFailedError, match=r"proposal 1 of ListTuner is no point of the space: .*[xy]"):
+            make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
+        assert len(by_number(records)) == 1
+
+    @pytest.mark.parametrize("parent", [1, 7, -1])
+    def test_unknown_parent(self, records: Records, parent: int) -> None:
+        """A parent that was never proposed (the trial itself, a later one, -1) ends the search, named."""
+        tuner = ListTuner((), (parent,))
+
+        with pytest.raises(SearchFailedError, match=rf"proposal 1 of ListTuner names parent or donor {parent}, but"):
+            make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
+
+    def test_unknown_donor(self, records: Records) -> None:
+        """A donor is looked at as a parent is."""
+        tuner = ListTuner(Proposal(point={"x": 1}, donors=(3,)))
+
+        with pytest.raises(SearchFailedError, match="names parent or donor 3"):
+            make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
+
+    def test_trial_of_another_stage_is_unknown(self, records: Records) -> None:
+        """A final trial, which no tuner has been shown, can't be a parent."""
+        loop = make_loop(records, ScriptedExecutor(records), ListTuner(()), settings=up_to(1))
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials)
+
+        with pytest.raises(SearchFailedError, match="names parent or donor 1"):
+            make_loop(records, ScriptedExecutor(records), ListTuner((1,))).search(SEARCH)
+
+    def test_malformed_donor_is_never_durable(self, records: Records) -> None:
+        """A donor's name that can't be ends the search before the proposal is kept, else no session could go on."""
+
+        def sibling(donor: str) -> Checkpoint | None:
+            raise ConfigurationError(f"donor {donor!r} must be a trial's number or 'search:number'")
+
+        tuner = ListTuner(Proposal(point={"x": 1}, donors=("nonsense",)))
+
+        with pytest.raises(SearchFailedError, match=r"proposal 0 of ListTuner: donor 'nonsense' must be"):
+            make_loop(records, ScriptedExecutor(records), tuner, sibling=sibling).search(SEARCH)
+        assert by_number(records) == {}
+
+    @pytest.mark.parametrize(
+        "proposal",
+        [Proposal(point={"x": (1, 2)}), Proposal(point={"x": 1}, derivation={1, 2}), Proposal(point={"x": math.nan})],
+        ids=["tuple", "set", "nan"],
+    )
+    def test_what_is_no_json_is_refused(self, records: Records, proposal: Proposal) -> None:
+        """A point or a derivation that a record can't hold as it is ends the search, naming the tuner."""
+        with pytest.raises(SearchFailedError, match=r"proposal 0 of ListTuner is no plain JSON data"):
+            make_loop(records, ScriptedExecutor(records), ListTuner(proposal)).search(SEARCH)
+
+    @pytest.mark.parametrize("answer", [None, {"x": 1}, True])
+    def test_answer_that_is_no_answer(self, records: Records, answer: object) -> None:
+        """Anything but a Proposal, WAIT or STOP ends the search, saying what was answered."""
+        with pytest.raises(SearchFailedError, match=r"ListTuner answered .* at proposal 0; it must answer"):
+            make_loop(records, ScriptedExecutor(records), ListTuner(answer)).search(SEARCH)
+
+    def test_own_error_of_the_tuner_is_raised(self, records: Records) -> None:
+        """An exception in a tuner keeps its type, for its author."""
+
+        class Broken(EchoTuner):
+            def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+                raise ZeroDivisionError("in ask")
+
+        with pytest.raises(ZeroDivisionError, match="in ask"):
+            make_loop(records, ScriptedExecutor(records), Broken()).search(SEARCH)
+
+
+class TestTuners:
+    @pytest.mark.parametrize("deterministic", [False, True])
+    def test_slots_above_the_population(self, records: Records, deterministic: bool) -> None:
+        """Evolution with more slots than population goes on: to founders, then to children of what is there."""
+        tuner = EvolutionTuner(SPACE, (METRIC,), population_size=3, sample_size=2)
+        executor = ScriptedExecutor(records, 8, pick=shuffled)
+
+        make_loop(records, executor, tuner, settings=up_to(24, deterministic=deterministic)).search(SEARCH)
+
+        children = [trial for trial in by_number(records).values() if trial.parents]
+        assert len(executor.order) == 24
+        assert len(children) >= 12
+
+    def test_failures_do_not_shrink_the_population(self, records: Records) -> None:
+        """Failed founders are replaced: there are no children before the population is full of scored trials."""
+        ends = {number: [FAILED] for number in (0, 2, 3)}
+        tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, sample_size=4)
+
+        make_loop(records, ScriptedExecutor(records, ends=ends), tuner, settings=up_to(9)).search(SEARCH)
+
+        assert [bool(trial.parents) for trial in by_number(records).values()] == [False] * 7 + [True] * 2
+
+    def test_best_of_the_sample_is_the_parent(self, records: Records) -> None:
+        """Where the sample is the population, a child's parent is the best of the newest scored trials."""
+        tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, sample_size=4)
+
+        make_loop(records, ScriptedExecutor(records), tuner, settings=up_to(12)).search(SEARCH)
+
+        trials = records.load()[0]
+        for child in trials[4:]:
+            living = trials[child.number - 4 : child.number]
+            assert child.parents == (max(living, key=lambda t: score(t.point)).number,)
+
+    def test_random_search_stops_with_the_space(self, records: Records) -> None:
+        """Random search proposes each point of a small space once, and then STOP."""
+        space = ParameterSpace({"x": Choice(1, 2, 3, 4, 5)})
+
+        Loop(
+            records, ScriptedExecutor(records, 3), up_to(99), tuner=RandomTuner(space, (METRIC,)), space=space
+        ).search(SEARCH)
+
+        assert sorted(trial.point["x"] for trial in records.load()[0]) == [1, 2, 3, 4, 5]
+
+
+class TestStopper:
+    def test_hopeless_trial_is_stopped(self, records: Records) -> None:
+        """A trial worse than the median of the others is told to stop, and is STOPPED with its last report."""
+        ends = {n: [End(reports=(0.5, 0.6, 0.7))] for n in range(5)} | {5: [End(reports=(0.1, 0.2, 0.3))]}
+        executor = ScriptedExecutor(records, ends=ends)
+        stopper = MedianStopper((METRIC,), warmup_steps=1, min_trials=5)
+
+        make_loop(records, executor, ListTuner(*[()] * 6), settings=up_to(6), stopper=stopper).search(SEARCH)
+
+        stopped = by_number(records)[5]
+        assert (stopped.state, stopped.reason) == (State.STOPPED, Reason.STOPPER)
+        assert stopped.metrics == {"accuracy": 0.2}
+        assert [trial.state for trial in records.load()[0][:5]] == [State.COMPLETE] * 5
+
+    def test_final_trials_are_not_stopped(self, records: Records) -> None:
+        """A stopper judges the search stage only: a full training is not compared with cheap ones."""
+
+        class Eager(Stopper):
+            def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+                return True
+
+        ends = {1: [End(reports=(0.1, 0.2))]}
+        loop = make_loop(
+            records,
+            ScriptedExecutor(records, ends=ends),
+            ListTuner(()),
+            settings=up_to(1),
+            stopper=Eager((METRIC,)),
+        )
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials)
+
+        assert loop.trials[1].state == State.COMPLETE
+
+    def test_stopper_sees_the_reports_so_far(self, records: Records) -> None:
+        """At each report the stopper is shown the trial with all of them, and a lineage without it."""
+        seen: list[tuple[list[float], list[int]]] = []
+
+        class Watching(Stopper):
+            def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+                seen.append(([metrics["accuracy"] for _, metrics in trial.curve], [t.number for t in lineage]))
+                return False
+
+        ends = {1: [End(reports=(0.1, 0.0))]}
+
+        make_loop(
+            records, ScriptedExecutor(records, ends=ends), ListTuner((), ()), stopper=Watching((METRIC,))
+        ).search(SEARCH)
+
+        assert seen == [([0.1], [0]), ([0.1, 0.0], [0])]
+
+
+class TestFinal:
+    def test_finalists_are_trained_again(self, records: Records) -> None:
+        """A finalist is a trial of the final stage: the same point, the search's trial as its parent, from scratch."""
+        executor = ScriptedExecutor(records)
+        loop = make_loop(records, executor, ListTuner((), ()), settings=up_to(2))
+        loop.search(SEARCH)
+
+        loop.final(FINAL, [loop.trials[1]])
+
+        final = loop.trials[2]
+        assert (final.stage, final.index, final.parents) == ("final", 0, (1,))
+        assert final.point == loop.trials[1].point
+        assert final.policies == frozenset()
+        assert executor.donors[2] == []
+
+    def test_warm_finalist_starts_from_its_own_weights(self, records: Records) -> None:
+        """In a warm stage with SHARE_PARAMS the finalist inherits from the trial that it trains again."""
+        executor = ScriptedExecutor(records)
+        loop = make_loop(records, executor, ListTuner(()), settings=up_to(1))
+        loop.search(SEARCH)
+
+        loop.final(Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True), loop.trials)
+
+        assert executor.donors[1] == [0]
+
+    def test_finalist_is_not_trained_twice(self, records: Records) -> None:
+        """A finalist that has a trial of the stage already, finished or not, gets no second one."""
+        loop = make_loop(records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2))
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials[:1])
+
+        loop.final(FINAL, loop.trials[:2])
+
+        assert [trial.parents for trial in loop.trials[2:]] == [(0,), (1,)]
+
+    def test_finalist_that_fails_at_once_does_not_hang(self, records: Records) -> None:
+        """A warm finalist whose trial saved no weights is FAILED(parent) with on_parent_failure=fail, and that is all."""
+        executor = ScriptedExecutor(records, ends={0: [End(has_weights=False)]})
+        chosen = up_to(1, on_parent_failure="fail")
+        loop = make_loop(records, executor, ListTuner(()), settings=chosen)
+        loop.search(SEARCH)
+
+        loop.final(Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True), loop.trials)
+
+        assert loop.trials[1].reason == Reason.PARENT
+
+    def test_lost_finalist_runs_again(self, records: Records) -> None:
+        """A worker that dies in the final stage costs an attempt, not the finalist."""
+        loop = make_loop(records, ScriptedExecutor(records, ends={1: [LOST]}), ListTuner(()), settings=up_to(1))
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials)
+
+        assert (loop.trials[1].state, loop.trials[1].attempt) == (State.COMPLETE, 2)

@@ -1,0 +1,83 @@
+"""Ctrl-C and SIGTERM, from a command's first moment to its last."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from flows.command import complain
+from nas.executors.base import Executor, StopAsked
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+SHOW_CURSOR = b"\x1b[?25h"
+ECHO_S = 0.2
+"""A repetition that soon is no second one: ``timeout`` and the like signal the process and then its group."""
+
+
+class Interruption:
+    """Takes in Ctrl-C and SIGTERM while it is entered, on the main thread.
+
+    While a loop runs, the first one is posted to it, so that trials are told and records are kept. Where none runs,
+    nothing is to be put in order: the process ends with one line. A second one ends it at once, whatever runs: the
+    records are whole at any moment, and workers and the temporary server end with their parent.
+
+    Args:
+        command: What goes on with the search, for that line.
+    """
+
+    def __init__(self, command: str) -> None:
+        self.signal: int | None = None
+        """The first signal that a loop was told of."""
+        self._command = command
+        self._executor: Executor | None = None
+        self._told_at = 0.0
+        self._is_leaving = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        for number in NUMBERS:
+            self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def posted_to(self, executor: Executor) -> Iterator[None]:
+        """Meanwhile the loop of this executor is told."""
+        self._executor = executor
+        try:
+            yield
+        finally:
+            self._executor = None
+
+    @contextmanager
+    def cuts_short(self) -> Iterator[None]:
+        """Meanwhile, where nobody was told before, a signal ends what is done here and nothing else: a mere wait."""
+        self._is_leaving = True
+        with suppress(KeyboardInterrupt):
+            try:
+                yield
+            finally:
+                self._is_leaving = False
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is None and self._executor is not None:
+            self.signal, self._told_at = number, time.monotonic()
+            self._executor.post(StopAsked(signal.Signals(number).name, number))
+        elif self.signal is None and self._is_leaving:
+            self._is_leaving = False
+            raise KeyboardInterrupt
+        elif time.monotonic() > self._told_at + ECHO_S:
+            if self.signal is None:
+                complain(f"interrupted ({signal.Signals(number).name}): no trial was running. Go on: {self._command}")
+            if sys.stderr.isatty():  # a live display hides it
+                os.write(2, SHOW_CURSOR)
+            os._exit(128 + number)

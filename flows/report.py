@@ -1,0 +1,196 @@
+"""``python -m flows.report name=last``: the searches under a root, or one as table, csv, json or page, or one trial."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.command import OK, Invocation, complain, run_command
+from nas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from flows.snapshot import Snapshot
+    from nas.store.files import Files
+    from nas.trial import Trial
+
+FORMATS = ("table", "csv", "json", "html")
+
+
+def main() -> int:
+    """Runs the command; gives its exit status."""
+    return run_command("report", report)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked for; only combinations that make sense."""
+
+    name: str | None
+    format: str
+    trial: int | None
+    out: str | None
+    opens: bool
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ConfigurationError(f"format ({self.format}) must be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+        if self.name is None and self.trial is not None:
+            raise ConfigurationError(f"trial={self.trial} of which search? Add name=N, or name=last for the newest")
+        if self.name is None and self.format == "html":
+            raise ConfigurationError("format=html shows one search: add name=N, or name=last for the newest")
+        if self.trial is not None and self.format == "html":
+            raise ConfigurationError("format=html shows the whole search: leave trial out, or choose table or json")
+        if self.opens and self.format != "html":
+            raise ConfigurationError(f"open=true opens a page: add format=html (format is {self.format})")
+        if self.out is not None and self.format == "table":
+            raise ConfigurationError(f"out={self.out} takes csv, json or html: add format=html, or redirect the output")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Request:
+        """The request that a configuration makes.
+
+        Raises:
+            ConfigurationError: a value of the wrong kind, or values that do not go together.
+        """
+        trial, opens = values["trial"], values["open"]
+        if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int) or trial < 0):
+            raise ConfigurationError(f"trial ({trial}) must be the number of a trial, like trial=42")
+        if not isinstance(opens, bool):
+            raise ConfigurationError(f"open ({opens}) must be true or false")
+        texts = {key: None if values[key] is None else str(values[key]) for key in ("name", "out")}
+        return cls(**texts, format=str(values["format"]), trial=trial, opens=opens)
+
+
+def report(invocation: Invocation) -> int:
+    """Prints or writes what is asked for; reads the store and never writes to it."""
+    from flows.searches import find_search
+    from flows.snapshot import read_snapshot
+    from nas.store.files import open_root
+
+    request, storage = Request.of(invocation.values), invocation.values["storage"]
+    root = open_root(str(storage["root"]), storage["options"])
+    if root.in_process:
+        raise ConfigurationError(f"storage.root={root.url} lives in the searching process only; report on a folder")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a log may hold anything, a terminal may show little
+        sys.stdout.reconfigure(errors="backslashreplace")
+    now = time.time()
+    if request.name is None:
+        _list(root, request, now)
+    else:
+        files = find_search(root, request.name, now, complain)
+        _show(root, read_snapshot(files, now), request)
+    sys.stdout.flush()
+    return OK
+
+
+def _list(root: Files, request: Request, now: float) -> None:
+    """The searches under the root."""
+    from flows.searches import read_searches, search_columns
+
+    searches = read_searches(root, now, complain)
+    if request.format != "table":
+        from flows.table import to_csv, to_json, to_table
+
+        table = to_table(search_columns(searches), {"best": "Float64", "last_activity": "Float64"})
+        _deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
+    elif searches:
+        from flows.terminal import open_console, print_searches
+
+        print_searches(open_console(), searches)
+
+
+def _show(root: Files, snapshot: Snapshot, request: Request) -> None:
+    """One search, or one trial of it."""
+    if request.trial is not None:
+        _show_trial(root, snapshot, request)
+    elif request.format == "html":
+        from flows.page import lineage_page
+
+        path = _deliver(lineage_page(snapshot), root, request.out or ".", f"{snapshot.name}.html")
+        if request.opens and path is not None:
+            _open(path)
+    elif request.format == "table":
+        from flows.terminal import open_console, print_search
+
+        if n_left_out := print_search(open_console(), snapshot):
+            complain(f"{n_left_out} columns have no room in this terminal; format=csv and format=html have them all")
+    else:
+        from flows.table import lineage_table, to_csv, to_json
+
+        table = lineage_table(snapshot.lineage, snapshot.tests, metrics=[metric.name for metric in snapshot.metrics])
+        _deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
+
+
+def _show_trial(root: Files, snapshot: Snapshot, request: Request) -> None:
+    from nas.store.records import Records
+
+    trial = _trial(snapshot, request.trial)
+    if request.format == "csv":
+        from flows.table import lineage_table, to_csv
+
+        table = lineage_table(snapshot.lineage, snapshot.tests, metrics=[metric.name for metric in snapshot.metrics])
+        _deliver(to_csv(table[table["trial"] == trial.number]), root, request.out)
+        return
+    from flows.terminal import print_trial, trial_record
+
+    log = Records(root.below(snapshot.name)).log(trial.number)
+    if request.format == "json":
+        import json
+
+        text = json.dumps(trial_record(snapshot, trial, log), ensure_ascii=False, allow_nan=False, indent=1)
+        _deliver(f"{text}\n", root, request.out)
+    else:
+        print_trial(snapshot, trial, log)
+
+
+def _trial(snapshot: Snapshot, number: int | None) -> Trial:
+    if number is None or number not in snapshot.lineage:
+        n = len(snapshot.lineage)
+        there = f"its trials are 0 to {n - 1}" if n > 1 else "it has only trial 0" if n else "it has no trial yet"
+        raise ConfigurationError(f"no trial {number} in {snapshot.name}: {there}")
+    return snapshot.lineage[number]
+
+
+def _deliver(text: str, store: Files, out: str | None, name: str = "") -> Path | None:
+    """Prints a text, or writes it to a file and prints that file's path.
+
+    Args:
+        text: What to deliver.
+        store: The root, into which nothing is written.
+        out: A file, or, with a ``name``, a folder; None: standard output.
+        name: The file's name in a folder.
+
+    Raises:
+        ConfigurationError: the file can't be written, or would lie in the store.
+    """
+    if out is None:
+        sys.stdout.write(text)
+        return None
+    path = Path(out).expanduser().resolve()
+    if name and path.is_dir():
+        path = path / name
+    in_store = store.local_path("search.json")
+    if in_store is not None and path.is_relative_to(Path(in_store).resolve().parent):
+        raise ConfigurationError(f"{path} lies in the store, which a report never writes to: set out=PATH elsewhere")
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise ConfigurationError(f"can't write {path} ({error.strerror}): set out=PATH to another place") from error
+    print(path)
+    return path
+
+
+def _open(path: Path) -> None:
+    import webbrowser
+
+    if not webbrowser.open(path.as_uri()):
+        complain(f"no browser found to open {path}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""Tables and one trial for a terminal, or for whatever standard output is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flows.details import brief
+from flows.searches import search_lines, states_text
+from flows.table import lineage_columns
+from flows.wording import cell, clean, count, number
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flows.snapshot import Snapshot
+    from nas.trial import Trial
+
+_ORDER = (
+    *("trial", "parent", "donor", "inherited", "stage", "state", "metric.", "test.", "duration_s", "generation"),
+    *("reason", "error", "point.", "attempt", "started", "finished", "checkpoint_bytes", "policies", "job"),
+)
+"""The order of the columns; a narrow terminal gets those in front, and the first score always."""
+_MAX_CELL = 60
+_WIDE = 100_000
+"""Columns of what is no terminal."""
+_MANY_ROWS = 2_000
+"""Rows beyond which rich, at a millisecond a row, would be slow."""
+
+
+def open_console() -> Console:
+    """Standard output: as wide as its terminal, or, without one, as wide as what is written."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    return console if console.is_terminal else Console(markup=False, highlight=False, emoji=False, width=_WIDE)
+
+
+def print_table(console: Console, columns: Mapping[str, Sequence[str]], right: frozenset[str] = frozenset()) -> None:
+    """Prints a table, column by column; those in ``right`` are aligned to the right."""
+    n_rows = len(next(iter(columns.values()), ()))
+    if n_rows > _MANY_ROWS:
+        _print_plainly(columns, right)
+        return
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+    for row in range(n_rows):
+        table.add_row(*(values[row] for values in columns.values()))
+    console.print(table)
+
+
+def _print_plainly(columns: Mapping[str, Sequence[str]], right: frozenset[str]) -> None:
+    widths = {name: max(len(name), *map(len, values)) for name, values in columns.items()}
+    for row in zip(*([name, *values] for name, values in columns.items()), strict=True):
+        cells = (
+            text.rjust(width) if name in right else text.ljust(width)
+            for (name, width), text in zip(widths.items(), row, strict=True)
+        )
+        print("  ".join(cells).rstrip())
+
+
+def print_searches(console: Console, searches: Sequence[Snapshot]) -> None:
+    """Prints the list of searches, as much of it as the terminal has room for."""
+    columns = search_lines(searches)
+    fitting = _fitting(columns, console.width, {"name"})
+    print_table(console, {name: columns[name] for name in fitting}, frozenset({"trials"}))
+
+
+def print_search(console: Console, snapshot: Snapshot) -> int:
+    """Prints the lineage and what came of it; gives how many columns the terminal has no room for."""
+    names = [metric.name for metric in snapshot.metrics]
+    columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=names)
+    full = {name: values for name, values in columns.items() if any(value not in (None, "") for value in values)}
+    shown = {name: [_short(cell(name, v)) for v in full[name]] for name in sorted(full, key=_place)}
+    fitting = _fitting(shown, console.width, {"trial", "state", f"metric.{names[0]}"})
+    if fitting:
+        right = frozenset(name for name in fitting if all(isinstance(v, int | float | None) for v in full[name]))
+        print_table(console, {name: shown[name] for name in fitting}, right)
+        console.print()
+    for line in summary_lines(snapshot):
+        console.print(line, soft_wrap=True)
+    return len(shown) - len(fitting)
+
+
+def summary_lines(snapshot: Snapshot) -> list[str]:
+    """Where the search stands, its best trial, and the export."""
+    lines = [f"{snapshot.name}: {snapshot.standing}, {count(len(snapshot.lineage), 'trial')}"]
+    lines[0] += f" ({states_text(snapshot.lineage)})" if len(snapshot.lineage) else ""
+    trial, best = snapshot.winner, snapshot.best or {}
+    if trial is None:
+        return lines
+    tested = snapshot.tests.get(trial.number, {}).get("metrics") or {}
+    line = [*reversed([t.number for t in snapshot.lineage.ancestors(trial.number)]), trial.number]
+    descent = f", descends from {' > '.join(map(str, line[:-1]))}" if 1 < len(line) <= 16 else ""
+    said = "winner" if best.get("trial") == trial.number else "best so far"
+    scores = [f"{name} {number(value)}" for name, value in trial.metrics.items()]
+    scores += [f"test {name} {number(value)}" for name, value in tested.items()]
+    lines.append(f"{said}: trial {trial.number} ({trial.stage}): {', '.join(scores)}{descent}")
+    if best.get("export"):
+        lines.append(f"export of trial {best.get('trial')}: {snapshot.url.rstrip('/')}/{best['export']}")
+    return [clean(line) for line in lines]
+
+
+def _place(name: str) -> int:
+    return _ORDER.index(name.partition(".")[0] + "." if "." in name else name)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_CELL else f"{line[: _MAX_CELL - 1]}…"
+
+
+def _fitting(columns: Mapping[str, Sequence[str]], width: int, needed: set[str]) -> list[str]:
+    """The columns that fit, the needed ones in any case."""
+    if not any(columns.values()):
+        return []
+    widths = {name: max(len(name), *map(len, values)) + 2 for name, values in columns.items()}
+    left = width - sum(widths[name] for name in needed if name in widths)
+    fitting = set(needed)
+    for name in columns:
+        if name not in fitting:
+            left -= widths[name]
+            if left < 0:
+                break
+            fitting.add(name)
+    return [name for name in columns if name in fitting]
+
+
+def trial_record(snapshot: Snapshot, trial: Trial, log: str) -> dict[str, Any]:
+    """All that is known of one trial, as JSON: its row of the table, then what a row has no room for."""
+    names = [metric.name for metric in snapshot.metrics]
+    columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=names)
+    row = columns["trial"].index(trial.number)
+    return {
+        **{name: values[row] for name, values in columns.items()},
+        "error": trial.error,
+        "seed": trial.seed,
+        "proposed": trial.proposal.reason or None,
+        "derivation": trial.proposal.derivation,
+        "inheritance": dict(trial.inheritance),
+        "ancestors": [t.number for t in snapshot.lineage.ancestors(trial.number)],
+        "children": [t.number for t in snapshot.lineage.children(trial.number)],
+        "curve": [{"step": step, **metrics} for step, metrics in trial.curve],
+        "log": log,
+    }
+
+
+def print_trial(snapshot: Snapshot, trial: Trial, log: str) -> None:
+    """Prints one trial: its fields, its inheritance, its ancestors, its reports and its log."""
+    record = trial_record(snapshot, trial, log)
+    apart = ("inheritance", "ancestors", "curve", "log", "error")
+    fields = {name: value for name, value in record.items() if value not in (None, "", []) and name not in apart}
+    width = max(len(name) for name in fields)
+    print(f"trial {trial.number} of {snapshot.name}\n")
+    for name, value in fields.items():
+        text = ", ".join(map(str, value)) if name == "children" else cell(name, value)
+        print(f"  {name:{width}}  {clean(text)}")
+    _print_inheritance(trial)
+    _print_ancestors(snapshot, trial)
+    if trial.curve:
+        print("\nreports\n")
+        for step, metrics in trial.curve:
+            print(f"  step {step:>6}  {', '.join(f'{name} {number(value)}' for name, value in metrics.items())}")
+    if trial.error:
+        print("\nerror\n")
+        print("\n".join(f"  {line}" for line in clean(trial.error).rstrip().splitlines()))
+    print("\nlog\n" if log else "\nno log")
+    if log:
+        sys.stdout.write(log if log.endswith("\n") else f"{log}\n")
+
+
+def _print_inheritance(trial: Trial) -> None:
+    if not trial.inheritance:
+        return
+    print("\ninheritance\n")
+    for name, value in trial.inheritance.items():
+        if isinstance(value, Mapping):
+            print(f"  {clean(name)}{'' if value else ': none'}")
+            for what, why in value.items():
+                print(f"    {clean(what)}: {clean(why if isinstance(why, str) else json.dumps(why))}")
+        else:
+            print(f"  {clean(name)}: {clean(brief(value))}")
+
+
+def _print_ancestors(snapshot: Snapshot, trial: Trial) -> None:
+    ancestors = snapshot.lineage.ancestors(trial.number)
+    if not ancestors:
+        return
+    print("\nancestors\n")
+    for elder in ancestors:
+        score = elder.value(snapshot.metric.name)
+        shown = str(elder.state) if score is None else f"{snapshot.metric.name} {number(score)}"
+        share = "" if elder.inherited is None or elder.donor is None else f", {elder.inherited:.0%} from {elder.donor}"
+        print(f"  {elder.number:>6}  generation {elder.generation}, {shown}{share}")

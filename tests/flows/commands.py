@@ -1,0 +1,178 @@
+"""Commands as a user starts them, in processes of their own, and what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.trial import Trial
+
+ROOT = Path(__file__).parents[2]
+QUICK = ("+tuner=random", "problem._target_=quick.QuickProblem", "device=cpu", "threads=1")
+"""A search of a second a trial at most; the module is found by ``PYTHONPATH``."""
+MARK = "HEIRLOOM_TEST_MARK"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command has left on its streams."""
+
+    status: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def complaint(self) -> str:
+        """The one line on standard error, which must be the only one."""
+        assert self.err.count("\n") == 1, self.err
+        assert self.err.startswith("heirloom: "), self.err
+        assert self.out == ""
+        return self.err.removeprefix("heirloom: ").strip()
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment without settings of Prefect, with the test's modules to import."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "CI"))}
+    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    python = os.pathsep.join([str(Path(sys.executable).parent), ours["PATH"]])
+    return ours | {"PYTHONPATH": path, "PATH": python, "PYTHONWARNINGS": "default"} | changes
+
+
+class Command:
+    """A command that runs in a process group of its own, its streams in files.
+
+    Args:
+        folder: Where it is started.
+        overrides: What follows ``python -m flows.search``.
+        module: Another command.
+        changes: Variables of its environment.
+    """
+
+    def __init__(
+        self, folder: Path, *overrides: str, module: str = "flows.search", line: str | None = None, **changes: str
+    ) -> None:
+        self.mark = uuid.uuid4().hex
+        self._began = time.monotonic()
+        streams = folder.parent / f"{folder.name}-{self.mark[:6]}"
+        self._out, self._err = streams.with_suffix(".out"), streams.with_suffix(".err")
+        arguments = [sys.executable, "-m", module, *overrides] if line is None else ["bash", "-c", f"exec {line}"]
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                arguments,
+                cwd=folder,
+                env=environment(**{MARK: self.mark}, **changes),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+        for pid in self.leftovers():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    @property
+    def err(self) -> str:
+        """Its standard error so far."""
+        return self._err.read_text()
+
+    @property
+    def out(self) -> str:
+        """Its standard output so far."""
+        return self._out.read_text()
+
+    def wait(self, timeout_s: float = 120.0) -> Done:
+        """What it has left, once it has ended."""
+        try:
+            status = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"still runs after {timeout_s} s: {self.out}\n{self.err}") from error
+        return Done(status, self.out, self.err, time.monotonic() - self._began)
+
+    def send(self, number: int, *, to_group: bool = True) -> None:
+        """A signal, as a terminal sends it to the whole group, or to the driver alone."""
+        with suppress(ProcessLookupError):
+            (os.killpg if to_group else os.kill)(self.process.pid, number)
+
+    def kill(self, *, to_group: bool = True) -> None:
+        """``kill -9``."""
+        self.send(signal.SIGKILL, to_group=to_group)
+        self.process.wait()
+
+    def leftovers(self) -> list[int]:
+        """Processes that it started, itself too, and that live."""
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_ours(pid)]
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return False
+            return f"{MARK}={self.mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+
+
+def run(folder: Path, *overrides: str, module: str = "flows.search", line: str | None = None, **changes: str) -> Done:
+    """Runs a command to its end; ``line`` is one for a shell."""
+    with Command(folder, *overrides, module=module, line=line, **changes) as command:
+        return command.wait()
+
+
+def until(holds: Callable[[], object], timeout_s: float = 60.0, *, what: str = "it") -> float:
+    """Waits until something holds; gives the seconds that it took."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() < began + timeout_s, f"{what} did not come about within {timeout_s:g} s"
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def records(folder: Path) -> Records:
+    """The records of the search in this folder."""
+    return Records(open_root(str(folder)))
+
+
+def trials(folder: Path) -> list[Trial]:
+    """The trials of the search in this folder."""
+    return records(folder).load()[0]
+
+
+def everything(folder: Path) -> list[str]:
+    """All files and folders below a folder."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def resume_line(err: str) -> str:
+    """The command that the last line of an interrupted search names."""
+    return err.strip().splitlines()[-1].partition("Resume: ")[2]
+
+
+def only_search(folder: Path, root: str = "heirloom") -> Path:
+    """The folder of the one search under the root."""
+    (found,) = (folder / root).iterdir()
+    return found
+
+
+__all__: Sequence[str] = (
+    "QUICK", "ROOT", "Command", "Done", "environment", "everything", "only_search", "records", "resume_line", "run",
+    "trials", "until",
+)  # fmt: skip

@@ -1,0 +1,122 @@
+"""Lineages that look like searches, and their records, written through the store as a search writes them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nas.policy import Policy
+from nas.search import FORMAT
+from nas.store.checkpoint import Checkpoint
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.store.reference import Reference
+from nas.trial import Proposal, Reason, State, Trial
+
+IDENTITY: dict[str, Any] = {
+    "problem": {"target": "nas.problems.digits.DigitsProblem", "arguments": {}},
+    "space": {"type": "ParameterSpace", "parameters": {}, "order": []},
+    "tuner": {"target": "nas.tuners.evolution.EvolutionTuner", "arguments": {"population_size": 8}},
+    "policy": [
+        {"name": "search", "policies": ["EARLY_STOP", "SHARE_PARAMS"], "warm": False},
+        {"name": "final", "policies": [], "warm": False},
+    ],
+    "stopper": None,
+    "seed": 7,
+    "on_parent_failure": "ancestor",
+    "deterministic": False,
+}
+BEGAN = 1_795_256_700.0
+
+
+def trial(number: int, *, parents: tuple[int, ...] = (), score: float | None = None, **changes: Any) -> Trial:
+    """A complete trial where it has a score, else a waiting one."""
+    point = changes.pop("point", {"width": 16, "rate": 0.1})
+    donors = changes.pop("donors", None)
+    done: dict[str, Any] = {
+        "state": State.COMPLETE,
+        "metrics": {"accuracy": score},
+        "cost": {"seconds": 1.5, "gpu_seconds": 0.0},
+        "attempt": 1,
+        "slot": 0,
+        "started": BEGAN + number,
+        "finished": BEGAN + number + 1.5,
+    }
+    fields: dict[str, Any] = {"index": number, "job": number, "created": BEGAN, **(done if score is not None else {})}
+    return Trial(number=number, proposal=Proposal(point=point, parents=parents, donors=donors), **{**fields, **changes})
+
+
+def evolved(n: int, *, seed: int = 0, population: int = 12) -> list[Trial]:
+    """A search of ``n`` trials by evolution with all that happens: stopped, failed, other donors, two finals."""
+    rng = random.Random(seed)
+    trials: list[Trial] = []
+    for number in range(n - 2):
+        alive = [t for t in trials[-population:] if t.state == State.COMPLETE]
+        parent = max(rng.sample(alive, min(4, len(alive))), key=lambda t: t.metrics["accuracy"], default=None)
+        if number < min(population, n // 4):
+            parent = None
+        score = 0.7 + 0.1 * rng.random() if parent is None else parent.metrics["accuracy"] + rng.gauss(0.003, 0.01)
+        born = trial(
+            number,
+            parents=() if parent is None else (parent.number,),
+            score=min(0.999, score),
+            point={
+                "width": rng.choice([8, 16, 32]),
+                "rate": rng.random(),
+                "cell": {"ops": ["conv", "skip"], "depth": 2},
+            },
+            policies=frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP}),
+            generation=0 if parent is None else parent.generation + 1,
+            checkpoint=_checkpoint(number),
+        )
+        if parent is not None:
+            donor: int | str = parent.number if number % 7 else rng.choice(alive).number
+            born = replace(born, donor=donor, inherited=rng.choice([1.0, rng.random()]))
+        if parent is not None and number % 11 == 0:
+            born = replace(born, donor="other-search:42")
+        if parent is not None and number % 9 == 0:
+            error = "Traceback (most recent call last):\n  File train.py\nValueError: width 8"
+            born = replace(born, state=State.FAILED, reason=Reason.EXCEPTION, metrics={}, error=error, checkpoint=None)
+        elif parent is not None and number % 10 == 0:
+            born = replace(born, state=State.STOPPED, reason=Reason.STOPPER, metrics={"accuracy": score - 0.1})
+        trials.append(born)
+    best = sorted((t for t in trials if t.state == State.COMPLETE), key=lambda t: -t.metrics["accuracy"])[:2]
+    for number, finalist in enumerate(best, start=n - 2):
+        full = trial(number, parents=(finalist.number,), donors=(), score=finalist.metrics["accuracy"] + 0.0005)
+        trials.append(replace(full, stage="final", generation=finalist.generation + 1, checkpoint=_checkpoint(number)))
+    return trials
+
+
+def write_search(
+    root: Path,
+    name: str,
+    trials: Sequence[Trial],
+    *,
+    active: float = BEGAN,
+    tests: dict[int, dict[str, Any]] | None = None,
+    identity: dict[str, Any] | None = None,
+) -> Records:
+    """Writes the records of a search whose only session has ended; ``active`` is its last beat."""
+    records = Records(open_root(f"{root}/{name}"))
+    metrics = [{"name": "accuracy", "direction": "maximize"}]
+    records.publish("search.json", {"format": FORMAT, "identity": {**IDENTITY, **(identity or {})}, "metrics": metrics})
+    session = {"session": 0, "host": "far", "pid": 1, "boot": "b", "born": "1", "started": active, "settings": {}}
+    records.publish("sessions/0000.json", session)
+    beat = {"beat": 1, "time": active, "hours": 0.1, "ended": True}
+    records.publish("sessions/0000.beat", beat)
+    for one in trials:
+        records.propose(one)
+        if one.is_finished:
+            records.commit(one)
+    for number, record in (tests or {}).items():
+        records.publish(f"tests/{number:06d}.json", {"trial": number, **record})
+    return records
+
+
+def _checkpoint(number: int) -> Checkpoint:
+    digest = f"blake3:{number:064x}"
+    pack = Reference(f"packs/{number:06d}-aa.safetensors", 200_000, digest)
+    return Checkpoint(manifest=Reference(f"manifests/{number:06d}-aa.json", 2_000, digest), packs=(pack,), files=())

@@ -1,0 +1,70 @@
+"""A problem that takes as long as it is told and ends as it is told; commands import it by name, without torch."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from nas import Float, Int, Metric, ParameterSpace, Policy, Problem, TrialRun
+from nas.errors import TrialStopped
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class QuickProblem(Problem):
+    """A network of a few weights that takes random steps.
+
+    Args:
+        seconds: How long a trial takes.
+        fail: ``raise``, ``deaf`` (does not report), or nothing.
+        weights: How many weights are saved besides.
+    """
+
+    metrics = (Metric("score"),)
+    policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
+    space = ParameterSpace({"width": Int(1, 8), "step": Float(0.01, 1.0)})
+
+    def __init__(self, *, seconds: float = 0.0, fail: str = "", weights: int = 0) -> None:
+        self.seconds = seconds
+        self.fail = fail
+        self.weights = weights
+
+    def train(self, run: TrialRun) -> dict[str, float]:
+        import torch
+
+        network = self.build(run)
+        run.inherit(network)
+        if self.fail == "raise":
+            raise RuntimeError("as told")
+        n_steps = max(2, round(self.seconds / 0.05))
+        for step in range(n_steps):
+            time.sleep(self.seconds / n_steps)
+            with torch.no_grad():
+                for weights in network.parameters():
+                    weights.add_(torch.randn_like(weights) * run.point["step"])
+            if self.fail != "deaf":
+                try:
+                    run.report(step, score=float(step))
+                except TrialStopped as stop:
+                    print(f"told by {type(stop).__name__} in {os.getpid()}", flush=True)
+                    raise
+        run.save(network)
+        return {"score": float(sum(p.abs().mean() for p in network.parameters()).detach())}
+
+    def test(self, run: TrialRun) -> dict[str, float]:
+        network = run.restore(self.build(run))
+        return {"score": float(sum(p.abs().sum() for p in network.parameters()).detach())}
+
+    def build(self, run: TrialRun) -> nn.Module:
+        from torch import nn
+
+        network = nn.Sequential(nn.Linear(4, run.point["width"]), nn.Linear(run.point["width"], 2))
+        if self.weights:
+            network.append(nn.Linear(1, self.weights // 2))
+        return network
+
+
+class NoProblem:
+    """Not a problem."""

@@ -78,7 +78,8 @@ class _Curve:
         worst, quarter, best = values[0], values[len(values) // 4], values[-1]
         span = abs(best - quarter) or abs(best) or 1.0
         limit = quarter - math.copysign(_REACH * span, best - worst)
-        worst = limit if best != worst and self.metric.is_better(limit, worst) else worst
+        if best != worst:
+            worst = next(value for value in values if not self.metric.is_better(limit, value))
         pad = (abs(best - worst) or span) * 0.05
         return min(best, worst) - pad, max(best, worst) + pad
 

@@ -20,7 +20,7 @@ from flows.interruption import Interruption
 from flows.settings import Machine, read_limits, read_root
 from flows.wording import count
 from nas.attempt import BenchSpec
-from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError
+from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
 from nas.executors.base import Event, Executor, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace, Place
@@ -143,7 +143,7 @@ class Engine:
                 workplace.print_summary(program)
                 return OK
             if not limits.takeover:
-                check_free(records)
+                check_free(records, say=lambda text: print(text, file=sys.stderr))
         records.files.check_writable()
         claim_identity(records, built)
         if built.left_out:
@@ -165,64 +165,67 @@ class Engine:
                 state = f"goes on after {count(len(done), 'finished trial')}" if trials else "begins"
                 progress.say(f"search {workplace.name} {state}, in {records.files.url}")
                 session = max(past_sessions(records), default=0) + 1
-                task = _Task(program, workplace, settings, session, progress.observe, only_finals)
-                self._debug(task, progress.say) if workplace.machine.runner == "debug" else self._prefect(
-                    task, progress.say
-                )
+                task = _Task(program, workplace, settings, session, progress.observe, progress.say, only_finals)
+                self._debug(task) if workplace.machine.runner == "debug" else self._prefect(task)
         except SearchInterruptedError as error:
             n_kept = sum(t.is_finished for t in records.load()[0])
             what = f"interrupted ({error})" if error.signal else f"stopped: {error}"
             raise SearchInterruptedError(
                 f"{what}; {count(n_kept, 'finished trial')} kept. Resume: {self._command}", error.signal
             ) from error
+        except StoreError as error:
+            raise StoreError(f"{error}; what is finished is kept. Once that is mended: {self._command}") from error
         workplace.print_summary(program)
         return OK
 
-    def _debug(self, task: _Task, say: Callable[[str], None]) -> None:
+    def _debug(self, task: _Task) -> None:
         """Runs the task in this process, one trial at a time; leaves in time, whatever a trial does."""
         place = InProcessPlace(task.bench(), task.workplace.records.files, task.program.built.problem)
         executor = LocalExecutor(place)
         outcome = _Outcome(lambda: task.run(executor, flow_run=None, observe=task.observe))
         with self._interruption.posted_to(executor):
             outcome.start()
-            self._wait(outcome, say)
+            self._wait(outcome, task.say)
         closer = threading.Thread(target=executor.close, name="heirloom-close", daemon=True)
         closer.start()
         closer.join(CLOSE_S)
         self._is_stuck = closer.is_alive()
         outcome.raise_error()
 
-    def _prefect(self, task: _Task, say: Callable[[str], None]) -> None:
+    def _prefect(self, task: _Task) -> None:
         """Runs the task within a flow run; leaves in time, whatever Prefect does."""
         from flows.server import quiet_environment, server_home, silence_prefect, wait_for_backlog
 
-        api_url = self._start_server(say)
+        api_url = self._start_server(task.say)
         os.environ.update(quiet_environment() | {"PREFECT_API_URL": api_url})
+        self._has_prefect = True
         silence_prefect(server_home() / "logs" / f"client-{time.time_ns()}-{os.getpid()}.log")
         from flows.flow import FlowRun
 
         if self._server is not None:
             self._server.wait_until_healthy(SERVER_START_S)
-        self._has_prefect = True
         place = task.place()
         flow_run = FlowRun(task, place, api_url)
         outcome = _Outcome(flow_run.body)
         with self._interruption.posted_to(flow_run.executor):
             thread = threading.Thread(target=flow_run.run, args=(outcome,), name="heirloom-flow", daemon=True)
             thread.start()
-            self._wait(outcome, say, lambda: None if thread.is_alive() else flow_run.error or NEVER_BEGAN)
+            self._wait(outcome, task.say, lambda: None if thread.is_alive() else flow_run.error or NEVER_BEGAN)
+        is_gone = self._server is not None and not self._server.is_running
         with self._interruption.cuts_short():
             place.close()
-            flow_run.close_showcase(timeout_s=FLOW_END_S)
-            thread.join(FLOW_END_S)
+            if not is_gone:
+                flow_run.close_showcase(timeout_s=FLOW_END_S)
+                thread.join(FLOW_END_S)
             n_runs = flow_run.executor.n_task_runs
             if not thread.is_alive() and flow_run.id is not None and self._server is not None:
                 wait_for_backlog(api_url, flow_run.id, n_runs, min(BACKLOG_S, EXIT_S + 0.1 * n_runs))
-        if flow_run.n_artifacts_lost or thread.is_alive():
-            print(
+        if is_gone:
+            task.say("Prefect's temporary server died meanwhile; the records are whole, the report shows them")
+        elif flow_run.n_artifacts_lost or thread.is_alive():
+            task.say(
                 f"Prefect's server did not take everything ({flow_run.n_artifacts_lost} artifacts lost); "
-                "the records are whole, the report shows them",
-                file=sys.stderr,
+                "the records are whole, the report shows them"
             )
         outcome.raise_error()
 
@@ -260,6 +263,7 @@ class _Task:
     session: int
     """The number that the session will get."""
     observe: Callable[[Event], None]
+    say: Callable[[str], None]
     only_finals: bool
 
     def bench(self) -> BenchSpec:
@@ -299,12 +303,14 @@ class _Task:
             takeover=bool(self.workplace.invocation.values.get("takeover")),
             on_newer=lambda why: executor.post(StopAsked(why)),
             flow_run=flow_run,
+            say=self.say,
         )
         try:
             begun()
             self.program.run(executor, session, self.settings, only_finals=self.only_finals, observe=observe)
         finally:
-            session.close()
+            with suppress(StoreError):  # it would hide why the program ended; and that this process is gone says enough
+                session.close()
 
 
 class _Outcome:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import TYPE_CHECKING
 
-from flows.command import Invocation, run_command
-
 if TYPE_CHECKING:
+    from flows.command import Invocation
     from flows.engine import Engine
 
 
 def main() -> int:
     """Runs the command; gives its exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports; then the engine takes signals in
+    from flows.command import run_command
     from flows.engine import Engine
 
     with Engine() as engine:

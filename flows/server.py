@@ -128,6 +128,11 @@ class TemporaryServer:
             time.sleep(0.05)
         return self.api_url
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended, by itself or by a kill."""
+        return self._child is not None and self._child.poll() is None
+
     def stop(self) -> None:
         """Ends the server, silently and within 4 s; does nothing where it is ended already."""
         child, self._child = self._child, None

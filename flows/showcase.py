@@ -5,7 +5,6 @@ Never on the search's path: a server that is slow or gone costs artifacts, which
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import queue
@@ -94,17 +93,15 @@ class Showcase:
         self._queue.put(None)
         self._is_closing.set()
         self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self.n_lost += self._queue.qsize()
 
     def _mark_crashed(self, flow_run: str) -> None:
         """Marks the flow run of an earlier session, unless it has ended, or is another server's."""
-        try:
-            answer = self._client.get(f"/flow_runs/{flow_run}")
-            if answer.status_code == httpx.codes.NOT_FOUND:
-                return
-            if answer.raise_for_status().json()["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
-                return
-        except httpx.HTTPError as error:
-            self._lose(f"flow run {flow_run} could not be marked Crashed", error)
+        answer = self._client.get(f"/flow_runs/{flow_run}")
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            return
+        if answer.raise_for_status().json()["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
             return
         message = f"its driver is gone; continued by flow run {self._flow_run}"
         state = {"type": "CRASHED", "name": "Crashed", "message": message}
@@ -113,17 +110,29 @@ class Showcase:
     def _work(self) -> None:
         next_board = next_poll = time.monotonic()
         while True:
-            with contextlib.suppress(queue.Empty):
-                if (write := self._queue.get(timeout=1.0)) is None:
-                    self._write_leaderboard()
-                    return
-                write()
+            try:
+                write = self._queue.get(timeout=1.0)
+            except queue.Empty:
+                write = _nothing
+            if write is None:
+                self.n_lost += not self._try(self._write_leaderboard)
+                return
+            self.n_lost += not self._try(write)
             if time.monotonic() >= next_board:
-                self._write_leaderboard()
+                self._try(self._write_leaderboard)
                 next_board = time.monotonic() + LEADERBOARD_S
             if time.monotonic() >= next_poll and not self._is_closing.is_set():
-                self._honour_cancel()
+                self._try(self._honour_cancel)
                 next_poll = time.monotonic() + CANCEL_POLL_S
+
+    def _try(self, do: Callable[[], object]) -> bool:
+        """Whether it succeeded; a server that is slow, gone, or none of Prefect's raises whatever it likes."""
+        try:
+            do()
+        except Exception as error:
+            logger.warning("not shown in Prefect: %r", error)
+            return False
+        return True
 
     def _take(self, trial: Trial) -> None:
         self._rank([trial])
@@ -141,37 +150,30 @@ class Showcase:
     def _write_leaderboard(self) -> None:
         if not self._is_stale:
             return
-        self._is_stale = False
         text = leaderboard_text(self._leaders, self._metric)
-        if self._leaderboard is None:
+        known, self._leaderboard = self._leaderboard, None  # made anew, should this fail
+        if known is None:
             self._leaderboard = self._create("leaderboard", text)
         else:
-            self._send("PATCH", f"/artifacts/{self._leaderboard}", {"data": text})
+            self._send("PATCH", f"/artifacts/{known}", {"data": text})
+            self._leaderboard = known
+        self._is_stale = False
 
-    def _create(self, key: str, text: str, task_run: str | None = None) -> str | None:
+    def _create(self, key: str, text: str, task_run: str | None = None) -> str:
         body = {"key": key, "type": "markdown", "data": text, "flow_run_id": self._flow_run, "task_run_id": task_run}
-        created = self._send("POST", "/artifacts/", body)
-        return None if created is None else str(created.json()["id"])
+        return str(self._send("POST", "/artifacts/", body).json()["id"])
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any]) -> httpx.Response | None:
-        try:
-            return self._client.request(method, path, json=dict(body)).raise_for_status()
-        except httpx.HTTPError as error:
-            self._lose(f"{method} {path}", error)
-            return None
-
-    def _lose(self, what: str, error: Exception) -> None:
-        self.n_lost += 1
-        logger.warning("%s: %r", what, error)
+    def _send(self, method: str, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        return self._client.request(method, path, json=dict(body)).raise_for_status()
 
     def _honour_cancel(self) -> None:
-        try:
-            state = self._client.get(f"/flow_runs/{self._flow_run}").raise_for_status().json()["state_type"]
-        except httpx.HTTPError as error:
-            logger.warning("the flow run's state could not be read: %r", error)
-            return
+        state = self._client.get(f"/flow_runs/{self._flow_run}").raise_for_status().json()["state_type"]
         if state in ("CANCELLING", "CANCELLED"):
             self._post(StopAsked("cancelled in Prefect"))
+
+
+def _nothing() -> None:
+    pass
 
 
 def _authorization() -> dict[str, str]:

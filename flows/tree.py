@@ -249,8 +249,10 @@ class _Tree:
             worse = " or worse" if self.scale.is_clipped else ""
             low, high = self.scale.text(self.scale.low), self.scale.text(self.scale.high)
             yield ramp_item(f"{self.metric.name} {low}{worse} to {high}")
+        stages = {trial.number: trial.stage for trial in self.trials}
+        best = "best trial" if stages.get(self.winner or 0) == self.first_stage else "winner"
         if len(self.line) > 1:
-            yield edge_item("line", "line of the winner" + (" (★)" if self.is_labelled else ""))
+            yield edge_item("line", f"line of the {best}" + (" (★)" if self.is_labelled else ""))
         if any(trial.parents for trial in self.trials):
             yield edge_item("wedge", "from the parent; width: share of weights inherited")
         if any((donor := donor_of(t)) is not None and donor not in t.parents for t in self.trials):
@@ -261,7 +263,7 @@ class _Tree:
         for stage in dict.fromkeys(t.stage for t in self.trials if t.stage != self.first_stage):
             yield mark_item(self.sample(State.COMPLETE, is_final=True), "final", f"stage {stage}")
         if self.winner is not None and not self.is_labelled:
-            yield mark_item(dot(State.COMPLETE, 4, is_winner=True), "line winner", "winner")
+            yield mark_item(dot(State.COMPLETE, 4, is_winner=True), "line winner", best)
 
     def sample(self, state: State, *, is_final: bool = False) -> str:
         """A mark of the kind that this tree has."""

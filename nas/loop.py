@@ -260,7 +260,7 @@ class Loop:
     def final(self, stage: Stage, finalists: Iterable[Trial]) -> None:
         """Trains each of these trials again as a trial of a later stage; those that have one already are not repeated."""
         present = {t.parents[0] for t in self.trials if t.stage == stage.name and t.parents}
-        for parent in finalists:
+        for parent in tuple(finalists):  # it may be this loop's own list, which grows
             if parent.number in present:
                 continue
             index = sum(t.stage == stage.name for t in self.trials)
@@ -310,9 +310,7 @@ class Loop:
         attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1
         inheritance = {"replaced": replaced} if replaced else {}
         donor = donors[0].donor if donors else None
-        trial = replace(
-            trial, state=State.RUNNING, slot=slot, attempt=attempt, donor=donor, inheritance=inheritance
-        )
+        trial = replace(trial, state=State.RUNNING, slot=slot, attempt=attempt, donor=donor, inheritance=inheritance)
         self.trials[trial.number] = trial
         self._running[slot] = trial.number
         self._executor.submit(trial, donors)

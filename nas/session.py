@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import logging
 import os
 import re
 import socket
@@ -22,6 +21,8 @@ from nas.store.records import Records, from_bytes, to_bytes
 
 BEAT_S = 10.0
 DEAD_AFTER_S = 60.0
+HANDOVER_S = 15.0
+"""How long a command that takes over waits for a new beat of the one before: it beats, and looks around, every 10 s."""
 logger = logging.getLogger(__name__)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}")
 
@@ -117,6 +118,7 @@ class Session:
         takeover: Take the search over, whatever its last session says.
         on_newer: Called, by the heartbeat's thread, with a line that names a newer session: this one must stop.
         flow_run: The Prefect flow run that shows it, or None.
+        say: Told, in a line, what is waited for.
 
     Raises:
         SearchBusyError: another command drives the search.
@@ -130,12 +132,13 @@ class Session:
         takeover: bool = False,
         on_newer: Callable[[str], None] = lambda why: None,
         flow_run: str | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._records = records
         self._on_newer = on_newer
         earlier = past_sessions(records)
         if not takeover:
-            check_free(records)
+            check_free(records, say=say)
         self.number = max(earlier, default=0) + 1
         self.previous: dict[str, Any] | None = earlier.get(self.number - 1) if earlier else None
         self.hours_before = sum(float((_beat(records, n) or {}).get("hours", 0.0)) for n in earlier)
@@ -155,11 +158,12 @@ class Session:
         }
         try:
             records.publish(f"sessions/{self.number:04d}.json", record)
-        except AlreadyPublishedError as error:
-            raise SearchBusyError(
-                f"another command started on {records.files.url} at the same moment; wait for it, or choose another name"
-            ) from error
+        except AlreadyPublishedError as error:  # by another command, which started at the same moment
+            other = past_sessions(records)[self.number]
+            raise _busy(records, other, time.time() - other["started"]) from error
         self._beat(ended=False)
+        if takeover and earlier:
+            _wait_for_end(records, max(earlier), earlier[max(earlier)], say)
         self._thread = threading.Thread(target=self._keep_beating, name="heirloom-heartbeat", daemon=True)
         self._thread.start()
 
@@ -175,17 +179,16 @@ class Session:
             self._beat(ended=True)
 
     def _keep_beating(self) -> None:
+        """Beats until the end, also after a newer session was found: that one waits for the end."""
+        is_told = False
         while not self._ended.wait(BEAT_S):
             try:
-                newer = [n for n in past_sessions(self._records) if n > self.number]
-                if newer:
-                    record = self._records.read(f"sessions/{newer[-1]:04d}.json") or {}
-                    self._on_newer(
-                        f"session {newer[-1]} on {record.get('host')} (pid {record.get('pid')}) took the search over"
-                    )
-                    self._ended.set()
-                    return
                 self._beat(ended=False)
+                newer = {n: record for n, record in past_sessions(self._records).items() if n > self.number}
+                if newer and not is_told:
+                    number, record = max(newer.items())
+                    self._on_newer(f"session {number} on {record['host']} (pid {record['pid']}) took the search over")
+                    is_told = True
             except StoreError as error:
                 logger.warning("a heartbeat could not be written: %s", error)  # the loop meets the same store
 
@@ -203,7 +206,9 @@ def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
     return {number: from_bytes(found[name], f"sessions/{name}") for number, name in sorted(numbers.items())}
 
 
-def check_free(records: Records, *, watch_s: float = DEAD_AFTER_S) -> None:
+def check_free(
+    records: Records, *, watch_s: float = DEAD_AFTER_S, say: Callable[[str], None] = lambda text: None
+) -> None:
     """Returns where no other command drives the search.
 
     At once where the last session has ended, or its process was on this host and is gone; else after ``watch_s``
@@ -217,26 +222,47 @@ def check_free(records: Records, *, watch_s: float = DEAD_AFTER_S) -> None:
         return
     number = max(earlier)
     last, seen = earlier[number], _beat(records, number)
-    if seen is not None and seen.get("ended"):
-        return
-    driver = Driver(last["host"], last["pid"], last["boot"], last["born"])
-    if driver.is_gone():
+    if _has_ended(last, seen):
         return
     here = Driver.this()
-    on_this_host = driver.host == here.host and driver.born != ""
+    lives = last["host"] == here.host and last["born"] != ""
+    if not lives:
+        say(f"watching for {watch_s:g} s whether pid {last['pid']} on {last['host']} still drives the search")
     began = time.monotonic()
-    while not on_this_host and time.monotonic() - began < watch_s:
+    while not lives and time.monotonic() - began < watch_s:
         time.sleep(0.5)
         if (beat := _beat(records, number)) != seen:
-            if beat is not None and beat.get("ended"):
+            if _has_ended(last, beat):
                 return
-            on_this_host = True  # it lives
-    if on_this_host:
-        age = time.time() - float((_beat(records, number) or {}).get("time", last["started"]))
-        raise SearchBusyError(
-            f"the search in {records.files.url} is driven by pid {driver.pid} on {driver.host} "
-            f"(last beat {max(0.0, age):.0f} s ago); wait for it, stop it, or add takeover=true"
-        )
+            lives = True
+    if lives:
+        raise _busy(records, last, time.time() - float((_beat(records, number) or {}).get("time", last["started"])))
+
+
+def _busy(records: Records, last: Mapping[str, Any], age_s: float) -> SearchBusyError:
+    return SearchBusyError(
+        f"the search in {records.files.url} is driven by pid {last['pid']} on {last['host']} "
+        f"(last beat {max(0.0, age_s):.0f} s ago); wait for it, stop it, or add takeover=true"
+    )
+
+
+def _wait_for_end(records: Records, number: int, last: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Waits until the session that was taken over has ended, is gone, or beats no more: two drivers would collide."""
+    seen, since = _beat(records, number), time.monotonic()
+    if _has_ended(last, seen):
+        return
+    say(f"waiting until pid {last['pid']} on {last['host']} has stopped")
+    while not _has_ended(last, seen) and time.monotonic() < since + HANDOVER_S:
+        time.sleep(0.5)
+        if (beat := _beat(records, number)) != seen:
+            seen, since = beat, time.monotonic()
+
+
+def _has_ended(record: Mapping[str, Any], beat: Mapping[str, Any] | None) -> bool:
+    """Whether a session certainly has."""
+    if beat is not None and beat.get("ended"):
+        return True
+    return Driver(record["host"], record["pid"], record["boot"], record["born"]).is_gone()
 
 
 def _beat(records: Records, number: int) -> dict[str, Any] | None:

@@ -48,6 +48,7 @@ class LocalFiles(Files):
         self.url = root
         self.patience_s = patience_s
         self._made: set[str] = set()
+        self._new: list[str] = []
 
     def publish(self, path: str, chunks: Iterable[Buffer], *, exclusive: bool = False) -> Reference:
         """Temporary file, fsync, rename or link, fsync of the folder. A failed fsync is final: publish afresh."""
@@ -141,6 +142,9 @@ class LocalFiles(Files):
             self.read(reference)
             self.delete(reference.path)
         except StoreError as error:
+            for folder in reversed(self._new):  # nothing is left behind where nothing can be begun
+                with suppress(OSError):
+                    os.rmdir(folder)
             cause = error.__cause__
             other = isinstance(cause, OSError) and cause.errno in _OTHER_ROOT
             kind = ConfigurationError if other else StoreError
@@ -180,6 +184,7 @@ class LocalFiles(Files):
             self._make(parent)
             try:
                 os.mkdir(folder)
+                self._new.append(folder)
             except FileExistsError:
                 if not os.path.isdir(folder):
                     raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder") from None

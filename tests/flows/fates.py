@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from itertools import islice
 
@@ -25,17 +27,17 @@ from nas import (
 )
 
 FATES = ("complete", "failed", "stopped", "bare", "stopped_bare")
-"""``bare`` and ``stopped_bare`` end without weights."""
+"""``bare`` and ``stopped_bare`` end without weights; there is also ``killed``, whose worker dies."""
 
 
 class FateProblem(Problem):
-    """Sleeps, saves a tiny network or not, and ends as ``point["fate"]`` says."""
+    """Sleeps, saves a tiny network or not, and ends as ``point["fate"]`` says; later trials score better."""
 
     metrics = (Metric("score"),)
     policies = frozenset({Policy.SHARE_PARAMS})
-    space = ParameterSpace({"fate": Choice(*FATES), "number": Int(0, 10_000)})
+    space = ParameterSpace({"fate": Choice(*FATES, "killed"), "number": Int(0, 10_000)})
 
-    def __init__(self, seconds: float = 0.3) -> None:
+    def __init__(self, seconds: float = 0.2) -> None:
         self.seconds = seconds
 
     def train(self, run: TrialRun) -> dict[str, float]:
@@ -44,6 +46,8 @@ class FateProblem(Problem):
         time.sleep(self.seconds)
         if fate == "failed":
             raise RuntimeError("as the point says")
+        if fate == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         if fate in ("complete", "stopped"):
             run.save(network)
         score = run.point["number"] / 1000
@@ -59,26 +63,32 @@ class FateStopper(Stopper):
 
 
 class RunningParentTuner(Tuner):
-    """Names the last trial that runs, else the last that is about to, else the last that did; a generation has one fate."""
+    """Names the last trial that runs, else the last that is about to, or that did; a generation has one fate."""
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal:
         if not len(lineage):
-            return Proposal(point=_point(0, number))
+            return Proposal(point=_point(FATES[0], number))
         running = [trial for trial in lineage.pending if trial.state == State.RUNNING]
         parent = [*islice(lineage.newest(), 1), *lineage.pending[-1:], *running][-1]
-        return Proposal(point=_point(parent.generation + 1, number), parents=(parent.number,))
+        fate = FATES[(parent.generation + 1) % len(FATES)]
+        return Proposal(point=_point(fate, number), parents=(parent.number,))
 
 
 class ChainTuner(Tuner):
-    """Chains of three, each named before its parent has started; the last also takes the founder's weights."""
+    """Chains of three, each named before its parent has started; the last also asks for the founder's weights."""
+
+    def __init__(self, space: ParameterSpace, metrics: tuple[Metric, ...], *, seed: int = 0, fates: str = "") -> None:
+        super().__init__(space, metrics, seed=seed)
+        self.fates = fates.split() or FATES
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal:
-        founder, link = number - number % 3, number % 3
-        point = _point(number // 3, number) if link == 0 else _point(number // 3 + 1, number)
-        if link == 2:
-            return Proposal(point=point, parents=(founder + 1,), donors=(founder, founder + 1))
-        return Proposal(point=point, parents=(founder,) if link else ())
+        chain, link = divmod(number, 3)
+        point = _point(self.fates[(chain + min(link, 1)) % len(self.fates)], number)
+        if link == 0:
+            return Proposal(point=point)
+        donors = (number - 2, number - 1) if link == 2 else None
+        return Proposal(point=point, parents=(number - 1,), donors=donors)
 
 
-def _point(place: int, number: int) -> Point:
-    return {"fate": FATES[place % len(FATES)], "number": number}
+def _point(fate: str, number: int) -> Point:
+    return {"fate": fate, "number": number}

@@ -199,8 +199,8 @@ def score(point: Point) -> float:
 class EchoTuner(Tuner):
     """Answers what it sees: a point and a parent that follow from all of the lineage; any difference shows."""
 
-    def __init__(self, space: ParameterSpace = SPACE, metrics: tuple[Metric, ...] = (METRIC,), *, seed: int = 0) -> None:
-        super().__init__(space, metrics, seed=seed)
+    def __init__(self) -> None:
+        super().__init__(SPACE, (METRIC,))
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         index_of = {trial.number: trial.index for trial in lineage}
@@ -231,7 +231,14 @@ class ListTuner(Tuner):
 
 def fresh_records() -> Records:
     """The records of a new search, in memory."""
-    return Records(open_root(f"memory://{uuid4().hex}/search", patience_s=0))
+    return Records(open_root(f"memory://scripted/{uuid4().hex}", patience_s=0))
+
+
+def forget_all_records() -> None:
+    """Empties the memory: every listing there walks through all that was ever stored."""
+    store = fsspec.filesystem("memory").store
+    for path in [path for path in store if path.startswith("/scripted/")]:
+        del store[path]
 
 
 def paths_in_order(files: Files) -> list[str]:
@@ -243,14 +250,16 @@ def paths_in_order(files: Files) -> list[str]:
 
 def prefixes(records: Records) -> Iterator[Records]:
     """Copies of the records, cut after each file: all that a ``kill -9`` may leave."""
-    names = paths_in_order(records.files)
-    for n_files in range(len(names) + 1):
-        copy = fresh_records()
-        for name in names[:n_files]:
-            data = records.files.read_if_present(name)
-            assert data is not None
-            copy.files.publish(name, [data])
-        yield copy
+    for n_files in range(len(paths_in_order(records.files)) + 1):
+        yield cut_after(records, n_files)
+
+
+def cut_after(records: Records, n_files: int) -> Records:
+    """A copy of the records' first files."""
+    copy = fresh_records()
+    for path in paths_in_order(records.files)[:n_files]:
+        copy.files.publish(path, [records.files.read_if_present(path) or b""])
+    return copy
 
 
 def make_loop(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -105,6 +106,18 @@ def _with_free_keys(config: str, overrides: Sequence[str], named: set[str]) -> l
     built = BUILT if config == "search" else ()  # for the other commands the search's record holds the targets
     custom = [group for group in built if f"{group}._target_" in named and group not in named]
     return [*result, *(f"+{group}=custom" if group == "tuner" else f"{group}=custom" for group in custom)]
+
+
+def as_shell(pairs: Sequence[str]) -> str:
+    """Overrides ``key=value`` with plain values, as Hydra reads them, as a shell takes them."""
+    return shlex.join(_quoted(*pair.partition("=")[::2]) for pair in pairs)
+
+
+def _quoted(key: str, value: str) -> str:
+    if re.fullmatch(r"[\w./:@%+?|-]+", value, re.ASCII):
+        return f"{key}={value}"
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and "\\'"), value)
+    return f"{key}='{escaped}'"
 
 
 def choices_of(group: str, config: str = "search") -> list[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.command import OK, Invocation, this_command
 from flows.interruption import Interruption
+from flows.progress import Progress
 from flows.settings import Machine, read_limits, read_root
 from flows.wording import count
 from nas.attempt import BenchSpec
@@ -25,7 +26,6 @@ from nas.executors.base import Event, Executor, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace, Place
 from nas.loop import LoopSettings
-from nas.problems.base import Problem
 from nas.program import Program
 from nas.session import Session, check_free, claim_identity, past_sessions
 from nas.store.files import open_root
@@ -55,18 +55,14 @@ class Workplace:
     machine: Machine
     invocation: Invocation
 
-    def data_overrides(self, problem: Problem) -> str:
-        """What a later command must say again: where the data lies, which no record keeps."""
-        chosen = self.invocation.values.get("problem") or {}
-        keys = [key for key in sorted(problem.data_arguments) if f"problem.{key}" in self.invocation.named]
-        return "".join(f" problem.{key}={chosen[key]}" for key in keys if key in chosen)
-
     def print_summary(self, program: Program) -> None:
         """What the search has found, on standard output."""
-        from flows.progress import print_summary
+        from flows.summary import print_summary
 
-        data = self.data_overrides(program.built.problem)
-        print_summary(program.summary(), program.metric, self.root, data=data)
+        chosen = self.invocation.values.get("problem") or {}
+        keys = sorted(key for key in program.built.problem.data_arguments if f"problem.{key}" in self.invocation.named)
+        data = tuple(f"problem.{key}={chosen[key]}" for key in keys if key in chosen)
+        print_summary(program.summary(), program.metric, self.root, data=data, has_options=bool(self.options))
 
 
 class Engine:
@@ -132,8 +128,6 @@ class Engine:
 
     def run(self, program: Program, workplace: Workplace, *, only_finals: bool = False) -> int:
         """Runs what is left to do of a search, prints the summary, and gives the exit status."""
-        from flows.progress import Progress
-
         built, records = program.built, workplace.records
         limits = read_limits(workplace.invocation.values)
         if records.read("search.json") is not None:
@@ -161,11 +155,11 @@ class Engine:
         )
         done = [trial for trial in trials if trial.is_finished]
         try:
-            with Progress(program.metric, program.budget.trials, n_finals, done) as progress:
+            with Progress(program.metric, built.plan.search.name, program.budget.trials, n_finals, done) as progress:
                 state = f"goes on after {count(len(done), 'finished trial')}" if trials else "begins"
-                progress.say(f"search {workplace.name} {state}, in {records.files.url}")
+                progress.note(f"search {workplace.name} {state}, in {records.files.url}")
                 session = max(past_sessions(records), default=0) + 1
-                task = _Task(program, workplace, settings, session, progress.observe, progress.say, only_finals)
+                task = _Task(program, workplace, settings, session, progress, only_finals)
                 self._debug(task) if workplace.machine.runner == "debug" else self._prefect(task)
         except SearchInterruptedError as error:
             n_kept = sum(t.is_finished for t in records.load()[0])
@@ -182,10 +176,10 @@ class Engine:
         """Runs the task in this process, one trial at a time; leaves in time, whatever a trial does."""
         place = InProcessPlace(task.bench(), task.workplace.records.files, task.program.built.problem)
         executor = LocalExecutor(place)
-        outcome = _Outcome(lambda: task.run(executor, flow_run=None, observe=task.observe))
+        outcome = _Outcome(lambda: task.run(executor, flow_run=None, observe=task.progress.observe))
         with self._interruption.posted_to(executor):
             outcome.start()
-            self._wait(outcome, task.say)
+            self._wait(outcome, task.progress.say)
         closer = threading.Thread(target=executor.close, name="heirloom-close", daemon=True)
         closer.start()
         closer.join(CLOSE_S)
@@ -196,7 +190,7 @@ class Engine:
         """Runs the task within a flow run; leaves in time, whatever Prefect does."""
         from flows.server import quiet_environment, server_home, silence_prefect, wait_for_backlog
 
-        api_url = self._start_server(task.say)
+        api_url = self._start_server(task.progress.say)
         os.environ.update(quiet_environment() | {"PREFECT_API_URL": api_url})
         self._has_prefect = True
         silence_prefect(server_home() / "logs" / f"client-{time.time_ns()}-{os.getpid()}.log")
@@ -210,7 +204,7 @@ class Engine:
         with self._interruption.posted_to(flow_run.executor):
             thread = threading.Thread(target=flow_run.run, args=(outcome,), name="heirloom-flow", daemon=True)
             thread.start()
-            self._wait(outcome, task.say, lambda: None if thread.is_alive() else flow_run.error or NEVER_BEGAN)
+            self._wait(outcome, task.progress.say, lambda: None if thread.is_alive() else flow_run.error or NEVER_BEGAN)
         is_gone = self._server is not None and not self._server.is_running
         with self._interruption.cuts_short():
             place.close()
@@ -221,9 +215,11 @@ class Engine:
             if not thread.is_alive() and flow_run.id is not None and self._server is not None:
                 wait_for_backlog(api_url, flow_run.id, n_runs, min(BACKLOG_S, EXIT_S + 0.1 * n_runs))
         if is_gone:
-            task.say("Prefect's temporary server died meanwhile; the records are whole, the report shows them")
+            task.progress.note(
+                "Prefect's temporary server died meanwhile; the records are whole, the report shows them"
+            )
         elif flow_run.n_artifacts_lost or thread.is_alive():
-            task.say(
+            task.progress.note(
                 f"Prefect's server did not take everything ({flow_run.n_artifacts_lost} artifacts lost); "
                 "the records are whole, the report shows them"
             )
@@ -248,7 +244,7 @@ class Engine:
         while not outcome.wait(0.2):
             if self._interruption.signal is not None and not is_told:
                 is_told = True
-                say("stopping; once more to end at once")
+                say("stopping; a second Ctrl-C ends it at once")
             if (error := died()) is not None and not outcome.wait(0.0):
                 outcome.fail(error)
 
@@ -262,8 +258,7 @@ class _Task:
     settings: LoopSettings
     session: int
     """The number that the session will get."""
-    observe: Callable[[Event], None]
-    say: Callable[[str], None]
+    progress: Progress
     only_finals: bool
 
     def bench(self) -> BenchSpec:
@@ -303,7 +298,7 @@ class _Task:
             takeover=bool(self.workplace.invocation.values.get("takeover")),
             on_newer=lambda why: executor.post(StopAsked(why)),
             flow_run=flow_run,
-            say=self.say,
+            say=self.progress.note,
         )
         try:
             begun()

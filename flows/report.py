@@ -109,7 +109,7 @@ def _show(root: Files, snapshot: Snapshot, request: Request) -> None:
     if request.trial is not None:
         _show_trial(root, snapshot, request)
     elif request.format == "html":
-        from flows.page import lineage_page
+        from flows.drawing.page import lineage_page
 
         path = _deliver(lineage_page(snapshot), root, request.out or ".", f"{snapshot.name}.html")
         if request.opens and path is not None:

@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flows.curve import best_curve, ticks
-from flows.layout import lay_out
-from flows.page import lineage_page
-from flows.palette import N_STEPS, ScoreScale
+from flows.drawing.curve import best_curve, ticks
+from flows.drawing.layout import lay_out
+from flows.drawing.page import lineage_page
+from flows.drawing.palette import N_STEPS, ScoreScale
+from flows.drawing.tree import MAX_LABELLED, draw_tree, family_tree_svg
 from flows.snapshot import Snapshot, read_snapshot
-from flows.tree import MAX_LABELLED, draw_tree, family_tree_svg
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.store.files import open_root

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flows.palette import N_STEPS, in_light
+from flows.drawing.palette import N_STEPS, in_light
 from flows.wording import markup
 from nas.trial import State
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flows.details import donor_of, trial_details
-from flows.layout import Layout, lay_out
-from flows.marks import (
+from flows.drawing.layout import Layout, lay_out
+from flows.drawing.marks import (
     LegendItem,
     dot,
     edge_item,
@@ -18,7 +18,7 @@ from flows.marks import (
     ramp_item,
     standalone_css,
 )
-from flows.palette import ScoreScale, in_light
+from flows.drawing.palette import ScoreScale, in_light
 from flows.wording import count, markup, number
 from nas.trial import State, Trial
 

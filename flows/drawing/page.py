@@ -7,13 +7,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from flows.curve import CURVE_CSS, best_curve
 from flows.details import brief
-from flows.marks import MARKS_CSS, WINNER_CSS, legend_html
-from flows.palette import css_variables
+from flows.drawing.curve import CURVE_CSS, best_curve
+from flows.drawing.marks import MARKS_CSS, WINNER_CSS, legend_html
+from flows.drawing.palette import css_variables
+from flows.drawing.sheet import sheet_html
+from flows.drawing.tree import draw_tree
 from flows.searches import states_text
-from flows.sheet import sheet_html
-from flows.tree import draw_tree
 from flows.wording import clock, count, duration, markup, number
 from nas.spec import Spec
 from nas.trial import Trial

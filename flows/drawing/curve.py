@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from flows.marks import LegendItem
+from flows.drawing.marks import LegendItem
 from flows.wording import markup, number
 from nas.trial import State, Trial
 

@@ -1,0 +1,69 @@
+"""What a search has found, on standard output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flows.arguments import as_shell
+from nas.metric import Metric
+from nas.program import Summary
+from nas.trial import State
+
+DEFAULT_ROOT = "heirloom"
+
+
+def print_summary(
+    summary: Summary,
+    metric: Metric,
+    root: str,
+    *,
+    data: tuple[str, ...] = (),
+    has_options: bool = False,
+    write: Callable[[str], object] = print,
+) -> None:
+    """The best trial, its test score, its ancestors, where everything lies, and the three commands to go on with.
+
+    Args:
+        summary: What was found.
+        metric: The first of the problem's.
+        root: The storage root, as the user named it.
+        data: The overrides that say where the problem's data lies, which no record keeps.
+        has_options: The root was opened with options, which may hold credentials and are not repeated.
+        write: Takes the lines.
+    """
+    lineage, winner = summary.lineage, summary.winner
+    states = ", ".join(f"{n} {s}" for s in State if (n := lineage.n_in_state(s)))
+    write(f"search {summary.name}: {len(lineage)} trials ({states})")
+    shares = [t.inherited for t in lineage if t.inherited is not None and t.donor is not None]
+    if shares:
+        write(f"inherited: {len(shares)} trials took {sum(shares) / len(shares):.0%} of their parameters from a donor")
+    if winner is None:
+        write("best: no trial has a score; the report shows the errors")
+    else:
+        line = " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])
+        value = winner.metrics[metric.name]
+        write(f"best: trial {winner.number} ({winner.stage}), validation {metric.name} {value:.4f}")
+        test = summary.tests.get(winner.number, {})
+        if "metrics" in test:
+            write("test: " + ", ".join(f"{name} {value:.4f}" for name, value in test["metrics"].items()))
+        elif "error" in test:
+            write(f"test: failed: {test['error']}")
+        write(f"ancestors: {line}")
+        write("point: " + ", ".join(f"{key}={_short(value)}" for key, value in winner.point.items()))
+    if root.startswith("memory://"):
+        write("records and weights: kept in memory only, so they end with this command")
+        return
+    write(f"records and weights: {summary.url}")
+    if summary.best is not None:
+        write(f"export: {summary.url}/{summary.best['export']}")
+        for name, why in summary.best.get("missing", {}).items():
+            write(f"  without {name}: {why}")
+    where = [f"name={summary.name}", *([] if root == DEFAULT_ROOT else [f"storage.root={root}"])]
+    write("next, with this command's storage.options:" if has_options else "next:")
+    write(f"  python -m flows.report {as_shell([*where, 'format=html'])}")
+    write(f"  python -m flows.report {as_shell([*where, f'trial={winner.number if winner else 0}'])}")
+    write(f"  python -m flows.final {as_shell([*where, *data, 'finalists=4'])}")
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,71 @@
+"""Metrics: directions, and numbers as plain Python."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nas.errors import ConfigurationError
+from nas.metric import Metric, not_finite, plain_metrics
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def test_better_is_by_direction() -> None:
+    """More is better where a metric is maximised, less where it is minimised, and equal is not better."""
+    up, down = Metric("accuracy"), Metric("loss", "minimize")
+
+    assert up.is_better(0.2, than=0.1)
+    assert down.is_better(0.1, than=0.2)
+    assert not up.is_better(0.1, than=0.1)
+    assert not down.is_better(0.1, than=0.1)
+    assert down.is_better(0.0, than=0.1)
+
+
+@given(finite, finite)
+def test_rank_orders_as_better_does(one: float, other: float) -> None:
+    """The greater rank is the better value, in both directions."""
+    for metric in (Metric("m"), Metric("m", "minimize")):
+        assert metric.is_better(one, than=other) == (metric.rank(one) > metric.rank(other))
+
+
+def test_direction_is_checked() -> None:
+    """Another direction is refused, with those that there are."""
+    with pytest.raises(ConfigurationError, match=r"metric loss: direction \('min'\) must be 'maximize' or 'minimize'"):
+        Metric("loss", "min")  # type: ignore[arg-type]
+
+
+def test_scalars_of_libraries_become_plain() -> None:
+    """numpy's and torch's scalars become float or int, of the same value; whole numbers stay whole."""
+    plain = plain_metrics(
+        {"a": np.float64(0.1), "b": np.int32(3), "c": torch.tensor(0.5), "d": torch.tensor(7), "e": 0, "f": 0.0}
+    )
+
+    assert plain == {"a": 0.1, "b": 3, "c": 0.5, "d": 7, "e": 0, "f": 0.0}
+    assert [type(value) for value in plain.values()] == [float, int, float, int, int, float]
+
+
+def test_single_precision_keeps_its_value() -> None:
+    """A float32 becomes the double of exactly its value."""
+    value = np.float32(0.1)
+
+    assert plain_metrics({"a": value})["a"] == float(value)
+    assert plain_metrics({"a": torch.tensor(0.1)})["a"] == float(value)
+
+
+@pytest.mark.parametrize("value", ["0.5", None, True, np.bool_(True), [1.0], Decimal("0.5"), 1j])
+def test_what_is_no_number_is_refused(value: object) -> None:
+    """Text, None, a truth value or a list is refused, naming the metric and the value."""
+    with pytest.raises(TypeError, match=r"metric accuracy must be a number, not .*\(\w+\)"):
+        plain_metrics({"accuracy": value})
+
+
+def test_not_finite_is_named() -> None:
+    """NaN and infinities are named; zero and great numbers are fine."""
+    assert not_finite({"a": math.nan, "b": 0.0, "c": -math.inf, "d": 1e308, "e": 10**400}) == ["a", "c"]

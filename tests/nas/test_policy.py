@@ -1,0 +1,118 @@
+"""Policies, stages and plans: how names are read, and how a plan is fitted to a problem."""
+
+from __future__ import annotations
+
+import pytest
+
+from nas.errors import ConfigurationError
+from nas.policy import Policy, PolicyPlan, Stage, parse_policies
+from nas.search import TWO_STAGE
+
+ALL = frozenset(Policy)
+
+
+def plan(*stages: tuple[str, set[Policy]]) -> PolicyPlan:
+    return PolicyPlan(tuple(Stage(name=name, policies=frozenset(policies)) for name, policies in stages))
+
+
+def test_names_are_read_in_any_case() -> None:
+    """Policies are found by their names in any case, and QUICK_TRAIN, Rafiki's word, is EARLY_STOP."""
+    assert parse_policies(["share_params", "QUICK_TRAIN"]) == {Policy.SHARE_PARAMS, Policy.EARLY_STOP}
+    assert parse_policies([]) == frozenset()
+
+
+@pytest.mark.parametrize("name", ["FAST", "", 3, None])
+def test_unknown_policy_is_refused(name: object) -> None:
+    """An unknown name is refused, with the names that there are."""
+    with pytest.raises(ConfigurationError, match=r"unknown policy .*SHARE_PARAMS, EARLY_STOP"):
+        parse_policies([name])  # type: ignore[list-item]
+
+
+def test_plan_is_read_from_plain_data() -> None:
+    """A plan is a list of stages with names, policies and warm; policies may be left out or null."""
+    read = PolicyPlan.from_stages(
+        [{"name": "search", "policies": ["SHARE_PARAMS"]}, {"name": "final", "policies": None, "warm": True}]
+    )
+
+    assert read.search == Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS}))
+    assert read.final == Stage(name="final", warm=True)
+    assert PolicyPlan.from_stages(read.describe()) == read
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        ({"policies": []}, "name is required"),
+        ({"name": "a", "budget": 3}, "keys must be name, policies and warm"),
+        ({"name": "a", "policies": "SHARE_PARAMS"}, "must be a list"),
+        ({"name": "a", "policies": 3}, "must be a list"),
+        ({"name": "a", "policies": ["FAST"]}, "unknown policy"),
+    ],
+)
+def test_wrong_stage_is_refused(stage: dict[str, object], message: str) -> None:
+    """A stage with another key, without a name or with wrong policies is refused, saying what is allowed."""
+    with pytest.raises(ConfigurationError, match=message):
+        PolicyPlan.from_stages([stage])
+
+
+@pytest.mark.parametrize("names", [(), ("search", "search")])
+def test_stages_need_distinct_names(names: tuple[str, ...]) -> None:
+    """A plan has at least one stage, and no name twice."""
+    with pytest.raises(ConfigurationError, match="at least one stage and distinct names"):
+        plan(*((name, set()) for name in names))
+
+
+def test_plan_of_one_stage_has_no_final() -> None:
+    """With one stage, the search's own trials compete for the export."""
+    assert plan(("search", set())).final is None
+
+
+def test_last_stage_is_final() -> None:
+    """Of several stages the first searches, and the last one's trials compete."""
+    long = plan(("search", set()), ("middle", {Policy.EARLY_STOP}), ("full", set()))
+
+    assert long.search.name == "search"
+    assert long.final is not None
+    assert long.final.name == "full"
+
+
+def test_fitted_plan_leaves_out_what_is_not_declared() -> None:
+    """The default plan keeps the policies that the problem declares, and says which it left out."""
+    declared = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
+
+    fitted, left_out = TWO_STAGE.fitted(declared, strict=False)
+
+    assert fitted.search.policies == declared
+    assert left_out == {Policy.QUICK_EVAL, Policy.DOWNSCALE}
+
+
+def test_strict_plan_refuses_what_is_not_declared() -> None:
+    """A plan that the user named fails at start where the problem does not declare a policy, by name."""
+    with pytest.raises(ConfigurationError, match=r"asks for DOWNSCALE, QUICK_EVAL, .*declares EARLY_STOP, SHARE_PARAMS"):
+        TWO_STAGE.fitted(frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP}), strict=True)
+
+
+def test_strict_plan_that_fits_is_kept() -> None:
+    """A named plan whose policies are all declared is kept as it is."""
+    assert TWO_STAGE.fitted(ALL, strict=True) == (TWO_STAGE, frozenset())
+
+
+@pytest.mark.parametrize("declared", [frozenset(), frozenset({Policy.SHARE_PARAMS})])
+def test_final_stage_that_repeats_the_search_is_dropped(declared: frozenset[Policy]) -> None:
+    """Where nothing is left that tells full trials from cheap ones, the search's best trial is the winner."""
+    fitted, _ = TWO_STAGE.fitted(declared, strict=False)
+
+    assert fitted.final is None
+    assert fitted.search.policies == declared
+
+
+def test_warmth_survives_fitting() -> None:
+    """A warm stage stays warm."""
+    warm = PolicyPlan(
+        (
+            Stage(name="search", policies=frozenset({Policy.EARLY_STOP, Policy.SHARE_PARAMS})),
+            Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True),
+        )
+    )
+
+    assert warm.fitted(ALL, strict=True)[0] == warm

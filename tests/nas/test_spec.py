@@ -1,0 +1,126 @@
+"""Specs: classes by dotted path, built with what a yaml says, and errors that tell how to correct it."""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nas.errors import ConfigurationError
+from nas.metric import Metric
+from nas.spec import Spec
+from nas.tuners.evolution import EvolutionTuner
+from tests.nas.scripted import METRIC, SPACE
+
+EVOLUTION = "nas.tuners.evolution.EvolutionTuner"
+
+
+class Abstract(ABC):
+    @abstractmethod
+    def needed(self) -> None: ...
+
+    @abstractmethod
+    def also(self) -> None: ...
+
+
+class Refusing:
+    def __init__(self, size: int) -> None:
+        raise ConfigurationError(f"size ({size}) must be smaller")
+
+
+def test_spec_builds_its_class() -> None:
+    """build gives an instance from what is injected, the arguments, and what is added by name."""
+    tuner = Spec(EVOLUTION, {"population_size": 5}).build(SPACE, (METRIC,), seed=3)
+
+    assert isinstance(tuner, EvolutionTuner)
+    assert (tuner.population_size, tuner.seed) == (5, 3)
+
+
+def test_spec_of_a_class_finds_it_again() -> None:
+    """Spec.of names a class so that find gives it back."""
+    spec = Spec.of(Metric, name="loss", direction="minimize")
+
+    assert spec.find() is Metric
+    assert spec.build() == Metric("loss", "minimize")
+
+
+def test_spec_survives_pickling() -> None:
+    """A spec travels to another process as it is."""
+    spec = Spec(EVOLUTION, {"population_size": 5})
+
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("nas.problems.fashion_mnist.FashionMnistProblem", "fashion_mnist"),
+        (EVOLUTION, "evolution"),
+        ("nas.stoppers.median.MedianStopper", "median"),
+        ("mine.Problem", "problem"),
+        ("mine.TinyNet", "tiny_net"),
+    ],
+)
+def test_name_is_the_class_without_its_kind(target: str, name: str) -> None:
+    """The short name is the class's in snake case, without Problem, Tuner or Stopper."""
+    assert Spec(target).name == name
+
+
+def test_description_leaves_out_what_it_is_told() -> None:
+    """describe gives target and arguments as JSON, without those that only say where data lies."""
+    spec = Spec("mine.MyProblem", {"data_root": "/data", "depth": 3})
+
+    assert spec.describe(without=frozenset({"data_root"})) == {"target": "mine.MyProblem", "arguments": {"depth": 3}}
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("EvolutionTuner", "must be a dotted path"),
+        ("nas.tuners.evolution.Evolution", "module nas.tuners.evolution has no Evolution"),
+        ("nas.tuners.evolved.EvolutionTuner", "no module nas.tuners.evolved"),
+        ("no_such_package.sub.MyProblem", "no module no_such_package; run the command in the folder that holds it"),
+        ("nas.budget.DEFAULT_TRIALS", "must be a class, not 16"),
+    ],
+)
+def test_wrong_target_is_named(target: str, message: str) -> None:
+    """A path that leads to no class is refused in one line that says how far it led."""
+    with pytest.raises(ConfigurationError, match=message):
+        Spec(target).find()
+
+
+def test_missing_import_within_the_module_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is there but lacks a package raises its own error: the user's path is right."""
+    (tmp_path / "needs_more_for_test.py").write_text("import no_such_package_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ModuleNotFoundError, match="no_such_package_at_all"):
+        Spec("needs_more_for_test.MyProblem").find()
+
+
+@pytest.mark.parametrize("arguments", [{"population": 5}, {"seed": 1}], ids=["unknown", "twice"])
+def test_wrong_argument_is_refused(arguments: dict[str, Any]) -> None:
+    """An argument that the constructor does not take, or that is given twice, is refused with what it takes."""
+    with pytest.raises((ConfigurationError, TypeError), match=r"population_size|seed"):
+        Spec(EVOLUTION, arguments).build(SPACE, (METRIC,), seed=3)
+
+
+def test_missing_argument_is_named() -> None:
+    """A required argument that no one gave is named."""
+    with pytest.raises(ConfigurationError, match=r"missing a required argument: 'name'; it takes \(name"):
+        Spec.of(Metric).build()
+
+
+def test_abstract_class_names_what_is_missing() -> None:
+    """A class that lacks methods is refused, naming them."""
+    with pytest.raises(ConfigurationError, match=r"Abstract must define also, needed"):
+        Spec.of(Abstract).build()
+
+
+def test_own_error_of_the_constructor_is_raised() -> None:
+    """What the constructor says about a value reaches the user as it is."""
+    with pytest.raises(ConfigurationError, match=r"^size \(9\) must be smaller$"):
+        Spec.of(Refusing, size=9).build()

@@ -1,0 +1,215 @@
+"""Proposals and trials: frozen, and the same after any number of trips through JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nas.errors import ConfigurationError, CorruptError
+from nas.policy import Policy
+from nas.store.checkpoint import Checkpoint
+from nas.store.files import Reference
+from nas.store.records import from_bytes, to_bytes
+from nas.store.reference import digest_of
+from nas.trial import Proposal, Reason, State, Trial, trial_from_records
+
+REFERENCE = Reference("manifests/000007-ab.json", 12, digest_of(b"manifest"))
+CHECKPOINT = Checkpoint(manifest=REFERENCE, packs=(replace(REFERENCE, path="packs/a"),), files=())
+
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**60), 2**60)
+json_values = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=12,
+)
+points = st.dictionaries(st.text(max_size=6), json_values, max_size=4)
+metrics = st.dictionaries(st.text(min_size=1, max_size=6), numbers, max_size=3)
+counts = st.integers(0, 10**6)
+proposals = st.builds(
+    Proposal,
+    point=points,
+    parents=st.lists(counts, max_size=3).map(tuple),
+    donors=st.none() | st.lists(counts | st.just("other:42"), max_size=3).map(tuple),
+    policies=st.none() | st.frozensets(st.sampled_from(Policy)),
+    fidelity=st.none() | st.floats(0, 1, exclude_min=True),
+    derivation=json_values,
+    reason=st.text(max_size=20),
+)
+proposed = {
+    "number": counts,
+    "index": counts,
+    "proposal": proposals,
+    "stage": st.sampled_from(["search", "final", "mine"]),
+    "job": counts,
+    "policies": st.frozensets(st.sampled_from(Policy)),
+    "seed": counts,
+    "generation": counts,
+    "created": st.none() | st.floats(0, 2e9),
+    "learned": st.lists(counts, max_size=4).map(tuple),
+}
+finished = {
+    "state": st.sampled_from([State.COMPLETE, State.STOPPED, State.FAILED]),
+    "reason": st.none() | st.sampled_from(Reason),
+    "metrics": metrics,
+    "curve": st.lists(st.tuples(counts, metrics), max_size=3).map(tuple),
+    "cost": st.just({"seconds": 0.25, "gpu_seconds": 0.0}),
+    "checkpoint": st.sampled_from([None, CHECKPOINT]),
+    "donor": st.none() | counts | st.just("other:42"),
+    "inherited": st.none() | st.floats(0, 1),
+    "inheritance": st.just({"share": 0.5, "replaced": {"3": None}}),
+    "attempt": st.integers(0, 5),
+    "slot": st.none() | st.integers(0, 9),
+    "started": st.none() | st.floats(0, 2e9),
+    "finished": st.none() | st.floats(0, 2e9),
+    "error": st.none() | st.text(max_size=30),
+}
+
+
+def types_of(value: object) -> object:
+    """The value with the type of each part: 1 and 1.0 and True differ."""
+    if isinstance(value, dict):
+        return {key: types_of(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [types_of(item) for item in value]
+    return type(value).__name__, value
+
+
+def through_json(trial: Trial) -> Trial:
+    proposal = from_bytes(to_bytes(trial.proposal_record()), "proposal")
+    result = from_bytes(to_bytes(trial.result_record()), "result") if trial.is_finished else None
+    return trial_from_records(proposal, result)
+
+
+@given(st.builds(Trial, **proposed, **finished))
+def test_finished_trial_is_the_same_after_json(trial: Trial) -> None:
+    """A finished trial that went through its two records is equal, whole and floating numbers told apart."""
+    again = through_json(trial)
+
+    assert again == trial
+    assert types_of(again.point) == types_of(trial.point)
+    assert types_of(dict(again.metrics)) == types_of(dict(trial.metrics))
+    assert types_of(again.curve) == types_of(trial.curve)
+
+
+@given(st.builds(Trial, **proposed))
+def test_unfinished_trial_is_the_same_after_json(trial: Trial) -> None:
+    """A proposal that went through its record is the same waiting trial."""
+    assert through_json(trial) == trial
+
+
+@given(proposals)
+def test_proposal_is_the_same_after_json(proposal: Proposal) -> None:
+    """None and empty stay different: donors by default, and donors on purpose none."""
+    assert Proposal.from_json(json.loads(json.dumps(proposal.to_json()))) == proposal
+
+
+def test_zero_metrics_are_kept() -> None:
+    """Scores of 0, of the result and of the curve, are there after JSON, and are values."""
+    trial = Trial(
+        number=0,
+        index=0,
+        proposal=Proposal(point={"x": 0}),
+        state=State.COMPLETE,
+        metrics={"loss": 0.0, "errors": 0},
+        curve=((0, {"loss": 0.0}), (1, {"loss": -0.0})),
+        inherited=0.0,
+    )
+
+    again = through_json(trial)
+
+    assert types_of(dict(again.metrics)) == types_of({"loss": 0.0, "errors": 0})
+    assert again.value("loss") == 0.0
+    assert again.inherited == 0.0
+    assert math.copysign(1, again.curve[1][1]["loss"]) == -1
+
+
+def test_nested_point_keeps_order_and_types() -> None:
+    """A nested point comes back with its lists, its nulls and the order of its keys."""
+    point = {"b": [1, 1.0, True, None, {"z": "ü", "a": []}], "a": {"deep": {"er": 1e-300}}}
+    trial = Trial(number=0, index=0, proposal=Proposal(point=point))
+
+    again = through_json(trial)
+
+    assert types_of(again.point) == types_of(point)
+    assert json.dumps(again.point) == json.dumps(point)
+
+
+def test_single_precision_is_no_double() -> None:
+    """A float comes back to the last bit."""
+    trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 0.1 + 0.2}))
+
+    assert through_json(trial).point["x"].hex() == (0.1 + 0.2).hex()
+
+
+def test_trial_is_frozen_and_travels() -> None:
+    """A trial can't be changed, and pickles to an equal one."""
+    trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}), checkpoint=CHECKPOINT)
+
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        trial.number = 1  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(trial)) == trial
+
+
+@pytest.mark.parametrize("fidelity", [0, 0.0, -0.5, 1.5, math.nan])
+def test_fidelity_is_a_share(fidelity: float) -> None:
+    """A fidelity outside (0, 1] is refused."""
+    with pytest.raises(ConfigurationError, match=r"fidelity \(.*\) must lie in \(0, 1\]"):
+        Proposal(point={}, fidelity=fidelity)
+
+
+def test_donors_are_by_default_the_parents() -> None:
+    """Weights come from the parents, unless the proposal names donors, or none on purpose."""
+    assert Proposal(point={}, parents=(1, 2)).weight_donors == (1, 2)
+    assert Proposal(point={}, parents=(1,), donors=("other:3",)).weight_donors == ("other:3",)
+    assert Proposal(point={}, parents=(1,), donors=()).weight_donors == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "value"), [("COMPLETE", 0.0), ("STOPPED", 0.0), ("FAILED", None), ("RUNNING", None), ("WAITING", None)]
+)
+def test_value_is_of_scored_trials(state: str, value: float | None) -> None:
+    """A score, zero included, is that of a complete or stopped trial; others have none."""
+    trial = Trial(number=0, index=0, proposal=Proposal(point={}), state=State(state), metrics={"loss": 0.0})
+
+    assert trial.value("loss") == value
+    assert trial.value("accuracy") is None
+
+
+def test_finished_states() -> None:
+    """COMPLETE, STOPPED and FAILED are finished."""
+    states = {s for s in State if Trial(number=0, index=0, proposal=Proposal(point={}), state=s).is_finished}
+
+    assert states == {State.COMPLETE, State.STOPPED, State.FAILED}
+
+
+@pytest.mark.parametrize(
+    ("record", "change"),
+    [
+        ("proposal", {"policies": ["FAST"]}),
+        ("proposal", {"index": "x"}),
+        ("proposal", {"proposal": None}),
+        ("proposal", {"stage": ...}),
+        ("result", {"state": "DONE"}),
+        ("result", {"reason": "bored"}),
+        ("result", {"trial": 8}),
+        ("result", {"curve": [[1]]}),
+        ("result", {"checkpoint": {"manifest": 1}}),
+        ("result", {"metrics": ...}),
+    ],
+)
+def test_damaged_record_is_named(record: str, change: dict[str, Any]) -> None:
+    """A record with a missing key or a value that can't be is a CorruptError that names the trial."""
+    trial = Trial(number=7, index=7, proposal=Proposal(point={}), state=State.COMPLETE)
+    records: dict[str, dict[str, Any]] = {"proposal": trial.proposal_record(), "result": trial.result_record()}
+    records[record] = {k: v for k, v in {**records[record], **change}.items() if v is not ...}
+
+    with pytest.raises(CorruptError, match="a record of trial 7 can't be read"):
+        trial_from_records(records["proposal"], records["result"])

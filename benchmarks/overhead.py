@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import resource
 import statistics
 import subprocess
 import sys
@@ -81,46 +80,33 @@ def writes_ms(n: int) -> dict[str, float]:
 
 
 def heirloom_ms(n: int) -> dict[str, float]:
-    """Milliseconds of a trial that trains nothing, and the driver's memory."""
-    from flows.command import Invocation
-    from flows.engine import Engine
-    from flows.settings import Machine
-    from nas.budget import Budget
-    from nas.loop import Loop
-    from nas.policy import PolicyPlan, Stage
-    from nas.program import Program
-    from nas.search import Search
-    from nas.spec import Spec
-
-    import torch  # noqa: F401 - the driver of a real search has imported it before the first trial
-
-    spent: list[float] = []
-    search_stage = Loop.search
-
-    def timed(loop: Loop, stage: Stage) -> None:
-        began = time.perf_counter()
-        search_stage(loop, stage)
-        spent.append(time.perf_counter() - began)
-
-    Loop.search = timed  # type: ignore[method-assign]
-    sys.path.insert(0, str(Path(__file__).parent))
-    machine = Machine(runner="threads", slots=SLOTS, n_threads=1, device="cpu", gpus=(), trial_timeout_s=None)
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, Engine() as engine:
-        engine.prepare(machine)
-        search = Search(
-            problem=Spec("nothing.NothingProblem"),
-            tuner=Spec("nas.tuners.random.RandomTuner"),
-            plan=PolicyPlan((Stage(name="search"),)),
-            slots=SLOTS,
-        )
-        invocation = Invocation({"storage": {"root": folder}})
-        workplace = engine.open(invocation, machine, "overhead")
-        program = Program(search.build(), workplace.records, Budget(trials=n))
-        engine.run(program, workplace)
-    mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    result = {"ms": spent[0] / n * 1000, "driver_mb": mb}
-    print(json.dumps(result), file=sys.stderr)
-    os._exit(0)
+    """Milliseconds of a trial that trains nothing, by the command itself, and the driver's memory."""
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        overrides = [
+            "problem._target_=nothing.NothingProblem",
+            "runner=threads",
+            f"slots={SLOTS}",
+            f"budget.trials={n}",
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "flows.search",
+            "+tuner=random",
+            *overrides,
+            f"storage.root={folder}",
+            "name=it",
+        ]
+        quiet = subprocess.DEVNULL
+        driver = subprocess.Popen(command, cwd=Path(__file__).parent, stdout=quiet, stderr=quiet)
+        _, status, usage = os.wait4(driver.pid, 0)
+        driver.returncode = os.waitstatus_to_exitcode(status)
+        assert driver.returncode == 0, driver.returncode
+        created = json.loads(Path(folder, "it/trials/000000.proposal.json").read_bytes())["created"]
+        results = Path(folder, "it/trials").glob("*.result.json")
+        finished = [json.loads(path.read_bytes())["finished"] for path in results]
+        assert len(finished) == n, len(finished)
+        return {"ms": (max(finished) - created) / n * 1000, "driver_mb": usage.ru_maxrss / 1024}
 
 
 def measured(what: str, n: int) -> dict[str, float]:

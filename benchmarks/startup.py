@@ -27,7 +27,11 @@ def seconds(*arguments: str) -> float:
 
 def main() -> None:
     """Prints the table."""
-    hydra, help_, nas = seconds("-c", "import hydra"), seconds("-m", "flows.search", "--help"), seconds("-c", "import nas")
+    hydra, help_, nas = (
+        seconds("-c", "import hydra"),
+        seconds("-m", "flows.search", "--help"),
+        seconds("-c", "import nas"),
+    )
     print("| command | seconds |\n| --- | --- |")
     print(f'| python -c "import hydra" | {hydra:.2f} |\n| python -m flows.search --help | {help_:.2f} |')
     print(f'| python -c "import nas" | {nas:.2f} |')

@@ -114,7 +114,7 @@ def as_shell(pairs: Sequence[str]) -> str:
 
 
 def _quoted(key: str, value: str) -> str:
-    if re.fullmatch(r"[\w./:@%+?|-]+", value, re.ASCII):
+    if re.fullmatch(r"[\w./:@%+?|-]+( [\w./:@%+?|-]+)*", value, re.ASCII):
         return f"{key}={value}"
     escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and "\\'"), value)
     return f"{key}='{escaped}'"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
+from prefect.events.worker import EventsWorker
 from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Cancelled, Completed
 from prefect.task_runners import ThreadPoolTaskRunner
@@ -21,6 +22,7 @@ from nas.session import past_sessions
 if TYPE_CHECKING:
     from flows.engine import _Task
 
+DELIVERY_S = 5.0
 N_EARLIER = 20
 
 
@@ -65,6 +67,7 @@ class FlowRun:
         try:
             with tags_without_limits():
                 heirloom(name, next(iter(self._earlier()), None), return_state=True)
+            EventsWorker.drain_all(timeout=DELIVERY_S)  # the last task runs' states, which are sent in the background
         except BaseException as error:
             self.error = error
 
@@ -83,7 +86,7 @@ class FlowRun:
         )
 
         def observe(event: Event) -> None:
-            self._task.observe(event)
+            self._task.progress.observe(event)
             if isinstance(event, Finished):
                 self.executor.show(event.trial)
             showcase.observe(event)

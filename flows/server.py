@@ -44,6 +44,8 @@ _SERVER_SETTINGS = {
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
 }
 _LOG_DAYS = 7
+_NICENESS = 10
+"""Once it is up, the server gives way: it works 20 ms a task run off behind the trials, and shows them a little later."""
 
 
 def server_home() -> Path:
@@ -432,6 +434,7 @@ def _serve(listener_fd: int, driver_pid: int) -> None:
             # Two first migrations of one new database at the same time: one of them died in 2 of 3 tries.
             with _turn(Path("start.lock"), timeout_s=50):
                 await super().startup(sockets)
+            os.nice(_NICENESS)
 
     factory = "prefect.server.api.server:create_app"
     server = Server(uvicorn.Config(factory, factory=True, log_level="error", lifespan="on"))

@@ -20,7 +20,7 @@ from prefect.states import Cancelled, Completed
 from nas.attempt import Assignment
 from nas.errors import HeirloomError
 from nas.executors.base import Action, Broke, Event, Finished, Lost
-from nas.executors.local import EventQueue, execute
+from nas.executors.local import ASK_S, EventQueue, execute
 from nas.executors.place import Place, StopKind
 from nas.run import DonorWeights
 from nas.trial import Trial
@@ -133,9 +133,10 @@ class PrefectExecutor(EventQueue):
             f"{action}-{trial.number:04d}", trial, [], call, self._edges([trial.number]), register=False
         )
         future.add_done_callback(lambda _: done.set())
-        done.wait()
-        if errors:
-            raise errors[0]
+        while not done.wait(ASK_S):
+            self.heed_stop()
+        if not answers:
+            raise errors[0] if errors else _never_ran(future, trial)
         return answers[0]
 
     def close(self) -> None:

@@ -51,4 +51,9 @@ def plain_metrics(metrics: Mapping[str, object]) -> dict[str, float | int]:
 
 def not_finite(metrics: Mapping[str, float]) -> list[str]:
     """The names of the metrics that are NaN or infinite."""
-    return [name for name, value in metrics.items() if not math.isfinite(value)]
+    return [name for name, value in metrics.items() if not is_finite(value)]
+
+
+def is_finite(value: float) -> bool:
+    """Whether the value is neither NaN nor infinite; a whole number never is, however long."""
+    return isinstance(value, int) or math.isfinite(value)

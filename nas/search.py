@@ -91,7 +91,10 @@ class Search:
         }
         if self.deterministic:
             identity |= {"slots": self.slots, "n_threads": self.n_threads}
-        identity = json.loads(json.dumps(identity, allow_nan=False, default=_refuse))
+        try:
+            identity = json.loads(json.dumps(identity, allow_nan=False, default=_refuse))
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"a problem, tuner or space holds what is no plain JSON data: {error}") from error
         return Built(self, problem, tuner, stopper, plan, left_out, identity)
 
 
@@ -126,7 +129,7 @@ class Built:
 
 
 def _refuse(value: object) -> object:
-    raise ConfigurationError(f"{value!r} ({type(value).__name__}) in a problem, tuner or space is no plain JSON data")
+    raise TypeError(f"{value!r} ({type(value).__name__})")
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from nas.errors import ConfigurationError, CorruptError
+from nas.metric import is_finite
 from nas.policy import Policy, parse_policies
 from nas.spaces.base import Point
 from nas.store.checkpoint import Checkpoint
@@ -165,7 +165,7 @@ class Trial:
         if self.state not in (State.COMPLETE, State.STOPPED):
             return None
         value = self.metrics.get(metric)
-        return value if value is not None and math.isfinite(value) else None
+        return value if value is not None and is_finite(value) else None
 
     def proposal_record(self) -> dict[str, Any]:
         """What is durable before it runs, as JSON."""
@@ -238,5 +238,5 @@ def trial_from_records(proposal: Mapping[str, Any], result: Mapping[str, Any] | 
                 "error": result["error"],
             }
         return Trial(**fields)
-    except (KeyError, TypeError, ValueError) as error:
+    except (CorruptError, KeyError, TypeError, ValueError) as error:
         raise CorruptError(f"a record of trial {proposal.get('trial')} can't be read: {error!r}") from error

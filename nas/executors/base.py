@@ -91,7 +91,12 @@ class Executor(Protocol):
         """The next event, or None at ``until_s``."""
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
-        """Tests or exports a finished trial where trials run, and waits for the answer."""
+        """Tests or exports a finished trial where trials run, and waits for the answer.
+
+        Raises:
+            ActionError: the problem's code raised.
+            SearchInterruptedError: a stop was asked for meanwhile.
+        """
 
     def post(self, event: Event) -> None:
         """Queues an event; any thread and a signal handler may call it."""

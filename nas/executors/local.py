@@ -5,14 +5,17 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from nas.attempt import Assignment
-from nas.executors.base import Action, Broke, Event, Finished, Lost
+from nas.errors import SearchInterruptedError
+from nas.executors.base import Action, Broke, Event, Finished, Lost, StopAsked
 from nas.executors.place import Place, StopKind, WorkerLostError
 from nas.run import DonorWeights
 from nas.trial import Trial
+
+ASK_S = 0.1
 
 
 class EventQueue:
@@ -21,10 +24,22 @@ class EventQueue:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._now_s = now_s
+        self._stop: StopAsked | None = None
 
     def post(self, event: Event) -> None:
         """Adds an event."""
+        if isinstance(event, StopAsked):
+            self._stop = event
         self._queue.put(event)
+
+    def heed_stop(self) -> None:
+        """For a wait in which nobody takes events.
+
+        Raises:
+            SearchInterruptedError: a stop was asked for.
+        """
+        if self._stop is not None:
+            raise SearchInterruptedError(self._stop.why, self._stop.signal)
 
     def next_event(self, until_s: float | None) -> Event | None:
         """The next event, or None at ``until_s``."""
@@ -70,7 +85,10 @@ class LocalExecutor(EventQueue):
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports at the place."""
-        return self._place.call(action, trial)
+        answer = self._pool.submit(self._place.call, action, trial)
+        while not wait([answer], ASK_S).done:
+            self.heed_stop()
+        return answer.result()
 
     def close(self) -> None:
         """Closes the place; a thread whose code can't be ended is left behind."""

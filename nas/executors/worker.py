@@ -291,7 +291,8 @@ class WarmWorker:
             try:
                 return connection.recv()  # type: ignore[no-any-return]
             except (EOFError, OSError):
-                process.join(5.0)
+                pass
+        process.join(5.0)  # its pipes close a moment before the system says how it ended
         raise WorkerLostError(self._killed_for or _describe_exit(process.exitcode))
 
     def _outcome(self, kind: str, content: Any) -> Any:

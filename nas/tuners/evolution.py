@@ -38,6 +38,9 @@ class EvolutionTuner(Tuner):
         sample_size: int = 3,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
+        for name, value in (("population_size", population_size), ("sample_size", sample_size)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ConfigurationError(f"{name} ({value!r}) must be a whole number")
         if population_size < 1:
             raise ConfigurationError(f"population_size ({population_size}) must be at least 1")
         if not 1 <= sample_size <= population_size:

@@ -20,16 +20,18 @@ class QuickProblem(Problem):
         seconds: How long a trial takes.
         fail: ``raise``, ``deaf`` (does not report), or nothing.
         weights: How many weights are saved besides.
+        test_seconds: How long a test takes.
     """
 
     metrics = (Metric("score"),)
     policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
     space = ParameterSpace({"width": Int(1, 8), "step": Float(0.01, 1.0)})
 
-    def __init__(self, *, seconds: float = 0.0, fail: str = "", weights: int = 0) -> None:
+    def __init__(self, *, seconds: float = 0.0, fail: str = "", weights: int = 0, test_seconds: float = 0.0) -> None:
         self.seconds = seconds
         self.fail = fail
         self.weights = weights
+        self.test_seconds = test_seconds
 
     def train(self, run: TrialRun) -> dict[str, float]:
         import torch
@@ -55,6 +57,7 @@ class QuickProblem(Problem):
 
     def test(self, run: TrialRun) -> dict[str, float]:
         network = run.restore(self.build(run))
+        time.sleep(self.test_seconds)
         return {"score": float(sum(p.abs().sum() for p in network.parameters()).detach())}
 
     def build(self, run: TrialRun) -> nn.Module:

@@ -18,7 +18,6 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.trial import sources_of
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.trial import Trial
@@ -26,12 +25,9 @@ from nas.trial import Trial
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
-FATES = (
-    "problem._target_=fates.FateProblem",
-    "stopper._target_=fates.FateStopper",
-    "tuner._target_=fates.ChainTuner",
-    "max_failures=100",
-)
+FATES = ("problem._target_=fates.FateProblem", "stopper._target_=fates.FateStopper", "max_failures=100")
+CHAINS = (*FATES, "tuner._target_=fates.ChainTuner")
+RUNNING_PARENTS = (*FATES, "tuner._target_=fates.RunningParentTuner")
 
 
 class Server:
@@ -180,10 +176,15 @@ def command(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Command
     return Command(server, tmp_path_factory.mktemp("searches"))
 
 
+def sources(trial: Trial) -> set[int]:
+    """What the records say: its parents, its donors, and the trials that stood in for donors."""
+    return {*trial.parents, *trial.proposal.weight_donors, *trial.inheritance.get("replaced", {}).values()} - {None}
+
+
 def expected_edges(trials: list[Trial]) -> set[tuple[str, str]]:
-    """What the records say: each parent, each donor, and each trial that stood in for a donor."""
-    sources = {trial.number: [*sources_of(trial), trial.donor] for trial in trials}
-    return {(task(s), task(n)) for n, found in sources.items() for s in found if isinstance(s, int)}
+    return {
+        (task(source), task(trial.number)) for trial in trials for source in {*sources(trial), trial.donor} - {None}
+    }
 
 
 def task(number: int) -> str:
@@ -217,11 +218,11 @@ def raced(command: Command) -> Path:
     """The folder of twelve such searches, from one multirun."""
     command.run(
         "-m",
-        *FATES[:2],
+        *FATES,
         "tuner._target_=fates.RunningParentTuner,fates.ChainTuner",
-        "max_failures=100",
         "slots=1,2,4",
         "runner=threads,processes",
+        "problem.seconds=0.15",
         "budget.trials=15",
     )
     return command.folder / "heirloom"
@@ -241,7 +242,7 @@ def test_no_child_starts_before_its_sources_are_committed(race: Race) -> None:
     assert len(race.trials) == 15
     for child in race.trials:
         start = race.folder / f"trials/{child.number:06d}.start-1.json"
-        for source in sources_of(child):
+        for source in sources(child):
             result = race.folder / f"trials/{source:06d}.result.json"
             assert result.stat().st_ctime_ns <= start.stat().st_mtime_ns
             assert race.trials[source].finished <= json.loads(start.read_bytes())["time"]
@@ -251,7 +252,7 @@ def test_children_are_named_before_their_parents_have_finished(race: Race) -> No
     """With a slot to spare the tuner is asked, and its answer is durable, while the parent runs or waits."""
     early = [t for t in race.trials if any(t.created < race.trials[parent].finished for parent in t.parents)]
 
-    assert len(early) >= 8 if race.slots > 1 else not early
+    assert len(early) >= 5 if race.slots > 1 else not early
 
 
 def test_each_fate_is_a_parents(race: Race) -> None:
@@ -296,7 +297,7 @@ def test_a_trial_is_one_task_run_with_its_tags_and_state(race: Race, server: Ser
 
 
 def test_published_weights_are_an_artifact_of_their_trial(race: Race, server: Server) -> None:
-    """``checkpoint-0007`` of task run ``trial-0007`` says path, bytes, digest, donor and share; no other run has one."""
+    """``checkpoint-0007`` of task run ``trial-0007`` says path, bytes, digest, donor and share; others have none."""
     names = {run["id"]: run["name"] for run in server.task_runs(race.flow_run["id"])}
     found = {a["key"]: a for a in server.artifacts(race.flow_run["id"]) if a["key"].startswith("checkpoint-")}
     published = [trial for trial in race.trials if trial.checkpoint is not None]
@@ -311,9 +312,19 @@ def test_published_weights_are_an_artifact_of_their_trial(race: Race, server: Se
             assert text in artifact["data"]
 
 
+def test_the_states_of_the_last_trials_are_delivered(server: Server, command: Command) -> None:
+    """The command does not end before the server was sent the end of each of many quick trials."""
+    plan = ("problem.seconds=0", "slots=4", "budget.trials=190", "storage=memory", "runner=threads")
+    command.run(*CHAINS, *plan, "name=quick")
+    (flow_run,) = server.flow_runs("quick")
+    runs = server.task_runs(flow_run["id"])
+
+    assert sorted(run["name"] for run in runs if run["name"].startswith("trial-")) == [task(n) for n in range(190)]
+
+
 def test_a_parent_whose_worker_dies_has_an_edge_to_its_child(server: Server, command: Command) -> None:
     """A trial that is given up as lost is shown as FAILED beside its lost attempts, and its children train."""
-    command.run(*FATES, "tuner.fates=killed complete", "slots=2", "budget.trials=3", "name=lost")
+    command.run(*CHAINS, "tuner.fates=killed complete", "slots=2", "budget.trials=3", "name=lost")
     (flow_run,) = server.flow_runs("lost")
     runs = [(run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"])]
 
@@ -330,7 +341,7 @@ def test_a_parent_whose_worker_dies_has_an_edge_to_its_child(server: Server, com
 def test_a_trial_that_never_ran_is_shown(server: Server, command: Command) -> None:
     """With ``on_parent_failure=fail`` the child of a parent without weights is a FAILED task run with its edges."""
     plan = ("tuner.fates=bare complete", "on_parent_failure=fail", "budget.trials=3")
-    command.run(*FATES, *plan, "name=refused", "runner=threads")
+    command.run(*CHAINS, *plan, "name=refused", "runner=threads")
     (flow_run,) = server.flow_runs("refused")
     runs = sorted((run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"]))
 
@@ -342,25 +353,27 @@ def test_a_trial_that_never_ran_is_shown(server: Server, command: Command) -> No
 def test_the_leaderboard_grows_while_the_search_goes(server: Server, command: Command) -> None:
     """The artifact ``leaderboard`` shows more trials each time that it is looked at, the best first."""
     seen: list[str] = []
-    plan = ("tuner.fates=complete", "problem.seconds=1.2", "slots=2", "budget.trials=24")
-    process = command.start(*FATES, *plan, "name=grows")
+    plan = ("tuner.fates=complete", "problem.seconds=1.2", "slots=2", "budget.trials=16")
+    process = command.start(*CHAINS, *plan, "name=grows", "runner=threads")
     while process.poll() is None:
         for flow_run in server.flow_runs("grows"):
             seen += [a["data"] for a in server.artifacts(flow_run["id"], "leaderboard") if a["data"] not in seen]
         time.sleep(0.5)
     process.communicate()
+    (flow_run,) = server.flow_runs("grows")
+    seen += [a["data"] for a in server.artifacts(flow_run["id"], "leaderboard") if a["data"] not in seen]
     boards = [[int(row) for row in re.findall(r"^\| \d+ \| (\d+) ", text, re.MULTILINE)] for text in seen]
 
     assert process.returncode == 0
     assert len(boards) >= 3
     assert [len(board) for board in boards] == sorted(len(board) for board in boards)
     assert all(board == sorted(board, reverse=True) for board in boards)
-    assert boards[-1] == list(range(23, 3, -1))
+    assert boards[-1] == list(range(15, -1, -1))
 
 
 def test_the_lineage_is_linked_from_the_start(server: Server, command: Command) -> None:
     """The artifact ``lineage`` says the command that draws the whole of it, and names the root."""
-    command.run(*FATES, "slots=2", "budget.trials=3", "name=linked", "runner=threads")
+    command.run(*CHAINS, "slots=2", "budget.trials=3", "name=linked", "runner=threads")
     (flow_run,) = server.flow_runs("linked")
     (artifact,) = server.artifacts(flow_run["id"], "lineage")
 
@@ -372,7 +385,7 @@ def test_the_lineage_is_linked_from_the_start(server: Server, command: Command) 
 
 def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Server, command: Command) -> None:
     """After ``kill -9`` the same command is a new flow run with all edges, some from ``Restored`` trials."""
-    arguments = (*FATES, "problem.seconds=0.6", "slots=2", "budget.trials=15", "name=resumed")
+    arguments = (*RUNNING_PARENTS, "problem.seconds=0.6", "slots=2", "budget.trials=15", "name=resumed")
     process = command.start(*arguments)
     command.wait_for_trials("resumed", 7)
     process.kill()
@@ -387,7 +400,7 @@ def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Se
     shown = [trial for trial in trials if task(trial.number) in restored or task(trial.number) not in finished]
 
     assert restored
-    assert restored < finished
+    assert restored <= finished
     assert only_trials(server.edges(new["id"])) == expected_edges(shown)
     assert {task(t.number) for t in shown} == {run["name"] for run in runs if run["name"].startswith("trial-")}
     assert (old["state_name"], new["state_name"]) == ("Crashed", "Completed")
@@ -405,7 +418,7 @@ def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Se
 def test_a_cancel_in_prefect_ends_the_search(server: Server, command: Command, how: str) -> None:
     """``prefect flow-run cancel``, or the state set through the API, ends the search within 15 s; records are kept."""
     name = f"cancelled-{len(how)}"
-    process = command.start(*FATES, "problem.seconds=1", "slots=2", "budget.trials=100", f"name={name}")
+    process = command.start(*CHAINS, "problem.seconds=1", "slots=2", "budget.trials=100", f"name={name}")
     command.wait_for_trials(name, 2)
     (flow_run,) = server.flow_runs(name)
     if how == "set_state":
@@ -432,7 +445,7 @@ def test_a_cancel_in_prefect_ends_the_search(server: Server, command: Command, h
 
 def test_a_restarted_server_does_not_harm_the_search(server: Server, command: Command) -> None:
     """A server that is killed and back after three seconds costs at most something of the show, and no time."""
-    process = command.start(*FATES, "problem.seconds=0.5", "slots=2", "budget.trials=40", "name=outage")
+    process = command.start(*CHAINS, "problem.seconds=0.5", "slots=2", "budget.trials=40", "name=outage")
     command.wait_for_trials("outage", 6)
     server.kill()
     n_before = command.n_finished("outage")

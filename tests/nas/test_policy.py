@@ -88,7 +88,7 @@ def test_fitted_plan_leaves_out_what_is_not_declared() -> None:
 
 def test_strict_plan_refuses_what_is_not_declared() -> None:
     """A plan that the user named fails at start where the problem does not declare a policy, by name."""
-    with pytest.raises(ConfigurationError, match=r"asks for DOWNSCALE, QUICK_EVAL, .*declares EARLY_STOP, SHARE_PARAMS"):
+    with pytest.raises(ConfigurationError, match=r"for DOWNSCALE, QUICK_EVAL, .*declares EARLY_STOP, SHARE_PARAMS"):
         TWO_STAGE.fitted(frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP}), strict=True)
 
 

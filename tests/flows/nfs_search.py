@@ -1,0 +1,71 @@
+"""Run by test_nfs.py in the guest of tests/nfs/with-nfs: a search on one mount of a share, all else by the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+NAME = "shared"
+
+
+def command(module: str, *overrides: str) -> dict[str, object]:
+    """How ``python -m MODULE OVERRIDES ...`` ended."""
+    cache = f"{os.environ['TMPDIR']}/cache"
+    paths = f"{HERE.parents[1]}{os.pathsep}{HERE}"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
+    done = subprocess.run(
+        [sys.executable, "-m", module, *overrides],
+        cwd=os.environ["TMPDIR"],
+        env=kept | {"HEIRLOOM_CACHE": cache, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    return {"status": done.returncode, "output": done.stdout, "error": done.stderr}
+
+
+def main() -> None:
+    here, there = (f"{os.environ[mount]}/heirloom" for mount in ("NFS_A", "NFS_B"))
+    search = (
+        "problem._target_=fates.FateProblem",
+        "tuner._target_=fates.ChainTuner",
+        "tuner.fates=complete",
+        "runner=processes",
+        "slots=2",
+        "budget.trials=4",
+        "device=cpu",
+        f"name={NAME}",
+    )
+    report = ("flows.report", f"name={NAME}", f"storage.root={there}")
+    found = {
+        "too early": command(*report),  # the other machine now believes that there is no such folder
+        "search": command("flows.search", *search, f"storage.root={here}"),
+        "table": command(*report, "format=json"),
+        "page": command(*report, "format=html", "out=page.html"),
+        "again": command("flows.search", *search, f"storage.root={there}"),
+        "weights": weights(there),
+    }
+    print(json.dumps(found))
+
+
+def weights(root: str) -> dict[str, object]:
+    """What the trials and the winner published, read and verified."""
+    from nas.store.checkpoint import load_tensors
+    from nas.store.files import open_root
+    from nas.store.records import Records
+    from nas.store.reference import Reference
+
+    files = open_root(f"{root}/{NAME}")
+    records = Records(files)
+    trials = [trial for trial in records.load()[0] if trial.checkpoint is not None]
+    tensors = {trial.number: sorted(load_tensors(files, trial.checkpoint)) for trial in trials}
+    best = records.read("best-0001.json") or {}
+    exported = [len(files.read(Reference.from_json(file))) for file in best["files"]]
+    return {"tensors": tensors, "winner": best["trial"], "exported": exported}
+
+
+if __name__ == "__main__":
+    main()

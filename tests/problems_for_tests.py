@@ -1,0 +1,252 @@
+"""Problems and tuners of a few lines, which worker processes can import; torch only where it is used."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from nas.errors import ConfigurationError
+from nas.lineage import Lineage
+from nas.metric import Direction, Metric
+from nas.policy import Policy
+from nas.problems.base import Problem
+from nas.run import TrialRun
+from nas.spaces.base import Space
+from nas.spaces.parameter import Choice, Int, ParameterSpace
+from nas.trial import Proposal
+from nas.tuners.base import STOP, Answer, Tuner
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+N_INPUTS, N_CLASSES = 3, 2
+
+
+def network(width: int = 4) -> nn.Sequential:
+    """A small network with all that makes training and evaluation differ: ``(batch, 3) -> (batch, 2)``."""
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Linear(N_INPUTS, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.5), nn.Linear(width, N_CLASSES)
+    )
+
+
+class ScoreProblem(Problem):
+    """Scores what a table says for the point and the stage, and saves a network: no training.
+
+    Args:
+        search: Scores in the search stage, by ``x``; None: the training raises. By default ``x / 100``.
+        final: Scores in other stages.
+        test: Scores on test data; None: the test raises.
+        direction: Of the metric.
+        data_root: Where nothing lies.
+        saves: Whether it saves a network.
+    """
+
+    policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
+    space = ParameterSpace({"x": Int(0, 99)})
+    tested: ClassVar[list[int]] = []
+    """The ``x`` of each test, in this process."""
+
+    def __init__(
+        self,
+        *,
+        search: Sequence[float | str | None] = (),
+        final: Sequence[float | str | None] = (),
+        test: Sequence[float | str | None] = (),
+        direction: Direction = "maximize",
+        data_root: str = "",
+        saves: bool = True,
+    ) -> None:
+        self.metrics = (Metric("score", direction),)
+        self.tables = {"search": search, "final": final, "test": test}
+        self.saves = saves
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """The table's score; inherits where it may."""
+        model = network()
+        if Policy.SHARE_PARAMS in run.policies:
+            run.inherit(model)
+        score = self.score("search" if run.stage == "search" else "final", run)
+        if self.saves:
+            run.save(model)
+        return {"score": score}
+
+    def test(self, run: TrialRun) -> Mapping[str, float]:
+        """The table's score, counted."""
+        ScoreProblem.tested.append(run.point["x"])
+        return {"score": self.score("test", run)}
+
+    def score(self, table: str, run: TrialRun) -> float:
+        """What the table says, or ``x / 100`` where it says nothing."""
+        x = run.point["x"]
+        value = self.tables[table][x] if x < len(self.tables[table]) else x / 100
+        if value is None:
+            raise RuntimeError(f"no score for {x}")
+        return float(value)  # JSON has no NaN, but "nan"
+
+
+class ExportProblem(ScoreProblem):
+    """The same, and it can be exported."""
+
+    def export(self, run: TrialRun) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+        """The network, and a batch of two."""
+        import torch
+
+        return run.restore(network()).eval(), (torch.zeros(2, N_INPUTS),)
+
+
+class PlainProblem(Problem):
+    """Neither test data nor an export nor policies."""
+
+    metrics = (Metric("score"),)
+    space = ParameterSpace({"x": Int(0, 99)})
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """The point's ``x`` as its score."""
+        return {"score": run.point["x"]}
+
+
+class BodyProblem(Problem):
+    """Trains by whatever function a test passes in: for one process only."""
+
+    metrics = (Metric("score"),)
+    policies = frozenset(Policy)
+    space = ParameterSpace({"x": Int(0, 99)})
+
+    def __init__(
+        self,
+        body: Callable[[TrialRun], object] = lambda run: {"score": 1.0},
+        *,
+        test: Callable[[TrialRun], Mapping[str, float]] = lambda run: {"score": 1.0},
+    ) -> None:
+        self.body = body
+        self.test_body = test
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """What the function gives."""
+        return self.body(run)  # type: ignore[return-value]
+
+    def test(self, run: TrialRun) -> Mapping[str, float]:
+        """What the other function gives."""
+        return self.test_body(run)
+
+
+class InOrderTuner(Tuner):
+    """Proposes points one after the other, each a child of the one before, and then STOP.
+
+    Args:
+        space: Not looked at.
+        metrics: Not looked at.
+        seed: Changes nothing.
+        xs: The points' ``x``.
+        donors: Of every proposal; by default its parent.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        metrics: tuple[Metric, ...],
+        *,
+        seed: int = 0,
+        xs: Sequence[int] = tuple(range(100)),
+        donors: Sequence[int | str] | None = None,
+    ) -> None:
+        super().__init__(space, metrics, seed=seed)
+        self.xs = tuple(xs)
+        self.donors = None if donors is None else tuple(donors)
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """The ``number``-th point."""
+        if number >= len(self.xs):
+            return STOP
+        parents = (max(trial.number for trial in lineage),) if len(lineage) else ()
+        return Proposal(point={"x": self.xs[number]}, parents=parents, donors=self.donors)
+
+
+class TroubleProblem(Problem):
+    """Does what its point says; for worker processes, which must survive or be replaced.
+
+    Args:
+        constructor: ``raises`` an error of its own, or one of ``configuration``, or ``ends`` the process.
+    """
+
+    metrics = (Metric("score"),)
+    space = ParameterSpace(
+        {
+            "do": Choice(
+                "nothing", "print", "raise", "exit", "segfault", "kill", "sleep", "spin", "report", "hang", "loader"
+            ),
+            "seconds": Int(0, 1000),
+        }
+    )
+    n_built: ClassVar[int] = 0
+
+    def __init__(self, *, constructor: str = "", folder: str = "") -> None:
+        if constructor == "raises" and "heirloom-worker" in _process_name():
+            raise ZeroDivisionError("in the constructor")
+        if constructor == "configuration" and "heirloom-worker" in _process_name():
+            raise ConfigurationError("depth (7) must be at most 5")
+        if constructor == "ends" and "heirloom-worker" in _process_name():
+            os._exit(3)
+        TroubleProblem.n_built += 1
+        self.folder = folder
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """Does it, and tells the process and how often the problem was built there."""
+        if self.folder:
+            with open(f"{self.folder}/{run.number}-{os.getpid()}", "w"):
+                pass
+        seconds = run.point["seconds"]
+        match run.point["do"]:
+            case "print":
+                print("by print")
+                print("by print to stderr", file=sys.stderr)
+                os.write(1, b"by write\n")
+                ctypes.CDLL(None).puts(b"by puts")
+                os.system("echo by a child process")
+            case "raise":
+                raise ValueError("as the point says")
+            case "exit":
+                sys.exit(7)
+            case "segfault":
+                print("before the crash")
+                ctypes.string_at(0)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "sleep":
+                time.sleep(seconds)
+            case "spin":  # in C, and holding the interpreter's lock: no Python thread or handler runs
+                run.report(1, score=0.25)
+                print("before the hang")
+                ctypes.PyDLL(None).sleep(seconds)
+            case "report":
+                for step in range(seconds * 20):
+                    run.report(step, score=0.5)
+                    time.sleep(0.05)
+            case "hang":
+                run.report(1, score=0.5)
+                time.sleep(seconds)
+            case "loader":
+                import torch
+                from torch.utils.data import DataLoader, TensorDataset
+
+                loader = DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2, num_workers=1)
+                return {"score": sum(float(batch.sum()) for (batch,) in loader)}
+        return {"score": 1.0, "pid": os.getpid(), "n_built": TroubleProblem.n_built}
+
+    def test(self, run: TrialRun) -> Mapping[str, float]:
+        """Does it as well."""
+        return self.train(run)
+
+
+def _process_name() -> str:
+    import multiprocessing
+
+    return multiprocessing.current_process().name

@@ -1,0 +1,185 @@
+"""The examples do what they say: from a checkout, and from an installed wheel in a copied folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nas import Budget, Search, Spec, run_search
+
+ROOT = Path(__file__).parents[1]
+BRING = ROOT / "examples" / "02_bring_your_problem"
+
+PREDICT = """
+import json, sys
+from importlib.abc import MetaPathFinder
+
+class Refusal(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("nas", "flows", "conf"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Refusal())
+import torch
+
+torch.manual_seed(0)
+program = torch.export.load(sys.argv[1]).module()
+inputs = 100 * torch.rand(64, 30)
+outputs = {n: program(inputs[:n]) for n in (1, 7, 64)}
+for n, output in outputs.items():
+    torch.testing.assert_close(output, outputs[64][:n])
+print(json.dumps({"shapes": [list(o.shape) for o in outputs.values()], "dtype": str(outputs[64].dtype)}))
+"""
+
+
+def environment(**changes: str) -> dict[str, str]:
+    dropped = ("PREFECT", "PYTHONPATH", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if not name.startswith(dropped)} | changes
+
+
+def commands(readme: Path) -> list[str]:
+    return re.findall(r"^```bash\n(.*?)\n```$", readme.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_a_problem_takes_at_most_forty_lines() -> None:
+    """The file that the README shows is short."""
+    assert len((BRING / "my_problem.py").read_text().splitlines()) <= 40
+
+
+def test_the_readme_says_both_commands() -> None:
+    """One with the dotted path on the command line, one with yaml files of the user's own."""
+    assert commands(BRING / "README.md") == [
+        "python -m flows.search +tuner=evolution problem._target_=my_problem.MyProblem problem.width=64",
+        "python -m flows.search --config-dir my_conf problem=my_problem +tuner=my_tuner",
+    ]
+
+
+def test_the_problem_and_the_tuner_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tuner's children inherit weights, and the best beats guessing the more frequent class."""
+    monkeypatch.syspath_prepend(BRING)
+    search = Search(problem=Spec("my_problem.MyProblem"), tuner=Spec("my_tuner.MyTuner", {"n_random": 2}))
+    found = run_search(search, root="memory://examples", budget=Budget(trials=4), finalists=1)
+    children = [trial for trial in found.lineage if trial.stage == "search" and trial.parents]
+
+    assert [trial.reason for trial in found.lineage] == [None] * 5
+    assert len(children) == 2
+    assert all(child.inherited > 0.5 for child in children)
+    assert found.winner.metrics["accuracy"] > 0.8
+    assert found.tests[found.winner.number]["metrics"]["accuracy"] > 0.8
+
+
+@pytest.mark.slow
+def test_the_first_search_prints_its_winner(tmp_path: Path) -> None:
+    """The example runs in any folder and prints the winner, its ancestors and where its export lies."""
+    script = ROOT / "examples" / "01_first_search.py"
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    lines = [line for line in script.read_text().splitlines() if line and not line.startswith(('"', "from", "import"))]
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert len(lines) < 10
+    assert re.search(r"^winner: \d+ \{'accuracy': 0\.9", done.stdout)
+    export = re.search(r"^export: (.+)$", done.stdout, re.MULTILINE)
+    assert export is not None
+    assert (Path(export[1]) / "program.pt2").is_file()
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment with the wheel and what it depends on, and a copy of the folder, both outside the checkout."""
+
+    wheel: Path
+    python: Path
+    folder: Path
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        """A shell's command in the copied folder, where ``python`` is the environment's."""
+        path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
+        cache = str(self.folder.parent / "cache")
+        return subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.folder,
+            env=environment(PATH=path, HEIRLOOM_CACHE=cache),
+            capture_output=True,
+            text=True,
+        )
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    tmp = tmp_path_factory.mktemp("installed")
+    source = tmp / "source"  # a copy, as building leaves files behind
+    source.mkdir()
+    for name in ("nas", "flows", "conf"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp, source], check=True)
+    (wheel,) = tmp.glob("heirloom_nas-*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp / "venv"], check=True)
+    python = tmp / "venv" / "bin" / "python"
+    subprocess.run([*pip, "--python", python, "install", "--no-deps", "--no-index", wheel], check=True)
+    # The dependencies are those of the present environment; its editable Heirloom needs a .pth that only it reads.
+    (site,) = (tmp / "venv" / "lib").glob("python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    folder = tmp / "mine"
+    shutil.copytree(BRING, folder, ignore=shutil.ignore_patterns("__pycache__", "heirloom"))
+    return Installed(wheel, python, folder)
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_configuration(installed: Installed) -> None:
+    """Every yaml of conf/ and the page's parts are in the wheel; tests and examples are not."""
+    names = set(zipfile.ZipFile(installed.wheel).namelist())
+    data = {p for package in ("conf", "flows", "nas") for p in (ROOT / package).rglob("*") if p.is_file()}
+    wanted = {str(path.relative_to(ROOT)) for path in data if path.suffix not in (".pyc", "")}
+
+    assert wanted <= names
+    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"conf", "flows", "nas"}
+
+
+@pytest.mark.slow
+def test_it_is_the_wheel_that_runs(installed: Installed) -> None:
+    """nas, flows and conf are imported from the new environment, not from this checkout."""
+    done = installed.run("python -c 'import nas, flows, conf; print(nas.__file__, flows.__file__, conf.__file__)'")
+
+    assert [str(ROOT) in path for path in done.stdout.split()] == [False] * 3, done.stderr
+    assert all(path.startswith(str(installed.python.parents[1])) for path in done.stdout.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1], ids=["dotted-path", "config-dir"])
+def test_the_readmes_commands_search(installed: Installed, number: int) -> None:
+    """Outside the checkout, the command evolves the user's problem in worker processes and exports a winner."""
+    done = installed.run(commands(installed.folder / "README.md")[number])
+    name = re.search(r"^search (my-\S+): 18 trials \(18 COMPLETE\)$", done.stdout, re.MULTILINE)
+
+    assert done.returncode == 0, done.stderr
+    assert name is not None, done.stdout
+    assert name[1].startswith(("my-evolution-", "my-my-")[number])
+    folder = installed.folder / "heirloom" / name[1]
+    identity = json.loads((folder / "search.json").read_text())["identity"]
+    assert identity["problem"] == {"target": "my_problem.MyProblem", "arguments": {"width": 64}}
+    assert re.search(r"^inherited: \d+ trials took", done.stdout, re.MULTILINE)
+    pids = {json.loads(path.read_text())["pid"] for path in (folder / "trials").glob("*.start-1.json")}
+    session = json.loads((folder / "sessions" / "0001.json").read_text())
+    assert session["pid"] not in pids
+
+    best = json.loads((folder / "best-0001.json").read_text())
+    program = folder / best["export"] / "program.pt2"
+    predicted = subprocess.run(
+        [sys.executable, "-I", "-c", PREDICT, program], cwd=installed.folder.parent, capture_output=True, text=True
+    )
+    assert predicted.returncode == 0, predicted.stderr
+    assert json.loads(predicted.stdout) == {"shapes": [[1, 2], [7, 2], [64, 2]], "dtype": "torch.float32"}

@@ -246,11 +246,11 @@ def silence_prefect(log_path: Path) -> None:
 
     It imports Prefect. Called again, the later path counts. The file is made when there is something to write.
     """
+    log_path.parent.mkdir(parents=True, exist_ok=True)  # the import makes PREFECT_HOME, but no folder above it
     import prefect.main  # noqa: F401 - sets up Prefect's logging, which a bare "import prefect" puts off
     from prefect.logging.handlers import PrefectConsoleHandler, _SafeStreamHandler
 
     consoles = (PrefectConsoleHandler, _SafeStreamHandler)  # on Prefect's loggers, and one on the root logger
-    log_path.parent.mkdir(parents=True, exist_ok=True)
     to_file = _NoiseFile(log_path)
     known = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
     for logger in (logging.root, *known):

@@ -142,10 +142,11 @@ class Command:
         )
 
     def run(self, *overrides: str) -> str:
-        """What a search prints that ends well."""
+        """What a search prints that ends well, without noise."""
         process = self.start(*overrides)
         output, error = process.communicate(timeout=280)
         assert process.returncode == 0, error + output
+        assert "Warning" not in error
         return output
 
     def records(self, search: str) -> Records:
@@ -177,8 +178,9 @@ def command(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Command
 
 
 def sources(trial: Trial) -> set[int]:
-    """What the records say: its parents, its donors, and the trials that stood in for donors."""
-    return {*trial.parents, *trial.proposal.weight_donors, *trial.inheritance.get("replaced", {}).values()} - {None}
+    """Its parents, its donors, and the trials that stood in for donors, as its records say."""
+    stand_ins = trial.inheritance.get("replaced", {}).values()
+    return {*trial.parents, *trial.proposal.weight_donors, *stand_ins, trial.donor} - {None}
 
 
 def expected_edges(trials: list[Trial]) -> set[tuple[str, str]]:

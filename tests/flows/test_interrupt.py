@@ -14,20 +14,17 @@ from tests.flows.commands import QUICK, Command, records, resume_line, run, tria
 
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 PLAIN = re.compile(
-    r"policies left out, .*|search \S+ (begins|goes on after .*), in .*|starting Prefect's temporary server|"
-    r"stopping; a second Ctrl-C ends it at once|\[\d+(/\d+)?\] trial \d+ .*|Prefect's temporary server died meanwhile; .*"
+    r"policies left out, .*|search \S+ (begins|goes on after .*), in .*|\[\d+(/\d+)?\] trial \d+ .*|"
+    r"starting Prefect's temporary server|Prefect's temporary server died meanwhile; .*|"
+    r"stopping; a second Ctrl-C ends it at once"
 )
 """Progress; all else on standard error is noise, but for the last line of an interruption."""
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """An empty folder to start commands in."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    return folder
+def attempts(search: Path, number: int) -> list[int]:
+    return sorted(int(path.stem.rpartition("-")[2]) for path in (search / "trials").glob(f"{number:06d}.start-*.json"))
 
 
 def n_started(search: Path) -> int:
@@ -38,19 +35,24 @@ def noise(err: str) -> list[str]:
     return [line for line in err.splitlines() if not PLAIN.fullmatch(line)]
 
 
-@pytest.mark.parametrize("to_group", [True, False], ids=["group", "driver"])
 @pytest.mark.parametrize(
-    ("runner", "number"),
+    ("runner", "number", "to_group"),
     [
-        ("processes", signal.SIGINT),
-        ("processes", signal.SIGTERM),
-        ("threads", signal.SIGINT),
-        ("debug", signal.SIGINT),
-        ("debug", signal.SIGTERM),
+        ("processes", signal.SIGINT, True),
+        ("processes", signal.SIGINT, False),
+        ("processes", signal.SIGTERM, True),
+        ("processes", signal.SIGTERM, False),
+        ("threads", signal.SIGINT, True),
+        ("threads", signal.SIGTERM, False),
+        ("debug", signal.SIGINT, True),
+        ("debug", signal.SIGTERM, False),
     ],
 )
 def test_an_interruption_is_orderly(here: Path, runner: str, number: signal.Signals, to_group: bool) -> None:
-    """Running trials are told and get no result; the status is 130 or 143, and one line resumes, within seconds."""
+    """Running trials are told and get no result; the status is 130 or 143, and one line resumes, within seconds.
+
+    The signal goes to the process group, as a terminal's, or to the driver alone.
+    """
     search, slots = here / "heirloom" / "mine", 1 if runner == "debug" else 2
     command = (*QUICK, f"runner={runner}", f"slots={slots}", "name=mine", "budget.trials=3", "problem.seconds=1")
     with Command(here, *command) as driver:
@@ -61,30 +63,30 @@ def test_an_interruption_is_orderly(here: Path, runner: str, number: signal.Sign
         seconds = time.monotonic() - sent
         until(lambda: not driver.leftovers(), 5, what="the end of all processes")
 
-    unfinished = [trial.number for trial in trials(search) if not trial.is_finished]
-    told = [n for n in unfinished if "told by TrialInterrupted" in records(search).log(n)]
+    found = trials(search)
+    running = [t.number for t in found if not t.is_finished and attempts(search, t.number)]
+    n_kept = sum(t.is_finished for t in found)
     assert done.status == STATUS[number]
     assert seconds < 6
-    assert noise(done.err) == [done.err.splitlines()[-1]]
-    assert (
-        f"interrupted ({number.name}); {3 - len(unfinished)} finished trial" in done.err.replace(" 3 ", " 3 ") or told
-    )
-    assert told
+    assert running
+    assert all("told by TrialInterrupted" in records(search).log(number) for number in running)
+    assert noise(done.err) == [
+        f"heirloom: interrupted ({number.name}); {n_kept} finished trial{'s' * (n_kept != 1)} kept. "
+        f"Resume: python -m flows.search {' '.join(command)}"
+    ]
     assert done.out == ""
-    assert resume_line(done.err) == f"python -m flows.search {' '.join(command)}"
-    assert [path.name for path in (search / "sessions").iterdir()] == ["0001.json", "0001.beat"] or True
 
 
 @pytest.mark.parametrize("runner", ["processes", "debug"])
-def test_the_line_resumes(here: Path, runner: str) -> None:
+def test_the_line_resumes(here: Path, runner: str, api_url: str) -> None:
     """The very line that an interrupted search names continues it; the interrupted trial runs as attempt 2."""
     search = here / "heirloom" / "mine"
     overrides = (*QUICK, f"runner={runner}", "slots=1", "name=mine", "budget.trials=2", "problem.seconds=1")
-    with Command(here, *overrides, "storage.options={}", "finalists=1") as driver:
+    with Command(here, *overrides, "finalists=1", PREFECT_API_URL=api_url) as driver:
         until(lambda: n_started(search) == 1, what="a trial")
         driver.send(signal.SIGINT)
         interrupted = driver.wait()
-    resumed = run(here, line=resume_line(interrupted.err))
+    resumed = run(here, line=resume_line(interrupted.err), PREFECT_API_URL=api_url)
 
     assert interrupted.status == 130
     assert resumed.status == 0
@@ -94,16 +96,17 @@ def test_the_line_resumes(here: Path, runner: str) -> None:
 
 
 @pytest.mark.parametrize("runner", ["processes", "threads", "debug"])
-def test_code_that_does_not_listen_is_left(here: Path, runner: str) -> None:
-    """A trial that never reports is killed 2 s after Ctrl-C by processes; elsewhere a second Ctrl-C ends all at once."""
+def test_code_that_does_not_listen_is_left(here: Path, runner: str, api_url: str) -> None:
+    """A trial that never reports is killed 2 s after Ctrl-C in a process; elsewhere a second Ctrl-C ends all at once."""
     search = here / "heirloom" / "mine"
     command = (*QUICK, f"runner={runner}", "slots=1", "name=mine", "problem.seconds=100", "problem.fail=deaf")
-    with Command(here, *command) as driver:
+    with Command(here, *command, PREFECT_API_URL=api_url) as driver:
         until(lambda: n_started(search) == 1, what="a trial")
         driver.send(signal.SIGINT)
         sent = time.monotonic()
         if runner != "processes":
             until(lambda: "stopping; a second Ctrl-C ends it at once" in driver.err, 5)
+            time.sleep(0.3)  # sooner, it is taken for an echo of the first
             driver.send(signal.SIGINT)
         done = driver.wait(10)
         seconds = time.monotonic() - sent
@@ -153,11 +156,11 @@ def test_a_multirun_ends_as_a_whole(here: Path) -> None:
 
 
 @pytest.mark.parametrize("runner", ["processes", "debug"])
-def test_a_long_test_is_interrupted_too(here: Path, runner: str) -> None:
+def test_a_long_test_is_interrupted_too(here: Path, runner: str, api_url: str) -> None:
     """Ctrl-C while a finalist is tested ends the command; the test is made again by the line that resumes."""
     search = here / "heirloom" / "mine"
     command = (*QUICK, f"runner={runner}", "slots=1", "name=mine", "budget.trials=1", "problem.test_seconds=4")
-    with Command(here, *command) as driver:
+    with Command(here, *command, PREFECT_API_URL=api_url) as driver:
         until(lambda: all(t.is_finished for t in trials(search)) and len(trials(search)) == 2, what="the finals")
         time.sleep(0.5)
         driver.send(signal.SIGINT)
@@ -165,7 +168,7 @@ def test_a_long_test_is_interrupted_too(here: Path, runner: str) -> None:
         done = driver.wait(10)
         seconds = time.monotonic() - sent
     tests = records(search).tests()
-    resumed = run(here, line=resume_line(done.err))
+    resumed = run(here, line=resume_line(done.err), PREFECT_API_URL=api_url)
 
     assert done.status == 130
     assert seconds < 4
@@ -176,7 +179,7 @@ def test_a_long_test_is_interrupted_too(here: Path, runner: str) -> None:
 
 @pytest.mark.parametrize("runner", ["processes", "threads"])
 def test_a_server_that_dies_costs_nothing(here: Path, runner: str) -> None:
-    """Prefect's temporary server killed in the middle: the search completes with status 0 in bounded time, and says so."""
+    """Prefect's temporary server killed in the middle: the search completes with status 0, in time, and says so."""
     search = here / "heirloom" / "mine"
     with Command(
         here, *QUICK, f"runner={runner}", "slots=2", "name=mine", "budget.trials=6", "problem.seconds=0.5"

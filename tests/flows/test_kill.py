@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.server import TemporaryServer
 from nas.store.checkpoint import load_manifest
 from tests.flows.commands import QUICK, Command, records, run, trials, until
 
@@ -20,21 +18,6 @@ SEARCH = (
     *("+tuner=evolution", "tuner.population_size=4", "tuner.sample_size=2", *QUICK[1:], "problem.seconds=0.6"),
     *("deterministic=true", "slots=2", "runner=processes", "budget.trials=20", "max_attempts=2"),
 )
-
-
-@pytest.fixture(scope="module")
-def api_url() -> Iterator[str]:
-    """A server for all sessions of a test, which spares each the start of its own."""
-    with TemporaryServer() as server:
-        yield server.wait_until_healthy()
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """An empty folder to start commands in."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    return folder
 
 
 def table(search: Path) -> list[dict[str, Any]]:

@@ -109,14 +109,6 @@ DIFFERENCES = (
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """An empty folder to start commands in."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Makes a small file system, or changes its options."""
     folder = tmp_path / "disk"

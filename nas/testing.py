@@ -1,0 +1,540 @@
+"""Contract suites: what every tuner, problem and storage must keep; for Heirloom's own and for yours.
+
+Each function returns where the contract holds, and raises AssertionError, in one line, where it does not. They need no
+test framework: ``check_tuner(Spec.of(MyTuner), space, metrics)`` is a test by itself.
+
+Some checks start another process: in a script, call them under ``if __name__ == "__main__":``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import pickle
+import random
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
+from uuid import uuid4
+
+from nas.attempt import BenchSpec
+from nas.budget import Budget
+from nas.errors import (
+    AlreadyPublishedError,
+    ConfigurationError,
+    CorruptError,
+    HeirloomError,
+    MissingError,
+    SearchInterruptedError,
+)
+from nas.executors.base import Action, Broke, Event, Finished, Lost, Reported, StopAsked
+from nas.executors.local import LocalExecutor
+from nas.executors.place import InProcessPlace
+from nas.lineage import Lineage
+from nas.loop import Loop, LoopSettings
+from nas.metric import Metric, is_finite
+from nas.policy import Policy, Stage
+from nas.problems.base import Problem
+from nas.run import DonorWeights
+from nas.spaces.base import Point, Space, is_json, point_key
+from nas.spaces.parameter import ParameterSpace
+from nas.spec import Spec
+from nas.store.checkpoint import Checkpoint, load_tensors, publish_checkpoint
+from nas.store.files import Files, open_root
+from nas.store.pack import write_pack
+from nas.store.records import Records
+from nas.trial import Proposal, Reason, State, Trial
+from nas.tuners.base import STOP, WAIT, Answer, Tuner
+
+T = TypeVar("T")
+
+_SEARCH = Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS}))
+_Ask = tuple[Lineage, int, int]
+
+
+# ---- tuners
+
+
+def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_trials: int = 24) -> None:
+    """Checks that a tuner is a function of the lineage, and proposes points of the space, come what may.
+
+    * The same lineage, number and seed give the same answer: from another instance, whatever it was asked before, from
+      another process, and whatever state the global random generators are in, which it leaves alone.
+    * Every point lies in the space, and is plain JSON data, as is every derivation.
+    * It goes on at 1, 7 and 64 slots while every fifth trial fails, with metrics maximised and minimised, and in a space
+      of one point (or refuses that one with a ConfigurationError).
+    * Stopped at any trial and resumed, it proposes what it would have.
+
+    Args:
+        tuner: Its class and arguments.
+        space: Where it proposes.
+        metrics: By name and direction; the scores are made up.
+        n_trials: Of each search.
+    """
+    for chosen in (metrics, tuple(replace(m, direction=_other(m)) for m in metrics)):
+        for slots in (1, 7, 64):
+            asks, _ = _search_on_paper(tuner, space, chosen, slots=slots, n_trials=max(n_trials, slots + 8))
+            _check_answers(asks, space)
+            if slots == 7:
+                _check_same_answers(tuner, space, chosen, asks)
+    for slots in (1, 7):
+        _check_resuming(tuner, space, metrics, slots, n_trials)
+    try:
+        tuner.build(one_point := ParameterSpace({"only": 1}), metrics, seed=0)
+    except ConfigurationError:
+        return
+    _search_on_paper(tuner, one_point, metrics, slots=2, n_trials=5)
+
+
+def _other(metric: Metric) -> Literal["maximize", "minimize"]:
+    return "minimize" if metric.direction == "maximize" else "maximize"
+
+
+class _Listening(Tuner):
+    """Passes every ask to a tuner, and keeps what it was asked and answered."""
+
+    def __init__(self, tuner: Tuner) -> None:
+        super().__init__(tuner.space, tuner.metrics, seed=tuner.seed)
+        self.tuner = tuner
+        self.asks: list[tuple[_Ask, Proposal | Answer]] = []
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        answer = self.tuner.ask(lineage, number, job)
+        self.asks.append(((lineage, number, job), answer))
+        return answer
+
+
+class _PaperExecutor:
+    """Runs trials on paper: which one ends next, its scores, and whether it fails follow from numbers and points."""
+
+    def __init__(self, records: Records, slots: int, metrics: Sequence[Metric], stop_after: int | None) -> None:
+        self.slots = slots
+        self._records = records
+        self._metrics = metrics
+        self._n_left = stop_after
+        self._running: list[Trial] = []
+        self._posted: list[Event] = []
+        self._clock = 0.0
+
+    def now_s(self) -> float:
+        return self._clock
+
+    def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
+        self._running.append(trial)
+
+    def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
+        self._running = [other for other in self._running if other.number != trial.number]
+        self._posted.append(Lost(trial.job, "interrupted"))
+
+    def next_event(self, until_s: float | None) -> Event | None:
+        self._clock += 1.0
+        if self._posted:
+            return self._posted.pop(0)
+        if self._n_left == 0:
+            return StopAsked("as the check wants")
+        trial = min(self._running, key=lambda t: _share("next", t.number))
+        self._running.remove(trial)
+        if self._n_left is not None:
+            self._n_left -= 1
+        result = replace(trial, started=self._clock - 1.0, finished=self._clock, cost={"seconds": 1.0})
+        if trial.number % 5 == 3:
+            failed = replace(result, state=State.FAILED, reason=Reason.EXCEPTION, error="as the check wants")
+            return Finished(self._records.commit(failed))
+        scores = {metric.name: _share(metric.name, point_key(trial.point)) for metric in self._metrics}
+        return Finished(self._records.commit(replace(result, state=State.COMPLETE, metrics=scores)))
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    def post(self, event: Event) -> None:
+        self._posted.append(event)
+
+    def close(self) -> None:
+        pass
+
+
+def _share(*parts: object) -> float:
+    """A number in [0, 1) that follows from the parts, in every process."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=6).digest()
+    return int.from_bytes(digest) / 2**48
+
+
+def _search_on_paper(
+    tuner: Spec,
+    space: Space,
+    metrics: tuple[Metric, ...],
+    *,
+    slots: int,
+    n_trials: int,
+    records: Records | None = None,
+    stop_after: int | None = None,
+) -> tuple[list[tuple[_Ask, Proposal | Answer]], list[Trial]]:
+    """Asks and trials of a search, begun or resumed on the records; ``stop_after``: so many results."""
+    records = records or Records(open_root(f"memory://contract-{uuid4().hex}", patience_s=0))
+    listening = _Listening(tuner.build(space, metrics, seed=11))
+    trials, starts = records.load()
+    settings = LoopSettings(budget=Budget(trials=n_trials), max_failures=n_trials + 1)
+    executor = _PaperExecutor(records, slots, metrics, stop_after)
+    loop = Loop(records, executor, settings, trials=trials, starts=starts, tuner=listening, space=space)
+    try:
+        loop.search(_SEARCH)
+    except SearchInterruptedError:
+        pass
+    except HeirloomError as error:
+        text = str(error).replace(type(listening).__name__, tuner.target)
+        raise AssertionError(f"{tuner.target} at {slots} slots: {text}") from error
+    return listening.asks, loop.trials
+
+
+def _check_answers(asks: Sequence[tuple[_Ask, Proposal | Answer]], space: Space) -> None:
+    for (_, number, _), answer in asks:
+        if isinstance(answer, Proposal):
+            space.validate(answer.point)
+            plain = (answer.point, answer.derivation)
+            _expect(all(map(is_json, plain)), f"proposal {number} is no plain JSON data: {plain}")
+            _expect(Proposal.from_json(json.loads(json.dumps(answer.to_json()))) == answer, f"{answer} is not JSON")
+        else:
+            _expect(answer in (WAIT, STOP), f"ask {number} was answered {answer!r}")
+
+
+def _check_same_answers(
+    tuner: Spec, space: Space, metrics: tuple[Metric, ...], asks: Sequence[tuple[_Ask, Proposal | Answer]]
+) -> None:
+    questions, answers = [ask for ask, _ in asks], [_as_text(answer) for _, answer in asks]
+    random.seed(1)
+    before = _global_states()
+    backwards = _answers(tuner, space, metrics, questions[::-1])[::-1]
+    _expect(_global_states() == before, f"{tuner.target} draws from a global random generator")
+    _compare(answers, backwards, f"{tuner.target} asked in another order")
+    random.seed(2)
+    elsewhere = _in_another_process(_answers, tuner, space, metrics, questions)
+    _compare(answers, elsewhere, f"{tuner.target} in another process")
+
+
+def _answers(tuner: Spec, space: Space, metrics: tuple[Metric, ...], questions: Sequence[_Ask]) -> list[str]:
+    """What one new instance answers to these asks, one after the other."""
+    built: Tuner = tuner.build(space, metrics, seed=11)
+    return [_as_text(built.ask(*question)) for question in questions]
+
+
+def _as_text(answer: Proposal | Answer) -> str:
+    return point_key(answer.to_json()) if isinstance(answer, Proposal) else str(answer)
+
+
+def _compare(expected: Sequence[str], found: Sequence[str], where: str) -> None:
+    for place, (one, other) in enumerate(zip(expected, found, strict=True)):
+        _expect(one == other, f"{where} gives another answer to ask {place}: {one} became {other}")
+
+
+def _global_states() -> list[object]:
+    states: list[object] = [random.getstate()]
+    if (numpy := sys.modules.get("numpy")) is not None:
+        states.append(str(numpy.random.get_state()))
+    if (torch := sys.modules.get("torch")) is not None:
+        states.append(torch.get_rng_state().tolist())
+    return states
+
+
+def _check_resuming(tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, n_trials: int) -> None:
+    def proposed(trials: Sequence[Trial]) -> list[str]:
+        return [f"{_as_text(trial.proposal)} after {trial.learned}" for trial in trials]
+
+    _, undisturbed = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials)
+    for stop_after in (0, 1, n_trials // 2, n_trials - 1):
+        records = Records(open_root(f"memory://contract-{uuid4().hex}", patience_s=0))
+        for n_results in (stop_after, None):
+            _, trials = _search_on_paper(
+                tuner, space, metrics, slots=slots, n_trials=n_trials, records=records, stop_after=n_results
+            )
+        where = f"{tuner.target} at {slots} slots, resumed after {stop_after} results,"
+        _expect(len(trials) == len(undisturbed), f"{where} proposes {len(trials)} trials, not {len(undisturbed)}")
+        _compare(proposed(undisturbed), proposed(trials), where)
+
+
+# ---- problems
+
+
+def check_problem(problem: Spec) -> None:
+    """Checks that a problem trains on the debug runner, honours its policies, and hands its weights on to the bit.
+
+    * It can be built here and in another process, where its space draws the same points.
+    * A trial with the cheap policies that it declares is COMPLETE with every metric finite; and again, with the same
+      seed, with the same metrics and weights.
+    * A trial that is told to stop at its first report is STOPPED.
+    * SHARE_PARAMS: a child of the same point inherits all of its parent's parameters. SKIP_TRAIN: and publishes them
+      unchanged. EARLY_STOP: without it there are more reports. (DOWNSCALE and QUICK_EVAL can't be seen from outside.)
+    * The checkpoint survives a round trip through a storage; ``test`` and ``export``, where defined, work on it.
+
+    Args:
+        problem: Its class and arguments, such that a trial with all of its cheap policies takes seconds.
+    """
+    built: Problem = problem.build()
+    _expect(isinstance(built, Problem), f"{problem.target} must be a subclass of nas.Problem")
+    point = built.space.sample(random.Random(5))
+    built.space.validate(point)
+    elsewhere = _in_another_process(_sample, pickle.loads(pickle.dumps(problem)))
+    _expect(
+        elsewhere == point_key([built.space.describe(), point]), f"{problem.target}: another process has another space"
+    )
+    with _Trainer(problem, built) as trainer:
+        cheap = built.policies - {Policy.SKIP_TRAIN}
+        first, again = (trainer.train(point, cheap) for _ in range(2))
+        for trial in (first, again):
+            _expect(trial.state == State.COMPLETE, f"{problem.target} failed on {point}: {trial.reason}: {trial.error}")
+        _expect(first.metrics == again.metrics, f"the same seed scored {first.metrics}, and then {again.metrics}")
+        _expect(all(m.name in first.metrics for m in built.metrics), f"not every metric is in {first.metrics}")
+        _expect(trainer.state_of(first) == trainer.state_of(again), "the same seed saved other weights")
+        if first.curve:
+            stopped = trainer.train(point, cheap, max_reports=1)
+            _expect(stopped.state == State.STOPPED, f"told to stop at its first report, it is {stopped.state}")
+        _check_policies(trainer, built, first)
+        _check_checkpoint(trainer, first)
+        for action in ("test", "export"):
+            if built.has(action):
+                trainer.check_action(action, first)
+
+
+def _sample(problem: Spec) -> str:
+    space = problem.build().space
+    return point_key([space.describe(), space.sample(random.Random(5))])
+
+
+class _Trainer:
+    """Trains one trial after the other on the debug executor, in memory."""
+
+    def __init__(self, problem: Spec, built: Problem) -> None:
+        import torch
+
+        self.files = open_root(f"memory://contract-{uuid4().hex}", patience_s=0)
+        spec = BenchSpec(
+            problem=problem, url=self.files.url, options={}, n_threads=torch.get_num_threads(), asks_stopper=True
+        )
+        self._executor = LocalExecutor(InProcessPlace(spec, self.files, built))
+        self._records = Records(self.files)
+        self._n_trials = 0
+
+    def __enter__(self) -> _Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.close()
+
+    def train(
+        self,
+        point: Point,
+        policies: frozenset[Policy],
+        *,
+        parent: Trial | None = None,
+        max_reports: float = math.inf,
+    ) -> Trial:
+        """The finished trial; told to stop at its ``max_reports``-th report."""
+        number, self._n_trials = self._n_trials, self._n_trials + 1
+        trial = Trial(
+            number=number,
+            index=number,
+            proposal=Proposal(point=point, parents=() if parent is None else (parent.number,)),
+            job=number,
+            policies=policies,
+            seed=7,
+            state=State.RUNNING,
+            slot=0,
+            attempt=1,
+        )
+        self._records.propose(trial)
+        donors = []
+        if parent is not None and parent.checkpoint is not None:
+            donors = [DonorWeights(parent.number, parent.checkpoint)]
+        self._executor.submit(trial, donors)
+        n_reports = 0
+        while True:
+            match self._executor.next_event(None):
+                case Reported(answer=answer):
+                    n_reports += 1
+                    if answer is not None:
+                        answer(n_reports >= max_reports)
+                case Finished(trial=finished):
+                    return finished
+                case Broke(error=error):
+                    raise error
+
+    def state_of(self, trial: Trial) -> list[tuple[object, ...]]:
+        """Every bit that the trial has published."""
+        if trial.checkpoint is None:
+            return []
+        tensors = load_tensors(self.files, trial.checkpoint)
+        found: list[tuple[object, ...]] = [(n, str(t.dtype), t.shape, _bytes_of(t)) for n, t in tensors.items()]
+        names = [reference.path.split("/", 2)[2] for reference in trial.checkpoint.files]
+        return sorted(found + [(n, r.digest) for n, r in zip(names, trial.checkpoint.files, strict=True)])
+
+    def check_action(self, action: Literal["test", "export"], trial: Trial) -> None:
+        """Tests or exports the trial."""
+        answer = self._executor.call(action, trial)
+        if action == "test":
+            _expect(all(map(is_finite, answer.values())), f"test returned {answer}")
+        else:
+            _expect(not answer["missing"], f"the export lacks {answer['missing']}")
+
+
+def _bytes_of(tensor: Any) -> bytes:
+    data: bytes = pickle.dumps(tensor.contiguous().view(-1).numpy().tobytes())
+    return data
+
+
+def _check_policies(trainer: _Trainer, built: Problem, parent: Trial) -> None:
+    policies = parent.policies
+    if Policy.SHARE_PARAMS in built.policies:
+        _expect(parent.checkpoint is not None, "it declares SHARE_PARAMS, and a trial published no weights")
+        more = {Policy.SKIP_TRAIN} & built.policies
+        child = trainer.train(parent.point, policies | more, parent=parent)
+        _expect(child.state == State.COMPLETE, f"a child failed: {child.reason}: {child.error}")
+        files_only = parent.checkpoint is not None and not parent.checkpoint.packs
+        if not files_only:
+            _expect(child.inherited == 1.0, f"a child of the same point inherited {child.inherited} of its parameters")
+        if more:
+            same = trainer.state_of(child) == trainer.state_of(parent)
+            _expect(same, "with SKIP_TRAIN a child published other weights than it inherited")
+    if Policy.EARLY_STOP in built.policies and parent.curve:
+        longer = trainer.train(parent.point, policies - {Policy.EARLY_STOP}, max_reports=len(parent.curve) + 1)
+        n_reports = len(parent.curve)
+        _expect(len(longer.curve) > n_reports, f"there are {n_reports} reports with EARLY_STOP, and no more without")
+
+
+def _check_checkpoint(trainer: _Trainer, trial: Trial) -> None:
+    if trial.checkpoint is None or not trial.checkpoint.packs:
+        return
+    tensors = load_tensors(trainer.files, trial.checkpoint)
+    other = open_root(f"memory://contract-{uuid4().hex}", patience_s=0)
+    copy = publish_checkpoint(other, "copy", write_pack(other, "packs/copy", tensors))
+    found = load_tensors(other, Checkpoint.from_json(json.loads(json.dumps(copy.to_json()))))
+    same = found.keys() == tensors.keys() and all(_bytes_of(found[n]) == _bytes_of(tensors[n]) for n in tensors)
+    _expect(same, "the checkpoint came back from a storage with other bits")
+
+
+# ---- storages
+
+
+def check_files(url: str, options: Mapping[str, object] | None = None) -> None:
+    """Checks that a storage keeps its promises: what is published is whole, exclusive where asked, and verified.
+
+    Works in a folder of its own below the root, which it removes again where it can.
+
+    Args:
+        url: The root.
+        options: What fsspec needs to open it.
+
+    Raises:
+        AssertionError: a promise is broken.
+        ConfigurationError: the storage can't be used at all.
+        StoreError: the storage fails.
+    """
+    files = open_root(url, options, patience_s=0.2).below(f"contract-{uuid4().hex[:12]}")
+    try:
+        files.check_writable()
+        for check in (_check_whole, _check_exclusive, _check_verified, _check_records, _check_paths):
+            check(files)
+        if not files.in_process:
+            _check_elsewhere(files)
+    finally:
+        if (folder := files.local_path("x")) is not None:
+            shutil.rmtree(folder.removesuffix("/x"), ignore_errors=True)
+
+
+def _check_whole(files: Files) -> None:
+    data = random.Random(3).randbytes(3_000_001)
+    reference = files.publish("packs/whole", iter([data[:5], bytearray(data[5:9]), memoryview(data)[9:]]))
+    _expect(reference.bytes == len(data) and files.read(reference) == data, "what was published did not come back")
+    buffer = bytearray(len(data))
+    files.read_into(reference, lambda: [memoryview(buffer)])
+    _expect(buffer == data, "what was published did not come back into memory of the caller's")
+
+    def failing() -> Iterator[bytes]:
+        yield b"half"
+        raise ZeroDivisionError
+
+    _expect_raises(ZeroDivisionError, lambda: files.publish("packs/half", failing()))
+    _expect(files.names("packs") == ["whole"], f"a failed write left {files.names('packs')}")
+
+
+def _check_exclusive(files: Files) -> None:
+    files.publish("trials/one", [b"first"], exclusive=True)
+    _expect_raises(AlreadyPublishedError, lambda: files.publish("trials/one", [b"second"], exclusive=True))
+    _expect(files.read_if_present("trials/one") == b"first", "a second writer replaced an exclusive file")
+
+    def write(number: int) -> bool:
+        try:
+            files.publish("trials/many", [b"%d" % number], exclusive=True)
+        except AlreadyPublishedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [number for number, has_won in enumerate(pool.map(write, range(8))) if has_won]
+    found = files.read_if_present("trials/many")
+    _expect(len(won) == 1 and found == b"%d" % won[0], f"of eight writers at once {won} won, and {found!r} is there")
+
+
+def _check_verified(files: Files) -> None:
+    reference = files.publish("packs/verified", [b"as it was"])
+    files.replace(reference.path, b"as it is!")
+    _expect_raises(CorruptError, lambda: files.read(reference))
+    _expect_raises(CorruptError, lambda: files.read_into(reference, lambda: [memoryview(bytearray(9))]))
+    files.replace(reference.path, b"short")
+    _expect_raises(CorruptError, lambda: files.read(reference))
+    files.delete(reference.path)
+    files.delete(reference.path)
+    _expect_raises(MissingError, lambda: files.read(reference))
+
+
+def _check_records(files: Files) -> None:
+    _expect(files.read_if_present("nowhere/at/all") is None, "a file that is not there was read")
+    _expect(
+        files.names("nowhere") == [] and files.read_all("nowhere", "") == {}, "a folder that is not there has files"
+    )
+    for name in ("b.json", "a.json", "a.log"):
+        files.publish(f"records/{name}", [name.encode()], exclusive=True)
+    files.put("records/a.log", b"a longer log")
+    files.put("records/a.log", b"a log")
+    _expect(files.names("records") == ["a.json", "a.log", "b.json"], f"names are {files.names('records')}")
+    found = files.read_all("records", ".json")
+    _expect(found == {"a.json": b"a.json", "b.json": b"b.json"}, f"read_all gave {found}")
+    _expect(files.read_if_present("records/a.log") == b"a log", "put left more than the last bytes")
+    _expect(files.below("records").read_if_present("a.json") == b"a.json", "below() has other files")
+    _expect(files.below("x").sibling("records").read_if_present("a.json") == b"a.json", "sibling() has other files")
+
+
+def _check_paths(files: Files) -> None:
+    for path in ("../up", "/root", "a//b", "", "a/./b", ".tmp-x"):
+        _expect_raises(ConfigurationError, lambda path=path: files.publish(path, [b""]))  # type: ignore[misc]
+
+
+def _check_elsewhere(files: Files) -> None:
+    reference = files.publish("packs/elsewhere", [b"for another process"])
+    found = _in_another_process(Files.read, files, reference)
+    _expect(found == b"for another process", f"another process read {found!r}")
+
+
+# ---- helpers of all
+
+
+def _in_another_process(function: Callable[..., T], *arguments: object) -> T:
+    """What the function gives in a new process, to which everything was pickled."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def _expect(holds: bool, line: str) -> None:
+    if not holds:
+        raise AssertionError(line)
+
+
+def _expect_raises(kind: type[Exception], call: Callable[[], object]) -> None:
+    try:
+        call()
+    except kind:
+        return
+    raise AssertionError(f"{kind.__name__} was expected, and nothing was raised")

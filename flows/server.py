@@ -246,7 +246,8 @@ def silence_prefect(log_path: Path) -> None:
 
     It imports Prefect. Called again, the later path counts. The file is made when there is something to write.
     """
-    log_path.parent.mkdir(parents=True, exist_ok=True)  # the import makes PREFECT_HOME, but no folder above it
+    for folder in (log_path.parent.parent, log_path.parent):  # the import makes PREFECT_HOME, but no folder above it
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     import prefect.main  # noqa: F401 - sets up Prefect's logging, which a bare "import prefect" puts off
     from prefect.logging.handlers import PrefectConsoleHandler, _SafeStreamHandler
 

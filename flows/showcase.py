@@ -78,7 +78,7 @@ class Showcase:
         links = "".join(f"\n* [flow run {flow_run}](/runs/flow-run/{flow_run})" for flow_run in earlier)
         text = lineage + (f"\n\nEarlier sessions of this search, the newest first:\n{links}" if earlier else "")
         self._queue.put(lambda: self._send("PATCH", f"/flow_runs/{self._flow_run}", {"tags": list(tags)}))
-        self._queue.put(lambda: self._create("lineage", text))
+        self._queue.put(lambda: self._create("lineage", "How the whole search is drawn", text))
         for flow_run in earlier:
             self._queue.put(partial(self._mark_crashed, flow_run))
         self._queue.put(partial(self._rank, list(finished)))
@@ -97,15 +97,19 @@ class Showcase:
             self.n_lost += self._queue.qsize()
 
     def _mark_crashed(self, flow_run: str) -> None:
-        """Marks the flow run of an earlier session, unless it has ended, or is another server's."""
+        """Marks the flow run of an earlier session and what ran in it, unless it has ended, or is another server's."""
         answer = self._client.get(f"/flow_runs/{flow_run}")
         if answer.status_code == httpx.codes.NOT_FOUND:
             return
         if answer.raise_for_status().json()["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
             return
         message = f"its driver is gone; continued by flow run {self._flow_run}"
-        state = {"type": "CRASHED", "name": "Crashed", "message": message}
-        self._send("POST", f"/flow_runs/{flow_run}/set_state", {"state": state, "force": True})
+        crashed = {"state": {"type": "CRASHED", "name": "Crashed", "message": message}, "force": True}
+        unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}}
+        asked = {"flow_runs": {"id": {"any_": [flow_run]}}, "task_runs": unfinished}
+        for task_run in self._send("POST", "/task_runs/filter", asked).json():
+            self._send("POST", f"/task_runs/{task_run['id']}/set_state", crashed)
+        self._send("POST", f"/flow_runs/{flow_run}/set_state", crashed)
 
     def _work(self) -> None:
         next_board = next_poll = time.monotonic()
@@ -118,7 +122,7 @@ class Showcase:
                 self.n_lost += not self._try(self._write_leaderboard)
                 return
             self.n_lost += not self._try(write)
-            if time.monotonic() >= next_board:
+            if self._is_stale and time.monotonic() >= next_board:
                 self._try(self._write_leaderboard)
                 next_board = time.monotonic() + LEADERBOARD_S
             if time.monotonic() >= next_poll and not self._is_closing.is_set():
@@ -137,7 +141,8 @@ class Showcase:
     def _take(self, trial: Trial) -> None:
         self._rank([trial])
         if trial.checkpoint is not None:
-            self._create(f"checkpoint-{trial.number:04d}", checkpoint_text(trial), self._task_run_of(trial.number))
+            key, about = f"checkpoint-{trial.number:04d}", f"The weights that trial {trial.number} published"
+            self._create(key, about, checkpoint_text(trial), self._task_run_of(trial.number))
 
     def _rank(self, trials: Iterable[Trial]) -> None:
         name = self._metric.name
@@ -153,14 +158,15 @@ class Showcase:
         text = leaderboard_text(self._leaders, self._metric)
         known, self._leaderboard = self._leaderboard, None  # made anew, should this fail
         if known is None:
-            self._leaderboard = self._create("leaderboard", text)
+            self._leaderboard = self._create("leaderboard", "The best trials so far", text)
         else:
             self._send("PATCH", f"/artifacts/{known}", {"data": text})
             self._leaderboard = known
         self._is_stale = False
 
-    def _create(self, key: str, text: str, task_run: str | None = None) -> str:
-        body = {"key": key, "type": "markdown", "data": text, "flow_run_id": self._flow_run, "task_run_id": task_run}
+    def _create(self, key: str, about: str, text: str, task_run: str | None = None) -> str:
+        body = {"key": key, "type": "markdown", "description": about, "data": text}
+        body |= {"flow_run_id": self._flow_run} | ({} if task_run is None else {"task_run_id": task_run})
         return str(self._send("POST", "/artifacts/", body).json()["id"])
 
     def _send(self, method: str, path: str, body: Mapping[str, Any]) -> httpx.Response:

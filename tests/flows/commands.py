@@ -32,6 +32,7 @@ class Done:
     out: str
     err: str
     seconds: float
+    pid: int
 
     @property
     def complaint(self) -> str:
@@ -106,7 +107,7 @@ class Command:
             status = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
             raise AssertionError(f"still runs after {timeout_s} s: {self.out}\n{self.err}") from error
-        return Done(status, self.out, self.err, time.monotonic() - self._began)
+        return Done(status, self.out, self.err, time.monotonic() - self._began, self.process.pid)
 
     def send(self, number: int, *, to_group: bool = True) -> None:
         """A signal, as a terminal sends it to the whole group, or to the driver alone."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+import fsspec
+from fsspec.implementations.memory import MemoryFileSystem
 
 from nas import Float, Int, Metric, ParameterSpace, Policy, Problem, TrialRun
 from nas.errors import TrialStopped
@@ -71,3 +74,18 @@ class QuickProblem(Problem):
 
 class NoProblem:
     """Not a problem."""
+
+
+class QuickFiles(MemoryFileSystem):
+    """A file system in memory that is opened with a password."""
+
+    protocol = "quick"
+    store: ClassVar[dict[str, object]] = {}
+
+    def __init__(self, *, password: str, **options: object) -> None:
+        if password != "s3cret":
+            raise PermissionError("wrong password")
+        super().__init__(**options)
+
+
+fsspec.register_implementation("quick", QuickFiles)

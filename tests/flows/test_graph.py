@@ -80,7 +80,7 @@ class Server:
     def task_runs(self, flow_run: str) -> list[dict[str, Any]]:
         """A flow run's task runs, once the server has worked through what it was told of them."""
         asked = {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200}
-        ended = ("COMPLETED", "FAILED", "CANCELLED")
+        ended = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")
         runs: list[dict[str, Any]] = []
 
         def settled() -> bool:
@@ -314,6 +314,15 @@ def test_published_weights_are_an_artifact_of_their_trial(race: Race, server: Se
             assert text in artifact["data"]
 
 
+def test_the_lineage_is_linked_from_the_flow_run(race: Race, server: Server) -> None:
+    """The artifact ``lineage`` says the command that draws the whole of it; a tag names the search, one the session."""
+    (artifact,) = server.artifacts(race.flow_run["id"], "lineage")
+    name, root = race.folder.name, race.folder.parent
+
+    assert f"`python -m flows.report name={name} storage.root={root} format=html`" in artifact["data"]
+    assert sorted(race.flow_run["tags"]) == [f"search:{name}", "session:1"]
+
+
 def test_the_states_of_the_last_trials_are_delivered(server: Server, command: Command) -> None:
     """The command does not end before the server was sent the end of each of many quick trials."""
     plan = ("problem.seconds=0", "slots=4", "budget.trials=190", "storage=memory", "runner=threads")
@@ -373,18 +382,6 @@ def test_the_leaderboard_grows_while_the_search_goes(server: Server, command: Co
     assert boards[-1] == list(range(15, -1, -1))
 
 
-def test_the_lineage_is_linked_from_the_start(server: Server, command: Command) -> None:
-    """The artifact ``lineage`` says the command that draws the whole of it, and names the root."""
-    command.run(*CHAINS, "slots=2", "budget.trials=3", "name=linked", "runner=threads")
-    (flow_run,) = server.flow_runs("linked")
-    (artifact,) = server.artifacts(flow_run["id"], "lineage")
-
-    assert (
-        f"python -m flows.report name=linked storage.root={command.folder / 'heirloom'} format=html" in artifact["data"]
-    )
-    assert sorted(flow_run["tags"]) == ["search:linked", "session:1"]
-
-
 def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Server, command: Command) -> None:
     """After ``kill -9`` the same command is a new flow run with all edges, some from ``Restored`` trials."""
     arguments = (*RUNNING_PARENTS, "problem.seconds=0.6", "slots=2", "budget.trials=15", "name=resumed")
@@ -407,6 +404,7 @@ def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Se
     assert {task(t.number) for t in shown} == {run["name"] for run in runs if run["name"].startswith("trial-")}
     assert (old["state_name"], new["state_name"]) == ("Crashed", "Completed")
     assert new["id"] in old["state"]["message"]
+    assert {run["state_type"] for run in server.task_runs(old["id"])} == {"COMPLETED", "CRASHED"}
     assert new["parameters"]["resumes"] == old["id"]
     assert set(old["tags"]) & set(new["tags"]) == {"search:resumed"}
     (lineage,) = server.artifacts(new["id"], "lineage")

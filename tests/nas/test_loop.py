@@ -876,6 +876,14 @@ class TestTuners:
         assert len(executor.order) == 24
         assert len(children) >= 12
 
+    def test_founders_that_run_are_counted(self, records: Records) -> None:
+        """Founders that still run are coming: with as many slots as population there are that many, and no more."""
+        tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, sample_size=2)
+
+        make_loop(records, ScriptedExecutor(records, 4), tuner, settings=up_to(12)).search(SEARCH)
+
+        assert [bool(trial.parents) for trial in records.load()[0]] == [False] * 4 + [True] * 8
+
     def test_failures_do_not_shrink_the_population(self, records: Records) -> None:
         """Failed founders are replaced: there are no children before the population is full of scored trials."""
         ends = {number: [FAILED] for number in (0, 2, 3)}

@@ -1,0 +1,220 @@
+"""What the command prints, and where: results on standard output, progress on standard error, and no noise."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import shlex
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from nas.policy import Policy
+from tests.flows.commands import QUICK, environment, only_search, run, trials
+
+DEBUG = (*QUICK, "runner=debug", "budget.trials=2", "finalists=1")
+SUMMARY = r"""search (?P<name>quick-random-[0-9a-f]{8}): 3 trials \(3 COMPLETE\)
+best: trial 2 \(final\), validation score \d+\.\d{4}
+test: score \d+\.\d{4}
+ancestors: 2 <- [01]
+point: width=\d, step=0\.\d+
+records and weights: (?P<root>\S+/heirloom/quick-random-[0-9a-f]{8})
+export: (?P=root)/best/000002-[0-9a-f]{8}
+  without program.pt2: the problem defines no `export\(run\)`, which gives the network and an example batch
+next:
+  python -m flows.report name=(?P=name) format=html
+  python -m flows.report name=(?P=name) trial=2
+  python -m flows.final name=(?P=name)(?P<target>.*) finalists=4
+"""
+PROGRESS = r"""policies left out, as the problem does not declare them: DOWNSCALE, QUICK_EVAL
+search (?P<name>quick-random-[0-9a-f]{8}) begins, in \S+/heirloom/(?P=name)
+\[1/3\] trial 0 \(search\) COMPLETE score \d+\.\d{4}; .*best score \d+\.\d{4} \(trial 0\); about .* to the finals
+\[3/3\] trial 2 \(final\) COMPLETE score \d+\.\d{4}; best final score \d+\.\d{4} \(trial 2\)
+"""
+
+
+def test_results_go_to_standard_output_and_progress_to_standard_error(here: Path) -> None:
+    """Standard output holds the summary and nothing else, standard error the progress and nothing else."""
+    done = run(here, *DEBUG)
+
+    assert done.status == 0
+    assert re.fullmatch(SUMMARY, done.out), done.out
+    assert re.fullmatch(PROGRESS, done.err), done.err
+    assert [path.name for path in here.iterdir()] == ["heirloom"]
+
+
+@pytest.mark.slow
+def test_prefect_adds_no_noise(here: Path) -> None:
+    """With workers and Prefect's temporary server there is one line more on standard error, and none of Prefect's."""
+    done = run(here, *QUICK, "budget.trials=2", "finalists=1", "slots=1")
+
+    assert done.status == 0
+    assert re.fullmatch(SUMMARY, done.out), done.out
+    assert re.fullmatch(PROGRESS, done.err.replace("starting Prefect's temporary server\n", "")), done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("root", ["heirloom", "a folder, 'quoted'"])
+def test_the_next_commands_work_word_for_word(here: Path, root: str) -> None:
+    """The three commands that the summary ends with work as they stand."""
+    done = run(here, *DEBUG, f'storage.root="{root}"')
+    html, trial, final = [line.strip() for line in done.out.partition("next:\n")[2].splitlines()]
+    shown, one, finals = run(here, line=html), run(here, line=trial), run(here, line=final)
+
+    assert shown.status == 0, shown.err
+    assert list(here.glob("*.html"))
+    assert one.status == 0, one.err
+    assert "trial 2" in one.out
+    assert finals.status == 0, finals.err
+    assert sum(t.stage == "final" for t in trials(only_search(here, root))) == 2  # of two trials searched
+
+
+def on_terminal(here: Path, *overrides: str, columns: int = 80) -> str:
+    """What a terminal of so many columns gets."""
+    master, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [sys.executable, "-m", "flows.search", *overrides]
+    with subprocess.Popen(
+        command,
+        cwd=here,
+        env=environment(TERM="xterm-256color"),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    ) as process:
+        os.close(terminal)
+        output = b""
+        try:
+            while chunk := os.read(master, 65536):
+                output += chunk
+        except OSError:  # Linux's end of file for a terminal
+            pass
+        os.close(master)
+    assert process.returncode == 0
+    return output.decode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_terminal_shows_live_progress(here: Path, columns: int) -> None:
+    """In a terminal two live lines show trials done, time left, running, failed, best and inherited, and fit in 80."""
+    raw = on_terminal(
+        here,
+        *("+tuner=evolution", "tuner.population_size=2", "tuner.sample_size=1", *QUICK[1:], "problem.seconds=0.7"),
+        *("budget.trials=5", "finalists=1", "slots=2"),
+        columns=columns,
+    )
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", raw).replace("\r", "\n")
+    lines = {line.rstrip() for line in plain.splitlines()}
+    live = [line for line in lines if " trials, " in line or line.startswith("  running")]
+
+    assert any(re.search(r"[1-4]/6 trials, \S+ s, about \S+ s to the finals$", line) for line in live), live
+    assert any(re.search(r"running 2, best score \d+\.\d{4} \(trial \d\), inherited \d+%$", line) for line in live), (
+        live
+    )
+    assert all(len(line) <= 80 for line in live)
+    assert any("starting Prefect's temporary server" in line for line in lines)
+    assert "best: trial 5 (final)" in plain
+    assert raw.count("\x1b[?25l") == raw.count("\x1b[?25h")  # the cursor is shown again
+    assert not re.search("Traceback|WARNING|ERROR|prefect", plain.replace("flows.", ""))
+
+
+def test_failures_are_told_as_they_come(here: Path) -> None:
+    """Each failed trial is a line with its error; too many in a row end the search with one line and status 1."""
+    done = run(here, *DEBUG, "problem.fail=raise", "max_failures=2")
+    *_, first, second, last = done.err.splitlines()
+
+    assert done.status == 1
+    assert first.startswith("[1/3] trial 0 (search) FAILED exception: RuntimeError: as told; ")
+    assert second.startswith("[2/3] trial 1 (search) FAILED exception: RuntimeError: as told; ")
+    assert last.startswith("heirloom: 2 trials failed in a row (max_failures=2); the last, trial 1: exception: ")
+    assert done.out == ""
+
+
+def test_policy_full_trains_every_trial_in_full(here: Path) -> None:
+    """With policy=full there is one stage, whose best trial is the winner; nothing is left out."""
+    done = run(here, *DEBUG, "policy=full")
+    found = trials(only_search(here))
+
+    assert [trial.stage for trial in found] == ["search"] * 2
+    assert {trial.policies for trial in found} == {frozenset({Policy.SHARE_PARAMS})}
+    assert re.search(r"best: trial [01] \(search\)", done.out)
+    assert "left out" not in done.err
+
+
+def test_storage_options_reach_the_file_system(here: Path) -> None:
+    """storage.options.KEY is what the root's file system is opened with; it is neither printed nor needed twice."""
+    refused = run(here, *DEBUG, "storage.root=quick://bucket")
+    done = run(here, *DEBUG, "storage.root=quick://bucket", "storage.options.password=s3cret")
+
+    assert refused.status in (1, 2)
+    assert "password" in refused.complaint
+    assert done.status == 0, done.err
+    assert "next, with this command's storage.options:" in done.out
+    assert "s3cret" not in done.out + done.err
+
+
+def test_memory_keeps_nothing_and_says_so(here: Path) -> None:
+    """A search in memory prints its result, and no command that could not work."""
+    done = run(here, *DEBUG, "storage=memory")
+
+    assert done.status == 0
+    assert done.out.splitlines()[-1] == "records and weights: kept in memory only, so they end with this command"
+    assert list(here.iterdir()) == []
+
+
+def test_help_is_fast_and_whole(here: Path) -> None:
+    """--help takes less than a second more than ``import hydra``, and shows the groups, the keys and what they mean."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import hydra"], env=environment(), check=True)
+    bare_s = time.monotonic() - began
+    done = run(here, "--help")
+
+    assert done.status == 0
+    assert done.seconds < bare_s + 1
+    assert done.err == ""
+    assert "+tuner=evolution|random" in done.out
+    assert "deterministic: false # the same final table on every run, kills included" in done.out
+    assert "storage.options.KEY=VALUE" in done.out
+    assert list(here.iterdir()) == []
+
+
+def test_the_name_can_be_chosen(here: Path) -> None:
+    """name=... is the folder under the root; the default is the problem, the tuner and the identity's digest."""
+    chosen = run(here, *DEBUG, "name=mine")
+    default = run(here, *DEBUG)
+
+    assert chosen.status == default.status == 0
+    assert sorted(re.sub("[0-9a-f]{8}$", "#", path.name) for path in (here / "heirloom").iterdir()) == [
+        "mine",
+        "quick-random-#",
+    ]
+
+
+def test_options_may_stand_anywhere(here: Path) -> None:
+    """Hydra's options and overrides mix in any order, also where a group's class is given by its path."""
+    (here / "conf" / "problem").mkdir(parents=True)
+    (here / "conf" / "problem" / "mine.yaml").write_text("_target_: quick.QuickProblem\nweights: 10\n")
+    by_name = run(here, "+tuner=random", "--config-dir", "conf", "problem=mine", "--cfg", "job", "seed=3")
+    by_path = run(here, "problem._target_=quick.QuickProblem", "--cfg", "job", "+tuner=random", "problem.weights=10")
+
+    assert by_name.status == by_path.status == 0
+    assert "_target_: quick.QuickProblem\n  weights: 10\n" in by_name.out
+    assert "_target_: quick.QuickProblem\n  weights: 10\n" in by_path.out
+
+
+def test_a_closed_output_is_no_traceback(here: Path) -> None:
+    """``| head -1`` ends the command without a traceback."""
+    done = run(here, line=f"bash -c {shlex.quote(shlex.join(['python', '-m', 'flows.search', *DEBUG]) + ' | head -1')}")
+
+    assert done.out.count("\n") == 1
+    assert "Traceback" not in done.err
+    assert "BrokenPipe" not in done.err

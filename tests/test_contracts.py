@@ -1,0 +1,238 @@
+"""Every tuner, problem and storage that conf/ names keeps its contract; new ones are found by their yaml."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from nas.errors import ConfigurationError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.policy import Policy
+from nas.run import TrialRun
+from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spec import Spec
+from nas.testing import check_files, check_problem, check_tuner
+from nas.trial import Proposal
+from nas.tuners.base import WAIT, Answer, Tuner
+from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.random import RandomTuner
+from tests.problems_for_tests import ExportProblem, PlainProblem, ScoreProblem, network
+
+ROOT = Path(__file__).parents[1]
+DATA = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve()
+METRICS = (Metric("accuracy"), Metric("latency_ms", "minimize"))
+SPACE = ParameterSpace(
+    {
+        "depth": Int(1, 3),
+        "width": Choice(8, 16, 32),
+        "second": Choice(1, 3, 5, when={"depth": [2, 3]}),
+        "rate": Float(1e-3, 1e-1, log=True),
+        "head": {"kind": Choice("linear", "mlp"), "bias": True},
+    }
+)
+SMALL = ParameterSpace({"a": Choice(1, 2), "b": Choice("x", "y")})
+
+
+def choices(group: str) -> dict[str, dict[str, Any]]:
+    """The yaml files of a folder of conf/ by name, but for the one that stands for the user's own."""
+    found = {}
+    for path in sorted((ROOT / "conf" / group).glob("*.yaml")):
+        if path.stem != "custom":
+            content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+            assert isinstance(content, dict)
+            found[path.stem] = {str(key): value for key, value in content.items()}
+    return found
+
+
+def spec(content: Mapping[str, Any], **changes: Any) -> Spec:
+    arguments = {key: value for key, value in content.items() if key != "_target_"}
+    return Spec(content["_target_"], {**arguments, **changes})
+
+
+TUNERS, PROBLEMS, STORAGES = (choices(group) for group in ("tuner", "problem", "storage"))
+SLOW = [pytest.param(name, marks=pytest.mark.slow) if "data_root" in PROBLEMS[name] else name for name in PROBLEMS]
+
+
+def test_everything_is_found() -> None:
+    """The folders of conf/ hold at least what the documents name."""
+    assert TUNERS.keys() >= {"random", "evolution"}
+    assert PROBLEMS.keys() >= {"digits", "fashion_mnist"}
+    assert STORAGES.keys() >= {"local", "memory", "nfs"}
+
+
+@pytest.mark.parametrize("space", [SPACE, SMALL], ids=["mixed", "four points"])
+@pytest.mark.parametrize("name", TUNERS)
+def test_tuner(name: str, space: ParameterSpace) -> None:
+    """The tuner is a function of the lineage, at any number of slots, with failures, and after a resume."""
+    check_tuner(spec(TUNERS[name]), space, METRICS)
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_problem(name: str) -> None:
+    """The problem trains, honours its policies, and hands its weights on to the bit."""
+    content, changes = PROBLEMS[name], {}
+    if "data_root" in content:
+        folder = DATA / name
+        if not folder.is_dir():
+            pytest.skip(f"no data for {name} in {folder}; set HEIRLOOM_DATA to the folder that holds {name}/")
+        changes["data_root"] = str(folder)
+
+    check_problem(spec(content, **changes))
+
+
+@pytest.mark.parametrize("name", STORAGES)
+def test_storage(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The storage's files are whole, exclusive where asked, and verified."""
+    root = str(STORAGES[name]["root"])
+    if name == "nfs" and not Path(root).is_dir():
+        pytest.skip(f"no NFS at {root}; set HEIRLOOM_ROOT to a folder on one")
+    monkeypatch.chdir(tmp_path)
+
+    check_files(root, STORAGES[name]["options"])
+
+
+class Remembering(RandomTuner):
+    """Answers by how often it was asked: resuming it is not asking again."""
+
+    n_asks = 0
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        self.n_asks += 1
+        return super().ask(lineage, self.n_asks, job)
+
+
+class Global(RandomTuner):
+    """Draws from Python's global generator."""
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        return Proposal(point=self.space.sample(random.Random(random.random())))
+
+
+class Outside(RandomTuner):
+    """Proposes what is no point."""
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        return Proposal(point={"unknown": 1})
+
+
+class Blocking(RandomTuner):
+    """Waits for more results than its slots will ever give it at once."""
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        return super().ask(lineage, number, job) if number < 3 else WAIT
+
+
+class Hashing(RandomTuner):
+    """Draws by Python's hash of text, which differs from process to process."""
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        return Proposal(point=self.space.sample(random.Random(hash(f"{number}"))))
+
+
+class TestBrokenTuners:
+    @pytest.mark.parametrize(
+        ("tuner", "line"),
+        [
+            (Remembering, "asked in another order gives another answer"),
+            (Global, "draws from a global random generator"),
+            (Outside, "is no point of the space: unknown"),
+            (Blocking, "answers WAIT at proposal 3, but nothing runs"),
+            (Hashing, "in another process gives another answer"),
+        ],
+    )
+    def test_broken_tuner_is_found(self, tuner: type[Tuner], line: str) -> None:
+        """A tuner that breaks its contract is told how."""
+        with pytest.raises(AssertionError, match=line):
+            check_tuner(Spec.of(tuner), SPACE, METRICS)
+
+    def test_tuner_may_refuse_a_space(self) -> None:
+        """A tuner that can't do with a space of one point may say so."""
+
+        check_tuner(Spec.of(Choosy), SPACE, METRICS, n_trials=10)
+
+
+class Choosy(EvolutionTuner):
+    def __init__(self, space: Any, metrics: tuple[Metric, ...], *, seed: int = 0) -> None:
+        super().__init__(space, metrics, seed=seed)
+        if space.n_points == 1:
+            raise ConfigurationError("the space needs two points")
+
+
+class Dice(ExportProblem):
+    """Scores by a generator that nothing seeds."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        super().train(run)
+        return {"score": random.SystemRandom().random()}
+
+
+class NoInheritance(ExportProblem):
+    """Declares SHARE_PARAMS and starts afresh."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        run.save(network())
+        return {"score": 0.5}
+
+
+class TrainsAnyway(ExportProblem):
+    """Declares SKIP_TRAIN and changes the weights."""
+
+    policies = frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN})
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        model = network()
+        run.inherit(model)
+        model.get_submodule("0").bias.data += 1
+        run.save(model)
+        return {"score": 0.5}
+
+
+class NeverShort(ExportProblem):
+    """Declares EARLY_STOP and trains as long as ever."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        run.report(1, score=0.5)
+        return super().train(run)
+
+
+class Deaf(ExportProblem):
+    """Goes on after a stop."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        super().train(run)
+        run.curve.append((1, {"score": 0.5}))
+        return {"score": 0.5}
+
+
+class TestProblems:
+    @pytest.mark.parametrize("problem", [ExportProblem, PlainProblem])
+    def test_sound_problem_passes(self, problem: type[PlainProblem]) -> None:
+        """A problem that keeps the contract passes, with everything or with nothing but train."""
+        check_problem(Spec.of(problem))
+
+    @pytest.mark.parametrize(
+        ("problem", "line"),
+        [
+            (Dice, "the same seed scored"),
+            (NoInheritance, "a child of the same point inherited None"),
+            (TrainsAnyway, "published other weights than it inherited"),
+            (NeverShort, "there are 1 reports with EARLY_STOP, and no more without"),
+            (Deaf, "told to stop at its first report, it is COMPLETE"),
+        ],
+    )
+    def test_broken_problem_is_found(self, problem: type[ScoreProblem], line: str) -> None:
+        """A problem that breaks its contract is told how."""
+        with pytest.raises(AssertionError, match=line):
+            check_problem(Spec.of(problem))
+
+    def test_failing_problem_tells_its_error(self) -> None:
+        """Where training fails, the check shows the failure's traceback."""
+        with pytest.raises(AssertionError, match="RuntimeError: no score for"):
+            check_problem(Spec.of(ScoreProblem, search=[None] * 100))

@@ -1,0 +1,101 @@
+"""Who imports what: the arrows go one way, and importing Heirloom costs next to nothing."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = {str(path.relative_to(ROOT)): path for folder in ("nas", "flows") for path in (ROOT / folder).rglob("*.py")}
+HEAVY = ("torch", "numpy", "pandas", "prefect", "hydra", "omegaconf", "sklearn", "rich", "fastapi", "pytest")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The modules that a source imports, anywhere in it, in type annotations too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module":
+            yield from (argument.value for argument in node.args if isinstance(argument, ast.Constant))
+
+
+def importers(*packages: str) -> set[str]:
+    """The sources that import one of these packages."""
+    return {
+        name
+        for name, path in SOURCES.items()
+        if any(module.partition(".")[0] in packages for module in imported(ast.parse(path.read_text())))
+    }
+
+
+def loaded_by(module: str) -> set[str]:
+    """What a fresh process has loaded of the heavy packages after importing this module."""
+    program = f"import sys, {module}; print(*[name for name in {HEAVY} if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+def test_sources_are_found() -> None:
+    """The walk sees both packages."""
+    assert {"nas/loop.py", "flows/trial.py"} <= SOURCES.keys()
+
+
+def test_library_knows_no_engine() -> None:
+    """nas imports neither Prefect nor Hydra, and nothing of flows or conf."""
+    found = importers("prefect", "hydra", "omegaconf", "flows", "conf")
+
+    assert not {name for name in found if name.startswith("nas/")}
+
+
+def test_prefect_is_flows_alone() -> None:
+    """Only modules of flows import Prefect."""
+    assert {name.partition("/")[0] for name in importers("prefect")} == {"flows"}
+
+
+def test_hydra_is_the_command_line_alone() -> None:
+    """Only the modules that read the command line import Hydra."""
+    assert importers("hydra", "omegaconf") <= {"flows/command.py", "flows/arguments.py"}
+
+
+def test_tests_are_no_dependency() -> None:
+    """Neither package imports a test framework, or a test."""
+    assert importers("pytest", "hypothesis", "tests") == set()
+
+
+def test_tuners_know_no_problem_and_problems_no_tuner() -> None:
+    """A tuner knows a space through its methods only, and a problem knows nothing of tuners."""
+    for name, path in SOURCES.items():
+        modules = set(imported(ast.parse(path.read_text())))
+        if name.startswith("nas/tuners/"):
+            assert not {m for m in modules if m.startswith(("nas.problems", "nas.store", "nas.executors"))}, name
+        if name.startswith("nas/problems/"):
+            assert not {m for m in modules if m.startswith(("nas.tuners", "nas.stoppers", "nas.loop"))}, name
+
+
+@pytest.mark.parametrize("module", ["nas", "nas.program", "nas.executors.worker", "nas.tuners.evolution", "nas.testing"])
+def test_library_is_light(module: str) -> None:
+    """Importing Heirloom, its program and its worker loads neither torch nor pandas, Prefect or Hydra."""
+    assert loaded_by(module) == set()
+
+
+def test_names_of_the_library_are_there() -> None:
+    """Every public name can be had from nas, is listed, and is the one of its module; another is an AttributeError."""
+    import nas
+
+    for name in nas.__all__:
+        assert getattr(nas, name) is not None
+        assert name in dir(nas)
+    assert not hasattr(nas, "Experiment")
+
+
+@pytest.mark.parametrize("module", ["flows.search", "flows.final"])
+def test_spawned_workers_import_little(module: str) -> None:
+    """The command's module, which each spawned worker imports again as its main module, loads nothing heavy."""
+    assert loaded_by(module) == set()

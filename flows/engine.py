@@ -60,10 +60,18 @@ class Workplace:
         """What the search has found, on standard output."""
         from flows.summary import print_summary
 
-        chosen = self.invocation.values.get("problem") or {}
-        keys = sorted(key for key in program.built.problem.data_arguments if f"problem.{key}" in self.invocation.named)
-        data = tuple(f"problem.{key}={chosen[key]}" for key in keys if key in chosen)
-        print_summary(program.summary(), program.metric, self.root, data=data, has_options=bool(self.options))
+        print_summary(
+            program.summary(), program.metric, self.root, more=self._said_again(program), has_options=bool(self.options)
+        )
+
+    def _said_again(self, program: Program) -> list[str]:
+        """What ``flows.final`` must be told, as it takes neither code nor the place of data from a shared disk."""
+        search = program.built.search
+        specs = {"problem": search.problem, "tuner": search.tuner, "stopper": search.stopper}
+        own = [f"{group}._target_={s.target}" for group, s in specs.items() if s and not s.target.startswith("nas.")]
+        arguments, named = search.problem.arguments, self.invocation.named
+        data = sorted(key for key in program.built.problem.data_arguments if key in arguments)
+        return [*own, *(f"problem.{key}={arguments[key]}" for key in data if f"problem.{key}" in named)]
 
 
 class Engine:
@@ -157,6 +165,7 @@ class Engine:
         done = [trial for trial in trials if trial.is_finished]
         try:
             with Progress(program.metric, built.plan.search.name, program.budget.trials, n_finals, done) as progress:
+                self._interruption.display = progress
                 state = f"goes on after {count(len(done), 'finished trial')}" if trials else "begins"
                 progress.note(f"search {workplace.name} {state}, in {records.files.url}")
                 session = max(past_sessions(records), default=0) + 1

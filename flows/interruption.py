@@ -12,10 +12,11 @@ from types import FrameType
 from typing import Any
 
 from flows.command import complain
+from flows.progress import Progress
 from nas.executors.base import Executor, StopAsked
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
-SHOW_CURSOR = b"\x1b[?25h"
+SHOW_CURSOR = b"\x1b[?25h\r\n"
 ECHO_S = 0.2
 """A repetition that soon is no second one: ``timeout`` and the like signal the process and then its group."""
 
@@ -34,6 +35,8 @@ class Interruption:
     def __init__(self, command: str) -> None:
         self.signal: int | None = None
         """The first signal that a loop was told of."""
+        self.display: Progress | None = None
+        """What must leave the terminal before the line."""
         self._command = command
         self._executor: Executor | None = None
         self._told_at = 0.0
@@ -77,7 +80,9 @@ class Interruption:
             raise KeyboardInterrupt
         elif time.monotonic() > self._told_at + ECHO_S:
             if self.signal is None:
+                if self.display is not None:
+                    self.display.stop()
                 complain(f"interrupted ({signal.Signals(number).name}): no trial was running. Go on: {self._command}")
-            if sys.stderr.isatty():  # a live display hides it
+            elif sys.stderr.isatty():  # the live display has hidden it
                 os.write(2, SHOW_CURSOR)
             os._exit(128 + number)

@@ -64,6 +64,10 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Leaves the last state on the terminal; what is printed from here on stands below it."""
         self._live.stop()
 
     def say(self, text: str) -> None:

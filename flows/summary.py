@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flows.arguments import as_shell
 from nas.metric import Metric
@@ -17,7 +17,7 @@ def print_summary(
     metric: Metric,
     root: str,
     *,
-    data: tuple[str, ...] = (),
+    more: Sequence[str] = (),
     has_options: bool = False,
     write: Callable[[str], object] = print,
 ) -> None:
@@ -27,7 +27,7 @@ def print_summary(
         summary: What was found.
         metric: The first of the problem's.
         root: The storage root, as the user named it.
-        data: The overrides that say where the problem's data lies, which no record keeps.
+        more: The overrides that ``flows.final`` needs besides.
         has_options: The root was opened with options, which may hold credentials and are not repeated.
         write: Takes the lines.
     """
@@ -62,7 +62,7 @@ def print_summary(
     write("next, with this command's storage.options:" if has_options else "next:")
     write(f"  python -m flows.report {as_shell([*where, 'format=html'])}")
     write(f"  python -m flows.report {as_shell([*where, f'trial={winner.number if winner else 0}'])}")
-    write(f"  python -m flows.final {as_shell([*where, *data, 'finalists=4'])}")
+    write(f"  python -m flows.final {as_shell([*where, *more, 'finalists=4'])}")
 
 
 def _short(value: object) -> str:

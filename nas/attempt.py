@@ -21,7 +21,6 @@ from nas.store.files import Files, open_root
 from nas.store.records import Records
 from nas.trial import Reason, State, Trial
 
-
 MAX_ERROR_CHARACTERS = 10_000  # of a traceback's end: a result record stays small, the log holds the rest
 
 
@@ -91,7 +90,7 @@ class Bench:
                     inherited=share,
                     inheritance=inheritance,
                     curve=tuple(run.curve),
-                )  # fmt: skip
+                )
             )
         finally:
             run.close()

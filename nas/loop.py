@@ -1,7 +1,7 @@
 """The loop: one owner of the tuner, one thread of decisions.
 
-It asks while slots are free and the budget allows, hands trials to an executor, and reacts to events. Everything that it
-decides is durable before it acts on it, so that the records alone continue the search.
+It asks while slots are free and the budget allows, hands trials to an executor, and reacts to events. Everything that
+it decides is durable before it acts on it, so that the records alone continue the search.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from nas.budget import Budget
@@ -44,7 +44,7 @@ class LoopSettings:
     """
 
     seed: int = 0
-    budget: Budget = Budget()
+    budget: Budget = field(default_factory=Budget)
     on_parent_failure: OnParentFailure = "ancestor"
     deterministic: bool = False
     max_attempts: int = 2
@@ -136,8 +136,8 @@ class Loop:
                     return
                 if self._waited_at is not None and not self._may_ask():
                     raise SearchFailedError(
-                        f"tuner {type(self._tuner).__name__} answers WAIT at proposal {len(self._numbers)}, but nothing "
-                        "runs that it could wait for; a tuner that has nothing more to propose must answer STOP"
+                        f"tuner {type(self._tuner).__name__} answers WAIT at proposal {len(self._numbers)}, but "
+                        "nothing runs that it could wait for; a tuner that has nothing more to propose must answer STOP"
                     )
 
     def _restored_log(self, in_stage: Sequence[Trial]) -> LineageLog:
@@ -159,7 +159,7 @@ class Loop:
             self._log.append(self.trials[self._numbers[len(self._log)]])
 
     def _may_ask(self) -> bool:
-        """Whether the tuner may be asked now: a slot is free, the budget allows, and the lineage that it must see is there."""
+        """Whether the tuner may be asked now: a slot is free, the budget allows, and what it must see is there."""
         if self._tuner is None or not self._budget_left():
             return False
         if self._settings.deterministic:
@@ -258,7 +258,7 @@ class Loop:
     # ---- later stages
 
     def final(self, stage: Stage, finalists: Iterable[Trial]) -> None:
-        """Trains each of these trials again as a trial of a later stage; those that have one already are not repeated."""
+        """Trains each of these trials again as a trial of a later stage, unless it has one there already."""
         present = {t.parents[0] for t in self.trials if t.stage == stage.name and t.parents}
         for parent in tuple(finalists):  # it may be this loop's own list, which grows
             if parent.number in present:
@@ -316,7 +316,7 @@ class Loop:
         self._executor.submit(trial, donors)
 
     def _resolve_donors(self, trial: Trial) -> tuple[list[DonorWeights], dict[str, Donor | None], Donor | None]:
-        """The donors with weights, best first; which were replaced by what; and the one without, where that is fatal."""
+        """The donors with weights, best first; which were replaced by what; the one without, where that is fatal."""
         found: list[DonorWeights] = []
         replaced: dict[str, Donor | None] = {}
         if Policy.SHARE_PARAMS not in trial.policies:
@@ -420,7 +420,7 @@ class Loop:
                 del self._running[slot]
 
     def _interrupt(self) -> None:
-        """Tells every running trial, and waits, within a bound, until each has ended; what finishes meanwhile is kept."""
+        """Tells every running trial, and waits within a bound until each has ended; what finishes is kept."""
         until = self._executor.now_s() + INTERRUPT_BOUND_S
         while self._running and self._executor.now_s() < until:
             for number in self._running.values():

@@ -15,7 +15,6 @@ from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
 from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
-from nas.policy import Policy
 from nas.search import Built, Search
 from nas.session import Session, check_name, claim_identity, open_records
 from nas.store.checkpoint import Checkpoint
@@ -115,7 +114,7 @@ class Program:
         self._crown(executor, loop.trials)
 
     def _next_finalists(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The trials to train in full next: the best not yet trained, until as many finals as asked for have a score."""
+        """The trials to train in full next: the best not yet trained, until enough finals have a score."""
         final = self.built.plan.final
         if final is None:
             return []

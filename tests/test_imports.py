@@ -79,7 +79,9 @@ def test_tuners_know_no_problem_and_problems_no_tuner() -> None:
             assert not {m for m in modules if m.startswith(("nas.tuners", "nas.stoppers", "nas.loop"))}, name
 
 
-@pytest.mark.parametrize("module", ["nas", "nas.program", "nas.executors.worker", "nas.tuners.evolution", "nas.testing"])
+@pytest.mark.parametrize(
+    "module", ["nas", "nas.program", "nas.executors.worker", "nas.tuners.evolution", "nas.testing"]
+)
 def test_library_is_light(module: str) -> None:
     """Importing Heirloom, its program and its worker loads neither torch nor pandas, Prefect or Hydra."""
     assert loaded_by(module) == set()

@@ -153,15 +153,21 @@ class WarmWorker:
         self._connection: Connection | None = None
         self._send_lock = threading.Lock()
         self._running: Trial | None = None
+        self._booting_for: int | None = None
         self._killed_for: str | None = None
         self._is_closed = False
 
     def run(self, assignment: Assignment, post: Callable[[Event], None], timeout_s: float | None) -> Trial | None:
         """Runs an attempt; see ``Place.run``. Past ``timeout_s`` the worker is killed and the trial FAILED."""
         trial = assignment.trial
-        self._ensure()
+        self._killed_for = None
+        self._booting_for = trial.number
+        try:
+            self._ensure()
+        finally:
+            self._booting_for = None
         self._log.write_bytes(b"")
-        self._running, self._killed_for = trial, None
+        self._running = trial
         curve: list[tuple[int, Mapping[str, float]]] = []
         began: float | None = None
         self._send(("run", assignment))
@@ -204,6 +210,8 @@ class WarmWorker:
     def stop(self, trial: Trial, kind: StopKind) -> None:
         """Tells the attempt; one that is interrupted and has not ended after 2 s is killed."""
         running = self._running  # not the loop's trial, which has gathered reports since
+        if kind == "interrupt" and self._booting_for == trial.number:
+            self._kill("interrupted")
         if running is None or running.number != trial.number:
             return
         self._send(_Stop(trial.number, kind))

@@ -11,7 +11,7 @@ import pytest
 from tests.flows.commands import QUICK, Command, everything, only_search, run, trials, until
 
 DEBUG = (*QUICK, "runner=debug", "name=mine")
-BUSY = r"heirloom: the search in \S+ is driven by pid {pid} on {host} \(last beat \d+ s ago\); wait for it, stop it, or add"
+BUSY = r"heirloom: the search in \S+ is driven by pid {pid} on {host} \(last beat \d+ s ago\); wait for it, stop it, or"
 
 
 def starts(here: Path) -> list[str]:
@@ -37,7 +37,7 @@ def test_a_second_driver_is_told_at_once(here: Path) -> None:
     with Command(here, *DEBUG, "budget.trials=1", "problem.seconds=30") as first:
         until(lambda: starts(here))
         before = everything(here)
-        second = run(here, *DEBUG)
+        second = run(here, *DEBUG, "budget.trials=1", "problem.seconds=30")
         after = everything(here)
 
     assert second.status == 2
@@ -51,7 +51,7 @@ def test_a_takeover_ends_the_older_driver(here: Path) -> None:
     """With takeover=true the older driver stops in order, and only then the newer one goes on; no proposal is lost."""
     with Command(here, *DEBUG, "budget.trials=200", "problem.seconds=0.5") as older:
         until(lambda: len(starts(here)) == 2)
-        newer = run(here, *DEBUG, "budget.trials=1", "finalists=1", "takeover=true")
+        newer = run(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5", "takeover=true")
         done = older.wait(5)
     found = trials(here / "heirloom" / "mine")
 
@@ -83,7 +83,7 @@ def test_a_killed_driver_is_followed_at_once(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_finished_search_is_shown_and_extended(here: Path, tmp_path: Path, api_url: str) -> None:
-    """The same command on a finished search says so, starts no server and writes nothing; a larger budget extends it."""
+    """The same command on a finished search says so, starts no server, writes nothing; a larger budget extends it."""
     command = (*QUICK, "slots=1", "finalists=1")
     first = run(here, *command, "budget.trials=2", PREFECT_API_URL=api_url)
     before = everything(here)

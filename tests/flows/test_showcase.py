@@ -1,0 +1,154 @@
+"""Artifacts of a flow run, written to small servers that take them, refuse them, or are not there."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from flows.showcase import Showcase, checkpoint_text
+from nas.executors.base import Event, Finished, StopAsked
+from nas.metric import Metric
+from nas.store.checkpoint import Checkpoint
+from nas.store.reference import Reference, digest_of
+from nas.trial import Proposal, State, Trial
+
+MANIFEST = Reference("manifests/000007-ab.json", 120, digest_of(b"manifest"))
+PACK = Reference("packs/000007-ab.safetensors", 4_000_000, digest_of(b"pack"))
+
+
+class Api(ThreadingHTTPServer):
+    """Keeps what it is sent, and answers each request with the same text."""
+
+    def __init__(self, answer: str, status: int = 200) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer = answer
+        self.status = status
+        self.sent: list[tuple[str, str, dict[str, str]]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/api"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Api
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.sent.append((self.command, self.path, body))
+        self._answer()
+
+    do_PATCH = do_POST  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self) -> None:
+        data = self.server.answer.encode()
+        self.send_response(self.server.status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture
+def api(request: pytest.FixtureRequest) -> Iterator[Api]:
+    with Api(*getattr(request, "param", ('{"id": "a1", "state_type": "RUNNING"}',))) as api:
+        threading.Thread(target=api.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        yield api
+        api.shutdown()
+
+
+def showcase(url: str, events: list[Event]) -> Showcase:
+    stages = ["search", "final"]
+    return Showcase(url, "f1", Metric("loss", "minimize"), stages, task_run_of=lambda n: f"t{n}", post=events.append)
+
+
+def trial(number: int, loss: float, stage: str = "search") -> Trial:
+    point = Proposal(point={})
+    return Trial(number=number, index=number, proposal=point, stage=stage, state=State.COMPLETE, metrics={"loss": loss})
+
+
+def published(number: int) -> Trial:
+    weights = Checkpoint(manifest=MANIFEST, packs=(PACK,))
+    return replace(trial(number, 0.5), checkpoint=weights, donor=3, inherited=0.625)
+
+
+def test_a_checkpoint_says_what_and_whose() -> None:
+    """Its text holds the paths, the size of all, the digest, the donor and the share."""
+    text = checkpoint_text(published(7))
+
+    for row in (MANIFEST.path, PACK.path, "4,000,120", MANIFEST.digest, "trial 3", "62.5%"):
+        assert row in text
+
+
+def test_full_trainings_lead_the_leaderboard(api: Api) -> None:
+    """Trials of a later stage go before cheap ones, whatever their scores; then the better goes first."""
+    shown = showcase(api.url, [])
+    for each in (trial(0, 0.3), trial(1, 0.1), trial(2, 0.4, "final"), trial(3, 0.2, "final")):
+        shown.observe(Finished(each))
+    shown.close(5)
+    (*_, (_, _, last)) = [sent for sent in api.sent if sent[2].get("key", "leaderboard") == "leaderboard"]
+
+    assert [line.split("|")[2].strip() for line in last["data"].splitlines() if line[:3].strip("| ").isdigit()] == [
+        "3",
+        "2",
+        "1",
+        "0",
+    ]
+    assert shown.n_lost == 0
+
+
+def test_weights_are_shown_on_their_task_run(api: Api) -> None:
+    """The artifact of a trial's checkpoint names the trial's task run and the flow run."""
+    shown = showcase(api.url, [])
+    shown.observe(Finished(published(7)))
+    shown.close(5)
+    (sent,) = [body for _, _, body in api.sent if body.get("key") == "checkpoint-0007"]
+
+    assert (sent["task_run_id"], sent["flow_run_id"], sent["type"]) == ("t7", "f1", "markdown")
+
+
+@pytest.mark.parametrize("api", [('{"state_type": "CANCELLING"}',), ('{"state_type": "CANCELLED"}',)], indirect=True)
+def test_a_cancel_is_posted(api: Api) -> None:
+    """A flow run that someone cancels in Prefect asks the loop to stop."""
+    events: list[Event] = []
+    shown = showcase(api.url, events)
+    until = time.monotonic() + 10
+    while not events and time.monotonic() < until:
+        time.sleep(0.02)
+    shown.close(5)
+
+    assert events[:1] == [StopAsked("cancelled in Prefect")]
+
+
+@pytest.mark.parametrize("api", [("no", 500), ("<html>not Prefect</html>",), ('{"detail": "?"}',)], indirect=True)
+def test_what_a_server_refuses_is_counted(api: Api) -> None:
+    """Errors and nonsense cost each artifact once, and nothing else."""
+    shown = showcase(api.url, [])
+    for number in (1, 2):
+        shown.observe(Finished(published(number)))
+    shown.close(10)
+
+    assert shown.n_lost == 3
+
+
+def test_a_server_that_is_gone_holds_nothing_up() -> None:
+    """Without a server a thousand trials are observed, and all is closed, within its bound."""
+    shown = showcase("http://127.0.0.1:9/api", [])
+    began = time.monotonic()
+    for number in range(1000):
+        shown.observe(Finished(published(number)))
+    shown.close(2)
+
+    assert time.monotonic() - began < 3
+    assert shown.n_lost >= 900

@@ -6,6 +6,7 @@ With ``flows/arguments.py`` the only modules that import Hydra; what leaves them
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -85,9 +86,15 @@ def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[s
 
 
 def this_command() -> str:
-    """The command line of this process, as a shell takes it."""
+    """The command line of this process, as a shell takes it; what may be a credential is masked."""
     module = getattr(sys.modules["__main__"].__spec__, "name", None) or sys.argv[0]
-    return shlex.join(["python", "-m", module, *sys.argv[1:]])
+    return shlex.join(["python", "-m", module, *map(masked, sys.argv[1:])])
+
+
+def masked(text: str) -> str:
+    """An override without the values of ``storage.options`` and without a password in a URL."""
+    text = re.sub(r"^(\+*storage\.options[^=]*)=.*", r"\1=***", text)
+    return re.sub(r"(://[^/:@]*):[^/@]*@", r"\1:***@", text)
 
 
 def _compose(config: str, arguments: Arguments, job: Callable[[DictConfig], None]) -> None:

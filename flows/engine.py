@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from flows.command import OK, Invocation, this_command
 from flows.interruption import Interruption
 from flows.progress import Progress
-from flows.settings import Machine, read_limits, read_root
+from flows.settings import Limits, Machine, read_limits, read_root
 from flows.wording import count
 from nas.attempt import BenchSpec
 from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
@@ -105,18 +105,23 @@ class Engine:
         os._exit(status)
 
     def prepare(self, machine: Machine) -> None:
-        """Checks the user's own Prefect server, where there is one; a temporary one is started when trials are to run.
+        """Checks the user's own Prefect server, or starts a temporary one, which boots from here on.
 
         Raises:
-            ServerError: the user's server does not answer.
+            ServerError: the user's server does not answer, or no temporary one can start.
         """
         if machine.runner == "debug" or self._api_url is not None:
             return
-        from flows.server import chosen_api_url, use_server
+        from flows.server import TemporaryServer, chosen_api_url, use_server
 
-        if (url := chosen_api_url()) is not None:
+        url = chosen_api_url()
+        if url is None:
+            self._server = TemporaryServer()
+            self._server.start()
+            url = self._server.api_url
+        else:
             use_server(url)
-            self._api_url = url
+        self._api_url = url
 
     def open(self, invocation: Invocation, machine: Machine, name: str) -> Workplace:
         """The folder of the search under ``storage.root``; nothing is written yet.
@@ -143,44 +148,60 @@ class Engine:
             claim_identity(records, built)
             if not only_finals and program.is_done():
                 print(f"search {workplace.name} is finished; more with a larger budget.trials, or another seed or name")
-                workplace.print_summary(program)
-                return OK
+                return self._conclude(program, workplace)
             if not limits.takeover:
                 check_free(records, say=lambda text: print(text, file=sys.stderr))
+        self.prepare(workplace.machine)
         records.files.check_writable()
         claim_identity(records, built)
-        if built.left_out:
-            names = ", ".join(sorted(built.left_out))
-            print(f"policies left out, as the problem does not declare them: {names}", file=sys.stderr)
-        trials, _ = records.load()
-        n_finals = program.finalists if built.plan.final is not None else 0
-        settings = LoopSettings(
-            seed=built.search.seed,
-            budget=program.budget,
-            on_parent_failure=built.search.on_parent_failure,
-            deterministic=built.search.deterministic,
-            max_attempts=limits.max_attempts,
-            max_failures=limits.max_failures,
-        )
-        done = [trial for trial in trials if trial.is_finished]
         try:
-            with Progress(program.metric, built.plan.search.name, program.budget.trials, n_finals, done) as progress:
-                self._interruption.display = progress
-                state = f"goes on after {count(len(done), 'finished trial')}" if trials else "begins"
-                progress.note(f"search {workplace.name} {state}, in {records.files.url}")
-                session = max(past_sessions(records), default=0) + 1
-                task = _Task(program, workplace, settings, session, progress, only_finals)
-                self._debug(task) if workplace.machine.runner == "debug" else self._prefect(task)
+            self._drive(program, workplace, limits, only_finals)
         except SearchInterruptedError as error:
-            n_kept = sum(t.is_finished for t in records.load()[0])
+            n_kept = sum(trial.is_finished for trial in records.load()[0])
             what = f"interrupted ({error})" if error.signal else f"stopped: {error}"
             raise SearchInterruptedError(
                 f"{what}; {count(n_kept, 'finished trial')} kept. Resume: {self._command}", error.signal
             ) from error
         except StoreError as error:
             raise StoreError(f"{error}; what is finished is kept. Once that is mended: {self._command}") from error
+        return self._conclude(program, workplace)
+
+    def _conclude(self, program: Program, workplace: Workplace) -> int:
+        """Prints the summary, and gives the exit status.
+
+        Raises:
+            SearchFailedError: all trials failed, so that nothing was found.
+        """
         workplace.print_summary(program)
+        summary = program.summary()
+        if summary.winner is None and len(summary.lineage):
+            last = next((t for t in reversed(list(summary.lineage)) if t.error), None)
+            why = "" if last is None else f"; the last, trial {last.number}: {str(last.error).strip().splitlines()[-1]}"
+            raise SearchFailedError(
+                f"no trial of {len(summary.lineage)} has a score{why}. Failed trials stay as they are: "
+                "mend the problem, then choose another name=..., or a larger budget.trials"
+            )
         return OK
+
+    def _drive(self, program: Program, workplace: Workplace, limits: Limits, only_finals: bool) -> None:
+        """Runs the program under a live display."""
+        built, records = program.built, workplace.records
+        trials, _ = records.load()
+        n_trials = program.budget.trials
+        if only_finals:
+            n_trials = sum(trial.stage == built.plan.search.name for trial in trials)
+        n_finals = program.finalists if built.plan.final is not None else 0
+        done = [trial for trial in trials if trial.is_finished]
+        with Progress(program.metric, built.plan.search.name, n_trials, n_finals, done) as progress:
+            self._interruption.display = progress
+            if built.left_out:
+                names = ", ".join(sorted(built.left_out))
+                progress.note(f"policies left out, as the problem does not declare them: {names}")
+            state = f"goes on after {count(len(done), 'finished trial')}" if trials else "begins"
+            progress.note(f"search {workplace.name} {state}, in {records.files.url}")
+            session = max(past_sessions(records), default=0) + 1
+            task = _Task(program, workplace, limits, session, progress, only_finals)
+            self._debug(task) if workplace.machine.runner == "debug" else self._prefect(task)
 
     def _debug(self, task: _Task) -> None:
         """Runs the task in this process, one trial at a time; leaves in time, whatever a trial does."""
@@ -198,7 +219,10 @@ class Engine:
         """Runs the task within a flow run; leaves in time, whatever Prefect does."""
         from flows.server import quiet_environment, server_home, silence_prefect, wait_for_backlog
 
-        api_url = self._start_server(task.progress.say)
+        assert self._api_url is not None  # run() has prepared it
+        api_url = self._api_url
+        if self._server is not None and not self._has_prefect:
+            task.progress.say("starting Prefect's temporary server")
         os.environ.update(quiet_environment() | {"PREFECT_API_URL": api_url})
         self._has_prefect = True
         sys.setswitchinterval(SWITCH_S)
@@ -234,17 +258,6 @@ class Engine:
             )
         outcome.raise_error()
 
-    def _start_server(self, say: Callable[[str], None]) -> str:
-        """The API's URL: the user's, or a temporary server's that boots from here on."""
-        if self._api_url is None:
-            from flows.server import TemporaryServer
-
-            say("starting Prefect's temporary server")
-            self._server = TemporaryServer()
-            self._server.start()
-            self._api_url = self._server.api_url
-        return self._api_url
-
     def _wait(
         self, outcome: _Outcome, say: Callable[[str], None], died: Callable[[], BaseException | None] = lambda: None
     ) -> None:
@@ -264,7 +277,7 @@ class _Task:
 
     program: Program
     workplace: Workplace
-    settings: LoopSettings
+    limits: Limits
     session: int
     """The number that the session will get."""
     progress: Progress
@@ -290,6 +303,17 @@ class _Task:
 
         return ProcessPlace(self.bench(), machine.slots, gpus=machine.gpus, trial_timeout_s=machine.trial_timeout_s)
 
+    def settings(self) -> LoopSettings:
+        search = self.program.built.search
+        return LoopSettings(
+            seed=search.seed,
+            budget=self.program.budget,
+            on_parent_failure=search.on_parent_failure,
+            deterministic=search.deterministic,
+            max_attempts=self.limits.max_attempts,
+            max_failures=self.limits.max_failures,
+        )
+
     def run(
         self,
         executor: Executor,
@@ -299,19 +323,18 @@ class _Task:
         begun: Callable[[], None] = lambda: None,
     ) -> None:
         """Opens a session, calls ``begun``, and runs the program in it."""
-        machine = self.workplace.machine
-        budget = {name: getattr(self.settings.budget, name) for name in ("trials", "hours", "gpu_hours")}
+        machine, budget = self.workplace.machine, self.program.budget
         session = Session(
             self.workplace.records,
-            settings={"runner": machine.runner, "slots": machine.slots, "budget": budget},
-            takeover=bool(self.workplace.invocation.values.get("takeover")),
+            settings={"runner": machine.runner, "slots": machine.slots, "budget": asdict(budget)},
+            takeover=self.limits.takeover,
             on_newer=lambda why: executor.post(StopAsked(why)),
             flow_run=flow_run,
             say=self.progress.note,
         )
         try:
             begun()
-            self.program.run(executor, session, self.settings, only_finals=self.only_finals, observe=observe)
+            self.program.run(executor, session, self.settings(), only_finals=self.only_finals, observe=observe)
         finally:
             with suppress(StoreError):  # it would hide why the program ended; and that this process is gone says enough
                 session.close()

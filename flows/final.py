@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flows.command import Invocation, run_command
 
 if TYPE_CHECKING:
     from flows.engine import Engine
+    from flows.settings import Machine
     from nas.search import Search
     from nas.spec import Spec
 
@@ -24,7 +26,7 @@ def main() -> int:
 
 def final(invocation: Invocation, engine: Engine) -> int:
     """Trains what is missing of the finalists, tests them, and exports a better winner."""
-    from flows.settings import read_machine
+    from flows.settings import check_deterministic, read_machine, read_root
     from nas.budget import Budget
     from nas.errors import ConfigurationError, SearchNotFoundError
     from nas.program import Program
@@ -35,13 +37,16 @@ def final(invocation: Invocation, engine: Engine) -> int:
     if invocation.values["name"] is None:
         raise ConfigurationError("no name: add name=N; `python -m flows.report` lists the searches")
     name = check_name(str(invocation.values["name"]))
-    storage = invocation.values["storage"]
-    root = open_root(str(storage["root"]), storage["options"])
+    root = open_root(*read_root(invocation.values))
     record = Records(root.below(name)).read("search.json")
     if record is None:
         raise SearchNotFoundError(f"no search {name} under {root.url}; `python -m flows.report` lists the searches")
     machine = read_machine(invocation.values)
-    built = stored_search(record["identity"], invocation, machine.slots, machine.n_threads).build()
+    identity = record["identity"]
+    if identity["deterministic"]:  # the bits depend on them
+        machine = replace(machine, slots=identity["slots"], n_threads=identity["n_threads"])
+    check_deterministic(identity["deterministic"], machine)
+    built = stored_search(identity, invocation, machine).build()
     if built.plan.final is None:
         raise ConfigurationError(f"search {name} has no final stage: its plan trained every trial in full already")
     engine.prepare(machine)
@@ -50,7 +55,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     return engine.run(program, workplace, only_finals=True)
 
 
-def stored_search(identity: Mapping[str, Any], invocation: Invocation, slots: int, n_threads: int) -> Search:
+def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: Machine) -> Search:
     """The search that ``search.json`` describes, with the data's place from the command line.
 
     Raises:
@@ -59,7 +64,6 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, slots: in
     from nas.policy import PolicyPlan
     from nas.search import Search
 
-    deterministic = bool(identity["deterministic"])
     stopper = identity["stopper"]
     return Search(
         problem=trusted_spec("problem", identity["problem"], invocation),
@@ -68,9 +72,9 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, slots: in
         plan=PolicyPlan.from_stages(identity["policy"]),
         seed=identity["seed"],
         on_parent_failure=identity["on_parent_failure"],
-        deterministic=deterministic,
-        slots=identity["slots"] if deterministic else slots,
-        n_threads=identity["n_threads"] if deterministic else n_threads,
+        deterministic=identity["deterministic"],
+        slots=machine.slots,
+        n_threads=machine.n_threads,
     )
 
 

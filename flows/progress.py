@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from flows.wording import clean, duration, last_line
-from nas.executors.base import Event, Finished, Lost, Started
+from nas.executors.base import Event, Finished, Lost, Proposed, Started
 from nas.metric import Metric
 from nas.trial import State, Trial
 
@@ -98,6 +98,9 @@ class Progress:
                 self._count(trial, is_new=True)
                 self._detail = self._state()
                 self._show(trial)
+            case Proposed() if not self._running:
+                self._detail = "starting the first trials"
+                return
             case _:
                 return
         self._detail = self._state()

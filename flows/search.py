@@ -31,7 +31,6 @@ def search(invocation: Invocation, engine: Engine) -> int:
     machine = read_machine(invocation.values)
     definition = read_search(invocation, machine)
     budget = read_budget(invocation.values, definition, machine)
-    engine.prepare(machine)
     built = definition.build()
     name = check_name(search_name(invocation, built.default_name, definition, built.problem.data_arguments))
     workplace = engine.open(invocation, machine, name)

@@ -45,7 +45,7 @@ _SERVER_SETTINGS = {
 }
 _LOG_DAYS = 7
 _NICENESS = 10
-"""Once it is up, the server gives way: it works 20 ms a task run off behind the trials, and shows them a little later."""
+"""Once it is up, the server gives way to trials: it works 20 ms a task run off, and shows it a little later."""
 
 
 def server_home() -> Path:

@@ -66,6 +66,12 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
                 f"trial_timeout_s ({timeout_s:g}) needs runner=processes: code in {runner} can't be interrupted"
             )
     device, gpus = _read_device(values["device"], values["gpus"])
+    if len(gpus) > 1 and runner != "processes":  # one process, one choice of GPUs
+        if values["gpus"] != "all":
+            raise ConfigurationError(
+                f"gpus ({values['gpus']}) needs runner=processes: {runner} uses the first GPU only"
+            )
+        gpus = gpus[:1]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if slots is None:
         slots = 1 if runner == "debug" else len(gpus) or min(MAX_DEFAULT_SLOTS, cores)
@@ -193,6 +199,19 @@ def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return str(root), dict(options)
 
 
+def check_deterministic(deterministic: bool, machine: Machine) -> None:
+    """Refuses a machine on which the same search would not give the same bits.
+
+    Raises:
+        ConfigurationError: several threads of one process, which share torch's random state.
+    """
+    if deterministic and machine.runner == "threads" and machine.slots > 1:
+        raise ConfigurationError(
+            f"deterministic=true with runner=threads needs slots=1, not {machine.slots}: "
+            "threads share torch's random state"
+        )
+
+
 def read_search(invocation: Invocation, machine: Machine) -> Search:
     """The search that a configuration describes.
 
@@ -207,11 +226,7 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
     if not isinstance(policy, Mapping) or not policy.get("stages"):
         raise ConfigurationError("policy must be a choice of the group policy, with a list of stages")
     deterministic = switch(values, "deterministic")
-    if deterministic and machine.runner == "threads" and machine.slots > 1:
-        raise ConfigurationError(
-            f"deterministic=true with runner=threads needs slots=1, not {machine.slots}: "
-            "threads share torch's random state"
-        )
+    check_deterministic(deterministic, machine)
     return Search(
         problem=problem,
         tuner=tuner,

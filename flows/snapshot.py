@@ -123,7 +123,7 @@ def last_session(records: Records, now: float) -> LastSession | None:
     Raises:
         CorruptError: its record can't be read.
     """
-    from nas.session import DEAD_AFTER_S, Driver
+    from nas.session import DEAD_AFTER_S, driver_of
 
     stems = [name.removesuffix(".json") for name in records.files.names("sessions") if name.endswith(".json")]
     if not stems:
@@ -131,12 +131,12 @@ def last_session(records: Records, now: float) -> LastSession | None:
     record = records.read(f"sessions/{stems[-1]}.json") or {}
     beat = records.read(f"sessions/{stems[-1]}.beat") or {}
     try:
-        driver = Driver(record["host"], int(record["pid"]), record["boot"], record["born"])
+        driver = driver_of(record)
         seen = float(beat.get("time", record["started"]))
         number = int(stems[-1])
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptError(f"{records.files.url}/sessions/{stems[-1]}.json can't be read: {error!r}") from error
-    is_here = driver.born != "" and driver.host == Driver.this().host
+    is_here = driver.born != "" and driver.is_beside(Driver.this())
     is_alive = not beat.get("ended") and not driver.is_gone() and (is_here or abs(now - seen) < DEAD_AFTER_S)
     return LastSession(number=number, host=driver.host, pid=driver.pid, beat=seen, is_alive=is_alive)
 

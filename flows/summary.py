@@ -55,7 +55,8 @@ def print_summary(
         return
     write(f"records and weights: {summary.url}")
     if summary.best is not None:
-        write(f"export: {summary.url}/{summary.best['export']}")
+        if summary.best["export"] is not None:
+            write(f"export: {summary.url}/{summary.best['export']}")
         for name, why in summary.best.get("missing", {}).items():
             write(f"  without {name}: {why}")
     where = [f"name={summary.name}", *([] if root == DEFAULT_ROOT else [f"storage.root={root}"])]

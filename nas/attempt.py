@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import socket
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nas.errors import AlreadyPublishedError, CorruptError, MissingError, StoreError, TrialInterrupted, TrialStopped
+from nas.errors import AlreadyPublishedError, CorruptError, MissingError, StoreError, TrialInterrupted
 from nas.metric import not_finite, plain_metrics
 from nas.problems.base import Problem
 from nas.run import Channel, DonorWeights, TrialRun
@@ -21,7 +21,8 @@ from nas.store.files import Files, open_root
 from nas.store.records import Records
 from nas.trial import Reason, State, Trial
 
-MAX_ERROR_CHARACTERS = 10_000  # of a traceback's end: a result record stays small, the log holds the rest
+logger = logging.getLogger(__name__)
+MAX_ERROR_CHARACTERS = 3_000  # of a traceback's end: a result record stays small, the log holds the rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,30 +101,36 @@ class Bench:
         try:
             run.load_donors()
         except (MissingError, CorruptError) as error:
-            return replace(trial, state=State.FAILED, reason=Reason.PARENT, error=str(error))
+            logger.error("%s", error)  # with the path on this machine, which enters no record
+            kind = "missing" if isinstance(error, MissingError) else "corrupt"
+            names = ", ".join(f"{d.donor} ({d.checkpoint.manifest.path})" for d in run.donors)
+            line = f"weights of the donor are {kind}: {names}; the log names the file"
+            return replace(trial, state=State.FAILED, reason=Reason.PARENT, error=line)
         trial = self._start(trial)
         channel.started()
         set_torch_settings(self._defaults)
         seed_everything(trial.seed)
         try:
             returned: object = None
-            with suppress(TrialStopped):
+            try:
                 returned = self.problem.train(run)
+            except (Exception, SystemExit):
+                if run.stop is None:
+                    raise
             if isinstance(run.stop, TrialInterrupted):
                 return None
-            if run.stop is not None:
+            if run.stop is not None:  # also where the problem's code turned the stop into another exception
                 last = run.curve[-1][1]
                 stopped = replace(trial, state=State.STOPPED, reason=Reason.STOPPER, metrics=last)
                 return replace(stopped, checkpoint=run.commit_weights())
             return self._judge(run, trial, returned)
         except StoreError:
             raise
-        except FloatingPointError as error:
-            return replace(trial, state=State.FAILED, reason=Reason.NOT_FINITE, error=str(error))
-        except (Exception, SystemExit):
-            return replace(
-                trial, state=State.FAILED, reason=Reason.EXCEPTION, error=traceback.format_exc()[-MAX_ERROR_CHARACTERS:]
-            )
+        except (Exception, SystemExit) as error:
+            reason = Reason.NOT_FINITE if isinstance(error, FloatingPointError) else Reason.EXCEPTION
+            text = traceback.format_exc()
+            logger.error("%s", text)
+            return replace(trial, state=State.FAILED, reason=reason, error=text[-MAX_ERROR_CHARACTERS:])
 
     def _start(self, trial: Trial) -> Trial:
         """The trial, its attempt on record; as a later one where a worker that outlived its driver began this one."""

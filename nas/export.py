@@ -10,6 +10,7 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from nas.errors import StoreError
 from nas.problems.base import Problem
 from nas.run import TrialRun
 from nas.store.checkpoint import load_tensors
@@ -50,6 +51,8 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: Files) -> dict[
             architecture["modules"] = {n: repr(m) for n, m in model.named_children()}
             architecture["inputs"] = [{"shape": list(x.shape), "dtype": str(x.dtype)} for x in example]
             contents["program.pt2"] = exported_program(model, example)
+        except StoreError:
+            raise
         except Exception as error:
             traceback.print_exc(file=sys.stderr)  # lands in the worker's log
             missing["program.pt2"] = f"{type(error).__name__}: {error}"

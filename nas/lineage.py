@@ -17,6 +17,7 @@ class LineageLog:
         self.learned: list[Trial] = []
         self.position: dict[int, int] = {}
         self.first_with: dict[str, int] = {}
+        self._keys: dict[int, str] = {}
         for trial in trials:
             self.append(trial)
 
@@ -28,8 +29,14 @@ class LineageLog:
         if not trial.is_finished or trial.number in self.position:
             raise ValueError(f"trial {trial.number} ({trial.state}) is not finished, or learned already")
         self.position[trial.number] = len(self.learned)
-        self.first_with.setdefault(point_key(trial.point), len(self.learned))
+        self.first_with.setdefault(self.key_of(trial), len(self.learned))
         self.learned.append(trial)
+
+    def key_of(self, trial: Trial) -> str:
+        """The key of a trial's point, made once a trial."""
+        if trial.number not in self._keys:
+            self._keys[trial.number] = point_key(trial.point)
+        return self._keys[trial.number]
 
     def view(self, n_learned: int | None = None, pending: Iterable[Trial] = ()) -> Lineage:
         """The lineage after ``n_learned`` trials (all by default), with these waiting and running trials."""
@@ -91,7 +98,7 @@ class Lineage:
         key = point_key(point)
         if self._log.first_with.get(key, self.n_finished) < self.n_finished:
             return True
-        return any(point_key(t.point) == key for t in self.pending)
+        return any(self._log.key_of(t) == key for t in self.pending)
 
     def best(self, metric: Metric, n: int = 1) -> list[Trial]:
         """The ``n`` best scored trials by this metric, best first; of equals, the lower number first."""

@@ -16,7 +16,7 @@ from typing import Literal
 from nas.budget import Budget
 from nas.errors import ConfigurationError, PointError, SearchFailedError, SearchInterruptedError
 from nas.executors.base import Broke, Event, Executor, Finished, Lost, Proposed, Reported, StopAsked
-from nas.lineage import Lineage, LineageLog
+from nas.lineage import LineageLog
 from nas.policy import Policy, Stage
 from nas.run import DonorWeights
 from nas.spaces.base import Space, is_json
@@ -145,8 +145,8 @@ class Loop:
         finished = {t.number: t for t in in_stage if t.is_finished}
         if self._settings.deterministic:
             return LineageLog(itertools.takewhile(lambda t: t.is_finished, in_stage))
-        listed = list(dict.fromkeys(number for t in in_stage for number in t.learned))
-        rest = [t for t in finished.values() if t.number not in set(listed)]
+        listed = dict.fromkeys(number for t in in_stage for number in t.learned)
+        rest = [t for t in finished.values() if t.number not in listed]
         rest.sort(key=lambda t: (t.finished or 0.0, t.number))
         return LineageLog([*(finished[number] for number in listed), *rest])
 
@@ -164,11 +164,12 @@ class Loop:
             return False
         if self._settings.deterministic:
             return len(self._log) >= self._view_size()
-        waiting = [t for number in self._waiting if (t := self.trials[number]).stage == self._search_stage]
-        n_ready = sum(map(self._is_ready, waiting))
-        n_blocked = len(waiting) - n_ready
-        if len(self._running) + n_ready >= self._executor.slots or n_blocked >= self._executor.slots:
-            return False
+        if len(self._running) + len(self._waiting) >= self._executor.slots:
+            waiting = [t for number in self._waiting if (t := self.trials[number]).stage == self._search_stage]
+            n_ready = sum(map(self._is_ready, waiting))
+            n_blocked = len(waiting) - n_ready
+            if len(self._running) + n_ready >= self._executor.slots or n_blocked >= self._executor.slots:
+                return False
         return self._waited_at is None or len(self._log) > self._waited_at
 
     def _view_size(self) -> int:
@@ -329,13 +330,20 @@ class Loop:
                     return [], replaced, donor
                 stand_in = None
                 if self._settings.on_parent_failure == "ancestor" and isinstance(donor, int):
-                    line = Lineage.of(self.trials).ancestors(donor)
-                    stand_in = next((t.number for t in line if t.checkpoint is not None), None)
+                    stand_in = self._ancestor_with_weights(donor)
                 replaced[str(donor)] = stand_in
                 checkpoint = self.trials[stand_in].checkpoint if isinstance(stand_in, int) else None
             if checkpoint is not None and stand_in is not None and stand_in not in [d.donor for d in found]:
                 found.append(DonorWeights(stand_in, checkpoint))
         return found, replaced, None
+
+    def _ancestor_with_weights(self, number: int) -> int | None:
+        """The nearest one on the line of first parents."""
+        while parents := self.trials[number].parents:
+            number = parents[0]
+            if self.trials[number].checkpoint is not None:
+                return number
+        return None
 
     # ---- events
 

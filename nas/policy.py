@@ -45,7 +45,7 @@ def parse_policies(names: Iterable[str]) -> frozenset[Policy]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A named step of the plan: the policies of its trials, and, after the search, how many finalists it takes."""
+    """A named step of the plan, and the policies of its trials."""
 
     name: str
     policies: frozenset[Policy] = frozenset()
@@ -61,7 +61,7 @@ class Stage:
 class PolicyPlan:
     """The stages of a search, first the one in which the tuner proposes.
 
-    Stages after the first train again, one trial each, the best of the stage before (``finalists``).
+    A second stage trains again, one trial each, the best of the first (``finalists``).
     """
 
     stages: tuple[Stage, ...]
@@ -70,6 +70,8 @@ class PolicyPlan:
         names = [stage.name for stage in self.stages]
         if not names or len(set(names)) != len(names):
             raise ConfigurationError(f"a policy plan needs at least one stage and distinct names, not {names}")
+        if len(names) > 2:
+            raise ConfigurationError(f"a policy plan has one stage or two, not {len(names)} ({', '.join(names)})")
 
     @property
     def search(self) -> Stage:
@@ -110,7 +112,7 @@ class PolicyPlan:
     def fitted(self, declared: frozenset[Policy], *, strict: bool) -> tuple[PolicyPlan, frozenset[Policy]]:
         """The plan for a problem that declares these policies, and the policies that were left out.
 
-        A later stage that would only repeat the one before it (no policy is left that tells them apart) is dropped:
+        A later stage that would only repeat the one before it (no policy is left to tell them apart) is dropped:
         the best trial of the search is then the winner.
 
         Args:
@@ -126,10 +128,12 @@ class PolicyPlan:
                 f"the policy plan asks for {', '.join(sorted(left_out))}, but the problem declares "
                 f"{', '.join(sorted(declared)) or 'none'}; add them to its `policies` or choose another plan"
             )
+        share = {Policy.SHARE_PARAMS}
         kept: list[Stage] = []
         for stage in self.stages:
             fitted = Stage(name=stage.name, policies=stage.policies & declared, warm=stage.warm)
-            if kept and fitted.policies | {Policy.SHARE_PARAMS} == kept[-1].policies | {Policy.SHARE_PARAMS}:
+            is_told_apart = not kept or fitted.policies - share != kept[-1].policies - share
+            if left_out and not is_told_apart:
                 continue
             kept.append(fitted)
         return PolicyPlan(tuple(kept)), left_out

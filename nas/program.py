@@ -17,6 +17,7 @@ from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
 from nas.search import Built, Search
 from nas.session import Session, check_name, claim_identity, open_records
+from nas.spaces.base import point_key
 from nas.store.checkpoint import Checkpoint
 from nas.store.files import Files, open_root
 from nas.store.records import Records
@@ -120,12 +121,11 @@ class Program:
             return []
         finals = [t for t in trials if t.stage == final.name]
         taken = {t.parents[0] for t in finals}
-        top: list[Trial] = []
+        best_of: dict[str, Trial] = {}  # by point, the best first
         for trial in self._ranked(trials, self.built.plan.search.name):
-            if trial.point not in [other.point for other in top]:
-                top.append(trial)
+            best_of.setdefault(point_key(trial.point), trial)
         failed = {t.parents[0] for t in finals if t.value(self.metric.name) is None}
-        wanted = [t for t in top if t.number not in failed][: self.finalists]
+        wanted = [t for t in best_of.values() if t.number not in failed][: self.finalists]
         return [t for t in wanted if t.number not in taken]
 
     def _ranked(self, trials: Sequence[Trial], stage: str) -> list[Trial]:
@@ -154,7 +154,7 @@ class Program:
         best = newest_best(self.records)
         if best is not None and best["trial"] == winner.number:
             return
-        exported = executor.call("export", winner)
+        exported = self._export(executor, winner)
         lineage = Lineage.of(trials)
         record = {
             "trial": winner.number,
@@ -167,6 +167,12 @@ class Program:
         }
         number = 1 if best is None else int(best["number"]) + 1
         self.records.publish(f"best-{number:04d}.json", {"number": number, **record})
+
+    def _export(self, executor: Executor, winner: Trial) -> dict[str, Any]:
+        try:
+            return dict(executor.call("export", winner))
+        except ActionError as error:  # its weights are published with the trial all the same
+            return {"export": None, "files": [], "missing": {"export": str(error).strip().splitlines()[0]}}
 
     def _test(self, executor: Executor, trial: Trial) -> dict[str, Any]:
         try:

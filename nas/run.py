@@ -75,7 +75,7 @@ class TrialRun:
         self.curve: list[tuple[int, dict[str, float]]] = []
         self.stop: TrialStopped | None = None
         self._files = files
-        self._donors = tuple(donors)
+        self.donors = tuple(donors)
         self._own = trial.checkpoint
         self._channel = channel
         self._stem = f"{trial.number:06d}-{secrets.token_hex(4)}"
@@ -87,7 +87,7 @@ class TrialRun:
     @property
     def has_donor(self) -> bool:
         """Whether there are weights to inherit."""
-        return bool(self._donors)
+        return bool(self.donors)
 
     def load_donors(self) -> None:
         """Reads and verifies the donors' weights; called before the problem's code.
@@ -97,8 +97,8 @@ class TrialRun:
             CorruptError: a donor's bytes are not those that were published.
         """
         self._load_tensors()
-        if self._donors and self._donors[0].checkpoint.files:
-            first = self._donors[0]
+        if self.donors and self.donors[0].checkpoint.files:
+            first = self.donors[0]
             fetch_folder(self._files_of(first.donor), first.checkpoint, self._folder("restore"))
 
     def fetch_own_files(self) -> None:
@@ -196,7 +196,7 @@ class TrialRun:
         return Path(self._folders[kind].name)
 
     def _load_tensors(self) -> None:
-        for place, donor in enumerate(self._donors):
+        for place, donor in enumerate(self.donors):
             self._loaded[place] = load_tensors(self._files_of(donor.donor), donor.checkpoint)
 
     def _files_of(self, donor: Donor) -> Files:

@@ -74,17 +74,25 @@ class Driver:
     """Tells one start of the host from the next; empty where the system does not say."""
     born: str
     """Tells one process from a later one of the same pid; empty where the system does not say."""
+    place: str
+    """Tells machines of one name apart, and containers, which see their own processes only."""
 
     @classmethod
     def this(cls) -> Driver:
         """This very process."""
-        return cls(socket.gethostname(), os.getpid(), _read("/proc/sys/kernel/random/boot_id"), _born(os.getpid()))
+        pid, boot = os.getpid(), _read("/proc/sys/kernel/random/boot_id")
+        processes = os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else ""
+        return cls(socket.gethostname(), pid, boot, _born(pid), f"{_read('/etc/machine-id')} {processes}".strip())
+
+    def is_beside(self, other: Driver) -> bool:
+        """Whether the two see each other's processes."""
+        return (self.host, self.place) == (other.host, other.place)
 
     def is_gone(self) -> bool:
         """Whether it ran on this host and certainly does not any more."""
         here = Driver.this()
-        if self.host != here.host:
-            return False
+        if not self.is_beside(here):
+            return False  # only its beat can tell
         if self.boot != here.boot:
             return True
         try:
@@ -152,6 +160,7 @@ class Session:
             "pid": driver.pid,
             "boot": driver.boot,
             "born": driver.born,
+            "place": driver.place,
             "started": time.time(),
             "flow_run": flow_run,
             "settings": dict(settings or {}),
@@ -202,7 +211,7 @@ class Session:
 def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
     """The sessions of a search by number, oldest first."""
     found = records.files.read_all("sessions", ".json")
-    numbers = {int(name.removesuffix(".json")): name for name in found}
+    numbers = {int(name.removesuffix(".json")): name for name in found if re.fullmatch(r"\d+\.json", name)}
     return {number: from_bytes(found[name], f"sessions/{name}") for number, name in sorted(numbers.items())}
 
 
@@ -224,8 +233,7 @@ def check_free(
     last, seen = earlier[number], _beat(records, number)
     if _has_ended(last, seen):
         return
-    here = Driver.this()
-    lives = last["host"] == here.host and last["born"] != ""
+    lives = driver_of(last).is_beside(Driver.this()) and last["born"] != ""
     if not lives:
         say(f"watching for {watch_s:g} s whether pid {last['pid']} on {last['host']} still drives the search")
     began = time.monotonic()
@@ -262,7 +270,12 @@ def _has_ended(record: Mapping[str, Any], beat: Mapping[str, Any] | None) -> boo
     """Whether a session certainly has."""
     if beat is not None and beat.get("ended"):
         return True
-    return Driver(record["host"], record["pid"], record["boot"], record["born"]).is_gone()
+    return driver_of(record).is_gone()
+
+
+def driver_of(record: Mapping[str, Any]) -> Driver:
+    """Where the session of a record runs, or ran."""
+    return Driver(record["host"], record["pid"], record["boot"], record["born"], record.get("place", ""))
 
 
 def _beat(records: Records, number: int) -> dict[str, Any] | None:

@@ -51,6 +51,10 @@ class Spec:
                     f"_target_ ({self.target}): no module {error.name}; run the command in the folder that holds it"
                 ) from error
             raise
+        except SyntaxError as error:
+            raise ConfigurationError(
+                f"_target_ ({self.target}): {error.filename}, line {error.lineno}: {error.msg}"
+            ) from error
         except AttributeError as error:
             raise ConfigurationError(f"_target_ ({self.target}): module {module_name} has no {class_name}") from error
         if not isinstance(found, type):

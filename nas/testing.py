@@ -308,15 +308,14 @@ def _sample(problem: Spec) -> str:
 
 
 class _Trainer:
-    """Trains one trial after the other on the debug executor, in memory."""
+    """Trains one trial after the other on the debug executor, in memory, with one torch thread."""
 
     def __init__(self, problem: Spec, built: Problem) -> None:
         import torch
 
+        self._n_threads = torch.get_num_threads()
         self.files = open_root(f"memory://contract-{uuid4().hex}", patience_s=0)
-        spec = BenchSpec(
-            problem=problem, url=self.files.url, options={}, n_threads=torch.get_num_threads(), asks_stopper=True
-        )
+        spec = BenchSpec(problem=problem, url=self.files.url, options={}, asks_stopper=True)
         self._executor = LocalExecutor(InProcessPlace(spec, self.files, built))
         self._records = Records(self.files)
         self._n_trials = 0
@@ -325,7 +324,10 @@ class _Trainer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        import torch
+
         self._executor.close()
+        torch.set_num_threads(self._n_threads)
 
     def train(
         self,

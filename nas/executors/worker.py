@@ -56,6 +56,12 @@ class _PipeChannel:
         self._connection.send(("started", None))
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        try:
+            self._exchange(step, metrics)
+        except (EOFError, OSError):
+            os._exit(1)  # the driver is gone: that is no failure of the trial's, which must not be recorded as one
+
+    def _exchange(self, step: int, metrics: Mapping[str, float]) -> None:
         self._connection.send(("reported", (step, dict(metrics))))
         while self._asks_stopper or self._connection.poll():
             answer = self._connection.recv()
@@ -341,6 +347,15 @@ class WarmWorker:
             open_root(self._spec.url, self._spec.options).put(log_path(trial.number), text)
 
 
+def visible_gpu(index: int, environment: Mapping[str, str]) -> str:
+    """What ``CUDA_VISIBLE_DEVICES`` says to see only the GPU that this process counts as ``index``.
+
+    Slurm and containers set the variable: torch counts within its list, which may hold other numbers, or UUIDs.
+    """
+    listed = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return listed[index] if index < len(listed) else str(index)
+
+
 def _describe_exit(code: int | None) -> str:
     if code is not None and code < 0:
         return f"its worker was killed by {signal.Signals(-code).name}"
@@ -369,7 +384,7 @@ class ProcessPlace(Place):
             threads = str(spec.n_threads)
             environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
             if gpus:
-                environment["CUDA_VISIBLE_DEVICES"] = str(gpus[slot % len(gpus)])
+                environment["CUDA_VISIBLE_DEVICES"] = visible_gpu(gpus[slot % len(gpus)], os.environ)
             log = Path(self._logs.name) / f"slot-{slot}.log"
             self._workers.append(WarmWorker(spec, environment, self._spawner, log))
 

@@ -85,7 +85,7 @@ class Records:
         self.publish(f"trials/{trial.number:06d}.start-{trial.attempt}.json", record)
 
     def commit(self, trial: Trial) -> Trial:
-        """Makes a result durable, and gives the one that counts: the first (an earlier attempt's, where there is one)."""
+        """Makes a result durable, and gives the one that counts: the first, be it an earlier attempt's."""
         try:
             self.publish(_result_path(trial.number), trial.result_record())
         except AlreadyPublishedError:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +142,34 @@ def run(folder: Path, *overrides: str, module: str = "flows.search", line: str |
         return command.wait()
 
 
+def on_terminal(folder: Path, *overrides: str, columns: int = 80, interrupt_at: str | None = None) -> tuple[int, str]:
+    """The status of a command on a terminal of so many columns, and what the terminal got.
+
+    With ``interrupt_at`` it is interrupted when that text has appeared.
+    """
+    master, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with subprocess.Popen(
+        [sys.executable, "-m", "flows.search", *overrides],
+        cwd=folder,
+        env=environment(TERM="xterm-256color"),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    ) as process:
+        os.close(terminal)
+        output = b""
+        with suppress(OSError):  # Linux's end of file for a terminal
+            while chunk := os.read(master, 65536):
+                output += chunk
+                if interrupt_at is not None and interrupt_at.encode() in output:
+                    interrupt_at = None
+                    os.killpg(process.pid, signal.SIGINT)
+        os.close(master)
+    return process.returncode, output.decode()
+
+
 def until(holds: Callable[[], object], timeout_s: float = 60.0, *, what: str = "it") -> float:
     """Waits until something holds; gives the seconds that it took."""
     began = time.monotonic()
@@ -171,9 +203,3 @@ def only_search(folder: Path, root: str = "heirloom") -> Path:
     """The folder of the one search under the root."""
     (found,) = (folder / root).iterdir()
     return found
-
-
-__all__: Sequence[str] = (
-    "QUICK", "ROOT", "Command", "Done", "environment", "everything", "only_search", "records", "resume_line", "run",
-    "trials", "until",
-)  # fmt: skip

@@ -103,6 +103,7 @@ def test_a_finished_search_is_shown_and_extended(here: Path, tmp_path: Path, api
     assert "goes on after 3 finished trials" in third.err
 
 
+@pytest.mark.slow
 def test_a_smaller_budget_finds_it_finished(here: Path) -> None:
     """A budget that is spent already ends the search where it is; nothing is taken back."""
     first = run(here, *DEBUG, "budget.trials=2", "finalists=1")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.commands import QUICK, Command, records, resume_line, run, trials, until
+from tests.flows.commands import QUICK, Command, on_terminal, records, resume_line, run, trials, until
 
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 PLAIN = re.compile(
@@ -139,6 +139,19 @@ def test_before_a_trial_the_end_is_at_once(here: Path, moment: float | str) -> N
         assert done.err.splitlines()[-1].startswith(
             "heirloom: interrupted (SIGINT): no trial was running. Go on: python"
         )
+
+
+@pytest.mark.parametrize("moment", ["starting Prefect's temporary server", "  running 1"])
+def test_a_terminal_gets_a_line_that_can_be_copied(here: Path, moment: str) -> None:
+    """On a narrow terminal the last line stands below the live ones, whole, and the cursor is shown again."""
+    command = (*QUICK, "slots=1", "name=mine", "budget.trials=3", "problem.seconds=20")
+    status, raw = on_terminal(here, *command, columns=60, interrupt_at=moment)
+    last = raw.rstrip().rpartition("\n")[2]
+
+    assert status == 130
+    assert re.sub(r"\x1b\[\S*?[a-zA-Z]", "", last).startswith("heirloom: interrupted (SIGINT)")
+    assert last.endswith(f"python -m flows.search {' '.join(command)}")
+    assert raw.count("\x1b[?25l") == raw.count("\x1b[?25h")
 
 
 def test_a_multirun_ends_as_a_whole(here: Path) -> None:

@@ -227,6 +227,7 @@ def test_a_full_disk_at_start_leaves_nothing(here: Path, disk: Callable[[str], P
     assert everything(root) == ["filling"]
 
 
+@pytest.mark.slow
 def test_a_finished_search_on_a_read_only_root_is_shown(here: Path, disk: Callable[[str], Path]) -> None:
     """The same command on a finished search writes nothing, so it also works on a root that is read-only now."""
     root = disk("size=1m")
@@ -238,7 +239,8 @@ def test_a_finished_search_on_a_read_only_root_is_shown(here: Path, disk: Callab
     assert second.out.splitlines()[1:] == first.out.splitlines()
 
 
-@pytest.mark.parametrize("runner", ["debug", pytest.param("processes", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["debug", "processes"])
 def test_a_disk_that_fills_ends_the_search_until_it_is_enlarged(
     here: Path, disk: Callable[[str], Path], runner: str
 ) -> None:

@@ -63,6 +63,7 @@ def test_a_sweep_leaves_no_litter(here: Path) -> None:
     assert not list(Path(tempfile.gettempdir()).glob(f"heirloom-multirun-{done.pid}*"))
 
 
+@pytest.mark.slow
 def test_swept_data_and_odd_values_make_valid_names(here: Path) -> None:
     """What differs is in the name even where it is no part of the identity, without what a folder's name can't hold."""
     done = run(

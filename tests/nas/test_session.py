@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -181,7 +182,7 @@ class TestThisHost:
         """A process of the same pid that was born later, or after a reboot, does not hold the search."""
         here = Driver.this()
         for changes in ({"born": "1"}, {"boot": "another"}):
-            again = Driver(**{"host": here.host, "pid": here.pid, "boot": here.boot, "born": here.born, **changes})
+            again = replace(here, **changes)
             assert again.is_gone()
         assert not here.is_gone()
 
@@ -296,7 +297,7 @@ class TestNames:
 
 def driver_of(records: Records, number: int) -> dict[str, Any]:
     data = json.loads(records.files.read_if_present(f"sessions/{number:04d}.json") or b"{}")
-    return {key: data[key] for key in ("host", "pid", "boot", "born")}
+    return {key: data[key] for key in ("host", "pid", "boot", "born", "place")}
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:

@@ -61,7 +61,12 @@ class Workplace:
         from flows.summary import print_summary
 
         print_summary(
-            program.summary(), program.metric, self.root, more=self._said_again(program), has_options=bool(self.options)
+            program.summary(),
+            program.metric,
+            self.root,
+            has_finals=program.built.plan.final is not None,
+            more=self._said_again(program),
+            has_options=bool(self.options),
         )
 
     def _said_again(self, program: Program) -> list[str]:

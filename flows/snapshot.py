@@ -123,7 +123,7 @@ def last_session(records: Records, now: float) -> LastSession | None:
     Raises:
         CorruptError: its record can't be read.
     """
-    from nas.session import DEAD_AFTER_S, driver_of
+    from nas.session import DEAD_AFTER_S, Driver, driver_of
 
     stems = [name.removesuffix(".json") for name in records.files.names("sessions") if name.endswith(".json")]
     if not stems:

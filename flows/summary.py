@@ -17,6 +17,7 @@ def print_summary(
     metric: Metric,
     root: str,
     *,
+    has_finals: bool = True,
     more: Sequence[str] = (),
     has_options: bool = False,
     write: Callable[[str], object] = print,
@@ -27,6 +28,7 @@ def print_summary(
         summary: What was found.
         metric: The first of the problem's.
         root: The storage root, as the user named it.
+        has_finals: The plan has a stage of finals, of which there may be more.
         more: The overrides that ``flows.final`` needs besides.
         has_options: The root was opened with options, which may hold credentials and are not repeated.
         write: Takes the lines.
@@ -63,7 +65,10 @@ def print_summary(
     write("next, with this command's storage.options:" if has_options else "next:")
     write(f"  python -m flows.report {as_shell([*where, 'format=html'])}")
     write(f"  python -m flows.report {as_shell([*where, f'trial={winner.number if winner else 0}'])}")
-    write(f"  python -m flows.final {as_shell([*where, *more, 'finalists=4'])}")
+    if has_finals:
+        write(f"  python -m flows.final {as_shell([*where, *more, 'finalists=4'])}")
+    else:
+        write(f"  python -m flows.report {as_shell([*where, 'format=csv'])}")
 
 
 def _short(value: object) -> str:

@@ -16,7 +16,7 @@ class MyProblem(Problem):
     def build(self, point):
         w = point["width"]
         body = [nn.Sequential(nn.Linear(w, w), nn.ReLU()) for _ in range(point["depth"])]
-        return nn.Sequential(nn.BatchNorm1d(30), nn.Linear(30, w), nn.Sequential(*body), nn.Linear(w, 2))
+        return nn.Sequential(nn.BatchNorm1d(30, momentum=None), nn.Linear(30, w), nn.Sequential(*body), nn.Linear(w, 2))
 
     def train(self, run):
         network, (x, y) = self.build(run.point), self.parts[0]

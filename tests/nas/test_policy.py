@@ -68,12 +68,18 @@ def test_plan_of_one_stage_has_no_final() -> None:
 
 
 def test_last_stage_is_final() -> None:
-    """Of several stages the first searches, and the last one's trials compete."""
-    long = plan(("search", set()), ("middle", {Policy.EARLY_STOP}), ("full", set()))
+    """Of two stages the first searches, and the last one's trials compete."""
+    two = plan(("search", {Policy.EARLY_STOP}), ("full", set()))
 
-    assert long.search.name == "search"
-    assert long.final is not None
-    assert long.final.name == "full"
+    assert two.search.name == "search"
+    assert two.final is not None
+    assert two.final.name == "full"
+
+
+def test_more_stages_are_refused() -> None:
+    """A stage that nothing would run is refused by name, not dropped."""
+    with pytest.raises(ConfigurationError, match=r"not 3 \(search, middle, full\)"):
+        plan(("search", set()), ("middle", {Policy.EARLY_STOP}), ("full", set()))
 
 
 def test_fitted_plan_leaves_out_what_is_not_declared() -> None:

@@ -109,13 +109,13 @@ class Engine:
                 stream.flush()
         os._exit(status)
 
-    def prepare(self, machine: Machine) -> None:
-        """Checks the user's own Prefect server, or starts a temporary one, which boots from here on.
+    def prepare(self, runner: str) -> None:
+        """Checks the user's own Prefect server, or starts a temporary one, which boots from here on; once.
 
         Raises:
             ServerError: the user's server does not answer, or no temporary one can start.
         """
-        if machine.runner == "debug" or self._api_url is not None:
+        if runner == "debug" or self._api_url is not None:
             return
         from flows.server import TemporaryServer, chosen_api_url, use_server
 
@@ -152,11 +152,12 @@ class Engine:
         if records.read("search.json") is not None:
             claim_identity(records, built)
             if not only_finals and program.is_done():
-                print(f"search {workplace.name} is finished; more with a larger budget.trials, or another seed or name")
+                kind = next(kind for kind, spent in asdict(program.budget).items() if spent is not None)
+                print(f"search {workplace.name} is finished; more with a larger budget.{kind}, or another seed or name")
                 return self._conclude(program, workplace)
             if not limits.takeover:
                 check_free(records, say=lambda text: print(text, file=sys.stderr))
-        self.prepare(workplace.machine)
+        self.prepare(workplace.machine.runner)
         records.files.check_writable()
         claim_identity(records, built)
         try:

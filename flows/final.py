@@ -49,7 +49,6 @@ def final(invocation: Invocation, engine: Engine) -> int:
     built = stored_search(identity, invocation, machine).build()
     if built.plan.final is None:
         raise ConfigurationError(f"search {name} has no final stage: its plan trained every trial in full already")
-    engine.prepare(machine)
     workplace = engine.open(invocation, machine, name)
     program = Program(built, workplace.records, Budget(), finalists=invocation.values["finalists"])
     return engine.run(program, workplace, only_finals=True)

@@ -28,6 +28,8 @@ def search(invocation: Invocation, engine: Engine) -> int:
     from nas.session import check_name
 
     check_values(invocation)
+    if _is_new(invocation):  # so that trials will run: the server boots while torch and the problem load
+        engine.prepare(invocation.values["runner"]["kind"])
     machine = read_machine(invocation.values)
     definition = read_search(invocation, machine)
     budget = read_budget(invocation.values, definition, machine)
@@ -36,6 +38,19 @@ def search(invocation: Invocation, engine: Engine) -> int:
     workplace = engine.open(invocation, machine, name)
     program = Program(built, workplace.records, budget, finalists=invocation.values["finalists"])
     return engine.run(program, workplace)
+
+
+def _is_new(invocation: Invocation) -> bool:
+    """Whether there certainly is no such search yet, which the names in a local root tell before its own is known."""
+    from flows.settings import read_root
+    from nas.store.files import open_root
+
+    root, options = read_root(invocation.values)
+    problem, tuner, name = invocation.spec("problem"), invocation.spec("tuner"), invocation.values["name"]
+    if "://" in root or options or problem is None or tuner is None:
+        return False
+    prefix = f"{problem.name}-{tuner.name}-" if name is None else str(name)
+    return not any(found.startswith(prefix) for found in open_root(root).names())
 
 
 if __name__ == "__main__":

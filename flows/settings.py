@@ -45,18 +45,38 @@ class Machine:
 def read_machine(values: Mapping[str, Any]) -> Machine:
     """The machine that ``runner``, ``slots``, ``threads``, ``device``, ``gpus`` and ``trial_timeout_s`` describe.
 
-    What can be refused is refused before torch is imported, which takes a second, to look for GPUs.
+    It imports torch, which takes a second, to look for GPUs.
 
     Raises:
         ConfigurationError: one of them can't be, or does not go with another.
     """
+    runner, slots, n_threads, timeout_s = _read_wishes(values)
+    device, gpus = _read_device(values["device"], values["gpus"])
+    if len(gpus) > 1 and runner != "processes":  # one process, one choice of GPUs
+        if values["gpus"] != "all":
+            raise ConfigurationError(f"gpus ({values['gpus']}) needs runner=processes: {runner} uses one GPU only")
+        gpus = gpus[:1]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if slots is None:
+        slots = 1 if runner == "debug" else len(gpus) or min(MAX_DEFAULT_SLOTS, cores)
+    return Machine(
+        runner=runner,
+        slots=slots,
+        n_threads=n_threads or max(1, cores // slots),
+        device=device,
+        gpus=gpus,
+        trial_timeout_s=timeout_s,
+    )
+
+
+def _read_wishes(values: Mapping[str, Any]) -> tuple[RunnerKind, int | None, int | None, float | None]:
+    """Runner, slots, torch threads and timeout, as far as they are set."""
     runner = (values.get("runner") or {}).get("kind")
     if runner not in RUNNERS:
         raise ConfigurationError(f"runner ({runner!r}) must be one of {', '.join(RUNNERS)}")
     slots = positive_int("slots", values["slots"])
     if runner == "debug" and slots not in (None, 1):
         raise ConfigurationError(f"slots ({slots}) must be 1 with runner=debug; choose runner=threads or processes")
-    n_threads = positive_int("threads", values["threads"])
     timeout_s = values["trial_timeout_s"]
     if timeout_s is not None:
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or timeout_s <= 0:
@@ -65,30 +85,12 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
             raise ConfigurationError(
                 f"trial_timeout_s ({timeout_s:g}) needs runner=processes: code in {runner} can't be interrupted"
             )
-    device, gpus = _read_device(values["device"], values["gpus"])
-    if len(gpus) > 1 and runner != "processes":  # one process, one choice of GPUs
-        if values["gpus"] != "all":
-            raise ConfigurationError(
-                f"gpus ({values['gpus']}) needs runner=processes: {runner} uses the first GPU only"
-            )
-        gpus = gpus[:1]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if slots is None:
-        slots = 1 if runner == "debug" else len(gpus) or min(MAX_DEFAULT_SLOTS, cores)
-    return Machine(
-        runner=cast("RunnerKind", runner),
-        slots=slots,
-        n_threads=n_threads or max(1, cores // slots),
-        device=device,
-        gpus=gpus,
-        trial_timeout_s=None if timeout_s is None else float(timeout_s),
-    )
+    n_threads = positive_int("threads", values["threads"])
+    return cast("RunnerKind", runner), slots, n_threads, None if timeout_s is None else float(timeout_s)
 
 
 def _read_device(device: object, gpus: object) -> tuple[str, tuple[int, ...]]:
-    if device not in ("auto", "cpu", "cuda", "mps"):
-        raise ConfigurationError(f"device ({device!r}) must be auto, cpu, cuda or mps")
-    chosen = _gpu_numbers(gpus)
+    chosen = _read_gpus(device, gpus)
     if device == "cpu":
         return "cpu", ()
     import torch
@@ -106,8 +108,10 @@ def _read_device(device: object, gpus: object) -> tuple[str, tuple[int, ...]]:
     return "cuda", tuple(range(n_gpus)) if chosen is None else chosen
 
 
-def _gpu_numbers(gpus: object) -> tuple[int, ...] | None:
+def _read_gpus(device: object, gpus: object) -> tuple[int, ...] | None:
     """The numbers of a list, or None: all."""
+    if device not in ("auto", "cpu", "cuda", "mps"):
+        raise ConfigurationError(f"device ({device!r}) must be auto, cpu, cuda or mps")
     if gpus == "all":
         return None
     numbers = gpus if isinstance(gpus, list) else str(gpus).split(",")
@@ -151,6 +155,8 @@ def check_values(invocation: Invocation) -> None:
         )
     if invocation.spec("problem") is None:
         raise ConfigurationError(f"no problem: add problem=NAME, one of {', '.join(choices_of('problem'))}")
+    _read_wishes(values)
+    _read_gpus(values["device"], values["gpus"])
     Budget(**values["budget"])
     read_limits(values)
     read_root(values)

@@ -114,6 +114,8 @@ class Bench:
             returned: object = None
             try:
                 returned = self.problem.train(run)
+            except StoreError:  # of a last save, say
+                raise
             except (Exception, SystemExit):
                 if run.stop is None:
                     raise

@@ -16,7 +16,7 @@ from nas.executors.place import InProcessPlace
 from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
 from nas.search import Built, Search
-from nas.session import Session, check_name, claim_identity, open_records
+from nas.session import Session, check_name, claim_identity, open_records, spent_hours
 from nas.spaces.base import point_key
 from nas.store.checkpoint import Checkpoint
 from nas.store.files import Files, open_root
@@ -65,10 +65,14 @@ class Program:
         self.metric = built.problem.metrics[0]
 
     def is_done(self) -> bool:
-        """Whether nothing is left to do: trials as many as the budget says, finals, winner and its export."""
+        """Whether nothing is left to do: the budget is spent, and there are the finals, the winner and its export."""
         trials, _ = self.records.load()
         n_search = sum(t.stage == self.built.plan.search.name for t in trials)
-        if self.budget.trials is None or n_search < self.budget.trials or any(not t.is_finished for t in trials):
+        gpu_hours = sum(t.cost.get("gpu_seconds", 0.0) for t in trials) / 3600
+        hours = 0.0 if self.budget.hours is None else spent_hours(self.records)
+        if self.budget.allows(n_trials=n_search, hours=hours, gpu_hours=gpu_hours):
+            return False
+        if any(not t.is_finished for t in trials):
             return False
         if self._next_finalists(trials):
             return False

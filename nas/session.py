@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,7 +149,7 @@ class Session:
             check_free(records, say=say)
         self.number = max(earlier, default=0) + 1
         self.previous: dict[str, Any] | None = earlier.get(self.number - 1) if earlier else None
-        self.hours_before = sum(float((_beat(records, n) or {}).get("hours", 0.0)) for n in earlier)
+        self.hours_before = spent_hours(records, earlier)
         self._began = time.monotonic()
         self._n_beats = 0
         self._ended = threading.Event()
@@ -213,6 +213,12 @@ def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
     found = records.files.read_all("sessions", ".json")
     numbers = {int(name.removesuffix(".json")): name for name in found if re.fullmatch(r"\d+\.json", name)}
     return {number: from_bytes(found[name], f"sessions/{name}") for number, name in sorted(numbers.items())}
+
+
+def spent_hours(records: Records, sessions: Iterable[int] | None = None) -> float:
+    """Hours that these sessions have taken, by their last beats; all of the search's by default."""
+    numbers = past_sessions(records) if sessions is None else sessions
+    return sum(float((_beat(records, number) or {}).get("hours", 0.0)) for number in numbers)
 
 
 def check_free(

@@ -102,6 +102,18 @@ class ExportProblem(ScoreProblem):
         return run.restore(network()).eval(), (torch.zeros(2, N_INPUTS),)
 
 
+class LeavingProblem(ExportProblem):
+    """Calls ``sys.exit`` where it is tested or exported."""
+
+    def test(self, run: TrialRun) -> Mapping[str, float]:
+        """Nothing."""
+        sys.exit(3)
+
+    def export(self, run: TrialRun) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+        """Nothing."""
+        sys.exit("no export today")
+
+
 class PlainProblem(Problem):
     """Neither test data nor an export nor policies."""
 

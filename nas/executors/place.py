@@ -132,7 +132,7 @@ class InProcessPlace(Place):
                 return bench.test(trial) if action == "test" else bench.export(trial)
             except StoreError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise ActionError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}") from error
 
     def close(self) -> None:

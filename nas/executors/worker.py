@@ -140,7 +140,7 @@ def worker_main(connection: Connection, spec: BenchSpec, environment: Mapping[st
                 connection.send(("done", bench.export(argument)))
         except StoreError as error:
             connection.send(("store", str(error)))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             connection.send(("error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
         finally:
             sys.stdout.flush()

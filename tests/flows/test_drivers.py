@@ -112,3 +112,14 @@ def test_a_smaller_budget_finds_it_finished(here: Path) -> None:
     assert first.status == second.status == 0
     assert "search mine is finished" in second.out
     assert len(trials(here / "heirloom" / "mine")) == 3
+
+
+@pytest.mark.slow
+def test_spent_hours_are_finished(here: Path) -> None:
+    """A search whose hours are spent is finished: the same command says so, and which budget to enlarge."""
+    command = (*DEBUG, "budget.hours=0.0002", "finalists=1", "problem.seconds=0.2")
+    first, second = run(here, *command), run(here, *command)
+
+    assert first.status == second.status == 0
+    assert "search mine is finished; more with a larger budget.hours" in second.out
+    assert second.out.splitlines()[1:] == first.out.splitlines()

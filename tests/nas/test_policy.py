@@ -67,19 +67,21 @@ def test_plan_of_one_stage_has_no_final() -> None:
     assert plan(("search", set())).final is None
 
 
-def test_last_stage_is_final() -> None:
-    """Of two stages the first searches, and the last one's trials compete."""
-    two = plan(("search", {Policy.EARLY_STOP}), ("full", set()))
+def test_second_stage_is_final() -> None:
+    """Of two stages the first searches, and the second one's trials compete; a third is refused."""
+    two = plan(("search", set()), ("full", set()))
 
     assert two.search.name == "search"
-    assert two.final is not None
-    assert two.final.name == "full"
+    assert two.final == Stage(name="full")
+    with pytest.raises(ConfigurationError, match=r"one stage or two, not 3 \(a, b, c\)"):
+        plan(("a", set()), ("b", set()), ("c", set()))
 
 
-def test_more_stages_are_refused() -> None:
-    """A stage that nothing would run is refused by name, not dropped."""
-    with pytest.raises(ConfigurationError, match=r"not 3 \(search, middle, full\)"):
-        plan(("search", set()), ("middle", {Policy.EARLY_STOP}), ("full", set()))
+def test_final_stage_that_was_asked_for_is_kept() -> None:
+    """Where nothing had to be left out, a plan that trains the finalists just as the search did is kept."""
+    same = plan(("search", {Policy.SHARE_PARAMS}), ("final", set()))
+
+    assert same.fitted(ALL, strict=False)[0] == same
 
 
 def test_fitted_plan_leaves_out_what_is_not_declared() -> None:

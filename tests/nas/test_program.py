@@ -21,7 +21,7 @@ from nas.store.files import open_root
 from nas.store.records import Records
 from nas.trial import State
 from tests.nas.scripted import paths_in_order
-from tests.problems_for_tests import ExportProblem, InOrderTuner, PlainProblem, ScoreProblem
+from tests.problems_for_tests import ExportProblem, InOrderTuner, LeavingProblem, PlainProblem, ScoreProblem
 
 
 class Bureau:
@@ -252,6 +252,16 @@ class TestBest:
         assert best is not None
         assert best["missing"].keys() == {"program.pt2", "model.safetensors"}
         assert "saved no weights" in best["missing"]["model.safetensors"]
+
+    def test_exit_in_test_and_export_is_data(self, bureau: Bureau) -> None:
+        """sys.exit in test or export is one line on record, and not the end of the process or the search."""
+        summary = bureau.run(1, problem=LeavingProblem)
+
+        assert summary.winner is not None
+        assert summary.tests[summary.winner.number]["error"] == "SystemExit: 3"
+        assert summary.best is not None
+        assert summary.best["missing"] == {"export": "SystemExit: no export today"}
+        assert bureau.run(1, problem=LeavingProblem).best == summary.best
 
 
 class TestPlans:

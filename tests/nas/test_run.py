@@ -317,6 +317,30 @@ class TestReports:
 
         assert (trial.state, trial.metrics) == (State.STOPPED, {"score": 0.5})
 
+    def test_stop_that_became_another_error_is_still_a_stop(self, workshop: Workshop) -> None:
+        """Code that turns TrialStopped into an exception of its own is STOPPED, not FAILED."""
+
+        def body(run: TrialRun) -> object:
+            try:
+                run.report(1, score=0.5)
+            except TrialStopped as stop:
+                raise RuntimeError("the callback raised") from stop
+            return {"score": 1.0}
+
+        assert workshop.train(body, stops_at=1).state == State.STOPPED
+
+    def test_failing_last_save_is_the_stores_error(self, workshop: Workshop) -> None:
+        """A store that fails in a stopped trial's last save is an error of the store, as at any other time."""
+
+        def body(run: TrialRun) -> object:
+            try:
+                run.report(1, score=0.5)
+            finally:
+                raise StoreError("the disk is full")
+
+        with pytest.raises(StoreError, match="the disk is full"):
+            workshop.train(body, stops_at=1)
+
     def test_interrupted_trial_has_no_result(self, workshop: Workshop) -> None:
         """A trial that the session's end interrupts has no result record: it will run again."""
         trial = workshop.propose()
@@ -448,6 +472,7 @@ class TestWeights:
 
         assert (child.state, child.reason) == (State.FAILED, Reason.PARENT)
         assert parent.checkpoint.manifest.path in (child.error or "")
+        assert path in workshop.records.log(child.number)
         with pytest.raises((MissingError, CorruptError)):
             load_tensors(workshop.files, parent.checkpoint)
 

@@ -107,7 +107,8 @@ class TestRecord:
 
     def test_session_without_a_beat_counts_nothing(self, in_memory: Records) -> None:
         """A session that was killed before its first beat is no obstacle to counting."""
-        elsewhere(in_memory, boot="", host=Driver.this().host, born="0")
+        here = Driver.this()
+        elsewhere(in_memory, host=here.host, place=here.place, boot=here.boot, born="0")
         in_memory.files.delete("sessions/0001.beat")
 
         session = Session(in_memory)
@@ -182,9 +183,16 @@ class TestThisHost:
         """A process of the same pid that was born later, or after a reboot, does not hold the search."""
         here = Driver.this()
         for changes in ({"born": "1"}, {"boot": "another"}):
-            again = replace(here, **changes)
-            assert again.is_gone()
+            assert replace(here, pid=os.getppid(), **changes).is_gone()
         assert not here.is_gone()
+
+    def test_pid_of_another_container_says_nothing(self) -> None:
+        """Where a machine of the same name, or a container, has processes of its own, only the beat can tell."""
+        gone = replace(Driver.this(), pid=2**22)
+
+        assert gone.is_gone()
+        assert not replace(gone, place="another").is_gone()
+        assert not replace(gone, host="another").is_gone()
 
     def test_of_many_at_once_one_wins(self, records: Records) -> None:
         """Of eight that start at the same moment one gets the session, and the others are refused."""

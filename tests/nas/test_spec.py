@@ -101,6 +101,15 @@ def test_missing_import_within_the_module_is_its_own(tmp_path: Path, monkeypatch
         Spec("needs_more_for_test.MyProblem").find()
 
 
+def test_syntax_error_is_shown_by_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that Python can't read is refused with its file and line."""
+    (tmp_path / "misspelt_for_test.py").write_text("class MyProblem:\n    def\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ConfigurationError, match=r"misspelt_for_test\.py, line 2: "):
+        Spec("misspelt_for_test.MyProblem").find()
+
+
 @pytest.mark.parametrize("arguments", [{"population": 5}, {"seed": 1}], ids=["unknown", "twice"])
 def test_wrong_argument_is_refused(arguments: dict[str, Any]) -> None:
     """An argument that the constructor does not take, or that is given twice, is refused with what it takes."""

@@ -100,7 +100,7 @@ class PrefectExecutor(EventQueue):
         def ended(done: TrialFuture) -> None:
             if not isinstance(call.event, Finished):  # a Failed or Cancelled task run lets none that waits for it start
                 self._futures.pop(trial.number, None)
-            self.post(call.event or Broke(_never_ran(done, trial)))
+            self.post(call.event or Broke(_never_ran(done, trial), trial.job))
 
         future.add_done_callback(ended)
 

@@ -200,7 +200,7 @@ def checkpoint_text(trial: Trial) -> str:
     rows = [
         ("manifest", f"`{trial.checkpoint.manifest.path}`"),
         *(("pack", f"`{pack.path}`") for pack in trial.checkpoint.packs),
-        ("bytes", f"{trial.checkpoint.total_bytes:,}"),
+        ("bytes", f"{trial.checkpoint.own_bytes:,}"),
         ("digest", f"`{trial.checkpoint.manifest.digest}`"),
         ("donor", "-" if trial.donor is None else f"trial {trial.donor}"),
         ("inherited", inherited),

@@ -35,7 +35,7 @@ _FIRST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
     "inherited": ("Float64", lambda t: t.inherited),
 }
 _LAST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
-    "checkpoint_bytes": ("Int64", lambda t: None if t.checkpoint is None else t.checkpoint.total_bytes),
+    "checkpoint_bytes": ("Int64", lambda t: None if t.checkpoint is None else t.checkpoint.own_bytes),
     "error": ("string", lambda t: last_line(t.error)),
 }
 

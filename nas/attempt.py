@@ -81,7 +81,7 @@ class Bench:
                 return None
             seconds = time.perf_counter() - began
             cost = {"seconds": seconds, "gpu_seconds": seconds if self.spec.device == "cuda" else 0.0}
-            inheritance = {**trial.inheritance, **run.summary()}
+            inheritance = {**outcome.inheritance, **run.summary()}
             share = None if run.inheritance is None else run.inheritance.share
             return self.records.commit(
                 replace(
@@ -100,12 +100,8 @@ class Bench:
         """The trial with its outcome, its weights published; None where it was interrupted."""
         try:
             run.load_donors()
-        except (MissingError, CorruptError) as error:
-            logger.error("%s", error)  # with the path on this machine, which enters no record
-            kind = "missing" if isinstance(error, MissingError) else "corrupt"
-            names = ", ".join(f"{d.donor} ({d.checkpoint.manifest.path})" for d in run.donors)
-            line = f"weights of the donor are {kind}: {names}; the log names the file"
-            return replace(trial, state=State.FAILED, reason=Reason.PARENT, error=line)
+        except (MissingError, CorruptError):
+            return _without_donor(run, trial)
         trial = self._start(trial)
         channel.started()
         set_torch_settings(self._defaults)
@@ -115,10 +111,13 @@ class Bench:
             try:
                 returned = self.problem.train(run)
             except StoreError:  # of a last save, say
-                raise
-            except (Exception, SystemExit):
-                if run.stop is None:
+                if run.lost is None:
                     raise
+            except (Exception, SystemExit):
+                if run.stop is None and run.lost is None:
+                    raise
+            if run.lost is not None:  # also where the problem's code went on without the weights
+                return _without_donor(run, trial)
             if isinstance(run.stop, TrialInterrupted):
                 return None
             if run.stop is not None:  # also where the problem's code turned the stop into another exception
@@ -185,6 +184,19 @@ class Bench:
             return export(self.problem, run, trial, self.files)
         finally:
             run.close()
+
+
+def _without_donor(run: TrialRun, trial: Trial) -> Trial:
+    """FAILED for want of the donor's weights: no child trains from scratch unawares."""
+    if run.lost is None:
+        raise AssertionError("the run knows which donor it could not read")
+    donor, error = run.lost
+    logger.error("%s", error)  # with the path on this machine, which enters no record
+    kind = "missing" if isinstance(error, MissingError) else "corrupt"
+    [manifest] = [offered.checkpoint.manifest.path for offered in run.donors if offered.donor == donor]
+    line = f"weights of donor {donor} ({manifest}) are {kind}; the log names the file"
+    lost = {**trial.inheritance, "lost": [donor]}
+    return replace(trial, state=State.FAILED, reason=Reason.PARENT, error=line, inheritance=lost)
 
 
 def seed_everything(seed: int) -> None:

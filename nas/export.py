@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from nas.errors import StoreError
 from nas.problems.base import Problem
 from nas.run import TrialRun
-from nas.store.checkpoint import load_tensors
-from nas.store.files import Files
-from nas.store.pack import write_pack
+from nas.store.checkpoint import publish_tensors
+from nas.store.files import Files, Reference
+from nas.store.weights import StoredWeights
 from nas.trial import Trial
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: Files) -> dict[
         except Exception as error:
             traceback.print_exc(file=sys.stderr)  # lands in the worker's log
             missing["program.pt2"] = f"{type(error).__name__}: {error}"
-    references = []
+    references: list[Reference] = []
     if trial.checkpoint is not None and trial.checkpoint.packs:
-        tensors = load_tensors(files, trial.checkpoint)
-        references.append(write_pack(files, f"{folder}/model.safetensors", tensors)[0])
+        tensors = StoredWeights(files, trial.checkpoint).read_all()
+        references += publish_tensors(files, f"{folder}/model.safetensors", tensors).packs
     else:
         missing["model.safetensors"] = "the trial saved no weights (`run.save(model)`)"
     contents["architecture.json"] = json.dumps(architecture, indent=2).encode()

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nas.errors import TrialStopped
+from nas.errors import CorruptError, MissingError, TrialStopped
 from nas.metric import not_finite, plain_metrics
 from nas.policy import Policy
 from nas.spaces.base import Point
-from nas.store.checkpoint import Checkpoint, fetch_folder, load_tensors, publish_checkpoint, publish_folder
+from nas.store.checkpoint import Checkpoint, fetch_folder, publish_checkpoint, publish_folder, publish_tensors
 from nas.store.files import Files, Reference
 from nas.trial import Donor, Trial
 
 if TYPE_CHECKING:
     import torch
 
-    from nas.store.pack import TensorEntry
+    from nas.store.manifest import Manifest
+    from nas.store.weights import StoredWeights
     from nas.weights.inherit import InheritanceReport
 
 
@@ -79,10 +81,11 @@ class TrialRun:
         self._own = trial.checkpoint
         self._channel = channel
         self._stem = f"{trial.number:06d}-{secrets.token_hex(4)}"
-        self._pack: tuple[Reference, Mapping[str, TensorEntry]] | None = None
+        self._saved: Manifest | None = None
         self._n_packs = 0
         self._folders: dict[str, tempfile.TemporaryDirectory[str]] = {}
-        self._loaded: dict[int, dict[str, torch.Tensor]] = {}
+        self.lost: tuple[Donor, MissingError | CorruptError] | None = None
+        self._weights: list[_Offered] = []
 
     @property
     def has_donor(self) -> bool:
@@ -90,16 +93,20 @@ class TrialRun:
         return bool(self.donors)
 
     def load_donors(self) -> None:
-        """Reads and verifies the donors' weights; called before the problem's code.
+        """Reads the donors' manifests, and makes sure that the weights are there; called before the problem's code.
 
         Raises:
-            MissingError: a file of a donor is gone.
-            CorruptError: a donor's bytes are not those that were published.
+            MissingError: a file of a donor is gone; ``lost`` names the donor.
+            CorruptError: a donor's bytes are not those that were published; likewise.
         """
-        self._load_tensors()
-        if self.donors and self.donors[0].checkpoint.files:
-            first = self.donors[0]
-            fetch_folder(self._files_of(first.donor), first.checkpoint, self._folder("restore"))
+        from nas.store.weights import StoredWeights
+
+        for place, donor in enumerate(self.donors):
+            files = self._files_of(donor.donor)
+            with self._watch(donor.donor):
+                self._weights.append(_Offered(self, donor.donor, StoredWeights(files, donor.checkpoint)))
+                if place == 0 and donor.checkpoint.files:
+                    fetch_folder(files, donor.checkpoint, self._folder("restore"))
 
     def fetch_own_files(self) -> None:
         """Fetches what this finished trial published from its ``save_dir``; called before ``test`` and ``export``."""
@@ -110,13 +117,14 @@ class TrialRun:
         """Copies into ``model`` what fits of the donors' weights, the best donor first, and says what was done.
 
         Without a donor nothing is copied, and the report says so. The last report is kept on the trial.
+
+        Raises:
+            MissingError: a donor's weights have gone; the trial is FAILED then, whatever the problem's code does.
+            CorruptError: they are not those that were published; likewise.
         """
         from nas.weights.inherit import inherit
 
-        if not self._loaded:  # a second network; the weights were let go after the first
-            self._load_tensors()
-        self.inheritance = inherit(model, [self._loaded[place] for place in sorted(self._loaded)])
-        self._loaded.clear()
+        self.inheritance = inherit(model, self._weights)
         return self.inheritance
 
     def restore(self, model: torch.nn.Module) -> torch.nn.Module:
@@ -127,7 +135,13 @@ class TrialRun:
         """
         if self._own is None:
             raise LookupError(f"trial {self.number} published no weights")
-        model.load_state_dict(load_tensors(self._files, self._own), strict=True)
+        from nas.store.weights import StoredWeights
+
+        weights = StoredWeights(self._files, self._own)
+        if (own := _own_tensors(model)) is not None and weights.fits(own):
+            weights.read_into(own)
+        else:
+            model.load_state_dict(weights.read_all(), strict=True)
         return model.to(self.device)
 
     def report(self, step: int, **metrics: float) -> None:
@@ -148,18 +162,20 @@ class TrialRun:
                 raise
 
     def save(self, model: torch.nn.Module | Mapping[str, torch.Tensor]) -> None:
-        """Publishes the weights (a module's ``state_dict``); the last save before the trial ends counts."""
+        """Publishes the weights (a module's ``state_dict``); the last save before the trial ends counts.
+
+        Only tensors that no donor of this search has are written.
+        """
         from torch import nn
 
-        from nas.store.pack import write_pack
-
         tensors = model.state_dict() if isinstance(model, nn.Module) else model
-        earlier = self._pack
-        suffix = f"-{self._n_packs}" if self._n_packs else ""
+        donors = [offered.weights.manifest for offered in self._weights if isinstance(offered.donor, int)]
+        earlier, path = self._saved, f"packs/{self._stem}-{self._n_packs}.safetensors"
         self._n_packs += 1
-        self._pack = write_pack(self._files, f"packs/{self._stem}{suffix}.safetensors", tensors)
-        if earlier is not None:
-            self._files.delete(earlier[0].path)
+        self._saved = publish_tensors(self._files, path, tensors, donors)
+        for pack in earlier.packs if earlier else ():
+            if pack.path.startswith(f"packs/{self._stem}-"):
+                self._files.delete(pack.path)
 
     @property
     def save_dir(self) -> Path:
@@ -179,25 +195,30 @@ class TrialRun:
         saved: tuple[Reference, ...] = ()
         if "save" in self._folders:
             saved = publish_folder(self._files, self._stem, Path(self._folders["save"].name))
-        if self._pack is None and not saved:
+        if self._saved is None and not saved:
             return None
-        return publish_checkpoint(self._files, self._stem, self._pack, saved)
+        return publish_checkpoint(self._files, self._stem, self._saved, saved)
 
     def close(self) -> None:
         """Removes the local folders."""
         for folder in self._folders.values():
             folder.cleanup()
         self._folders.clear()
-        self._loaded.clear()
+        self._weights.clear()
 
     def _folder(self, kind: str) -> Path:
         if kind not in self._folders:
             self._folders[kind] = tempfile.TemporaryDirectory(prefix=f"heirloom-{self.number:06d}-{kind}-")
         return Path(self._folders[kind].name)
 
-    def _load_tensors(self) -> None:
-        for place, donor in enumerate(self.donors):
-            self._loaded[place] = load_tensors(self._files_of(donor.donor), donor.checkpoint)
+    @contextmanager
+    def _watch(self, donor: Donor) -> Iterator[None]:
+        """Remembers the donor whose weights can't be read."""
+        try:
+            yield
+        except (MissingError, CorruptError) as error:
+            self.lost = (donor, error)
+            raise
 
     def _files_of(self, donor: Donor) -> Files:
         return self._files if isinstance(donor, int) else self._files.sibling(donor.rpartition(":")[0])
@@ -205,3 +226,28 @@ class TrialRun:
     def summary(self) -> dict[str, Any]:
         """What ``inherit`` did, for the trial's record."""
         return {} if self.inheritance is None else self.inheritance.summary()
+
+
+class _Offered:
+    """A donor's weights; the run learns where they can't be read."""
+
+    def __init__(self, run: TrialRun, donor: Donor, weights: StoredWeights) -> None:
+        self.run = run
+        self.donor = donor
+        self.weights = weights
+
+    @property
+    def shapes(self) -> Mapping[str, torch.Tensor]:
+        return self.weights.shapes
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        with self.run._watch(self.donor):
+            yield from self.weights.read(names)
+
+
+def _own_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor] | None:
+    """The module's state, where all of it is its own memory and not a copy that some hook has made."""
+    state: dict[str, torch.Tensor] = model.state_dict()
+    own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    plain = all(hasattr(tensor, "data_ptr") and tensor.data_ptr() in own for tensor in state.values())
+    return dict(state) if plain else None

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import uuid4
 
@@ -44,9 +45,10 @@ from nas.run import DonorWeights
 from nas.spaces.base import Point, Space, is_json, point_key
 from nas.spaces.parameter import ParameterSpace
 from nas.spec import Spec
-from nas.store.checkpoint import Checkpoint, load_tensors, publish_checkpoint
-from nas.store.files import Buffer, Files, Reference, open_root
+from nas.store.checkpoint import Checkpoint, publish_checkpoint, publish_tensors
+from nas.store.files import Buffer, Files, Reference, Span, open_root
 from nas.store.records import Records
+from nas.store.reference import digest_of
 from nas.trial import Proposal, Reason, State, Trial
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 
@@ -371,7 +373,9 @@ class _Trainer:
         """Every bit that the trial has published."""
         if trial.checkpoint is None:
             return []
-        tensors = load_tensors(self.files, trial.checkpoint)
+        from nas.store.weights import StoredWeights
+
+        tensors = StoredWeights(self.files, trial.checkpoint).read_all()
         found: list[tuple[object, ...]] = [(n, str(t.dtype), t.shape, _bytes_of(t)) for n, t in tensors.items()]
         names = [reference.path.split("/", 2)[2] for reference in trial.checkpoint.files]
         return sorted(found + [(n, r.digest) for n, r in zip(names, trial.checkpoint.files, strict=True)])
@@ -413,12 +417,12 @@ def _check_policies(trainer: _Trainer, built: Problem, parent: Trial) -> None:
 def _check_checkpoint(trainer: _Trainer, trial: Trial) -> None:
     if trial.checkpoint is None or not trial.checkpoint.packs:
         return
-    from nas.store.pack import write_pack
+    from nas.store.weights import StoredWeights
 
-    tensors = load_tensors(trainer.files, trial.checkpoint)
+    tensors = StoredWeights(trainer.files, trial.checkpoint).read_all()
     other = open_root(f"memory://contract-{uuid4().hex}", patience_s=0)
-    copy = publish_checkpoint(other, "copy", write_pack(other, "packs/copy", tensors))
-    found = load_tensors(other, Checkpoint.from_json(json.loads(json.dumps(copy.to_json()))))
+    copy = publish_checkpoint(other, "copy", publish_tensors(other, "packs/copy", tensors))
+    found = StoredWeights(other, Checkpoint.from_json(json.loads(json.dumps(copy.to_json())))).read_all()
     same = found.keys() == tensors.keys() and all(_bytes_of(found[n]) == _bytes_of(tensors[n]) for n in tensors)
     _expect(same, "the checkpoint came back from a storage with other bits")
 
@@ -458,8 +462,13 @@ def _check_whole(files: Files) -> None:
     reference = files.publish("packs/whole", iter(chunks))
     _expect(reference.bytes == len(data) and files.read(reference) == data, "what was published did not come back")
     buffer = bytearray(len(data))
-    files.read_into(reference, lambda: [memoryview(buffer)])
-    _expect(buffer == data, "what was published did not come back into memory of the caller's")
+    parts = [(2_000_000, 3_000_001), (0, 4), (4, 4), (10, 1_000_000)]
+    spans = [Span(begin, digest_of(data[begin:end]), memoryview(buffer)[begin:end]) for begin, end in parts]
+    files.read_spans(reference, spans)
+    same = all(buffer[begin:end] == data[begin:end] for begin, end in parts)
+    _expect(same, "parts of what was published did not come back into memory of the caller's")
+    files.check_size(reference)
+    files.check_contents(reference)
 
     def failing() -> Iterator[bytes]:
         yield b"half"
@@ -491,12 +500,21 @@ def _check_verified(files: Files) -> None:
     reference = files.publish("packs/verified", [b"as it was"])
     files.replace(reference.path, b"as it is!")
     _expect_raises(CorruptError, lambda: files.read(reference))
-    _expect_raises(CorruptError, lambda: files.read_into(reference, lambda: [memoryview(bytearray(9))]))
+    _expect_raises(CorruptError, lambda: files.check_contents(reference))
+    good, bad = Span(0, digest_of(b"as it "), _memory(6)), Span(6, digest_of(b"was"), _memory(3))
+    files.read_spans(reference, [good])
+    _expect_raises(CorruptError, lambda: files.read_spans(reference, [good, bad]))
     files.replace(reference.path, b"short")
-    _expect_raises(CorruptError, lambda: files.read(reference))
+    for read in (files.read, files.check_size, files.check_contents, lambda r: files.read_spans(r, [good])):
+        _expect_raises(CorruptError, partial(read, reference))
     files.delete(reference.path)
     files.delete(reference.path)
-    _expect_raises(MissingError, lambda: files.read(reference))
+    for read in (files.read, files.check_size, files.check_contents, lambda r: files.read_spans(r, [good])):
+        _expect_raises(MissingError, partial(read, reference))
+
+
+def _memory(size: int) -> memoryview:
+    return memoryview(bytearray(size))
 
 
 def _check_records(files: Files) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nas.errors import CorruptError
 from nas.store.files import Files
 from nas.store.folders import fetch_folder, publish_folder
-from nas.store.manifest import Manifest, TensorEntry, references
-from nas.store.reference import Reference, checked_fields, scratch
+from nas.store.manifest import Manifest, references
+from nas.store.reference import Reference, checked_fields
 
 if TYPE_CHECKING:
     import torch
@@ -20,10 +19,9 @@ __all__ = [
     "Checkpoint",
     "fetch_folder",
     "load_manifest",
-    "load_tensors",
     "publish_checkpoint",
     "publish_folder",
-    "publish_manifest",
+    "publish_tensors",
     "verify",
 ]
 
@@ -34,7 +32,7 @@ class Checkpoint:
 
     Attributes:
         manifest: The file that says where each tensor lies.
-        packs: The files that hold tensors, a donor's among them where tensors are the same.
+        packs: The files that hold tensors: the trial's own, and donors' where tensors are the same.
         files: What the trial left in its ``save_dir``.
         search: The search under the same root whose checkpoint it is, or None: this one.
     """
@@ -45,9 +43,11 @@ class Checkpoint:
     search: str | None = None
 
     @property
-    def total_bytes(self) -> int:
-        """The size of everything that the checkpoint names."""
-        return sum(reference.bytes for reference in (self.manifest, *self.packs, *self.files))
+    def own_bytes(self) -> int:
+        """The size of what the trial itself published: without the packs of donors that it shares."""
+        stem = self.manifest.path.removeprefix("manifests/").removesuffix(".json")
+        own = [pack for pack in self.packs if pack.path.startswith(f"packs/{stem}")]
+        return sum(reference.bytes for reference in (self.manifest, *own, *self.files))
 
     def to_json(self) -> dict[str, object]:
         """Plain data for a record."""
@@ -75,26 +75,39 @@ class Checkpoint:
         )
 
 
-def publish_checkpoint(
-    files: Files,
-    stem: str,
-    pack: tuple[Reference, Mapping[str, TensorEntry]] | None,
-    saved_files: tuple[Reference, ...] = (),
-) -> Checkpoint:
-    """Publishes the manifest of what ``write_pack`` and ``publish_folder`` answered.
+def publish_tensors(
+    files: Files, path: str, tensors: Mapping[str, torch.Tensor], donors: Iterable[Manifest] = ()
+) -> Manifest:
+    """Publishes as a pack the tensors that none of the donors has, and says where all of them lie.
 
     Args:
         files: The search's root.
-        stem: The trial's number and a nonce.
-        pack: What ``write_pack`` answered, or None: no tensors.
+        path: The pack's, never used again.
+        tensors: What ``write_pack`` takes.
+        donors: Manifests of this search, whose packs will be kept as long as the checkpoint.
+    """
+    from nas.store.pack import write_pack
+
+    donors = tuple(donors)
+    known = {pack.path: pack for donor in donors for pack in donor.packs}
+    own, entries = write_pack(files, path, tensors, known=[e for donor in donors for e in donor.tensors.values()])
+    used = {entry.pack for entry in entries.values()}
+    shared = [known[name] for name in sorted(used & known.keys())]
+    return Manifest(tensors=entries, packs=(*([own] if own else []), *shared), files=())
+
+
+def publish_checkpoint(
+    files: Files, stem: str, tensors: Manifest | None, saved_files: tuple[Reference, ...] = ()
+) -> Checkpoint:
+    """Publishes the manifest of what ``publish_tensors`` and ``publish_folder`` answered.
+
+    Args:
+        files: The search's root.
+        stem: The trial's number and a nonce; the paths of its packs and files begin with it, too.
+        tensors: What ``publish_tensors`` answered, or None: no tensors.
         saved_files: What ``publish_folder`` answered.
     """
-    packs, tensors = ((pack[0],), pack[1]) if pack else ((), {})
-    return publish_manifest(files, stem, Manifest(tensors=tensors, packs=packs, files=saved_files))
-
-
-def publish_manifest(files: Files, stem: str, manifest: Manifest) -> Checkpoint:
-    """Publishes a manifest, whose tensors may lie in the packs of others, as ``manifests/<stem>.json``."""
+    manifest = replace(tensors or Manifest(tensors={}, packs=(), files=()), files=saved_files)
     reference = files.publish(f"manifests/{stem}.json", [manifest.to_bytes()])
     return Checkpoint(manifest=reference, packs=manifest.packs, files=manifest.files)
 
@@ -120,21 +133,6 @@ def load_manifest(files: Files, checkpoint: Checkpoint) -> Manifest:
     return manifest
 
 
-def load_tensors(files: Files, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
-    """The tensors in main memory of their own, each byte verified; none where the checkpoint holds files only.
-
-    Raises:
-        MissingError: a file is not there.
-        CorruptError: a file is not what was published, or the manifest says what can't be.
-    """
-    manifest = load_manifest(files, checkpoint)
-    if not manifest.tensors:
-        return {}
-    from nas.store.pack import read_tensors
-
-    return read_tensors(files, manifest.tensors, {pack.path: pack for pack in manifest.packs})
-
-
 def verify(files: Files, checkpoint: Checkpoint) -> None:
     """Reads everything that the checkpoint names and compares sizes and digests.
 
@@ -144,4 +142,4 @@ def verify(files: Files, checkpoint: Checkpoint) -> None:
     """
     load_manifest(files, checkpoint)
     for reference in (*checkpoint.packs, *checkpoint.files):
-        files.read_into(reference, partial(scratch, reference.bytes))
+        files.check_contents(reference)

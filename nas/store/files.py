@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from nas.errors import ConfigurationError
-from nas.store.reference import Reference
+from nas.store.reference import Reference, Span
 
-__all__ = ["Buffer", "Files", "Reference", "open_root"]
+__all__ = ["Buffer", "Files", "Reference", "Span", "open_root"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -52,13 +52,29 @@ class Files(ABC):
         """
 
     @abstractmethod
-    def read_into(self, reference: Reference, buffers: Callable[[], Iterable[memoryview]]) -> None:
-        """As ``read``, into memory of the caller's, which spares a large file half the time and memory.
+    def read_spans(self, reference: Reference, spans: Sequence[Span]) -> None:
+        """Reads parts of a file into the caller's memory, each verified by its own digest; near ones in one go.
 
-        Args:
-            reference: What to read.
-            buffers: Gives byte views, together of the file's size, that are filled one after the other; called once an
-                attempt, after the size was found right. What they hold counts only when this method returns.
+        What the memory holds counts only when this method returns. The rest of the file is not looked at.
+
+        Raises:
+            MissingError, CorruptError: as for ``read``; also where parts overlap, or leave the file.
+        """
+
+    @abstractmethod
+    def check_size(self, reference: Reference) -> None:
+        """Makes sure that the file is there and has the promised size, which allows to make room for parts of it.
+
+        Raises:
+            MissingError, CorruptError: as for ``read``.
+        """
+
+    @abstractmethod
+    def check_contents(self, reference: Reference) -> None:
+        """Reads the whole file in little memory, to compare size and digest.
+
+        Raises:
+            MissingError, CorruptError: as for ``read``.
         """
 
     @abstractmethod

@@ -9,28 +9,30 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar, final
 
 from nas.errors import ConfigurationError, StoreError
-from nas.store.files import Buffer, Files
+from nas.store.files import Buffer, Files, Span
 from nas.store.mounts import mount_of
 from nas.store.posix import (
     NO_LINKS,
     ask_again,
+    check_contents,
+    check_size,
     content,
     despite_stale_handles,
-    fill,
-    find,
     link_new,
     look,
+    promised_content,
+    read_spans,
     refused,
     rename_new,
     sync_folder,
     write_chunks,
 )
-from nas.store.reference import TEMPORARY, Found, Reference, checked_path, read_verified
+from nas.store.reference import TEMPORARY, Reference, checked_path, checked_spans, read_verified
 
 _OTHER_ROOT = NO_LINKS | {errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 """Refusals that end only when the user chooses another root."""
@@ -63,13 +65,19 @@ class LocalFiles(Files):
 
     def read(self, reference: Reference) -> bytes:
         """Looks anew where the name is missing, opens anew where the handle is stale, reads anew what is wrong."""
-        target = self.local_path(reference.path)
-        return self._read(reference, lambda around_cache: find(target, around_cache=around_cache))
+        return self._read(reference, promised_content)
 
-    def read_into(self, reference: Reference, buffers: Callable[[], Iterable[memoryview]]) -> None:
+    def read_spans(self, reference: Reference, spans: Sequence[Span]) -> None:
         """As ``read``, without memory of its own."""
-        target, size = self.local_path(reference.path), reference.bytes
-        self._read(reference, lambda around_cache: fill(target, size, buffers, around_cache=around_cache))
+        self._read(reference, read_spans, checked_spans(reference, spans))
+
+    def check_size(self, reference: Reference) -> None:
+        """Opens the file, as ``read`` does."""
+        self._read(reference, check_size)
+
+    def check_contents(self, reference: Reference) -> None:
+        """As ``read``, block by block."""
+        self._read(reference, check_contents)
 
     def read_if_present(self, path: str) -> bytes | None:
         """Opens the folder first, so that the answer is the server's and not a cache's."""
@@ -162,12 +170,14 @@ class LocalFiles(Files):
         """The absolute path."""
         return os.path.join(self.url, checked_path(path))
 
-    def _read(self, reference: Reference, attempt: Callable[[bool], Found[T]]) -> T:
+    def _read(self, reference: Reference, attempt: Callable[..., T], *details: object) -> T:
         target = self.local_path(reference.path)
         with refused("read", target):
             return read_verified(
                 reference,
-                lambda around_cache: ask_again(target, lambda: attempt(around_cache)),
+                lambda around_cache: ask_again(
+                    target, lambda: attempt(target, reference, *details, around_cache=around_cache)
+                ),
                 lambda: f"{target} ({mount_of(target)})",
                 self.patience_s,
             )

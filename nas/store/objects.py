@@ -10,13 +10,25 @@ import importlib
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, final
+from typing import Any, TypeVar, final
+
+from blake3 import blake3
 
 from nas.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StoreError
-from nas.store.files import Buffer, Files
-from nas.store.reference import TEMPORARY, Found, Reference, checked_path, digest_of, read_verified
+from nas.store.files import Buffer, Files, Span
+from nas.store.reference import (
+    TEMPORARY,
+    Reference,
+    WrongContentsError,
+    checked_path,
+    checked_spans,
+    digest_of,
+    expect,
+    expect_span,
+    read_verified,
+)
 from nas.store.sftp import Sftp
 
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss"})
@@ -27,6 +39,14 @@ _PACKAGES = {"smbclient": "smbprotocol"}
 _PASSWORD = re.compile(r"(?<=://)([^/:]*):[^/]*@")
 _ONE_AT_A_TIME = threading.RLock()
 """Held around calls of file systems that are not asynchronous: these share open files between threads."""
+
+
+_GAP = 1 << 20
+"""Unwanted bytes between two parts that cost less to get than another request."""
+_BLOCK = 32 << 20
+"""Bytes that are asked for at once, and held in memory."""
+
+T = TypeVar("T")
 
 
 @final
@@ -60,18 +80,53 @@ class ObjectFiles(Files):
     def read(self, reference: Reference) -> bytes:
         """Gets the object; one that is missing or wrong is tried again, as some stores show new objects late."""
 
-        def attempt(_around_cache: bool) -> Found[bytes]:
+        def attempt() -> bytes:
             data = self._get(reference.path)
-            return Found(len(data), digest_of(data), data)
+            expect(reference, data)
+            return data
 
-        return read_verified(reference, attempt, lambda: f"{self.url}/{reference.path}", self.patience_s)
+        return self._read(reference, attempt)
 
-    def read_into(self, reference: Reference, buffers: Callable[[], Iterable[memoryview]]) -> None:
-        """As ``read``, and copies."""
-        data, begin = memoryview(self.read(reference)), 0
-        for buffer in buffers():
-            buffer[:] = data[begin : begin + buffer.nbytes]
-            begin += buffer.nbytes
+    def read_spans(self, reference: Reference, spans: Sequence[Span]) -> None:
+        """Gets ranges, near parts in one."""
+        groups = list(_groups(checked_spans(reference, spans)))
+
+        def attempt() -> None:
+            for group in groups:
+                begin, end = group[0].offset, group[-1].end
+                data = memoryview(self._get(reference.path, begin, end))
+                if len(data) != end - begin:
+                    expect(reference, self._get(reference.path))
+                    raise WrongContentsError(f"only {len(data)} of the {end - begin} bytes from {begin} on")
+                for span in group:
+                    span.memory[:] = data[span.offset - begin : span.end - begin]
+                    expect_span(reference, span, digest_of(span.memory))
+
+        self._read(reference, attempt)
+
+    def check_size(self, reference: Reference) -> None:
+        """Asks for the object's size."""
+
+        def attempt() -> None:
+            with self._calling("read", reference.path):
+                size = self._fs.info(self._target(reference.path))["size"]
+            if size != reference.bytes:
+                expect(reference, self._get(reference.path))
+
+        self._read(reference, attempt)
+
+    def check_contents(self, reference: Reference) -> None:
+        """Gets the object block by block."""
+
+        def attempt() -> None:
+            hasher = blake3()
+            for begin in range(0, reference.bytes, _BLOCK):
+                hasher.update(self._get(reference.path, begin, min(begin + _BLOCK, reference.bytes)))
+            if (digest := f"blake3:{hasher.hexdigest()}") != reference.digest:
+                raise WrongContentsError(f"{reference.bytes} bytes {digest}")
+
+        self.check_size(reference)
+        self._read(reference, attempt)
 
     def read_if_present(self, path: str) -> bytes | None:
         """Gets the object and does not ask first whether there is one."""
@@ -194,9 +249,15 @@ class ObjectFiles(Files):
     def _folder(self, folder: str) -> str:
         return self._target(folder) if folder else self._root
 
-    def _get(self, path: str) -> bytes:
+    def _read(self, reference: Reference, attempt: Callable[[], T]) -> T:
+        where = f"{self.url}/{reference.path}"
+        return read_verified(reference, lambda _around_cache: attempt(), lambda: where, self.patience_s)
+
+    def _get(self, path: str, begin: int | None = None, end: int | None = None) -> bytes:
+        if begin is not None and begin == end:
+            return b""  # which no range can ask for
         with self._calling("read", path):
-            return bytes(self._fs.cat_file(self._target(path)))
+            return bytes(self._fs.cat_file(self._target(path), begin, end))
 
     def _put(self, target: str, data: bytes, **mode: str) -> None:
         try:
@@ -240,6 +301,18 @@ class ObjectFiles(Files):
         for secret in [*_texts(options), *(found.group().partition(":")[2] for found in _PASSWORD.finditer(url))]:
             text = text.replace(secret, "***")
         return text
+
+
+def _groups(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    """Parts that one request gets, because they lie near one another."""
+    group: list[Span] = []
+    for span in spans:
+        if group and (span.offset - group[-1].end > _GAP or span.end - group[0].offset > _BLOCK):
+            yield group
+            group = []
+        group.append(span)
+    if group:
+        yield group
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 import torch
 
 from nas.errors import ConfigurationError, CorruptError
-from nas.store.files import Files
+from nas.store.files import Files, Span
 from nas.store.manifest import TensorEntry
-from nas.store.reference import Reference, digest_of, scratch
+from nas.store.reference import Reference, digest_of
 
-__all__ = ["TensorEntry", "read_tensors", "write_pack"]
+__all__ = ["TensorEntry", "check_entries", "read_into", "read_tensors", "stream_tensors", "write_pack"]
+
+MAX_PACKS = 16
+"""In how many packs the tensors of one checkpoint may lie."""
+_BATCH = 32 << 20
+"""Bytes of memory that reading may take beyond that of the tensors that are read into."""
 
 _SAFETENSORS_NAMES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -46,8 +52,6 @@ _SAFETENSORS_NAMES: Mapping[torch.dtype, str] = {
 _MAX_LENGTH = 2**63 - 1
 _Key: TypeAlias = tuple[str, str, tuple[int, ...]]
 """Digest, type and shape: what makes two tensors equal."""
-_Span: TypeAlias = tuple[int, int]
-"""Offset and size of a tensor in its pack."""
 
 
 class _Own(NamedTuple):
@@ -61,49 +65,62 @@ class _Own(NamedTuple):
 
 def write_pack(
     files: Files, path: str, tensors: Mapping[str, torch.Tensor], *, known: Iterable[TensorEntry] = ()
-) -> tuple[Reference, dict[str, TensorEntry]]:
+) -> tuple[Reference | None, dict[str, TensorEntry]]:
     """Publishes the tensors, and says where each of them lies; equal ones (tied weights) are stored once.
 
     Args:
         files: The root.
         path: A name that is never used again.
         tensors: Of any device, strides and plain type; one in contiguous main memory is written from there.
-        known: Entries of other packs (a donor's): an equal tensor is not stored again, and gets their entry.
+        known: Entries of other packs (a donor's): an equal tensor is not stored again, and gets their entry. Where the
+            tensors would then lie in more than ``MAX_PACKS`` packs, all of them are stored.
+
+    Returns:
+        The pack (None where every tensor is known), and the entries by name.
 
     Raises:
         ConfigurationError: something that is no plain tensor (an object, sparse, quantised, without data).
     """
-    places = {(entry.digest, entry.dtype, entry.shape): entry for entry in known}
     keys: dict[str, _Key] = {}
-    own: dict[_Key, _Own] = {}
+    all_own: dict[_Key, _Own] = {}
     for name, tensor in tensors.items():
         data = _memory(name, tensor)
         keys[name] = key = (digest_of(data), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-        if key not in places and key not in own:
-            own[key] = _Own(name, data, _SAFETENSORS_NAMES.get(tensor.dtype), tensor.dtype.itemsize)
+        all_own.setdefault(key, _Own(name, data, _SAFETENSORS_NAMES.get(tensor.dtype), tensor.dtype.itemsize))
+    places = {(entry.digest, entry.dtype, entry.shape): entry for entry in known}
+    own = {key: stored for key, stored in all_own.items() if key not in places}
+    if len({places[key].pack for key in all_own.keys() & places.keys()}) + bool(own) > MAX_PACKS:
+        places, own = {}, all_own
+    if tensors and not own:
+        return None, {name: places[key] for name, key in keys.items()}
     # as safetensors does: the widest types first, so that every tensor is aligned
     order = sorted(own, key=lambda key: (-own[key].alignment, own[key].name))
-    header: dict[str, object] = {}
-    if aliases := {name: own[key].name for name, key in keys.items() if key in own and own[key].name != name}:
-        header["__metadata__"] = aliases
     ends = list(accumulate((own[key].data.nbytes for key in order), initial=0))
+    aliases = {name: own[key].name for name, key in keys.items() if key in own and own[key].name != name}
+    head = _header(order, own, ends, aliases)
+    reference = files.publish(path, [head, *(own[key].data for key in order)])
+    for (digest, dtype_name, size), begin, end in zip(order, ends, ends[1:], strict=False):
+        places[digest, dtype_name, size] = TensorEntry(
+            pack=path, offset=len(head) + begin, bytes=end - begin, dtype=dtype_name, shape=size, digest=digest
+        )
+    return reference, {name: places[key] for name, key in keys.items()}
+
+
+def _header(order: Sequence[_Key], own: Mapping[_Key, _Own], ends: Sequence[int], aliases: Mapping[str, str]) -> bytes:
+    """What stands before the tensors: 8 bytes of length, JSON, and spaces up to a multiple of 8."""
+    header: dict[str, object] = {"__metadata__": aliases} if aliases else {}
     for key, begin, end in zip(order, ends, ends[1:], strict=False):
         dtype, shape = (own[key].dtype, list(key[2])) if own[key].dtype else ("U8", [end - begin])
         header[own[key].name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
-    reference = files.publish(path, [len(head).to_bytes(8, "little") + head, *(own[key].data for key in order)])
-    for (digest, dtype_name, size), begin, end in zip(order, ends, ends[1:], strict=False):
-        places[digest, dtype_name, size] = TensorEntry(
-            pack=path, offset=8 + len(head) + begin, bytes=end - begin, dtype=dtype_name, shape=size, digest=digest
-        )
-    return reference, {name: places[key] for name, key in keys.items()}
+    return len(head).to_bytes(8, "little") + head
 
 
 def read_tensors(
     files: Files, entries: Mapping[str, TensorEntry], packs: Mapping[str, Reference]
 ) -> dict[str, torch.Tensor]:
-    """The tensors in main memory of their own, from packs whose size and digest are verified.
+    """The tensors in main memory of their own, each one verified by its digest.
 
     Args:
         files: The root.
@@ -114,39 +131,113 @@ def read_tensors(
         CorruptError: a pack is not what its reference promises, or an entry says what its pack can't hold.
         MissingError: a pack is not there.
     """
-    for name, entry in entries.items():
-        _check(name, entry, packs)
-    found: dict[str, torch.Tensor] = {}
+    check_entries(entries, packs)
     for path in sorted({entry.pack for entry in entries.values()}):
-        inside = {name: entry for name, entry in entries.items() if entry.pack == path}
-        memory = _read_spans(files, packs[path], sorted({(entry.offset, entry.bytes) for entry in inside.values()}))
-        used: set[_Span] = set()
-        for name, entry in inside.items():
-            span = (entry.offset, entry.bytes)
-            own = memory[span].clone() if span in used else memory[span]
-            used.add(span)
-            found[name] = own.view(getattr(torch, entry.dtype)).reshape(entry.shape)
-    return {name: found[name] for name in entries}
-
-
-def _read_spans(files: Files, pack: Reference, spans: list[_Span]) -> dict[_Span, torch.Tensor]:
-    """The bytes of each span (offset, size) of a pack, all of which is read and verified."""
-    found: dict[_Span, torch.Tensor] = {}
-    for (begin, size), (after, _) in pairwise(spans):
-        if after < begin + size:
-            raise CorruptError(f"{pack.path}: two tensors can't share a part of their bytes, at {after}")
-
-    def buffers() -> Iterator[memoryview]:
-        end = 0
-        for begin, size in spans:
-            yield from scratch(begin - end)
-            found[begin, size] = torch.empty(size, dtype=torch.uint8)
-            yield found[begin, size].numpy().data
-            end = begin + size
-        yield from scratch(pack.bytes - end)
-
-    files.read_into(pack, buffers)
+        files.check_size(packs[path])  # before memory is made for it
+    found = {name: torch.empty(entry.shape, dtype=getattr(torch, entry.dtype)) for name, entry in entries.items()}
+    read_into(files, entries, packs, found)
     return found
+
+
+def read_into(
+    files: Files,
+    entries: Mapping[str, TensorEntry],
+    packs: Mapping[str, Reference],
+    targets: Mapping[str, torch.Tensor],
+) -> None:
+    """Reads tensors straight into the memory of others of their types and shapes; each is verified by its digest.
+
+    A target on another device, or with strides, is filled by way of main memory, 32 MB after 32 MB. What the targets
+    hold counts only when this function returns.
+
+    Args:
+        files: The root.
+        entries: Where each tensor lies.
+        packs: The packs by path.
+        targets: One for each entry.
+
+    Raises:
+        CorruptError, MissingError: as ``read_tensors``.
+        ConfigurationError: a target has another type or shape.
+    """
+    check_entries(entries, packs)
+    for name, entry in entries.items():
+        target = targets[name]
+        if (str(target.dtype), tuple(target.shape)) != (f"torch.{entry.dtype}", entry.shape):
+            raise ConfigurationError(
+                f"tensor {name!r} is a {entry.dtype} of shape {entry.shape}; it can't be read into a {target.dtype} of "
+                f"shape {tuple(target.shape)}"
+            )
+    for batch in _batches(entries, {name for name in entries if _own_memory(targets[name]) is None}):
+        _read_batch(files, {name: entries[name] for name in batch}, packs, targets)
+
+
+def stream_tensors(
+    files: Files, entries: Mapping[str, TensorEntry], packs: Mapping[str, Reference]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors by name, one after the other, in little memory: each counts only until the next one.
+
+    Raises:
+        CorruptError, MissingError: as ``read_tensors``.
+    """
+    for batch in _batches(entries, entries):
+        yield from read_tensors(files, {name: entries[name] for name in batch}, packs).items()
+
+
+def _batches(entries: Mapping[str, TensorEntry], in_need: Container[str]) -> Iterator[list[str]]:
+    """The names in the order of the packs, in batches whose members in need of memory need 32 MB at most, or one."""
+    batch: list[str] = []
+    n_bytes = 0
+    for name in sorted(entries, key=lambda name: (entries[name].pack, entries[name].offset)):
+        need = entries[name].bytes if name in in_need else 0
+        if batch and n_bytes + need > _BATCH:
+            yield batch
+            batch, n_bytes = [], 0
+        batch.append(name)
+        n_bytes += need
+    if batch:
+        yield batch
+
+
+def _read_batch(
+    files: Files,
+    entries: Mapping[str, TensorEntry],
+    packs: Mapping[str, Reference],
+    targets: Mapping[str, torch.Tensor],
+) -> None:
+    spans: dict[str, dict[tuple[int, int, str], Span]] = {}
+    later: list[tuple[str, Callable[[], torch.Tensor]]] = []
+    for name, entry in entries.items():
+        inside = spans.setdefault(entry.pack, {})
+        key = (entry.offset, entry.bytes, entry.digest)
+        memory = _own_memory(targets[name])
+        if key not in inside and memory is not None:
+            inside[key] = Span(entry.offset, entry.digest, memory)
+            continue
+        if key not in inside:
+            inside[key] = Span(entry.offset, entry.digest, memoryview(bytearray(entry.bytes)))
+        later.append((name, partial(_tensor, inside[key].memory, entry)))
+    for path, inside in spans.items():
+        files.read_spans(packs[path], list(inside.values()))
+    with torch.no_grad():
+        for name, tensor in later:
+            targets[name].copy_(tensor())
+
+
+def _tensor(memory: memoryview, entry: TensorEntry) -> torch.Tensor:
+    """The bytes as the tensor that they are."""
+    if not entry.bytes:
+        return torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+    return torch.frombuffer(memory, dtype=getattr(torch, entry.dtype)).reshape(entry.shape)
+
+
+def _own_memory(tensor: torch.Tensor) -> memoryview | None:
+    """The tensor's own bytes, if they lie in row-major order in main memory."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
+        return None
+    if not tensor.is_contiguous():
+        return None
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _memory(name: str, tensor: torch.Tensor) -> memoryview:
@@ -162,8 +253,17 @@ def _memory(name: str, tensor: torch.Tensor) -> memoryview:
     return plain.reshape(-1).view(torch.uint8).numpy().data
 
 
+def check_entries(entries: Mapping[str, TensorEntry], packs: Mapping[str, Reference]) -> None:
+    """Refuses, before anything is read or allocated, entries that their packs can't hold.
+
+    Raises:
+        CorruptError: such an entry, by name.
+    """
+    for name, entry in entries.items():
+        _check(name, entry, packs)
+
+
 def _check(name: str, entry: TensorEntry, packs: Mapping[str, Reference]) -> None:
-    """Refuses, before anything is read or allocated, an entry that its pack can't hold."""
     dtype = getattr(torch, entry.dtype, None)
     if not isinstance(dtype, torch.dtype) or entry.dtype.startswith("q"):
         raise CorruptError(f"tensor {name!r}: {entry.dtype!r:.80} is no type of a tensor")

@@ -5,23 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
-from itertools import chain, repeat
 from typing import TypeVar
 
 from blake3 import blake3
 
 from nas.errors import AlreadyPublishedError, HeirloomError, StoreError
+from nas.store.background import Background
 from nas.store.files import Buffer
-from nas.store.reference import Found, digest_of, is_stale, waits
+from nas.store.reference import Reference, Span, WrongContentsError, digest_of, expect, expect_span, is_stale, waits
 
 NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """How file systems refuse hard links."""
 
 _BLOCK = 1 << 20
-"""Bytes that are hashed, and then written while they are still in the processor's cache."""
+"""Bytes that one call reads or writes."""
+_GAP = 1 << 16
+"""Unwanted bytes between two parts that cost less to read than another call."""
+_VIEWS = 256
+"""How many pieces of memory one call may fill; the system's own bound is 1,024."""
 
 T = TypeVar("T")
 
@@ -29,18 +33,19 @@ T = TypeVar("T")
 def write_chunks(fd: int, chunks: Iterable[Buffer], target: str) -> tuple[int, str]:
     """Writes the chunks; their total size and digest."""
     hasher, size = blake3(), 0
-    for chunk in chunks:
-        view = memoryview(chunk)
-        if not view.nbytes:  # which memoryview.cast refuses
-            continue
-        view = view.cast("B")
-        size += view.nbytes
-        for start in range(0, view.nbytes, _BLOCK):
-            block = view[start : start + _BLOCK]
-            hasher.update(block)
-            with refused("write", target):
-                while block:
-                    block = block[os.write(fd, block) :]
+    with Background() as background:
+        for chunk in chunks:
+            view = memoryview(chunk)
+            if not view.nbytes:  # which memoryview.cast refuses
+                continue
+            view = view.cast("B")
+            size += view.nbytes
+            for start in range(0, view.nbytes, _BLOCK):
+                block = view[start : start + _BLOCK]
+                background.run(block.nbytes, hasher.update, block)
+                with refused("write", target):
+                    while block:
+                        block = block[os.write(fd, block) :]
     return size, f"blake3:{hasher.hexdigest()}"
 
 
@@ -67,7 +72,7 @@ def rename_new(temporary: str, target: str, digest: str) -> None:
     try:
         os.rename(temporary, target)
     except FileNotFoundError:
-        if ask_again(target, lambda: find(target)).digest != digest:
+        if digest_of(ask_again(target, lambda: content(target))) != digest:
             raise
 
 
@@ -89,32 +94,104 @@ def content(target: str) -> bytes:
         return file.readall()
 
 
-def find(target: str, *, around_cache: bool = False) -> Found[bytes]:
-    """The contents of a file with their digest; from the disk or the server where the cached ones were wrong."""
-    with open(target, "rb", buffering=0) as file:
-        if around_cache:
-            _forget(file)
+def promised_content(target: str, reference: Reference, *, around_cache: bool) -> bytes:
+    """The contents, if they are those promised; from the disk or the server where the cached ones were wrong."""
+    with _promised_size(target, reference, around_cache) as file:
         data = file.readall()
-    return Found(len(data), digest_of(data), data)
+    expect(reference, data)
+    return data
 
 
-def fill(target: str, size: int, buffers: Callable[[], Iterable[memoryview]], *, around_cache: bool) -> Found[None]:
-    """Reads a file of this size into the buffers, hashing on the way; of one of another size only the hash is made."""
-    hasher, total = blake3(), 0
+def check_size(target: str, reference: Reference, *, around_cache: bool) -> None:
+    """Compares the size that the file has when it is opened, which makes an NFS client ask, with the promised one."""
+    with _promised_size(target, reference, around_cache):
+        pass
+
+
+def check_contents(target: str, reference: Reference, *, around_cache: bool) -> None:
+    """Reads the whole file block by block, and compares the digest with the promised one."""
+    with _promised_size(target, reference, around_cache) as file:
+        digest = _digest_of_file(file)
+    if digest != reference.digest:
+        raise WrongContentsError(f"{reference.bytes} bytes {digest}")
+
+
+def read_spans(target: str, reference: Reference, spans: Sequence[Span], *, around_cache: bool) -> None:
+    """Reads the parts, which are in order and do not overlap, into their memory, and compares each one's digest."""
+    with _promised_size(target, reference, around_cache) as file, Background() as background:
+        for group in _groups(spans):
+            _fill(file, group, reference, background)
+
+
+def _groups(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    """Parts that are read by one call, because they lie together and are small; a large one is alone."""
+    group: list[Span] = []
+    for span in spans:
+        far = group and span.offset - group[-1].end > _GAP
+        if far or (group and span.end - group[0].offset > _BLOCK) or len(group) == _VIEWS // 2:
+            yield group
+            group = []
+        group.append(span)
+    if group:
+        yield group
+
+
+def _fill(file: FileIO, group: Sequence[Span], reference: Reference, background: Background) -> None:
+    """Reads a group, and has it verified while the next one is read."""
+    if group[0].memory.nbytes > _BLOCK:
+        [span] = group
+        hasher = blake3()
+        for begin in range(0, span.memory.nbytes, _BLOCK):
+            block = span.memory[begin : begin + _BLOCK]
+            _read_at(file, [block], span.offset + begin)
+            background.run(block.nbytes, hasher.update, block)
+        background.run(0, lambda: expect_span(reference, span, f"blake3:{hasher.hexdigest()}"))
+        return
+    views, end = [], group[0].offset
+    for span in group:
+        if span.offset > end:
+            views.append(memoryview(bytearray(span.offset - end)))
+        views.append(span.memory)
+        end = span.end
+    _read_at(file, views, group[0].offset)
+    background.run(end - group[0].offset, _expect_all, reference, group)
+
+
+def _expect_all(reference: Reference, group: Sequence[Span]) -> None:
+    for span in group:
+        expect_span(reference, span, digest_of(span.memory))
+
+
+def _read_at(file: FileIO, views: Sequence[memoryview], offset: int) -> None:
+    """Fills the views, one after the other, with what lies from the offset on."""
+    wanted = [view for view in views if view.nbytes]
+    while wanted:
+        n = os.preadv(file.fileno(), wanted, offset)
+        if not n:
+            raise WrongContentsError(f"only {offset} bytes")
+        offset += n
+        while wanted and n >= wanted[0].nbytes:
+            n -= wanted.pop(0).nbytes
+        if wanted and n:
+            wanted[0] = wanted[0][n:]
+
+
+@contextmanager
+def _promised_size(target: str, reference: Reference, around_cache: bool) -> Iterator[FileIO]:
+    """The file, opened, if it has the promised size."""
     with open(target, "rb", buffering=0) as file:
         if around_cache:
             _forget(file)
-        views = buffers() if os.fstat(file.fileno()).st_size == size else ()
-        for view in chain(views, repeat(memoryview(bytearray(_BLOCK)))):
-            for begin in range(0, view.nbytes, _BLOCK):
-                block = view[begin : begin + _BLOCK]
-                while block:
-                    n = file.readinto(block)
-                    if not n:
-                        return Found(total, f"blake3:{hasher.hexdigest()}", None)
-                    hasher.update(block[:n])
-                    total, block = total + n, block[n:]
-    raise AssertionError("repeat() ends only with the file")
+        if (size := os.fstat(file.fileno()).st_size) != reference.bytes:
+            raise WrongContentsError(f"{size} bytes {_digest_of_file(file)}")
+        yield file
+
+
+def _digest_of_file(file: FileIO) -> str:
+    hasher, block = blake3(), memoryview(bytearray(_BLOCK))
+    while n := file.readinto(block):
+        hasher.update(block[:n])
+    return f"blake3:{hasher.hexdigest()}"
 
 
 def ask_again(target: str, attempt: Callable[[], T]) -> T:

@@ -6,9 +6,10 @@ import errno
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from itertools import pairwise
+from typing import Any, TypeVar
 
 from blake3 import blake3
 
@@ -109,22 +110,75 @@ def waits(patience_s: float) -> Iterator[float]:
         wait_s = min(2 * wait_s, 0.25)
 
 
-class Found(NamedTuple, Generic[T]):
-    """What one attempt to read a file found; the value counts only if size and digest are those promised."""
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a published file, and the memory that takes it.
 
-    bytes: int
+    Attributes:
+        offset: Where the part begins, in bytes.
+        digest: What it holds, as ``digest_of`` writes it.
+        memory: Writable bytes, as many as the part has.
+    """
+
+    offset: int
     digest: str
-    value: T
+    memory: memoryview
+
+    @property
+    def end(self) -> int:
+        """Where the part ends."""
+        return self.offset + self.memory.nbytes
 
 
-def read_verified(
-    reference: Reference, attempt: Callable[[bool], Found[T]], where: Callable[[], str], patience_s: float
-) -> T:
-    """The value of the first attempt that finds what was promised; attempts go on while a cache may be at fault.
+def checked_spans(reference: Reference, spans: Sequence[Span]) -> list[Span]:
+    """The parts in the order of their offsets.
+
+    Raises:
+        CorruptError: two overlap, or one lies outside the file.
+    """
+    ordered = sorted(spans, key=lambda span: (span.offset, span.end))
+    for one, other in pairwise(ordered):
+        if other.offset < one.end:
+            raise CorruptError(f"{reference.path}: two parts can't share bytes, at {other.offset}")
+    if ordered and (ordered[0].offset < 0 or ordered[-1].end > reference.bytes):
+        raise CorruptError(f"{reference.path}: a part lies outside of its {reference.bytes} bytes")
+    return ordered
+
+
+class WrongContentsError(Exception):
+    """An attempt to read a file found other contents than were promised; the message says what it found."""
+
+
+def expect(reference: Reference, data: bytes | bytearray | memoryview) -> None:
+    """Compares contents with the reference.
+
+    Raises:
+        WrongContentsError: they are others.
+    """
+    if len(data) != reference.bytes or digest_of(data) != reference.digest:
+        raise WrongContentsError(f"{len(data)} bytes {digest_of(data)}")
+
+
+def expect_span(reference: Reference, span: Span, digest: str) -> None:
+    """Compares the digest of a part with the promised one.
+
+    Raises:
+        WrongContentsError: it is another.
+    """
+    if digest != span.digest:
+        raise WrongContentsError(
+            f"{reference.bytes} bytes, of which those from {span.offset} to {span.end} are {digest} "
+            f"instead of {span.digest}"
+        )
+
+
+def read_verified(reference: Reference, attempt: Callable[[bool], T], where: Callable[[], str], patience_s: float) -> T:
+    """What the first attempt gives that finds what was promised; they go on while a cache may be at fault.
 
     Args:
         reference: What to read.
-        attempt: Reads the file; told whether to go around the caches, because the last contents were wrong.
+        attempt: Reads the file; raises ``WrongContentsError`` where it holds something else. Told whether to go around
+            the caches, because the last contents were wrong.
         where: Names the file and its mount for the error.
         patience_s: The bound; at least one attempt is made.
 
@@ -138,23 +192,14 @@ def read_verified(
         if wait_s:  # sleep(0) would give the processor away
             time.sleep(wait_s)
         try:
-            found = attempt(kind is CorruptError)
+            return attempt(kind is CorruptError)
+        except WrongContentsError as error:
+            kind, reason, cause = CorruptError, str(error), None
         except OSError as error:
             if not (isinstance(error, FileNotFoundError) or is_stale(error)):
                 raise
             kind, reason, cause = MissingError, error.strerror or "no such file", error
-            continue
-        if (found.bytes, found.digest) == (reference.bytes, reference.digest):
-            return found.value
-        kind, reason, cause = CorruptError, f"{found.bytes} bytes {found.digest}", None
     raise kind(
         f"{where()} on host {socket.gethostname()} is {'missing' if kind is MissingError else 'corrupt'}: expected "
         f"{reference.bytes} bytes {reference.digest}, found {reason}, looked for {patience_s:g} s"
     ) from cause
-
-
-def scratch(size: int) -> Iterator[memoryview]:
-    """Little memory, again and again, to read this many bytes into that nobody wants."""
-    block = memoryview(bytearray(min(size, 1 << 20)))
-    for begin in range(0, size, 1 << 20):
-        yield block[: size - begin]

@@ -11,9 +11,9 @@ What follows the weights, and what does not:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +61,28 @@ class InheritanceReport:
         }
 
 
-def inherit(model: nn.Module, donors: Sequence[Mapping[str, Tensor]]) -> InheritanceReport:
+class Weights(Protocol):
+    """Tensors that are read only when they are wanted (``nas.store.weights.StoredWeights``)."""
+
+    @property
+    def shapes(self) -> Mapping[str, Tensor]:
+        """Every tensor by name, without its data: on torch's device ``meta``, or with it."""
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        """The tensors of these names, in any order; each counts only until the next one."""
+
+
+class _Loaded:
+    """A state dict."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.shapes = tensors
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        return ((name, self.shapes[name]) for name in names)
+
+
+def inherit(model: nn.Module, donors: Sequence[Mapping[str, Tensor] | Weights]) -> InheritanceReport:
     """Copies into ``model``, in place, what fits of the donors' weights, and says what was done.
 
     Each tensor of ``model.state_dict()`` is looked up by its name. It is taken from the best donor that has it in the
@@ -70,24 +91,45 @@ def inherit(model: nn.Module, donors: Sequence[Mapping[str, Tensor]]) -> Inherit
     stays as it is ("fresh"). A donor's tensor that holds a NaN or an infinity (also one that arises only in the child's
     dtype) gives nothing, and neither does one whose kind of number the child's can't hold. A parameter with two names
     (tied weights) is written once, by the name that fits best. Values are cast to the child's dtype; in the same dtype
-    they are equal to the bit. Devices stay as they are.
+    they are equal to the bit. Devices stay as they are. Only the tensors that are taken are read.
 
     Args:
         model: The child, freshly initialised.
-        donors: State dicts, best first; may be empty.
+        donors: State dicts, or weights that are still to be read; best first; may be empty.
     """
+    sources = [_Loaded(donor) if isinstance(donor, Mapping) else donor for donor in donors]
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     state = model.state_dict()
+    children = [_Child(names, tensor, sources) for names, tensor in _distinct(state)]
+    pending = children
+    with torch.no_grad():
+        while pending := _offer(pending, sources):
+            pass
     tensors: dict[str, TensorInheritance] = {}
     n_inherited = n_elements = 0
-    with torch.no_grad():
-        for names, child in _distinct(state):
-            tensors |= dict.fromkeys(names, done := _take(child, names, donors))
-            if not parameters.isdisjoint(names) and not is_lazy(child):
-                n_elements += child.numel()
-                n_inherited += round(done.share * child.numel())
+    for child in children:
+        tensors |= dict.fromkeys(child.names, child.done)
+        if not parameters.isdisjoint(child.names) and not is_lazy(child.tensor):
+            n_elements += child.tensor.numel()
+            n_inherited += round(child.done.share * child.tensor.numel())
     share = n_inherited / n_elements if n_elements else 0.0
     return InheritanceReport(share=share, tensors={name: tensors[name] for name in state if name in tensors})
+
+
+def _offer(children: Sequence[_Child], sources: Sequence[Weights]) -> list[_Child]:
+    """Offers each child its best donor that is left; the children that asked for one and could not take it."""
+    wanted: dict[int, dict[str, list[_Child]]] = {}
+    asked = []
+    for child in children:
+        if (offer := child.next_offer()) is not None:
+            place, name = offer
+            wanted.setdefault(place, {}).setdefault(name, []).append(child)
+            asked.append(child)
+    for place, by_name in sorted(wanted.items()):
+        for name, values in sources[place].read(by_name):
+            for child in by_name[name]:
+                child.take(place, values)
+    return [child for child in asked if child.done.how == "fresh"]
 
 
 def _distinct(state: Mapping[str, Tensor]) -> Iterator[tuple[list[str], Tensor]]:
@@ -103,28 +145,55 @@ def _distinct(state: Mapping[str, Tensor]) -> Iterator[tuple[list[str], Tensor]]
     return ((group, state[group[0]]) for group in names.values())
 
 
-def _take(child: Tensor, names: Sequence[str], donors: Sequence[Mapping[str, Tensor]]) -> TensorInheritance:
-    """Writes to ``child`` what the best fitting donor has under one of its names."""
-    if is_lazy(child):
-        return TensorInheritance(how="fresh", why="its shape is not known yet; run one batch through the model first")
-    found = [(place, donor[name]) for place, donor in enumerate(donors) for name in names if name in donor]
-    found.sort(key=lambda offer: offer[1].shape != child.shape)  # stable: the same shape first, then the best donor
-    why = "no donor has this name" if donors else _NO_DONOR
-    for rank, (place, donor) in enumerate(found):
-        refusal = _refusal(child, donor)
-        if refusal is None:
-            values = donor.to(child.device, child.dtype)
-            if values.isfinite().all():
-                overlap = tuple(slice(min(sizes)) for sizes in zip(child.shape, donor.shape, strict=True))
-                child[overlap].copy_(values[overlap])
-                if child.shape == donor.shape:
-                    return TensorInheritance(how="copied", share=1.0, donor=place)
-                share = child[overlap].numel() / child.numel()
-                return TensorInheritance(how="sliced", share=share, donor=place, why=_shapes(child, donor))
-            refusal = "not finite"
-        if rank == 0:
-            why = f"donor {place}: {refusal}"
-    return TensorInheritance(how="fresh", why=why)
+class _Child:
+    """A tensor of the child, with all of its names, the donors' tensors that it may take, and what became of it."""
+
+    def __init__(self, names: Sequence[str], tensor: Tensor, sources: Sequence[Weights]) -> None:
+        self.names = names
+        self.tensor = tensor
+        self.done = TensorInheritance(how="fresh", why="no donor has this name" if sources else _NO_DONOR)
+        if is_lazy(tensor):
+            why = "its shape is not known yet; run one batch through the model first"
+            self.done, sources = TensorInheritance(how="fresh", why=why), ()
+        found = [(p, name, s.shapes[name]) for p, s in enumerate(sources) for name in names if name in s.shapes]
+        found.sort(key=lambda offer: offer[2].shape != tensor.shape)  # stable: the same shape first, the best donor
+        self._offers = found
+        self._n_refused = 0
+
+    def next_offer(self) -> tuple[int, str] | None:
+        """The donor and the name of the best tensor that is left and may fit."""
+        while self._n_refused < len(self._offers):
+            place, name, donor = self._offers[self._n_refused]
+            if (refusal := _refusal(self.tensor, donor)) is None:
+                return place, name
+            self._refuse(place, refusal)
+        return None
+
+    def take(self, place: int, donor: Tensor) -> None:
+        """Writes the donor's values, where they overlap and all are finite."""
+        child = self.tensor
+        values = donor.to(child.device, child.dtype)
+        if not _all_finite(values):
+            self._refuse(place, "not finite")
+            return
+        overlap = tuple(slice(min(sizes)) for sizes in zip(child.shape, donor.shape, strict=True))
+        child[overlap].copy_(values[overlap])
+        if child.shape == donor.shape:
+            self.done = TensorInheritance(how="copied", share=1.0, donor=place)
+        else:
+            share = child[overlap].numel() / child.numel()
+            self.done = TensorInheritance(how="sliced", share=share, donor=place, why=_shapes(child, donor))
+
+    def _refuse(self, place: int, why: str) -> None:
+        if self._n_refused == 0:
+            self.done = TensorInheritance(how="fresh", why=f"donor {place}: {why}")
+        self._n_refused += 1
+
+
+def _all_finite(values: Tensor) -> bool:
+    if values.is_floating_point() and values.numel() and values.dtype.itemsize > 1:
+        return bool(torch.stack(torch.aminmax(values)).isfinite().all())  # a NaN is both; without a mask as large
+    return bool(values.isfinite().all())
 
 
 def _refusal(child: Tensor, donor: Tensor) -> str | None:

@@ -53,15 +53,15 @@ def main() -> None:
 
 def weights(root: str) -> dict[str, object]:
     """What the trials and the winner published, read and verified."""
-    from nas.store.checkpoint import load_tensors
     from nas.store.files import open_root
     from nas.store.records import Records
     from nas.store.reference import Reference
+    from nas.store.weights import StoredWeights
 
     files = open_root(f"{root}/{NAME}")
     records = Records(files)
     trials = [trial for trial in records.load()[0] if trial.checkpoint is not None]
-    tensors = {trial.number: sorted(load_tensors(files, trial.checkpoint)) for trial in trials}
+    tensors = {trial.number: sorted(StoredWeights(files, trial.checkpoint).read_all()) for trial in trials}
     best = records.read("best-0001.json") or {}
     exported = [len(files.read(Reference.from_json(file))) for file in best["files"]]
     return {"tensors": tensors, "winner": best["trial"], "exported": exported}

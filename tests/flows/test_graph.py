@@ -308,7 +308,7 @@ def test_published_weights_are_an_artifact_of_their_trial(race: Race, server: Se
     for trial in published:
         artifact = found[f"checkpoint-{trial.number:04d}"]
         assert names[artifact["task_run_id"]] == task(trial.number)
-        manifest, size = trial.checkpoint.manifest, f"{trial.checkpoint.total_bytes:,}"
+        manifest, size = trial.checkpoint.manifest, f"{trial.checkpoint.own_bytes:,}"
         donor = "-" if trial.donor is None else f"trial {trial.donor}"
         for text in (manifest.path, manifest.digest, size, f"| donor | {donor} |", f"| {trial.inherited:.1%} |"):
             assert text in artifact["data"]

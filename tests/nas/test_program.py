@@ -16,9 +16,9 @@ from nas.problems.base import Problem
 from nas.program import Summary, run_search
 from nas.search import Search
 from nas.spec import Spec
-from nas.store.checkpoint import load_tensors
 from nas.store.files import open_root
 from nas.store.records import Records
+from nas.store.weights import StoredWeights
 from nas.trial import State
 from tests.nas.scripted import paths_in_order
 from tests.problems_for_tests import ExportProblem, InOrderTuner, LeavingProblem, PlainProblem, ScoreProblem
@@ -308,7 +308,7 @@ class TestInheritance:
 
         files = bureau.records().files
         first, last = (
-            load_tensors(files, checkpoint)
+            StoredWeights(files, checkpoint).read_all()
             for number in (0, 2)
             if (checkpoint := summary.lineage[number].checkpoint) is not None
         )

@@ -31,9 +31,9 @@ from nas.executors.place import InProcessPlace
 from nas.policy import Policy
 from nas.run import DonorWeights, TrialRun
 from nas.spec import Spec
-from nas.store.checkpoint import load_tensors
 from nas.store.files import Files, open_root
 from nas.store.records import Records
+from nas.store.weights import StoredWeights
 from nas.trial import Proposal, Reason, State, Trial
 from tests.problems_for_tests import BodyProblem, network
 
@@ -301,7 +301,7 @@ class TestReports:
 
         assert trial.state == State.STOPPED
         assert trial.checkpoint is not None
-        assert load_tensors(workshop.files, trial.checkpoint)["weight"].tolist() == [1.0, 2.0]
+        assert StoredWeights(workshop.files, trial.checkpoint).read_all()["weight"].tolist() == [1.0, 2.0]
 
     def test_swallowed_stop_is_still_a_stop(self, workshop: Workshop) -> None:
         """Code that catches TrialStopped and returns as if nothing were is STOPPED all the same."""
@@ -397,7 +397,7 @@ class TestWeights:
         trial = workshop.train(body)
 
         assert trial.checkpoint is not None
-        assert load_tensors(workshop.files, trial.checkpoint)["weight"].tolist() == [3.0]
+        assert StoredWeights(workshop.files, trial.checkpoint).read_all()["weight"].tolist() == [3.0]
         assert len(workshop.files.names("packs")) == 1
 
     def test_saved_weights_are_a_copy(self, workshop: Workshop) -> None:
@@ -412,7 +412,7 @@ class TestWeights:
         trial = workshop.train(body)
 
         assert trial.checkpoint is not None
-        assert load_tensors(workshop.files, trial.checkpoint)["weight"].tolist() == [0.0] * 3
+        assert StoredWeights(workshop.files, trial.checkpoint).read_all()["weight"].tolist() == [0.0] * 3
 
     def test_without_a_donor_nothing_is_inherited(self, workshop: Workshop) -> None:
         """Without donors inherit changes nothing, and the record says 0; not called, it says nothing."""
@@ -472,9 +472,82 @@ class TestWeights:
 
         assert (child.state, child.reason) == (State.FAILED, Reason.PARENT)
         assert parent.checkpoint.manifest.path in (child.error or "")
+        assert child.inheritance["lost"] == [0]
         assert path in workshop.records.log(child.number)
         with pytest.raises((MissingError, CorruptError)):
-            load_tensors(workshop.files, parent.checkpoint)
+            StoredWeights(workshop.files, parent.checkpoint).read_all()
+
+    @pytest.mark.parametrize("code", ["lets it pass", "goes on", "raises another"])
+    def test_flipped_bit_fails_the_child_that_takes_it(self, workshop: Workshop, code: str) -> None:
+        """One flipped bit in a tensor that the child takes is FAILED(parent), whatever the problem's code then does."""
+        parent = workshop.train(lambda run: run.save(network()) or {"score": 1.0})
+        assert parent.checkpoint is not None
+        pack = parent.checkpoint.packs[0]
+        data = bytearray(workshop.files.read(pack))
+        data[-1] ^= 1
+        workshop.files.replace(pack.path, bytes(data))
+
+        def body(run: TrialRun) -> object:
+            try:
+                run.inherit(network())
+            except CorruptError:
+                if code == "lets it pass":
+                    raise
+                if code == "raises another":
+                    raise ValueError("the code's own") from None
+            return {"score": 1.0}
+
+        child = workshop.train(body, donors=[parent])
+
+        assert (child.state, child.reason) == (State.FAILED, Reason.PARENT)
+        assert child.inheritance["lost"] == [0]
+        assert child.checkpoint is None
+        assert "corrupt" in (child.error or "")
+        assert pack.path in workshop.records.log(child.number)
+
+    def test_child_writes_only_what_it_changed(self, workshop: Workshop) -> None:
+        """A child stores the tensors that its donor has not; its checkpoint is whole without the donor's manifest."""
+
+        def first(run: TrialRun) -> object:
+            run.save({"trunk": torch.ones(1000), "head": torch.zeros(1000)})
+            return {"score": 1.0}
+
+        def second(run: TrialRun) -> object:
+            for head in (1.0, 2.0):
+                run.save({"trunk": torch.ones(1000), "head": torch.full((1000,), head)})
+            return {"score": 1.0}
+
+        parent = workshop.train(first)
+        child = workshop.train(second, donors=[parent])
+
+        assert parent.checkpoint is not None
+        assert child.checkpoint is not None
+        own, shared = child.checkpoint.packs
+        assert shared == parent.checkpoint.packs[0]
+        assert 4000 < own.bytes < 5000
+        assert len(workshop.files.names("packs")) == 2
+        workshop.files.delete(parent.checkpoint.manifest.path)
+        found = StoredWeights(workshop.files, child.checkpoint).read_all()
+        assert found["trunk"].tolist() == [1.0] * 1000
+        assert found["head"].tolist() == [2.0] * 1000
+
+    def test_weights_of_another_search_are_copied(self, workshop: Workshop) -> None:
+        """A child of another search's trial names no pack of that search: each search stands alone."""
+        other = Workshop()
+        parent = other.train(lambda run: run.save({"weight": torch.ones(2, 2)}) or {"score": 1.0})
+        assert parent.checkpoint is not None
+        donor = DonorWeights(f"{other.files.url.rpartition('/')[2]}:0", parent.checkpoint)
+
+        def body(run: TrialRun) -> object:
+            run.save({"weight": torch.ones(2, 2)})
+            return {"score": 1.0}
+
+        trial = workshop.place(body).run(Assignment(workshop.propose(), (donor,)), workshop.events.append)
+
+        assert trial is not None
+        assert trial.checkpoint is not None
+        assert [pack.path.startswith("packs/000000-") for pack in trial.checkpoint.packs] == [True]
+        assert workshop.files.names("packs")
 
     def test_donor_of_another_search(self, workshop: Workshop) -> None:
         """A donor named by another search is read from that search's folder."""

@@ -15,8 +15,8 @@ from nas.policy import Policy
 from nas.problems.base import Problem
 from nas.run import Channel, DonorWeights, TrialRun
 from nas.spaces.base import Point
-from nas.store.checkpoint import load_tensors
 from nas.store.files import Files, open_root
+from nas.store.weights import StoredWeights
 from nas.trial import Proposal, Trial
 
 SEARCH = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.QUICK_EVAL, Policy.DOWNSCALE})
@@ -99,7 +99,7 @@ def train(files: Files, make_run: Callable[..., TrialRun]) -> Train:
             run=run,
             again=TrialRun(replace(trial, seed=run.seed), files),
             accuracy=metrics["accuracy"],
-            weights=load_tensors(files, checkpoint),
+            weights=StoredWeights(files, checkpoint).read_all(),
             donor=DonorWeights(1, checkpoint),
         )
 

@@ -17,16 +17,14 @@ from nas.store.checkpoint import (
     Checkpoint,
     fetch_folder,
     load_manifest,
-    load_tensors,
     publish_checkpoint,
     publish_folder,
-    publish_manifest,
+    publish_tensors,
     verify,
 )
 from nas.store.files import Files, Reference, open_root
-from nas.store.manifest import Manifest
-from nas.store.pack import write_pack
 from nas.store.reference import digest_of
+from nas.store.weights import StoredWeights
 
 TENSORS = {"weight": torch.arange(6.0).reshape(2, 3), "steps": torch.tensor(7)}
 
@@ -48,13 +46,13 @@ def saved(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def checkpoint(files: Files, saved: Path) -> Checkpoint:
-    pack = write_pack(files, "packs/000001-ab.safetensors", TENSORS)
-    return publish_checkpoint(files, "000001-ab", pack, publish_folder(files, "000001-ab", saved))
+    tensors = publish_tensors(files, "packs/000001-ab.safetensors", TENSORS)
+    return publish_checkpoint(files, "000001-ab", tensors, publish_folder(files, "000001-ab", saved))
 
 
 def test_tensors_come_back(files: Files, checkpoint: Checkpoint) -> None:
-    """load_tensors gives what was saved."""
-    found = load_tensors(files, checkpoint)
+    """StoredWeights gives what was saved."""
+    found = StoredWeights(files, checkpoint).read_all()
 
     assert found.keys() == TENSORS.keys()
     assert all(torch.equal(found[name], TENSORS[name]) for name in TENSORS)
@@ -69,11 +67,11 @@ def test_folder_comes_back(files: Files, checkpoint: Checkpoint, tmp_path: Path)
     assert (tmp_path / "fetched" / "empty").read_bytes() == b""
 
 
-def test_total_bytes_counts_everything(files: Files, checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """total_bytes is what the checkpoint takes on the disk."""
+def test_own_bytes_counts_everything(files: Files, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """own_bytes is what the checkpoint takes on the disk."""
     on_disk = sum(path.stat().st_size for path in (tmp_path / "root").rglob("*") if path.is_file())
 
-    assert checkpoint.total_bytes == on_disk
+    assert checkpoint.own_bytes == on_disk
 
 
 def test_json_round_trip(checkpoint: Checkpoint) -> None:
@@ -90,7 +88,7 @@ def test_files_alone_are_a_checkpoint(files: Files, saved: Path, tmp_path: Path)
     checkpoint = publish_checkpoint(files, "000002-cd", None, publish_folder(files, "000002-cd", saved))
 
     verify(files, checkpoint)
-    assert load_tensors(files, checkpoint) == {}
+    assert StoredWeights(files, checkpoint).read_all() == {}
     assert len(checkpoint.files) == 3
 
 
@@ -98,14 +96,14 @@ def test_manifest_may_name_packs_of_others(files: Files, checkpoint: Checkpoint)
     """A child's manifest lists the donor's pack for what is unchanged, and is loaded without the donor's manifest."""
     donor = load_manifest(files, checkpoint)
     child = {**TENSORS, "weight": torch.ones(2, 3)}
-    pack, entries = write_pack(files, "packs/000002-cd.safetensors", child, known=donor.tensors.values())
-
-    published = publish_manifest(
-        files, "000002-cd", Manifest(tensors=entries, packs=(pack, *donor.packs), files=donor.files)
+    published = publish_checkpoint(
+        files, "000002-cd", publish_tensors(files, "packs/000002-cd.safetensors", child, [donor])
     )
 
+    assert [pack.path for pack in published.packs] == ["packs/000002-cd.safetensors", "packs/000001-ab.safetensors"]
+    assert published.own_bytes == published.manifest.bytes + published.packs[0].bytes
     files.delete(checkpoint.manifest.path)
-    assert all(torch.equal(tensor, child[name]) for name, tensor in load_tensors(files, published).items())
+    assert all(torch.equal(tensor, child[name]) for name, tensor in StoredWeights(files, published).read_all().items())
 
 
 def test_whole_checkpoint_is_verified(files: Files, checkpoint: Checkpoint) -> None:
@@ -182,14 +180,14 @@ def test_manifest_that_lies_is_named(files: Files, checkpoint: Checkpoint, chang
     change(data)
 
     with pytest.raises(CorruptError, match=r"manifests/liar\.json"):
-        load_tensors(files, with_manifest(files, checkpoint, json.dumps(data).encode()))
+        StoredWeights(files, with_manifest(files, checkpoint, json.dumps(data).encode())).read_all()
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[]", b"null", b"[" * 100_000])
 def test_manifest_that_is_no_json_is_named(files: Files, checkpoint: Checkpoint, data: bytes) -> None:
     """Bytes that are no JSON object are CorruptError with the manifest's path."""
     with pytest.raises(CorruptError, match=r"manifests/liar\.json"):
-        load_tensors(files, with_manifest(files, checkpoint, data))
+        StoredWeights(files, with_manifest(files, checkpoint, data)).read_all()
 
 
 def with_manifest(files: Files, checkpoint: Checkpoint, data: bytes) -> Checkpoint:

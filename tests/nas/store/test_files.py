@@ -25,7 +25,7 @@ from nas.errors import (
     MissingError,
     StoreError,
 )
-from nas.store.files import Files, Reference, open_root
+from nas.store.files import Files, Reference, Span, open_root
 from nas.store.reference import digest_of
 
 REPOSITORY = Path(__file__).parents[3]
@@ -82,7 +82,8 @@ class TestEveryRoot:
         reference = files.publish("packs/a.bin", [data[:7], data[7:]])
         first, rest = bytearray(3), bytearray(len(data) - 3)
 
-        files.read_into(reference, lambda: [memoryview(first), memoryview(rest)])
+        parts = [Span(3, digest_of(data[3:]), memoryview(rest)), Span(0, digest_of(data[:3]), memoryview(first))]
+        files.read_spans(reference, parts)
 
         assert files.read(reference) == data
         assert first + rest == data
@@ -161,7 +162,7 @@ class TestEveryRoot:
 
         for wrong in (b"12345679", b"1234567", b"123456789"):
             files.put("packs/a", wrong)
-            for read in (files.read, lambda r: files.read_into(r, lambda: [memoryview(bytearray(8))])):
+            for read in (files.read, files.check_contents):
                 with pytest.raises(CorruptError) as caught:
                     read(reference)
                 message = str(caught.value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tracemalloc
+from collections.abc import Iterable
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,7 +19,8 @@ from safetensors.torch import load_file
 from nas.errors import ConfigurationError, CorruptError, MissingError
 from nas.store.files import Files, Reference, open_root
 from nas.store.manifest import TensorEntry
-from nas.store.pack import read_tensors, write_pack
+from nas.store.pack import MAX_PACKS, read_into, read_tensors, stream_tensors
+from nas.store.pack import write_pack as write_pack_if_needed
 from nas.store.reference import digest_of
 
 DTYPES = sorted(
@@ -48,6 +51,15 @@ def bits(tensor: torch.Tensor) -> bytes:
 def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     assert bits(found) == bits(expected)
+
+
+def write_pack(
+    files: Files, path: str, tensors: dict[str, torch.Tensor], *, known: Iterable[TensorEntry] = ()
+) -> tuple[Reference, dict[str, TensorEntry]]:
+    """What write_pack gives where something had to be stored."""
+    reference, entries = write_pack_if_needed(files, path, tensors, known=known)
+    assert reference is not None
+    return reference, entries
 
 
 def round_trip(files: Files, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -239,18 +251,111 @@ def test_size_that_the_file_has_not_is_found_before_allocation(files: Files) -> 
         read_tensors(files, {"x": huge}, {reference.path: Reference(reference.path, 2**61, reference.digest)})
 
 
-def test_damage_anywhere_is_found(files: Files, tmp_path: Path) -> None:
-    """One flipped bit in the header or in any tensor, wanted or not, is CorruptError; a lost pack is MissingError."""
+def test_damage_is_found_where_it_matters(files: Files, tmp_path: Path) -> None:
+    """One flipped bit in a wanted tensor, a lost byte and a lost pack are found; other tensors are not looked at."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3), "y": torch.arange(4)})
     wanted, packs = {"x": entries["x"]}, {reference.path: reference}
     whole = files.read(reference)
+    last = entries["x"].offset + entries["x"].bytes - 1
 
-    for position in (0, 9, entries["x"].offset, entries["y"].offset, len(whole) - 1):
-        broken = bytearray(whole)
-        broken[position] ^= 1
+    for broken in (flipped(whole, entries["x"].offset), flipped(whole, last), whole[:-1], whole + b"1"):
         (tmp_path / "packs/a").write_bytes(broken)
         with pytest.raises(CorruptError, match="packs/a"):
             read_tensors(files, wanted, packs)
+    (tmp_path / "packs/a").write_bytes(flipped(whole, entries["y"].offset))
+    assert torch.equal(read_tensors(files, wanted, packs)["x"], torch.arange(3))
+    with pytest.raises(CorruptError, match=f"from {entries['y'].offset} to"):
+        read_tensors(files, entries, packs)
     (tmp_path / "packs/a").unlink()
     with pytest.raises(MissingError, match="packs/a"):
         read_tensors(files, wanted, packs)
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+def test_nothing_is_published_where_all_is_known(files: Files) -> None:
+    """A child that changed nothing gets the donor's entries, and no pack."""
+    tensors = {"a": torch.randn(10), "b": torch.randn(10)}
+    _, entries = write_pack(files, "packs/1", tensors)
+
+    reference, found = write_pack_if_needed(files, "packs/2", tensors, known=entries.values())
+
+    assert reference is None
+    assert found == entries
+    assert files.names("packs") == ["1"]
+
+
+def test_beyond_16_packs_all_is_stored_again(files: Files) -> None:
+    """A line of descendants that change one tensor each grows to 16 packs, then begins anew with a single one."""
+    tensors = {str(n): torch.randn(100) for n in range(40)}
+    packs, entries = {}, {}
+    n_packs = []
+    for n in range(40):
+        tensors = {**tensors, str(n): torch.randn(100)}
+        reference, entries = write_pack(files, f"packs/{n}", tensors, known=entries.values())
+        packs[reference.path] = reference
+        n_packs.append(len({entry.pack for entry in entries.values()}))
+        found = read_tensors(files, entries, packs)
+        assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+
+    assert max(n_packs) == MAX_PACKS == 16
+    assert n_packs[:18] == [*range(1, 17), 1, 2]
+
+
+class TestReadInto:
+    def test_memory_of_any_kind_is_filled(self, files: Files) -> None:
+        """Tensors with strides, parameters, tied and empty ones are filled in place; their strides stay."""
+        tensors = {"a": torch.randn(3, 4), "b": torch.randn(5), "c": torch.randn(5), "empty": torch.empty(0, 2)}
+        reference, entries = write_pack(files, "packs/a", {**tensors, "same": tensors["b"]})
+        targets = {
+            "a": torch.zeros(4, 3).t(),
+            "b": torch.nn.Parameter(torch.zeros(5)),
+            "c": torch.zeros(10)[::2],
+            "same": torch.zeros(5),
+            "empty": torch.empty(0, 2),
+        }
+        strides = {name: target.stride() for name, target in targets.items()}
+        addresses = {name: target.data_ptr() for name, target in targets.items()}
+
+        read_into(files, entries, {reference.path: reference}, targets)
+
+        assert all(torch.equal(targets[name], {**tensors, "same": tensors["b"]}[name]) for name in targets)
+        assert {name: target.stride() for name, target in targets.items()} == strides
+        assert {name: target.data_ptr() for name, target in targets.items()} == addresses
+
+    def test_other_type_or_shape_is_refused(self, files: Files) -> None:
+        """A target of another type or shape is refused by name, and nothing is written."""
+        reference, entries = write_pack(files, "packs/a", {"x": torch.ones(4)})
+        for target in (torch.zeros(2, 2), torch.zeros(4, dtype=torch.float64)):
+            with pytest.raises(ConfigurationError, match="'x'"):
+                read_into(files, entries, {reference.path: reference}, {"x": target})
+            assert not target.any()
+
+    def test_large_tensors_need_no_memory_beyond_their_own(self, files: Files) -> None:
+        """40 MB are read into the model's tensors with less than 4 MB of python's own memory."""
+        tensors = {str(n): torch.randn(1_000_000) for n in range(10)}
+        reference, entries = write_pack(files, "packs/a", tensors)
+        targets = {name: torch.zeros(1_000_000) for name in tensors}
+
+        tracemalloc.start()
+        read_into(files, entries, {reference.path: reference}, targets)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+        assert peak < 4_000_000
+        assert all(torch.equal(targets[name], tensors[name]) for name in tensors)
+
+
+def test_stream_gives_every_tensor_in_turn(files: Files) -> None:
+    """stream_tensors gives each tensor once, whichever pack it lies in, over more than one batch."""
+    old = {str(n): torch.randn(2_000_000) for n in range(6)}
+    first, entries = write_pack(files, "packs/1", old)
+    new = {**old, "3": torch.randn(2_000_000)}
+    second, entries = write_pack(files, "packs/2", new, known=entries.values())
+
+    streamed = stream_tensors(files, entries, {pack.path: pack for pack in (first, second)})
+    found = [(name, torch.equal(tensor, new[name])) for name, tensor in streamed]
+
+    assert sorted(found) == [(name, True) for name in sorted(new)]

@@ -1,0 +1,58 @@
+"""The weights of a checkpoint, which are read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+
+from nas.store.checkpoint import Checkpoint, load_manifest
+from nas.store.files import Files
+from nas.store.pack import check_entries, read_into, read_tensors, stream_tensors
+
+
+class StoredWeights:
+    """The tensors of one checkpoint: what there is, at once; what they hold, when they are read.
+
+    Making it reads and verifies the manifest, and makes sure that every pack is there and has its size; each tensor is
+    verified by its own digest when it is read.
+
+    Attributes:
+        manifest: Where each tensor lies.
+        shapes: Every tensor by name, without its data (on torch's device ``meta``).
+
+    Raises:
+        MissingError: the manifest or a pack is not there, or, when tensors are read, not any more.
+        CorruptError: one is not what was published.
+    """
+
+    def __init__(self, files: Files, checkpoint: Checkpoint) -> None:
+        self.manifest = load_manifest(files, checkpoint)
+        self._files = files
+        self._packs = {pack.path: pack for pack in self.manifest.packs}
+        check_entries(self.manifest.tensors, self._packs)
+        for pack in self.manifest.packs:
+            files.check_size(pack)
+        self.shapes: Mapping[str, torch.Tensor] = {
+            name: torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device="meta")
+            for name, entry in self.manifest.tensors.items()
+        }
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors of these names, one after the other, in little memory: each counts only until the next one."""
+        return stream_tensors(self._files, {name: self.manifest.tensors[name] for name in names}, self._packs)
+
+    def read_all(self) -> dict[str, torch.Tensor]:
+        """All tensors, in main memory of their own."""
+        return read_tensors(self._files, self.manifest.tensors, self._packs)
+
+    def read_into(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """All tensors, straight into the memory of tensors of the same names, types and shapes."""
+        read_into(self._files, self.manifest.tensors, self._packs, targets)
+
+    def fits(self, targets: Mapping[str, torch.Tensor]) -> bool:
+        """Whether ``read_into`` takes these: the same names, types and shapes."""
+        return targets.keys() == self.shapes.keys() and all(
+            (targets[name].dtype, targets[name].shape) == (shape.dtype, shape.shape)
+            for name, shape in self.shapes.items()
+        )

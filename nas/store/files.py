@@ -26,6 +26,8 @@ class Files(ABC):
     """The root for a person's eyes, without passwords."""
     patience_s: float
     """How long ``read`` lasts out caches that do not show a file yet."""
+    batch_bytes: int = 8 << 20
+    """How much is best read at once by who has little memory."""
     in_process: bool = False
     """Whether only this process sees the files (``memory://``)."""
 
@@ -35,7 +37,8 @@ class Files(ABC):
 
         Args:
             path: With a nonce, so that it is never used again; or a name that only the first writer gets.
-            chunks: The contents, contiguous; an exception from here publishes nothing.
+            chunks: The contents, contiguous; none may change before the call ends. An exception from here publishes
+                nothing.
             exclusive: Refuse a name that is taken.
 
         Raises:

@@ -30,7 +30,7 @@ from nas.store.posix import (
     refused,
     rename_new,
     sync_folder,
-    write_chunks,
+    write_durably,
 )
 from nas.store.reference import TEMPORARY, Reference, checked_path, checked_spans, read_verified
 
@@ -219,9 +219,7 @@ class LocalFiles(Files):
             temporary, fd = self._create(os.path.dirname(target))
         try:
             try:
-                size, digest = write_chunks(fd, chunks, target)
-                with refused("write", target):
-                    os.fsync(fd)
+                size, digest = write_durably(fd, chunks, target)
             finally:
                 with refused("write", target):
                     os.close(fd)

@@ -57,6 +57,8 @@ class ObjectFiles(Files):
     lock sees to it). Others look and then put: two writers within the same moment can both win.
     """
 
+    batch_bytes = _BLOCK
+
     def __init__(self, url: str, options: Mapping[str, object], *, patience_s: float = 60.0) -> None:
         self.url = _PASSWORD.sub(r"\1:***@", url)
         self.patience_s = patience_s

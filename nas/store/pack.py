@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 
 from nas.errors import ConfigurationError, CorruptError
-from nas.store.files import Files, Span
+from nas.store.background import Background
+from nas.store.files import Buffer, Files, Span
 from nas.store.manifest import TensorEntry
 from nas.store.reference import Reference, digest_of
 
@@ -25,8 +27,13 @@ __all__ = ["TensorEntry", "check_entries", "read_into", "read_tensors", "stream_
 
 MAX_PACKS = 16
 """In how many packs the tensors of one checkpoint may lie."""
-_BATCH = 32 << 20
-"""Bytes of memory that reading may take beyond that of the tensors that are read into."""
+_SMALL = 1 << 16
+"""Bytes of a tensor that is hashed before anything is written; a larger one is, without donors, while it is written."""
+_MUCH = 4 << 20
+"""Bytes that two threads hash faster than one."""
+_ALIGNMENT = 64
+_PAGE = 4096
+"""File systems take what begins at a page's beginning faster."""
 
 _SAFETENSORS_NAMES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -51,16 +58,7 @@ _SAFETENSORS_NAMES: Mapping[torch.dtype, str] = {
 
 _MAX_LENGTH = 2**63 - 1
 _Key: TypeAlias = tuple[str, str, tuple[int, ...]]
-"""Digest, type and shape: what makes two tensors equal."""
-
-
-class _Own(NamedTuple):
-    """A tensor that this pack stores."""
-
-    name: str
-    data: memoryview
-    dtype: str | None
-    alignment: int
+"""Digest (or place in memory), type and shape: what makes two tensors equal."""
 
 
 def write_pack(
@@ -81,39 +79,72 @@ def write_pack(
     Raises:
         ConfigurationError: something that is no plain tensor (an object, sparse, quantised, without data).
     """
-    keys: dict[str, _Key] = {}
-    all_own: dict[_Key, _Own] = {}
-    for name, tensor in tensors.items():
-        data = _memory(name, tensor)
-        keys[name] = key = (digest_of(data), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-        all_own.setdefault(key, _Own(name, data, _SAFETENSORS_NAMES.get(tensor.dtype), tensor.dtype.itemsize))
     places = {(entry.digest, entry.dtype, entry.shape): entry for entry in known}
-    own = {key: stored for key, stored in all_own.items() if key not in places}
-    if len({places[key].pack for key in all_own.keys() & places.keys()}) + bool(own) > MAX_PACKS:
-        places, own = {}, all_own
+    memory = {name: _memory(name, tensor) for name, tensor in tensors.items()}
+    digests = _digests({name: data for name, data in memory.items() if places or data.nbytes <= _SMALL})
+    keys = {name: _key(tensor, digests.get(name)) for name, tensor in tensors.items()}
+    own = {key: name for name, key in reversed(keys.items()) if key not in places}  # of equal ones the first is stored
+    if len({places[key].pack for key in keys.values() if key in places}) + bool(own) > MAX_PACKS:
+        places, own = {}, {key: name for name, key in reversed(keys.items())}
     if tensors and not own:
         return None, {name: places[key] for name, key in keys.items()}
     # as safetensors does: the widest types first, so that every tensor is aligned
-    order = sorted(own, key=lambda key: (-own[key].alignment, own[key].name))
-    ends = list(accumulate((own[key].data.nbytes for key in order), initial=0))
-    aliases = {name: own[key].name for name, key in keys.items() if key in own and own[key].name != name}
-    head = _header(order, own, ends, aliases)
-    reference = files.publish(path, [head, *(own[key].data for key in order)])
-    for (digest, dtype_name, size), begin, end in zip(order, ends, ends[1:], strict=False):
-        places[digest, dtype_name, size] = TensorEntry(
-            pack=path, offset=len(head) + begin, bytes=end - begin, dtype=dtype_name, shape=size, digest=digest
+    order = sorted(own, key=lambda key: (-tensors[own[key]].dtype.itemsize, own[key]))
+    ends = list(accumulate((memory[own[key]].nbytes for key in order), initial=0))
+    aliases = {name: own[key] for name, key in keys.items() if key in own and own[key] != name}
+    head = _header({own[key]: tensors[own[key]] for key in order}, ends, aliases)
+    late: dict[str, str] = {}
+
+    def hash_late(name: str) -> None:
+        late[name] = digest_of(memory[name])
+
+    def chunks(background: Background) -> Iterator[Buffer]:
+        yield head
+        for name in map(own.__getitem__, order):
+            if name not in digests:
+                background.run(memory[name].nbytes, hash_late, name)
+            yield memory[name]
+
+    with Background() as background:
+        reference = files.publish(path, chunks(background))
+    digests |= late
+    for key, begin, end in zip(order, ends, ends[1:], strict=False):
+        places[key] = TensorEntry(
+            pack=path,
+            offset=len(head) + begin,
+            bytes=end - begin,
+            dtype=key[1],
+            shape=key[2],
+            digest=digests[own[key]],
         )
     return reference, {name: places[key] for name, key in keys.items()}
 
 
-def _header(order: Sequence[_Key], own: Mapping[_Key, _Own], ends: Sequence[int], aliases: Mapping[str, str]) -> bytes:
-    """What stands before the tensors: 8 bytes of length, JSON, and spaces up to a multiple of 8."""
+def _digests(memory: Mapping[str, memoryview]) -> dict[str, str]:
+    """The digests, two at a time where there is much to do."""
+    if sum(data.nbytes for data in memory.values()) < _MUCH:
+        return {name: digest_of(data) for name, data in memory.items()}
+    with ThreadPoolExecutor(2, thread_name_prefix="heirloom-hash") as pool:
+        return dict(zip(memory, pool.map(digest_of, memory.values()), strict=True))
+
+
+def _key(tensor: torch.Tensor, digest: str | None) -> _Key:
+    """Equal for tensors that are stored once: by their contents where these are hashed, else by their memory."""
+    if digest is None:
+        digest = f"{tensor.device} {tensor.data_ptr()} {tensor.stride()}"
+    return digest, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+
+
+def _header(tensors: Mapping[str, torch.Tensor], ends: Sequence[int], aliases: Mapping[str, str]) -> bytes:
+    """What stands before the tensors: 8 bytes of length, JSON, and spaces up to where they are aligned."""
     header: dict[str, object] = {"__metadata__": aliases} if aliases else {}
-    for key, begin, end in zip(order, ends, ends[1:], strict=False):
-        dtype, shape = (own[key].dtype, list(key[2])) if own[key].dtype else ("U8", [end - begin])
-        header[own[key].name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    for (name, tensor), begin, end in zip(tensors.items(), ends, ends[1:], strict=False):
+        dtype = _SAFETENSORS_NAMES.get(tensor.dtype)
+        shape = list(tensor.shape) if dtype else [end - begin]
+        header[name] = {"dtype": dtype or "U8", "shape": shape, "data_offsets": [begin, end]}
     head = json.dumps(header, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % 8)
+    alignment = _PAGE if ends[-1] >= _MUCH else 8
+    head += b" " * (-(len(head) + 8) % alignment)
     return len(head).to_bytes(8, "little") + head
 
 
@@ -147,7 +178,7 @@ def read_into(
 ) -> None:
     """Reads tensors straight into the memory of others of their types and shapes; each is verified by its digest.
 
-    A target on another device, or with strides, is filled by way of main memory, 32 MB after 32 MB. What the targets
+    A target on another device, or with strides, is filled by way of main memory, in small batches. What the targets
     hold counts only when this function returns.
 
     Args:
@@ -168,7 +199,7 @@ def read_into(
                 f"tensor {name!r} is a {entry.dtype} of shape {entry.shape}; it can't be read into a {target.dtype} of "
                 f"shape {tuple(target.shape)}"
             )
-    for batch in _batches(entries, {name for name in entries if _own_memory(targets[name]) is None}):
+    for batch in _batches(entries, {n for n in entries if _own_memory(targets[n]) is None}, files.batch_bytes):
         _read_batch(files, {name: entries[name] for name in batch}, packs, targets)
 
 
@@ -180,17 +211,31 @@ def stream_tensors(
     Raises:
         CorruptError, MissingError: as ``read_tensors``.
     """
-    for batch in _batches(entries, entries):
-        yield from read_tensors(files, {name: entries[name] for name in batch}, packs).items()
+    check_entries(entries, packs)
+    for path in sorted({entry.pack for entry in entries.values()}):
+        files.check_size(packs[path])
+    memory = torch.empty(0, dtype=torch.uint8)
+    for batch in _batches(entries, entries, files.batch_bytes):
+        ends = list(accumulate((entries[name].bytes + -entries[name].bytes % _ALIGNMENT for name in batch), initial=0))
+        if ends[-1] > memory.numel():
+            memory = torch.empty(ends[-1], dtype=torch.uint8)
+        targets = {name: _part(memory, begin, entries[name]) for name, begin in zip(batch, ends, strict=False)}
+        _read_batch(files, {name: entries[name] for name in batch}, packs, targets)
+        yield from targets.items()
 
 
-def _batches(entries: Mapping[str, TensorEntry], in_need: Container[str]) -> Iterator[list[str]]:
-    """The names in the order of the packs, in batches whose members in need of memory need 32 MB at most, or one."""
+def _part(memory: torch.Tensor, begin: int, entry: TensorEntry) -> torch.Tensor:
+    part = memory[begin : begin + entry.bytes]
+    return part.view(getattr(torch, entry.dtype)).reshape(entry.shape)
+
+
+def _batches(entries: Mapping[str, TensorEntry], in_need: Container[str], most: int) -> Iterator[list[str]]:
+    """The names in the order of the packs, in batches of which those in need of memory need no more than that."""
     batch: list[str] = []
     n_bytes = 0
     for name in sorted(entries, key=lambda name: (entries[name].pack, entries[name].offset)):
         need = entries[name].bytes if name in in_need else 0
-        if batch and n_bytes + need > _BATCH:
+        if batch and n_bytes + need > most:
             yield batch
             batch, n_bytes = [], 0
         batch.append(name)

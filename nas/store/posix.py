@@ -21,7 +21,9 @@ NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS
 """How file systems refuse hard links."""
 
 _BLOCK = 1 << 20
-"""Bytes that one call reads or writes."""
+"""Bytes that one call reads, and that are hashed at a time."""
+_WRITE = 4 << 20
+"""Bytes that one call writes: file systems take large pieces faster."""
 _GAP = 1 << 16
 """Unwanted bytes between two parts that cost less to read than another call."""
 _VIEWS = 256
@@ -30,23 +32,48 @@ _VIEWS = 256
 T = TypeVar("T")
 
 
-def write_chunks(fd: int, chunks: Iterable[Buffer], target: str) -> tuple[int, str]:
-    """Writes the chunks; their total size and digest."""
+def write_durably(fd: int, chunks: Iterable[Buffer], target: str) -> tuple[int, str]:
+    """Writes the chunks to the disk; their total size and digest. They must not change meanwhile."""
     hasher, size = blake3(), 0
     with Background() as background:
-        for chunk in chunks:
-            view = memoryview(chunk)
-            if not view.nbytes:  # which memoryview.cast refuses
-                continue
-            view = view.cast("B")
-            size += view.nbytes
-            for start in range(0, view.nbytes, _BLOCK):
-                block = view[start : start + _BLOCK]
-                background.run(block.nbytes, hasher.update, block)
-                with refused("write", target):
-                    while block:
-                        block = block[os.write(fd, block) :]
+        for views in _write_groups(chunks):
+            for view in views:
+                background.run(view.nbytes, hasher.update, view)
+            size += sum(view.nbytes for view in views)
+            with refused("write", target):
+                _write(fd, views)
+        with refused("write", target):
+            os.fsync(fd)
     return size, f"blake3:{hasher.hexdigest()}"
+
+
+def _write_groups(chunks: Iterable[Buffer]) -> Iterator[list[memoryview]]:
+    """What one call writes: many small chunks, or some MB of large ones."""
+    views: list[memoryview] = []
+    n_bytes = 0
+    for chunk in chunks:
+        view = memoryview(chunk)
+        if not view.nbytes:  # which memoryview.cast refuses
+            continue
+        view = view.cast("B")
+        for start in range(0, view.nbytes, _BLOCK):
+            views.append(view[start : start + _BLOCK])
+            n_bytes += views[-1].nbytes
+            if n_bytes >= _WRITE or len(views) == _VIEWS:
+                yield views
+                views, n_bytes = [], 0
+    if views:
+        yield views
+
+
+def _write(fd: int, views: list[memoryview]) -> None:
+    n = os.writev(fd, views)
+    for view in views:
+        if n < view.nbytes:  # the rest of what the system took in part
+            rest = view[n:]
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        n = max(0, n - view.nbytes)
 
 
 def link_new(temporary: str, target: str) -> None:

@@ -1,0 +1,273 @@
+"""What publishing and restoring a checkpoint costs, as ratios to raw writes and reads of as many bytes.
+
+    python benchmarks/store.py                      # a temporary folder beside this program: about 1 minute
+    python benchmarks/store.py --root /mnt/shared   # another disk, or NFS
+    python benchmarks/store.py --root $NFS_A --read-root $NFS_B --cold   # two mounts, the reader's caches dropped
+
+Each row's measurements take turns in one process, so that they share the machine's moods; each figure is the median of
+the rounds' ratios. "Raw" is what no store can do without: one file written by large calls, fsync, rename and
+fsync of the folder; or one file read by large calls into memory that is there already. Nothing is verified then.
+``torch.save`` and ``torch.load`` stand beside them for comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from nas.store.checkpoint import Checkpoint, load_manifest, publish_checkpoint, publish_tensors
+from nas.store.files import Files, open_root
+from nas.store.weights import StoredWeights
+
+MB = 1 << 20
+N_TENSORS = 200
+N_ROUNDS = 9
+
+
+class Network(nn.Module):
+    """``N_TENSORS`` parameters of equal size, together ``n_bytes``."""
+
+    def __init__(self, n_bytes: int) -> None:
+        super().__init__()
+        size = n_bytes // N_TENSORS // 4
+        self.layers = nn.ParameterList(nn.Parameter(torch.randn(size)) for _ in range(N_TENSORS))
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """How long one call takes."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def turns(
+    calls: dict[str, Callable[[], object]], before: Callable[[], object], n_rounds: int
+) -> dict[str, list[float]]:
+    """Seconds of each call, taken in turns; ``before`` is called before each and not measured."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(n_rounds + 1):
+        for name, call in calls.items():
+            before()
+            found[name].append(seconds(call))
+    return {name: times[1:] for name, times in found.items()}
+
+
+class Bench:
+    """One disk: where to write, where to read the same, and how to forget what was read."""
+
+    def __init__(self, folder: Path, read_folder: Path, *, cold: bool, n_rounds: int) -> None:
+        self.folder = folder
+        self.read_folder = read_folder
+        self.cold = cold
+        self.n_rounds = n_rounds
+        self.files: Files = open_root(str(folder))
+        self.read_files: Files = open_root(str(read_folder))
+        self.n_published = 0
+
+    def forget(self) -> None:
+        """Drops the reader's caches, where that was asked for."""
+        gc.collect()
+        if self.cold:
+            os.sync()
+            Path("/proc/sys/vm/drop_caches").write_text("3\n")
+
+    def raw_write(self, data: memoryview) -> None:
+        """One file, durable."""
+        path = self.folder / f"raw-{self.n_published}"
+        self.n_published += 1
+        fd = os.open(f"{path}.tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        for begin in range(0, data.nbytes, MB):
+            os.write(fd, data[begin : begin + MB])
+        os.fsync(fd)
+        os.close(fd)
+        os.rename(f"{path}.tmp", path)
+        folder = os.open(self.folder, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+    def raw_read(self, path: Path, memory: memoryview) -> None:
+        """The file, into memory that is there."""
+        fd = os.open(path, os.O_RDONLY)
+        offset = 0
+        while offset < memory.nbytes and (n := os.preadv(fd, [memory[offset : offset + MB]], offset)):
+            offset += n
+        os.close(fd)
+
+    def torch_save(self, model: nn.Module) -> None:
+        """What most programs do, made durable."""
+        path = self.folder / f"torch-{self.n_published}"
+        self.n_published += 1
+        with path.open("wb") as file:
+            torch.save(model.state_dict(), file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def publish(self, model: nn.Module, donor: Checkpoint | None = None) -> Checkpoint:
+        """A checkpoint: digests, pack, manifest."""
+        stem = f"{self.n_published:06d}-bench"
+        self.n_published += 1
+        donors = [] if donor is None else [load_manifest(self.files, donor)]
+        saved = publish_tensors(self.files, f"packs/{stem}.safetensors", model.state_dict(), donors)
+        return publish_checkpoint(self.files, stem, saved)
+
+    def restore(self, checkpoint: Checkpoint, model: nn.Module) -> None:
+        """All of a checkpoint, verified, into a model."""
+        StoredWeights(self.read_files, checkpoint).read_into(model.state_dict())
+
+    def restore_part(self, checkpoint: Checkpoint, model: nn.Module, n: int) -> None:
+        """Every so-many-th tensor, verified, copied into the model as a child does."""
+        weights, state = StoredWeights(self.read_files, checkpoint), model.state_dict()
+        for name, tensor in weights.read(list(state)[:n]):
+            state[name].copy_(tensor)
+
+    def sweep(self) -> None:
+        """Deletes what was written, so that the disk does not fill."""
+        for path in [*self.folder.glob("raw-*"), *self.folder.glob("torch-*"), *self.folder.glob("*/*-bench*")]:
+            path.unlink()
+
+
+def ratio(found: dict[str, list[float]], name: str, base: str) -> float:
+    """The median over the rounds of one call's seconds divided by another's of the same round."""
+    return statistics.median(a / b for a, b in zip(found[name], found[base], strict=True))
+
+
+def row(what: str, value: float, target: str, note: str = "") -> None:
+    """One line of the table."""
+    print(f"| {what} | {value:.2f} | {target} | {note} |", flush=True)
+
+
+def milliseconds(found: dict[str, list[float]], name: str) -> str:
+    return f"{statistics.median(found[name]) * 1000:.1f} ms"
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path(__file__).parent, help="the disk to measure")
+    parser.add_argument("--read-root", type=Path, help="where the same disk is mounted a second time")
+    parser.add_argument("--cold", action="store_true", help="drop the caches before each read (needs root)")
+    parser.add_argument("--rounds", type=int, default=N_ROUNDS)
+    options = parser.parse_args()
+    print("| what | ratio | target | medians |\n| --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory(dir=options.root) as folder:
+        read_root = Path(options.read_root or options.root) / Path(folder).name
+        bench = Bench(Path(folder), read_root, cold=options.cold, n_rounds=options.rounds)
+        small = measure(bench)
+        if not options.cold:
+            memory()
+    assert small
+
+
+def measure(bench: Bench) -> bool:
+    """The rows about 50 MB."""
+    model, other = Network(50 * MB), Network(50 * MB)
+    data = memoryview(torch.randint(0, 255, (50 * MB,), dtype=torch.uint8).numpy()).cast("B")
+    calls: dict[str, Callable[[], object]] = {
+        "raw": lambda: bench.raw_write(data),
+        "publish": lambda: bench.publish(model),
+        "torch": lambda: bench.torch_save(model),
+    }
+    write = turns(calls, bench.sweep, bench.n_rounds)
+    note = f"{milliseconds(write, 'publish')} to {milliseconds(write, 'raw')}"
+    row("publish 50 MB, 200 tensors / raw write and fsync", ratio(write, "publish", "raw"), "1.3", note)
+    row("torch.save and fsync / the same", ratio(write, "torch", "raw"), "", milliseconds(write, "torch"))
+
+    bench.sweep()
+    donor = bench.publish(model)
+    child = Network(50 * MB)
+    child.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        for layer in list(child.layers)[::5]:
+            layer.add_(1)
+    sizes = []
+
+    def keep_donor() -> None:
+        for path in bench.folder.glob("*/*-bench*"):
+            if donor.manifest.path.partition("/")[2].partition(".")[0] not in path.name:
+                path.unlink()
+
+    delta = turns(
+        {"full": lambda: bench.publish(child), "delta": lambda: sizes.append(bench.publish(child, donor).own_bytes)},
+        keep_donor,
+        bench.n_rounds,
+    )
+    note = f"{milliseconds(delta, 'delta')} to {milliseconds(delta, 'full')}"
+    row("child that changed 20 %: seconds / full publish", ratio(delta, "delta", "full"), "0.5", note)
+    row("the same: bytes / full publish", sizes[-1] / donor.own_bytes, "0.25", f"{sizes[-1] / MB:.1f} MB")
+
+    bench.sweep()
+    checkpoint = bench.publish(model)
+    bench.raw_write(data)
+    raw = bench.read_folder / next(path.name for path in bench.folder.glob("raw-*"))
+    bench.torch_save(model)
+    saved = bench.read_folder / next(path.name for path in bench.folder.glob("torch-*"))
+    memory = memoryview(bytearray(50 * MB))
+    part = memory[: 15 * MB]
+    read = turns(
+        {
+            "raw": lambda: bench.raw_read(raw, memory),
+            "restore": lambda: bench.restore(checkpoint, other),
+            "torch": lambda: other.load_state_dict(torch.load(saved, weights_only=True)),
+            "raw part": lambda: bench.raw_read(raw, part),
+            "part": lambda: bench.restore_part(checkpoint, other, N_TENSORS * 3 // 10),
+        },
+        bench.forget,
+        bench.n_rounds,
+    )
+    same = all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True))
+    note = f"{milliseconds(read, 'restore')} to {milliseconds(read, 'raw')}"
+    kind = "cold" if bench.cold else "warm"
+    row(f"restore it {kind}, verified / raw read", ratio(read, "restore", "raw"), "1.8" if bench.cold else "2.2", note)
+    row("torch.load into the model / raw read", ratio(read, "torch", "raw"), "", milliseconds(read, "torch"))
+    if bench.cold:
+        row(
+            "restore 30 % of the tensors / raw read of all",
+            ratio(read, "part", "raw"),
+            "0.7",
+            milliseconds(read, "part"),
+        )
+    else:
+        note = milliseconds(read, "part")
+        row("restore 30 % of the tensors / full restore", ratio(read, "part", "restore"), "0.5", note)
+    return same
+
+
+def memory() -> None:
+    """How much memory restoring 500 MB takes beyond the model's own: the peak of a process of its own (Linux)."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from store import MB, Bench, Network, Path
+import tempfile
+def peak():
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+with tempfile.TemporaryDirectory(dir={str(Path(__file__).parent)!r}) as folder:
+    bench = Bench(Path(folder), Path(folder), cold=False, n_rounds=1)
+    small = Network(MB)
+    bench.restore(bench.publish(small), small)  # all code is loaded
+    model = Network(500 * MB)
+    checkpoint = bench.publish(model)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is the present again
+    before = peak()
+    bench.restore(checkpoint, model)
+    print(peak() - before, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    extra = int(done.stderr.split()[-1]) / 1024
+    print(f"| restore 500 MB: memory beyond the model's own | {extra:.0f} MB | 64 MB | |")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

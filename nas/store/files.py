@@ -26,7 +26,7 @@ class Files(ABC):
     """The root for a person's eyes, without passwords."""
     patience_s: float
     """How long ``read`` lasts out caches that do not show a file yet."""
-    batch_bytes: int = 8 << 20
+    batch_bytes: int = 4 << 20
     """How much is best read at once by who has little memory."""
     in_process: bool = False
     """Whether only this process sees the files (``memory://``)."""

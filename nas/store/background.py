@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,6 +11,7 @@ from typing import ParamSpec
 
 _ALONE = 1 << 20
 """Bytes that are hashed before a second thread is worth its start."""
+N_PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _AHEAD = 32
 """Calls that may wait, so that the memory that they hold is bounded."""
 
@@ -33,7 +35,7 @@ class Background:
     def run(self, n_bytes: int, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Calls, now or soon, something that works through this many bytes."""
         self._n_bytes += n_bytes
-        if self._pool is None and self._n_bytes < _ALONE:
+        if N_PROCESSORS == 1 or (self._pool is None and self._n_bytes < _ALONE):
             call(*args, **kwargs)
             return
         if self._pool is None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from nas.errors import CorruptError
 from nas.store.reference import Reference, checked_fields
 
 FORMAT = 1
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "pack": (str,),
+    "offset": (int,),
+    "bytes": (int,),
+    "dtype": (str,),
+    "shape": (list,),
+    "digest": (str,),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +43,14 @@ class TensorEntry:
 
     def to_json(self) -> dict[str, object]:
         """Plain data for a manifest."""
-        return {**asdict(self), "shape": list(self.shape)}
+        return {
+            "pack": self.pack,
+            "offset": self.offset,
+            "bytes": self.bytes,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "digest": self.digest,
+        }
 
     @classmethod
     def from_json(cls, data: object) -> TensorEntry:
@@ -44,11 +59,18 @@ class TensorEntry:
         Raises:
             CorruptError: another key or type.
         """
-        kinds = {"pack": str, "offset": int, "bytes": int, "dtype": str, "shape": list, "digest": str}
-        fields = checked_fields(data, {key: (kind,) for key, kind in kinds.items()})
-        if any(type(length) is not int for length in fields["shape"]):
-            raise CorruptError(f"shape must not be {fields['shape']!r:.80}")
-        return cls(**{**fields, "shape": tuple(fields["shape"])})
+        fields = checked_fields(data, _KINDS)
+        for length in fields["shape"]:
+            if type(length) is not int:
+                raise CorruptError(f"shape must not be {fields['shape']!r:.80}")
+        return cls(
+            pack=fields["pack"],
+            offset=fields["offset"],
+            bytes=fields["bytes"],
+            dtype=fields["dtype"],
+            shape=tuple(fields["shape"]),
+            digest=fields["digest"],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

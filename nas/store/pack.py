@@ -18,7 +18,7 @@ from typing import TypeAlias
 import torch
 
 from nas.errors import ConfigurationError, CorruptError
-from nas.store.background import Background
+from nas.store.background import N_PROCESSORS, Background
 from nas.store.files import Buffer, Files, Span
 from nas.store.manifest import TensorEntry
 from nas.store.reference import Reference, digest_of
@@ -32,6 +32,8 @@ _SMALL = 1 << 16
 _MUCH = 4 << 20
 """Bytes that two threads hash faster than one."""
 _ALIGNMENT = 64
+_SPARE: list[torch.Tensor] = []
+"""Memory for the next stream: getting it anew from the system costs as much as reading into it."""
 _PAGE = 4096
 """File systems take what begins at a page's beginning faster."""
 
@@ -122,7 +124,7 @@ def write_pack(
 
 def _digests(memory: Mapping[str, memoryview]) -> dict[str, str]:
     """The digests, two at a time where there is much to do."""
-    if sum(data.nbytes for data in memory.values()) < _MUCH:
+    if N_PROCESSORS == 1 or sum(data.nbytes for data in memory.values()) < _MUCH:
         return {name: digest_of(data) for name, data in memory.items()}
     with ThreadPoolExecutor(2, thread_name_prefix="heirloom-hash") as pool:
         return dict(zip(memory, pool.map(digest_of, memory.values()), strict=True))
@@ -214,14 +216,18 @@ def stream_tensors(
     check_entries(entries, packs)
     for path in sorted({entry.pack for entry in entries.values()}):
         files.check_size(packs[path])
-    memory = torch.empty(0, dtype=torch.uint8)
-    for batch in _batches(entries, entries, files.batch_bytes):
-        ends = list(accumulate((entries[name].bytes + -entries[name].bytes % _ALIGNMENT for name in batch), initial=0))
-        if ends[-1] > memory.numel():
-            memory = torch.empty(ends[-1], dtype=torch.uint8)
-        targets = {name: _part(memory, begin, entries[name]) for name, begin in zip(batch, ends, strict=False)}
-        _read_batch(files, {name: entries[name] for name in batch}, packs, targets)
-        yield from targets.items()
+    memory = _SPARE.pop() if _SPARE else torch.empty(0, dtype=torch.uint8)
+    try:
+        for batch in _batches(entries, entries, files.batch_bytes):
+            ends = list(accumulate((entries[n].bytes + -entries[n].bytes % _ALIGNMENT for n in batch), initial=0))
+            if ends[-1] > memory.numel():
+                memory = torch.empty(max(ends[-1], files.batch_bytes), dtype=torch.uint8)
+            targets = {name: _part(memory, begin, entries[name]) for name, begin in zip(batch, ends, strict=False)}
+            _read_batch(files, {name: entries[name] for name in batch}, packs, targets)
+            yield from targets.items()
+    finally:
+        if memory.numel() <= files.batch_bytes and not _SPARE:
+            _SPARE.append(memory)
 
 
 def _part(memory: torch.Tensor, begin: int, entry: TensorEntry) -> torch.Tensor:
@@ -314,7 +320,7 @@ def _check(name: str, entry: TensorEntry, packs: Mapping[str, Reference]) -> Non
         raise CorruptError(f"tensor {name!r}: {entry.dtype!r:.80} is no type of a tensor")
     if entry.pack not in packs:
         raise CorruptError(f"tensor {name!r}: its pack {entry.pack!r:.80} is not listed")
-    if not all(0 <= length <= _MAX_LENGTH for length in entry.shape):
+    if entry.shape and not 0 <= min(entry.shape) <= max(entry.shape) <= _MAX_LENGTH:
         raise CorruptError(f"tensor {name!r}: no tensor has the shape {entry.shape!r:.80}")
     size = packs[entry.pack].bytes
     if math.prod(entry.shape) * dtype.itemsize != entry.bytes or not 0 <= entry.offset <= size - entry.bytes:

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 from flows.command import OK, Invocation, this_command
 from flows.interruption import Interruption
 from flows.progress import Progress
-from flows.settings import Limits, Machine, read_limits, read_root
+from flows.settings import WITH_PREFECT, Limits, Machine, read_limits, read_root
 from flows.wording import count
 from nas.attempt import BenchSpec
 from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
 from nas.executors.base import Event, Executor, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace, Place
+from nas.executors.simulated import SimulatedExecutor, check_simulated
 from nas.loop import LoopSettings
 from nas.program import Program
 from nas.session import Session, check_free, claim_identity, past_sessions
@@ -115,7 +116,7 @@ class Engine:
         Raises:
             ServerError: the user's server does not answer, or no temporary one can start.
         """
-        if runner == "debug" or self._api_url is not None:
+        if runner not in WITH_PREFECT or self._api_url is not None:
             return
         from flows.server import TemporaryServer, chosen_api_url, use_server
 
@@ -148,6 +149,8 @@ class Engine:
     def run(self, program: Program, workplace: Workplace, *, only_finals: bool = False) -> int:
         """Runs what is left to do of a search, prints the summary, and gives the exit status."""
         built, records = program.built, workplace.records
+        if workplace.machine.runner == "simulated":
+            check_simulated(built.problem)
         limits = read_limits(workplace.invocation.values)
         if records.read("search.json") is not None:
             claim_identity(records, built)
@@ -207,12 +210,11 @@ class Engine:
             progress.note(f"search {workplace.name} {state}, in {records.files.url}")
             session = max(past_sessions(records), default=0) + 1
             task = _Task(program, workplace, limits, session, progress, only_finals)
-            self._debug(task) if workplace.machine.runner == "debug" else self._prefect(task)
+            self._prefect(task) if workplace.machine.runner in WITH_PREFECT else self._alone(task)
 
-    def _debug(self, task: _Task) -> None:
-        """Runs the task in this process, one trial at a time; leaves in time, whatever a trial does."""
-        place = InProcessPlace(task.bench(), task.workplace.records.files, task.program.built.problem)
-        executor = LocalExecutor(place)
+    def _alone(self, task: _Task) -> None:
+        """Runs the task in this process, one trial at a time or on paper; leaves in time, whatever a trial does."""
+        executor = task.executor()
         outcome = _Outcome(lambda: task.run(executor, flow_run=None, observe=task.progress.observe))
         with self._interruption.posted_to(executor):
             outcome.start()
@@ -301,9 +303,24 @@ class _Task:
             asks_stopper=built.stopper is not None,
         )
 
+    def executor(self) -> LocalExecutor | SimulatedExecutor:
+        """What runs trials without Prefect."""
+        machine, built = self.workplace.machine, self.program.built
+        if machine.runner == "debug":
+            return LocalExecutor(self.place())
+        return SimulatedExecutor(
+            built.problem,
+            self.workplace.records,
+            slots=machine.slots,
+            workers=machine.workers,
+            place=self.place(),
+            session=self.session,
+            asks_stopper=built.stopper is not None,
+        )
+
     def place(self) -> Place:
         machine = self.workplace.machine
-        if machine.runner == "threads":
+        if machine.runner != "processes":
             return InProcessPlace(self.bench(), self.workplace.records.files, self.program.built.problem)
         from nas.executors.worker import ProcessPlace
 
@@ -337,6 +354,7 @@ class _Task:
             on_newer=lambda why: executor.post(StopAsked(why)),
             flow_run=flow_run,
             say=self.progress.note,
+            now_s=executor.now_s,
         )
         try:
             begun()

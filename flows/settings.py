@@ -12,11 +12,13 @@ from flows.arguments import choices_of
 from flows.command import Invocation
 from nas.budget import Budget
 from nas.errors import ConfigurationError
+from nas.executors.simulated import Workers
 from nas.policy import PolicyPlan
 from nas.search import Search
 
-RunnerKind = Literal["debug", "threads", "processes"]
-RUNNERS = ("debug", "threads", "processes")
+RunnerKind = Literal["debug", "threads", "processes", "simulated"]
+RUNNERS = ("debug", "threads", "processes", "simulated")
+WITH_PREFECT = frozenset({"threads", "processes"})
 MAX_DEFAULT_SLOTS = 4
 UNFIT = r"[^A-Za-z0-9._+=-]+"
 """What a search's name can't hold."""
@@ -40,6 +42,8 @@ class Machine:
     device: str
     gpus: tuple[int, ...]
     trial_timeout_s: float | None
+    workers: Workers | None = None
+    """How simulated workers behave, for ``runner=simulated``."""
 
 
 def read_machine(values: Mapping[str, Any]) -> Machine:
@@ -66,7 +70,19 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
         device=device,
         gpus=gpus,
         trial_timeout_s=timeout_s,
+        workers=_read_workers(values),
     )
+
+
+def _read_workers(values: Mapping[str, Any]) -> Workers | None:
+    wishes = values["runner"].get("workers")
+    if values["runner"]["kind"] != "simulated":
+        return None
+    try:
+        return Workers(**(wishes or {}))
+    except TypeError as error:
+        allowed = ", ".join(f"runner.workers.{name}" for name in Workers.__slots__)
+        raise ConfigurationError(f"runner.workers ({wishes!r}): {error}; there are {allowed}") from error
 
 
 def _read_wishes(values: Mapping[str, Any]) -> tuple[RunnerKind, int | None, int | None, float | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 
 from nas.errors import TrialNotFoundError
 from nas.metric import Metric
@@ -17,12 +18,23 @@ class LineageLog:
         self.learned: list[Trial] = []
         self.position: dict[int, int] = {}
         self.first_with: dict[str, int] = {}
+        self.n_noted = 0
+        self._noted: dict[str, int] = {}
         self._keys: dict[int, str] = {}
         for trial in trials:
             self.append(trial)
 
     def __len__(self) -> int:
         return len(self.learned)
+
+    def note(self, trial: Trial) -> None:
+        """Takes in that a trial was proposed; in order."""
+        self._noted.setdefault(self.key_of(trial), self.n_noted)
+        self.n_noted += 1
+
+    def was_noted(self, key: str, n_noted: int) -> bool:
+        """Whether a trial of this point was among the first ``n_noted`` that were proposed."""
+        return self._noted.get(key, n_noted) < n_noted
 
     def append(self, trial: Trial) -> None:
         """Adds a finished trial at the end."""
@@ -39,7 +51,10 @@ class LineageLog:
         return self._keys[trial.number]
 
     def view(self, n_learned: int | None = None, pending: Iterable[Trial] = ()) -> Lineage:
-        """The lineage after ``n_learned`` trials (all by default), with these waiting and running trials."""
+        """The lineage after ``n_learned`` trials (all by default), with these waiting and running trials.
+
+        Pending trials are those that were noted and are not among the learned ones.
+        """
         return Lineage(self, len(self.learned) if n_learned is None else n_learned, tuple(pending))
 
 
@@ -50,12 +65,16 @@ class Lineage:
         self._log = log
         self.n_finished = n_finished
         self.pending = pending
+        self._n_noted = log.n_noted if pending else 0
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> Lineage:
         """The lineage of these trials, finished ones in the order given."""
         known = list(trials)
-        return LineageLog(t for t in known if t.is_finished).view(pending=[t for t in known if not t.is_finished])
+        log = LineageLog(t for t in known if t.is_finished)
+        for trial in known:
+            log.note(trial)
+        return log.view(pending=[t for t in known if not t.is_finished])
 
     def __len__(self) -> int:
         return self.n_finished + len(self.pending)
@@ -65,9 +84,7 @@ class Lineage:
         yield from self.pending
 
     def __contains__(self, number: int) -> bool:
-        return self._log.position.get(number, self.n_finished) < self.n_finished or any(
-            t.number == number for t in self.pending
-        )
+        return self._log.position.get(number, self.n_finished) < self.n_finished or number in self._pending_by_number
 
     def __getitem__(self, number: int) -> Trial:
         """The trial of this number.
@@ -78,10 +95,13 @@ class Lineage:
         position = self._log.position.get(number, self.n_finished)
         if position < self.n_finished:
             return self._log.learned[position]
-        for trial in self.pending:
-            if trial.number == number:
-                return trial
+        if number in self._pending_by_number:
+            return self._pending_by_number[number]
         raise TrialNotFoundError(f"no trial {number} among the lineage's {len(self)} trials")
+
+    @cached_property
+    def _pending_by_number(self) -> dict[int, Trial]:
+        return {trial.number: trial for trial in self.pending}
 
     @property
     def finished(self) -> Sequence[Trial]:
@@ -98,7 +118,7 @@ class Lineage:
         key = point_key(point)
         if self._log.first_with.get(key, self.n_finished) < self.n_finished:
             return True
-        return any(self._log.key_of(t) == key for t in self.pending)
+        return self._log.was_noted(key, self._n_noted)
 
     def best(self, metric: Metric, n: int = 1) -> list[Trial]:
         """The ``n`` best scored trials by this metric, best first; of equals, the lower number first."""

@@ -7,6 +7,7 @@ it decides is durable before it acts on it, so that the records alone continue t
 from __future__ import annotations
 
 import hashlib
+import heapq
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ from nas.tuners.base import STOP, WAIT, Tuner
 OnParentFailure = Literal["ancestor", "scratch", "fail"]
 INTERRUPT_BOUND_S = 20.0
 INTERRUPT_REPEAT_S = 0.5
-HOURS_POLL_S = 1.0
+MIN_WAIT_S = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,9 @@ class Loop:
         self._search_stage = "search"
         self._waiting: list[int] = [t.number for t in self.trials if not t.is_finished]
         self._running: dict[int, int] = {}  # slot -> trial
+        self._slots: dict[int, int] = {}  # the other way round
+        self._free_slots = list(range(executor.slots))  # a heap; may name slots that are taken meanwhile
+        self._pending: dict[int, Trial] = {}  # the search stage's trials that have no result, by number
         self._failures_in_a_row = 0
         self._log = LineageLog()
         self._numbers: list[int] = []  # index in the search stage -> trial number
@@ -119,6 +123,7 @@ class Loop:
         self._search_stage = stage.name
         in_stage = [t for t in self.trials if t.stage == stage.name]
         self._numbers = [t.number for t in in_stage]
+        self._pending = {t.number: t for t in in_stage if not t.is_finished}
         self._log = self._restored_log(in_stage)
         self._seen_at = list(itertools.accumulate(len(t.learned) for t in in_stage))
         self._n_seen = self._seen_at[-1] if in_stage else 0
@@ -144,11 +149,15 @@ class Loop:
         """The order in which the tuner learned of results: as the proposals recorded it, then the others."""
         finished = {t.number: t for t in in_stage if t.is_finished}
         if self._settings.deterministic:
-            return LineageLog(itertools.takewhile(lambda t: t.is_finished, in_stage))
-        listed = dict.fromkeys(number for t in in_stage for number in t.learned)
-        rest = [t for t in finished.values() if t.number not in listed]
-        rest.sort(key=lambda t: (t.finished or 0.0, t.number))
-        return LineageLog([*(finished[number] for number in listed), *rest])
+            log = LineageLog(itertools.takewhile(lambda t: t.is_finished, in_stage))
+        else:
+            listed = dict.fromkeys(number for t in in_stage for number in t.learned)
+            rest = [t for t in finished.values() if t.number not in listed]
+            rest.sort(key=lambda t: (t.finished or 0.0, t.number))
+            log = LineageLog([*(finished[number] for number in listed), *rest])
+        for trial in in_stage:
+            log.note(trial)
+        return log
 
     def _learn(self, trial: Trial) -> None:
         """Adds a result to what the tuner may learn: as it comes, or, with ``deterministic``, in order of index."""
@@ -190,8 +199,7 @@ class Loop:
         if self._settings.deterministic:
             pending = [_as_pending(self.trials[other], State.RUNNING) for other in self._numbers[n_seen:]]
         else:
-            unfinished = sorted([*self._waiting, *self._running.values()])
-            pending = [t for other in unfinished if (t := self.trials[other]).stage == stage.name]
+            pending = list(self._pending.values())
         answer = self._tuner.ask(self._log.view(n_seen, pending), index, number)
         if answer is WAIT:
             self._waited_at = n_seen
@@ -207,7 +215,10 @@ class Loop:
         self._check(answer, index)
         seen = tuple(t.number for t in self._log.learned[self._n_seen : n_seen])
         self._n_seen = n_seen
-        self._propose(replace(self._new_trial(answer, stage, index), learned=seen))
+        trial = replace(self._new_trial(answer, stage, index), learned=seen)
+        self._propose(trial)
+        self._pending[number] = trial
+        self._log.note(trial)
         self._numbers.append(number)
         self._seen_at.append(n_seen)
         return True
@@ -299,7 +310,9 @@ class Loop:
         if self._settings.deterministic:
             slot = trial.index % self._executor.slots
             return None if slot in self._running else slot
-        return next((slot for slot in range(self._executor.slots) if slot not in self._running), None)
+        while self._free_slots and self._free_slots[0] in self._running:
+            heapq.heappop(self._free_slots)
+        return self._free_slots[0] if self._free_slots else None
 
     def _submit(self, trial: Trial, slot: int) -> None:
         donors, replaced, lacking = self._resolve_donors(trial)
@@ -312,8 +325,9 @@ class Loop:
         inheritance = {"replaced": replaced} if replaced else {}
         donor = donors[0].donor if donors else None
         trial = replace(trial, state=State.RUNNING, slot=slot, attempt=attempt, donor=donor, inheritance=inheritance)
-        self.trials[trial.number] = trial
+        self._change(trial)
         self._running[slot] = trial.number
+        self._slots[trial.number] = slot
         self._executor.submit(trial, donors)
 
     def _resolve_donors(self, trial: Trial) -> tuple[list[DonorWeights], dict[str, Donor | None], Donor | None]:
@@ -348,7 +362,9 @@ class Loop:
     # ---- events
 
     def _next_event(self) -> Event | None:
-        until = self._executor.now_s() + HOURS_POLL_S if self._settings.budget.hours is not None else None
+        hours, until = self._settings.budget.hours, None
+        if hours is not None and (left_s := (hours - self._spent_hours()) * 3600) > 0:
+            until = self._executor.now_s() + max(left_s, MIN_WAIT_S)
         return self._executor.next_event(until)
 
     def _take(self, event: Event | None) -> None:
@@ -371,8 +387,15 @@ class Loop:
         if event is not None:
             self._observe(event)
 
+    def _change(self, trial: Trial) -> None:
+        """Takes in what is new of an unfinished trial."""
+        self.trials[trial.number] = trial
+        if trial.number in self._pending:
+            self._pending[trial.number] = trial
+
     def _take_result(self, trial: Trial) -> None:
         self.trials[trial.number] = trial
+        self._pending.pop(trial.number, None)
         self._gpu_seconds += trial.cost.get("gpu_seconds", 0.0)
         if trial.stage == self._search_stage:
             self._learn(trial)
@@ -398,7 +421,7 @@ class Loop:
             return
         self._losses[number] = self._losses.get(number, 0) + 1
         if self._losses[number] < self._settings.max_attempts:
-            self.trials[number] = _as_pending(trial, State.WAITING)
+            self._change(_as_pending(trial, State.WAITING))
             self._waiting.insert(0, number)
             return
         now = time.time()
@@ -410,7 +433,7 @@ class Loop:
         """Takes in a report, and answers whether the trial should stop."""
         trial = self.trials[event.trial]
         trial = replace(trial, curve=(*trial.curve, (event.step, event.metrics)))
-        self.trials[event.trial] = trial
+        self._change(trial)
         if event.answer is not None:
             stop = False
             if self._stopper is not None and trial.stage == self._search_stage:
@@ -423,9 +446,9 @@ class Loop:
             self._free(number)
 
     def _free(self, number: int) -> None:
-        for slot, running in list(self._running.items()):
-            if running == number:
-                del self._running[slot]
+        if (slot := self._slots.pop(number, None)) is not None:
+            del self._running[slot]
+            heapq.heappush(self._free_slots, slot)
 
     def _interrupt(self) -> None:
         """Tells every running trial, and waits within a bound until each has ended; what finishes is kept."""

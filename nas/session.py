@@ -127,6 +127,7 @@ class Session:
         on_newer: Called, by the heartbeat's thread, with a line that names a newer session: this one must stop.
         flow_run: The Prefect flow run that shows it, or None.
         say: Told, in a line, what is waited for.
+        now_s: The clock by which the search's hours are counted.
 
     Raises:
         SearchBusyError: another command drives the search.
@@ -141,8 +142,10 @@ class Session:
         on_newer: Callable[[str], None] = lambda why: None,
         flow_run: str | None = None,
         say: Callable[[str], None] = lambda text: None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._records = records
+        self._now_s = now_s
         self._on_newer = on_newer
         earlier = past_sessions(records)
         if not takeover:
@@ -150,7 +153,7 @@ class Session:
         self.number = max(earlier, default=0) + 1
         self.previous: dict[str, Any] | None = earlier.get(self.number - 1) if earlier else None
         self.hours_before = spent_hours(records, earlier)
-        self._began = time.monotonic()
+        self._began = now_s()
         self._n_beats = 0
         self._ended = threading.Event()
         driver = Driver.this()
@@ -178,7 +181,7 @@ class Session:
 
     def spent_hours(self) -> float:
         """Hours that the search has cost, all sessions together."""
-        return self.hours_before + (time.monotonic() - self._began) / 3600
+        return self.hours_before + (self._now_s() - self._began) / 3600
 
     def close(self) -> None:
         """Ends the session; a later command takes over at once."""
@@ -203,7 +206,7 @@ class Session:
 
     def _beat(self, *, ended: bool) -> None:
         self._n_beats += 1
-        hours = (time.monotonic() - self._began) / 3600
+        hours = (self._now_s() - self._began) / 3600
         beat = {"beat": self._n_beats, "time": time.time(), "hours": hours, "ended": ended}
         self._records.files.replace(f"sessions/{self.number:04d}.beat", to_bytes(beat))
 

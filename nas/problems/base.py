@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from nas.metric import Metric
@@ -14,6 +15,22 @@ if TYPE_CHECKING:
     import torch
 
     from nas.run import TrialRun
+    from nas.trial import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What a trial takes and scores, without training.
+
+    Attributes:
+        seconds: From its beginning to its end.
+        metrics: Its scores.
+        curve: What it reports on the way: (share of its time, step, metrics).
+    """
+
+    seconds: float
+    metrics: Mapping[str, float]
+    curve: tuple[tuple[float, int, Mapping[str, float]], ...] = ()
 
 
 class Problem(ABC):
@@ -45,6 +62,10 @@ class Problem(ABC):
         Each example tensor has shape ``(2, ...)``; the exported program takes any batch size.
         """
         raise LookupError("no export")
+
+    def simulate(self, trial: Trial) -> Simulation:
+        """What the trial would take and score; optional, for ``runner=simulated``."""
+        raise LookupError("no simulation")
 
     def has(self, method: str) -> bool:
         """Whether the problem defines this optional method."""

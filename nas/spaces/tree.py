@@ -17,6 +17,10 @@ from nas.spaces.ranges import Parameter, Site, When, checked_conditions, refusal
 MAX_POINTS = 1_000_000
 
 
+_PLAIN = frozenset({str, int, bool, type(None)})
+"""Types whose equal values are the same JSON; of floats 0.0 and -0.0 are not."""
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class Choice(Parameter):
     """One of the options, each as likely as the others.
@@ -115,8 +119,15 @@ class Constant(Parameter):
         raise AssertionError("a constant has no sites")
 
     def check(self, value: Any, name: str) -> None:
-        if type(value) is not type(self.value) or not is_json(value) or point_key(value) != self.json:
+        if not self.accepts(value):
             raise refusal(self, value, name)
+
+    def accepts(self, value: Any) -> bool:
+        if type(value) is not type(self.value):
+            return False
+        if type(value) in _PLAIN:
+            return bool(value == self.value)
+        return is_json(value) and point_key(value) == self.json
 
     @property
     def n_values(self) -> int:

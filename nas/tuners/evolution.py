@@ -54,8 +54,7 @@ class EvolutionTuner(Tuner):
         """A founder while the population is not full, else a mutated child."""
         rng = self.rng(number)
         population = self._population(lineage)
-        n_coming = sum(not trial.parents for trial in lineage.pending)
-        if not population or len(population) + n_coming < self.population_size:
+        if not population or self._wants_founders(lineage, len(population)):
             point = draw_new_point(self.space, lineage, rng)
             return Proposal(point=self.space.sample(rng) if point is None else point, reason="founder")
         metric = self.metrics[0]
@@ -72,6 +71,11 @@ class EvolutionTuner(Tuner):
             derivation={"mutated": changed},
             reason=f"child of {parent.number}",
         )
+
+    def _wants_founders(self, lineage: Lineage, n_living: int) -> bool:
+        """Whether the population is not full, counting the founders that still run."""
+        lacking = self.population_size - n_living
+        return lacking > 0 and sum(not trial.parents for trial in lineage.pending) < lacking
 
     def _population(self, lineage: Lineage) -> list[Trial]:
         name = self.metrics[0].name

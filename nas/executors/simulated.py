@@ -1,0 +1,255 @@
+"""Workers on a virtual clock: the same loop, any number of slots, and hours that pass in an instant.
+
+What a trial scores and takes is the problem's to say (``Problem.simulate``); when workers start, straggle and die is
+drawn from a seed, so that a simulation is the same on every run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import queue
+import random
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from nas.attempt import MAX_ERROR_CHARACTERS
+from nas.errors import ConfigurationError, SearchInterruptedError
+from nas.executors.base import Action, Event, Finished, Lost, Reported, Started, StopAsked
+from nas.executors.place import Place
+from nas.metric import not_finite, plain_metrics
+from nas.problems.base import Problem, Simulation
+from nas.run import DonorWeights
+from nas.store.records import Records
+from nas.trial import Reason, State, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """How simulated workers behave.
+
+    Attributes:
+        seed: Of all that follows.
+        start_up_s: Mean seconds from a worker's first trial to its beginning; exponentially distributed.
+        straggling: Standard deviation of the logarithm of the factor by which an attempt takes longer or shorter.
+        loss_rate: Share of attempts whose worker dies, at any moment of them.
+    """
+
+    seed: int = 0
+    start_up_s: float = 0.0
+    straggling: float = 0.0
+    loss_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, most in (("start_up_s", math.inf), ("straggling", math.inf), ("loss_rate", 1.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+                allowed = "at least 0" if most == math.inf else "between 0 and 1"
+                raise ConfigurationError(f"runner.workers.{name} ({value!r}) must be a number of {allowed}")
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """An attempt that runs: when it began, how long it takes, and what it has reported."""
+
+    trial: Trial
+    simulation: Simulation
+    began_s: float
+    seconds: float
+    n_reported: int = 0
+    has_ended: bool = False
+
+
+def check_simulated(problem: Problem) -> None:
+    """Refuses a problem that can't run on paper.
+
+    Raises:
+        ConfigurationError: it does not say what its trials take.
+    """
+    if not problem.has("simulate"):
+        raise ConfigurationError(
+            f"runner=simulated needs a problem that says what its trials take: {type(problem).__name__} has no "
+            "`simulate`; nas.problems.tabular.TabularProblem reads it from a table"
+        )
+
+
+class SimulatedExecutor:
+    """Runs attempts on paper; results become durable as real ones do.
+
+    Args:
+        problem: Says what a trial takes and scores.
+        records: Where results become durable.
+        slots: How many workers there are.
+        workers: How they behave.
+        place: Where finalists are tested and the winner is exported, in this process.
+        session: The number of the session.
+        asks_stopper: Whether each report waits for the loop's verdict.
+
+    Raises:
+        ConfigurationError: the problem does not say what its trials take.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        records: Records,
+        *,
+        slots: int = 1,
+        workers: Workers | None = None,
+        place: Place | None = None,
+        session: int = 0,
+        asks_stopper: bool = False,
+    ) -> None:
+        check_simulated(problem)
+        self.slots = slots
+        self._problem = problem
+        self._records = records
+        self._workers = workers or Workers()
+        self._place = place
+        self._session = session
+        self._asks_stopper = asks_stopper
+        self._now_s = 0.0
+        self._due: list[tuple[float, int, Callable[[], Event | None]]] = []
+        self._order = itertools.count()
+        self._running: dict[int, _Attempt] = {}
+        self._warm: set[int] = set()
+        self._posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._stop: StopAsked | None = None
+
+    def now_s(self) -> float:
+        """Seconds on the virtual clock, from 0."""
+        return self._now_s
+
+    def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
+        """Begins the attempt now, on the virtual clock; donors' weights are not read."""
+        slot = trial.slot or 0
+        rng = random.Random(f"{self._workers.seed}/{trial.number}/{trial.attempt}")
+        began_s = self._now_s
+        if slot not in self._warm and self._workers.start_up_s:
+            began_s += rng.expovariate(1 / self._workers.start_up_s)
+        self._warm.add(slot)
+        trial = replace(trial, started=began_s)
+        self._records.start(trial, {"session": self._session, "host": "simulated", "pid": 0, "time": began_s})
+        try:
+            simulation = self._problem.simulate(trial)
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))[-MAX_ERROR_CHARACTERS:]
+            failed = replace(trial, state=State.FAILED, reason=Reason.EXCEPTION, error=text, finished=began_s)
+            self._running[trial.number] = attempt = _Attempt(trial, Simulation(0.0, {}), began_s, 0.0)
+            self._at(began_s, lambda: self._end(attempt, failed))
+            return
+        seconds = simulation.seconds * math.exp(rng.gauss(0.0, self._workers.straggling))
+        self._running[trial.number] = attempt = _Attempt(trial, simulation, began_s, seconds)
+        self._at(began_s, lambda: Started(trial.number, trial.attempt, slot))
+        if rng.random() < self._workers.loss_rate:
+            self._at(began_s + rng.random() * seconds, lambda: self._lose(attempt, "the simulated worker died"))
+        self._next(attempt)
+
+    def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
+        """Ends a running attempt now."""
+        if (attempt := self._running.get(trial.number)) is None:
+            return
+        if why == "interrupt":
+            self._at(self._now_s, lambda: self._lose(attempt, "interrupted"))
+        else:
+            self._at(self._now_s, lambda: self._end(attempt, self._stopped(attempt, Reason.DEADLINE)))
+
+    def next_event(self, until_s: float | None) -> Event | None:
+        """The next event, or None at ``until_s``; the clock jumps to its moment."""
+        while True:
+            try:
+                return self._posted.get_nowait()
+            except queue.Empty:
+                pass
+            if not self._due or (until_s is not None and self._due[0][0] > until_s):
+                if until_s is None:
+                    raise AssertionError("the loop waits, but nothing runs")
+                self._now_s = max(self._now_s, until_s)
+                return None
+            moment_s, _, happen = heapq.heappop(self._due)
+            self._now_s = max(self._now_s, moment_s)
+            if (event := happen()) is not None:
+                return event
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        """Tests or exports in this process."""
+        if self._stop is not None:
+            raise SearchInterruptedError(self._stop.why, self._stop.signal)
+        if self._place is None:
+            raise AssertionError("an executor without a place runs no finals")
+        return self._place.call(action, trial)
+
+    def post(self, event: Event) -> None:
+        """Queues an event of the real world."""
+        if isinstance(event, StopAsked):
+            self._stop = event
+        self._posted.put(event)
+
+    def close(self) -> None:
+        """Closes the place."""
+        if self._place is not None:
+            self._place.close()
+
+    def _at(self, moment_s: float, happen: Callable[[], Event | None]) -> None:
+        heapq.heappush(self._due, (moment_s, next(self._order), happen))
+
+    def _next(self, attempt: _Attempt) -> None:
+        """Plans the attempt's next report, or its end."""
+        curve = attempt.simulation.curve
+        if attempt.n_reported < len(curve):
+            share = curve[attempt.n_reported][0]
+            self._at(attempt.began_s + share * attempt.seconds, lambda: self._report(attempt))
+        else:
+            self._at(attempt.began_s + attempt.seconds, lambda: self._end(attempt, self._complete(attempt)))
+
+    def _report(self, attempt: _Attempt) -> Event | None:
+        if attempt.has_ended:
+            return None
+        _, step, metrics = attempt.simulation.curve[attempt.n_reported]
+        attempt.n_reported += 1
+
+        def answer(stop: bool) -> None:
+            if stop:
+                self._at(self._now_s, lambda: self._end(attempt, self._stopped(attempt, Reason.STOPPER)))
+            else:
+                self._next(attempt)
+
+        if not self._asks_stopper:
+            self._next(attempt)
+        return Reported(attempt.trial.number, step, metrics, answer if self._asks_stopper else None)
+
+    def _complete(self, attempt: _Attempt) -> Trial:
+        metrics = plain_metrics(attempt.simulation.metrics)
+        if bad := not_finite(metrics):
+            error = f"simulate returned {', '.join(f'{name}={metrics[name]}' for name in bad)}"
+            return replace(attempt.trial, state=State.FAILED, reason=Reason.NOT_FINITE, error=error)
+        return replace(attempt.trial, state=State.COMPLETE, metrics=metrics)
+
+    def _stopped(self, attempt: _Attempt, reason: Reason) -> Trial:
+        curve = attempt.simulation.curve[: attempt.n_reported]
+        if not curve:
+            return replace(attempt.trial, state=State.FAILED, reason=reason, error="stopped before its first report")
+        return replace(attempt.trial, state=State.STOPPED, reason=reason, metrics=curve[-1][2])
+
+    def _end(self, attempt: _Attempt, trial: Trial) -> Event | None:
+        if attempt.has_ended:
+            return None
+        self._forget(attempt)
+        seconds = self._now_s - attempt.began_s
+        curve = tuple((step, metrics) for _, step, metrics in attempt.simulation.curve[: attempt.n_reported])
+        cost = {"seconds": seconds, "gpu_seconds": 0.0}
+        return Finished(self._records.commit(replace(trial, finished=self._now_s, cost=cost, curve=curve)))
+
+    def _lose(self, attempt: _Attempt, why: str) -> Event | None:
+        if attempt.has_ended:
+            return None
+        self._forget(attempt)
+        self._warm.discard(attempt.trial.slot or 0)
+        return Lost(attempt.trial.job, why)
+
+    def _forget(self, attempt: _Attempt) -> None:
+        attempt.has_ended = True
+        del self._running[attempt.trial.number]

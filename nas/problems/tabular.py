@@ -1,0 +1,163 @@
+"""Problems whose answers stand in a table: published benchmarks, or one's own results, searched without training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from nas.errors import ConfigurationError
+from nas.metric import Direction, Metric
+from nas.problems.base import Problem, Simulation
+from nas.spaces.base import Point, point_key
+from nas.spaces.parameter import Choice, ParameterSpace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nas.run import TrialRun
+    from nas.trial import Trial
+
+
+class TabularProblem(Problem):
+    """Each row of a table is a point with its scores and its cost.
+
+    Args:
+        table: A parquet or csv file: a path, or any URL that fsspec knows.
+        parameters: The columns that make a point.
+        letters: A column of texts of one length; each letter is a parameter ``<column>_0``, ``<column>_1``, ...
+        metrics: By name: ``{"column": ..., "direction": "maximize"}``; the first ranks. The column is the name where
+            it is not given.
+        tests: Columns of test scores by metric's name, for the finalists.
+        seconds: What a trial takes: ``{"column": ..., "factor": 1.0}``, or a number of seconds for all.
+        options: For fsspec, where the table is remote.
+
+    Raises:
+        ConfigurationError: the table can't be read, lacks a column, or holds a point twice.
+    """
+
+    data_arguments: ClassVar[frozenset[str]] = frozenset({"table", "options"})
+
+    def __init__(
+        self,
+        table: str | None = None,
+        *,
+        metrics: Mapping[str, Mapping[str, str]] | None = None,
+        parameters: Sequence[str] = (),
+        letters: str | None = None,
+        tests: Mapping[str, str] | None = None,
+        seconds: Mapping[str, Any] | float = 1.0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not table or not metrics:
+            missing = "problem.table=FILE" if not table else "problem.metrics.NAME.column=COLUMN"
+            raise ConfigurationError(f"a tabular problem needs a table (parquet or csv) and metrics: add {missing}")
+        self._table_url = str(table)
+        self._options = dict(options or {})
+        self._parameters = list(parameters)
+        self._letters = letters
+        if bool(self._parameters) == bool(letters):
+            raise ConfigurationError("a tabular problem needs `parameters` (columns), or `letters` (one column)")
+        self._columns = {name: kind.get("column", name) for name, kind in metrics.items()}
+        self.metrics = tuple(
+            Metric(name, cast("Direction", kind.get("direction", "maximize"))) for name, kind in metrics.items()
+        )
+        self._tests = dict(tests or {})
+        given: Mapping[str, Any] = seconds if isinstance(seconds, Mapping) else {"factor": seconds}
+        self._seconds_column: str | None = given.get("column")
+        self._factor = float(given.get("factor", 1.0))
+
+    @cached_property
+    def space(self) -> ParameterSpace:  # type: ignore[override]
+        """Every value that a parameter has in the table, in the order of sorting."""
+        points = self._points
+        options = {name: sorted({point[name] for point in points}, key=_sort_key) for name in points[0]}
+        return ParameterSpace({name: Choice(*values) for name, values in options.items()})
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """The scores in the table, at once; ``runner=simulated`` takes the time that the table says."""
+        return self._scores(run.point, self._columns)
+
+    def test(self, run: TrialRun) -> Mapping[str, float]:
+        """The test scores in the table.
+
+        Raises:
+            LookupError: the table has none.
+        """
+        if not self._tests:
+            raise LookupError("the table has no test scores: set problem.tests")
+        return self._scores(run.point, self._tests)
+
+    def simulate(self, trial: Trial) -> Simulation:
+        """What the table says of the trial's point."""
+        row = self._row(trial.point)
+        seconds = (
+            self._factor if self._seconds_column is None else self._factor * self._values(self._seconds_column)[row]
+        )
+        return Simulation(seconds, {name: self._values(column)[row] for name, column in self._columns.items()})
+
+    def _scores(self, point: Point, columns: Mapping[str, str]) -> dict[str, float]:
+        row = self._row(point)
+        return {name: self._values(column)[row] for name, column in columns.items()}
+
+    def _row(self, point: Point) -> int:
+        row = self._rows.get(point_key(point))
+        if row is None:
+            raise LookupError(f"the table {self._table_url} has no row for the point {point}")
+        return row
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {point_key(point): row for row, point in enumerate(self._points)}
+
+    @cached_property
+    def _points(self) -> list[Point]:
+        frame = self._frame
+        if self._letters is not None:
+            texts = [str(text) for text in self._column(self._letters)]
+            if not texts or len({len(text) for text in texts}) != 1:
+                raise ConfigurationError(f"column {self._letters} of {self._table_url} must hold texts of one length")
+            points: list[Point] = [{f"{self._letters}_{i}": letter for i, letter in enumerate(t)} for t in texts]
+        else:
+            values = [self._column(name) for name in self._parameters]
+            points = [dict(zip(self._parameters, row, strict=True)) for row in zip(*values, strict=True)]
+        if not points:
+            raise ConfigurationError(f"the table {self._table_url} has no row")
+        if len({point_key(point) for point in points}) < len(frame):
+            raise ConfigurationError(f"the table {self._table_url} holds a point twice; name more `parameters`")
+        return points
+
+    def _column(self, name: str) -> list[Any]:
+        if name not in self._frame.columns:
+            known = ", ".join(map(str, self._frame.columns))
+            raise ConfigurationError(f"the table {self._table_url} has no column {name!r}; it has {known}")
+        return list(self._frame[name].astype(object).tolist())
+
+    def _values(self, column: str) -> list[float]:
+        if column not in self._numbers:
+            self._numbers[column] = [float(value) for value in self._column(column)]
+        return self._numbers[column]
+
+    @cached_property
+    def _numbers(self) -> dict[str, list[float]]:
+        return {}
+
+    @cached_property
+    def _frame(self) -> pd.DataFrame:
+        import fsspec
+        import pandas as pd
+
+        url = self._table_url
+        if not url.endswith((".parquet", ".csv", ".csv.gz")):
+            raise ConfigurationError(f"problem.table ({url!r}) must be a .parquet, .csv or .csv.gz file")
+        try:
+            with fsspec.open(url, "rb", compression="gzip" if url.endswith(".gz") else None, **self._options) as file:
+                return pd.read_parquet(file) if url.endswith(".parquet") else pd.read_csv(file)
+        except FileNotFoundError as error:
+            raise ConfigurationError(f"problem.table ({url}) is not there") from error
+        except ImportError as error:
+            raise ConfigurationError(f"problem.table ({url}) needs pyarrow: pip install pyarrow") from error
+
+
+def _sort_key(value: Any) -> tuple[str, Any]:
+    return type(value).__name__, value

@@ -1,0 +1,228 @@
+"""The simulator: the same loop on a virtual clock, the same on every run, with workers that straggle and die."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from nas.budget import Budget
+from nas.errors import ConfigurationError, SearchInterruptedError
+from nas.executors.base import StopAsked
+from nas.executors.simulated import SimulatedExecutor, Workers
+from nas.lineage import Lineage
+from nas.loop import Loop, LoopSettings
+from nas.metric import Metric
+from nas.policy import Stage
+from nas.problems.base import Problem, Simulation
+from nas.spaces.parameter import Choice, ParameterSpace
+from nas.stoppers.base import Stopper
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.trial import Reason, State, Trial
+from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.random import RandomTuner
+
+Simulate = Callable[[Trial], Simulation]
+
+
+class PaperProblem(Problem):
+    """Scores the sum of its parameters, after 60 seconds, or as the test says."""
+
+    metrics = (Metric("score"),)
+    space = ParameterSpace({f"x{i}": Choice(*range(4)) for i in range(6)})
+
+    def __init__(self, simulate: Simulate = lambda trial: Simulation(60.0, {"score": total(trial)})) -> None:
+        self._simulate = simulate
+
+    def train(self, run: object) -> dict[str, float]:
+        raise AssertionError("nothing is trained")
+
+    def simulate(self, trial: Trial) -> Simulation:
+        return self._simulate(trial)
+
+
+class RealProblem(Problem):
+    metrics = (Metric("score"),)
+    space = PaperProblem.space
+
+    def train(self, run: object) -> dict[str, float]:
+        return {"score": 1.0}
+
+
+def total(trial: Trial) -> float:
+    return float(sum(trial.point.values()))
+
+
+class Simulated:
+    """One search on paper."""
+
+    def __init__(self, problem: Problem, *, slots: int = 1, workers: Workers | None = None, **more: Any) -> None:
+        stopper = more.pop("stopper", None)
+        tuner = more.pop("tuner", RandomTuner)(problem.space, problem.metrics)
+        self.records = more.pop("records", None) or Records(open_root(f"memory://{uuid4().hex}"))
+        self.executor = SimulatedExecutor(
+            problem, self.records, slots=slots, workers=workers, asks_stopper=stopper is not None
+        )
+        trials, starts = self.records.load()
+        self.loop = Loop(
+            self.records,
+            self.executor,
+            LoopSettings(**more),
+            trials=trials,
+            starts=starts,
+            tuner=tuner,
+            space=problem.space,
+            stopper=stopper,
+            spent_hours=lambda: self.executor.now_s() / 3600,
+        )
+
+    def run(self) -> list[Trial]:
+        self.loop.search(Stage(name="search"))
+        return self.loop.trials
+
+
+def table(trials: list[Trial]) -> list[tuple[object, ...]]:
+    return [(t.number, t.state, t.metrics, t.slot, t.attempt, t.started, t.finished, t.cost) for t in trials]
+
+
+@pytest.mark.parametrize("slots", [1, 3, 50])
+def test_the_clock_is_that_of_the_workers(slots: int) -> None:
+    """50 trials of a minute take 50, 17 and 1 minutes on 1, 3 and 50 slots; records say so."""
+    search = Simulated(PaperProblem(), slots=slots, budget=Budget(trials=50))
+
+    trials = search.run()
+
+    assert search.executor.now_s() == 60.0 * -(-50 // slots)
+    assert all(t.duration_s == 60.0 and t.finished == (t.started or 0.0) + 60.0 for t in trials)
+    assert {t.slot for t in trials} == set(range(slots))
+    assert table(search.records.load()[0]) == table(trials)
+
+
+def test_hours_end_a_search() -> None:
+    """With half an hour, trials of a minute are proposed for 30 minutes; the last one that runs may finish."""
+    search = Simulated(PaperProblem(), budget=Budget(hours=0.5))
+
+    assert len(search.run()) == 30
+    assert search.executor.now_s() == 1800.0
+
+
+def test_the_same_seed_gives_the_same_search() -> None:
+    """Start-up, straggling and losses are drawn from the seed; another seed gives another search."""
+
+    def run(seed: int) -> list[tuple[object, ...]]:
+        workers = Workers(seed=seed, start_up_s=30.0, straggling=0.5, loss_rate=0.1)
+        return table(Simulated(PaperProblem(), slots=7, workers=workers, budget=Budget(trials=60)).run())
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+def test_workers_die_and_their_trials_run_again() -> None:
+    """A fifth of the attempts is lost: their trials come back as attempt 2, a few are lost for good."""
+    search = Simulated(PaperProblem(), slots=10, workers=Workers(loss_rate=0.2), budget=Budget(trials=400))
+
+    trials = search.run()
+
+    n_second = sum(t.attempt == 2 for t in trials)
+    n_lost = sum(t.reason == Reason.LOST for t in trials)
+    assert 50 < n_second < 110
+    assert 5 < n_lost < 35
+    assert all(t.state == State.COMPLETE for t in trials if t.reason is None)
+
+
+def test_stragglers_take_longer_and_shorter() -> None:
+    """Times spread around the problem's own; the median stays."""
+    search = Simulated(PaperProblem(), slots=10, workers=Workers(straggling=0.5), budget=Budget(trials=400))
+
+    seconds = sorted(t.duration_s or 0.0 for t in search.run())
+
+    assert seconds[0] < 25.0
+    assert 54.0 < seconds[200] < 66.0
+    assert seconds[-1] > 140.0
+
+
+class Impatient(Stopper):
+    """Stops whatever is below 5 after its second report."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        return len(trial.curve) == 2 and trial.curve[-1][1]["score"] < 5
+
+
+def test_stoppers_see_reports_in_time() -> None:
+    """A stopped trial ends at its second report of four, with that report's metrics, and frees its slot then."""
+
+    def simulate(trial: Trial) -> Simulation:
+        score = total(trial)
+        curve = tuple((step / 4, step, {"score": score + step / 10}) for step in (1, 2, 3, 4))
+        return Simulation(60.0, {"score": score}, curve)
+
+    search = Simulated(PaperProblem(simulate), stopper=Impatient(PaperProblem.metrics), budget=Budget(trials=30))
+    trials = search.run()
+
+    stopped = [t for t in trials if t.state == State.STOPPED]
+    complete = [t for t in trials if t.state == State.COMPLETE]
+    assert stopped
+    assert all((t.reason, t.duration_s, len(t.curve)) == (Reason.STOPPER, 30.0, 2) for t in stopped)
+    assert all((t.duration_s, len(t.curve)) == (60.0, 4) for t in complete)
+    assert all(t.metrics == {"score": total(t) + 0.2} for t in stopped)
+    assert search.executor.now_s() == 30.0 * len(stopped) + 60.0 * len(complete)
+
+
+def test_problem_that_raises_or_scores_nan_fails_its_trial() -> None:
+    """A trial whose simulation raises, or is not finite, is FAILED with the reason; the search goes on."""
+
+    def simulate(trial: Trial) -> Simulation:
+        if trial.number == 1:
+            raise LookupError("no such row")
+        return Simulation(1.0, {"score": float("nan") if trial.number == 2 else 0.0})
+
+    trials = Simulated(PaperProblem(simulate), budget=Budget(trials=4)).run()
+
+    assert [t.reason for t in trials] == [None, Reason.EXCEPTION, Reason.NOT_FINITE, None]
+    assert "no such row" in (trials[1].error or "")
+
+
+def test_an_interrupted_search_goes_on() -> None:
+    """A stop leaves running trials without a result; they run again as they stand, none is asked for twice."""
+    records = Records(open_root(f"memory://{uuid4().hex}"))
+    search = Simulated(PaperProblem(), slots=4, budget=Budget(trials=12), records=records)
+    search.executor.post(StopAsked("enough"))
+
+    with pytest.raises(SearchInterruptedError):
+        search.run()
+    before, _ = records.load()
+    after = Simulated(PaperProblem(), slots=4, budget=Budget(trials=12), records=records).run()
+
+    assert any(not t.is_finished for t in before)
+    assert [t.point for t in after[: len(before)]] == [t.point for t in before]
+    assert all(t.state == State.COMPLETE for t in after)
+
+
+def test_evolution_climbs_on_a_thousand_workers() -> None:
+    """Asynchronous evolution with 1,000 slots finds better points than random search, in virtual minutes."""
+    rng = random.Random(0)
+    seconds = [rng.uniform(30.0, 90.0) for _ in range(4000)]
+
+    def best(tuner: type) -> float:
+        problem = PaperProblem(lambda trial: Simulation(seconds[trial.number], {"score": total(trial)}))
+        trials = Simulated(problem, slots=1000, tuner=tuner, budget=Budget(trials=3000)).run()
+        return sum(sorted(t.metrics["score"] for t in trials)[-100:]) / 100
+
+    assert best(EvolutionTuner) > best(RandomTuner)
+
+
+def test_problem_without_a_simulation_is_refused() -> None:
+    """A problem that only trains can't run on paper."""
+    with pytest.raises(ConfigurationError, match="RealProblem has no `simulate`"):
+        SimulatedExecutor(RealProblem(), Records(open_root("memory://none")))
+
+
+@pytest.mark.parametrize("wrong", [{"loss_rate": 1.5}, {"straggling": -1}, {"start_up_s": "long"}])
+def test_workers_that_can_not_be_are_refused(wrong: dict[str, Any]) -> None:
+    """A rate beyond 1, a negative spread and a text are refused by name."""
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        Workers(**wrong)

@@ -1,0 +1,116 @@
+"""Tabular problems: a table's rows are the space, its columns the scores and the cost; what can't be is named."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from nas.errors import ConfigurationError
+from nas.problems.tabular import TabularProblem
+from nas.run import TrialRun
+from nas.store.files import open_root
+from nas.trial import Proposal, Trial
+
+FRAME = pd.DataFrame(
+    {
+        "width": [16, 16, 32, 32],
+        "op": ["conv", "pool", "conv", "pool"],
+        "code": ["01", "00", "11", "10"],
+        "acc": [0.5, 0.4, 0.0, 0.9],
+        "test": [0.1, 0.2, 0.3, 0.4],
+        "time": [10.0, 20.0, 30.0, 40.0],
+    }
+)
+
+
+@pytest.fixture(params=["csv", "csv.gz", "parquet", "file://csv", "memory://csv"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    kind = request.param
+    if kind == "memory://csv":
+        FRAME.to_csv(url := f"memory://{tmp_path.name}/t.csv", index=False)
+        return url
+    path = tmp_path / f"t.{kind.rpartition('/')[2]}"
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+        FRAME.to_parquet(path)
+    else:
+        FRAME.to_csv(path, index=False)
+    return f"file://{path}" if kind.startswith("file") else str(path)
+
+
+def trial(point: dict[str, Any]) -> Trial:
+    return Trial(number=0, index=0, proposal=Proposal(point=point))
+
+
+def make(table: str, **more: Any) -> TabularProblem:
+    given = {"parameters": ["width", "op"], "metrics": {"acc": {}}, "tests": {"acc": "test"}} | more
+    return TabularProblem(table, **given)
+
+
+def test_rows_are_points_with_scores_and_costs(table: str) -> None:
+    """Every row's point is in the space, and has the row's scores, test scores and seconds; zero is a score."""
+    problem = make(table, seconds={"column": "time", "factor": 0.5})
+    files = open_root("memory://nothing")
+
+    assert problem.space.n_points == 4
+    for row in FRAME.to_dict("records"):
+        point = {"width": row["width"], "op": row["op"]}
+        problem.space.validate(point)
+        run = TrialRun(trial(point), files)
+        assert problem.train(run) == {"acc": row["acc"]}
+        assert problem.test(run) == {"acc": row["test"]}
+        simulation = problem.simulate(trial(point))
+        assert (simulation.seconds, simulation.metrics) == (row["time"] / 2, {"acc": row["acc"]})
+
+
+def test_letters_of_a_column_are_parameters(table: str) -> None:
+    """A column of texts becomes a parameter a letter; csv readers that take 01 for a number are told so."""
+    if table.endswith("parquet"):
+        problem = make(table, parameters=[], letters="code", seconds=3)
+        assert problem.space.sample(random.Random(0)).keys() == {"code_0", "code_1"}
+        found = problem.simulate(trial({"code_0": "1", "code_1": "0"}))
+        assert (found.seconds, found.metrics) == (3.0, {"acc": 0.9})
+    else:
+        with pytest.raises(ConfigurationError, match="texts of one length"):
+            assert make(table, parameters=[], letters="code").space
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"parameters": ["width", "depth"]}, "no column 'depth'; it has width, op"),
+        ({"parameters": ["width"]}, "holds a point twice"),
+        ({"parameters": []}, "`parameters`"),
+        ({"letters": "code"}, "`letters`"),
+        ({"metrics": {}}, r"problem\.metrics"),
+        ({"metrics": {"acc": {"direction": "up"}}}, "direction"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
+    """A column that is not there, too few parameters, and what is missing are named."""
+    FRAME.to_csv(tmp_path / "t.csv", index=False)
+
+    with pytest.raises(ConfigurationError, match=message):
+        assert make(str(tmp_path / "t.csv"), **wrong).space
+
+
+@pytest.mark.parametrize(
+    ("table", "message"), [("no/such.csv", "is not there"), ("a.xls", "parquet"), ("", "problem.table")]
+)
+def test_table_that_is_not_there(table: str, message: str) -> None:
+    """A missing file, another kind of file and no file at all are named."""
+    with pytest.raises(ConfigurationError, match=message):
+        assert make(table).space
+
+
+def test_point_without_a_row_fails_by_name(tmp_path: Path) -> None:
+    """A table need not be full: a point that has no row raises, with the point."""
+    FRAME.iloc[:3].to_csv(tmp_path / "t.csv", index=False)
+    problem = make(str(tmp_path / "t.csv"))
+
+    with pytest.raises(LookupError, match=r"no row for the point.*'pool'"):
+        problem.simulate(trial({"width": 32, "op": "pool"}))

@@ -122,8 +122,12 @@ class Lineage:
 
     def best(self, metric: Metric, n: int = 1) -> list[Trial]:
         """The ``n`` best scored trials by this metric, best first; of equals, the lower number first."""
+        return self.ranked(metric)[:n]
+
+    def ranked(self, metric: Metric) -> list[Trial]:
+        """All scored trials by this metric, best first; of equals, the lower number first."""
         scored = [(metric.rank(v), -t.number, t) for t in self if (v := t.value(metric.name)) is not None]
-        return [t for _, _, t in sorted(scored, key=lambda entry: entry[:2], reverse=True)[:n]]
+        return [t for _, _, t in sorted(scored, key=lambda entry: entry[:2], reverse=True)]
 
     def ancestors(self, number: int) -> list[Trial]:
         """The line of first parents from this trial's parent back to its founder."""

@@ -57,6 +57,7 @@ def spec(content: Mapping[str, Any], **changes: Any) -> Spec:
 
 
 TUNERS, PROBLEMS, STORAGES = (choices(group) for group in ("tuner", "problem", "storage"))
+TABLES = {"nasbench201": "nasbench201_cifar10.parquet", "nasbench_macro": "nasbench_macro.parquet"}
 SLOW = [pytest.param(name, marks=pytest.mark.slow) if "data_root" in PROBLEMS[name] else name for name in PROBLEMS]
 
 
@@ -71,18 +72,31 @@ def test_everything_is_found() -> None:
 @pytest.mark.parametrize("name", TUNERS)
 def test_tuner(name: str, space: ParameterSpace) -> None:
     """The tuner is a function of the lineage, at any number of slots, with failures, and after a resume."""
-    check_tuner(spec(TUNERS[name]), space, METRICS)
+    changes = {}
+    if name == "batch":
+        rng = random.Random(0)
+        changes["points"] = [space.sample(rng) for _ in range(80)]
+
+    check_tuner(spec(TUNERS[name], **changes), space, METRICS)
 
 
 @pytest.mark.parametrize("name", SLOW)
-def test_problem(name: str) -> None:
+def test_problem(name: str, tmp_path: Path) -> None:
     """The problem trains, honours its policies, and hands its weights on to the bit."""
-    content, changes = PROBLEMS[name], {}
+    content = PROBLEMS[name]
+    changes: dict[str, Any] = {}
     if "data_root" in content:
         folder = DATA / name
         if not folder.is_dir():
             pytest.skip(f"no data for {name} in {folder}; set HEIRLOOM_DATA to the folder that holds {name}/")
         changes["data_root"] = str(folder)
+    if name in TABLES:
+        if not (table := DATA / TABLES[name]).is_file():
+            pytest.skip(f"no table for {name} at {table}; set HEIRLOOM_DATA to the folder that holds it")
+        changes["table"] = str(table)
+    if name == "tabular":
+        (tmp_path / "t.csv").write_text("a,b,score\n1,1,0.5\n1,2,0.25\n2,1,0\n2,2,1\n")
+        changes |= {"table": str(tmp_path / "t.csv"), "parameters": ["a", "b"], "metrics": {"score": {}}}
 
     check_problem(spec(content, **changes))
 

@@ -79,14 +79,12 @@ class TabularProblem(Problem):
         return self._scores(run.point, self._columns)
 
     def test(self, run: TrialRun) -> Mapping[str, float]:
-        """The test scores in the table.
-
-        Raises:
-            LookupError: the table has none.
-        """
-        if not self._tests:
-            raise LookupError("the table has no test scores: set problem.tests")
+        """The test scores in the table, where ``tests`` names their columns."""
         return self._scores(run.point, self._tests)
+
+    def has(self, method: str) -> bool:
+        """``test`` only where the table has test scores."""
+        return bool(self._tests) if method == "test" else super().has(method)
 
     def simulate(self, trial: Trial) -> Simulation:
         """What the table says of the trial's point."""

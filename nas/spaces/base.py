@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from nas.errors import PointError
+from nas.spaces.domain import Ask, Decision
 
 Point: TypeAlias = dict[str, Any]
 """One member of a space: plain JSON data (dict, list, str, int, finite float, bool, None)."""
@@ -47,6 +48,21 @@ class Space(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """The space as JSON, for the identity of a search: equal if and only if the same draws give the same points."""
+
+    @abstractmethod
+    def decide(self, ask: Ask) -> Point:
+        """The point that these answers give; asked in an order and by names that the answers before decide.
+
+        A name always comes with the same domain. What has one value only is not asked.
+        """
+
+    @abstractmethod
+    def decisions(self, point: Point) -> list[Decision]:
+        """The answers that give this point, in order: ``decide`` makes the point of them again.
+
+        Raises:
+            PointError: ``point`` lies outside the space.
+        """
 
     @property
     @abstractmethod

@@ -22,6 +22,7 @@ from typing import Any
 
 from nas.errors import ConfigurationError, SpaceExhaustedError
 from nas.spaces.base import Point, Space
+from nas.spaces.domain import Ask, Decision
 from nas.spaces.ranges import Float, Int, Parameter
 from nas.spaces.tree import MAX_POINTS, Choice, Group
 
@@ -63,6 +64,15 @@ class ParameterSpace(Space):
         if not sites:
             raise SpaceExhaustedError(f"the space holds no point but {point}; give a parameter a second value")
         return copy.deepcopy(self._root.mutate(point, rng.choice(sites), rng))
+
+    def decide(self, ask: Ask) -> Point:
+        """Asks for each choice and range that is active, in the order of the parameters."""
+        return copy.deepcopy(self._root.decide("", ask))
+
+    def decisions(self, point: Point) -> list[Decision]:
+        """The choices (an option's index) and numbers that give the point; a name is a path: ``optimizer.1.lr``."""
+        self.validate(point)
+        return list(self._root.decisions("", point))
 
     def validate(self, point: Point) -> None:
         """Returns if each active parameter has an allowed value, and there is nothing else."""

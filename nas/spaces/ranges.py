@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from nas.errors import ConfigurationError, PointError
 from nas.spaces.base import is_json, point_key
+from nas.spaces.domain import Ask, Decision, Numbers
 
 Site: TypeAlias = tuple[str, ...]
 """A place in a value that can be changed: the names that lead there, none for the value as a whole."""
@@ -45,6 +46,14 @@ class Parameter(ABC):
     @abstractmethod
     def mutate(self, value: Any, site: Site, rng: random.Random) -> Any:
         """A value that differs at this one of its `sites`; elsewhere, only in what depends on that."""
+
+    @abstractmethod
+    def decide(self, name: str, ask: Ask) -> Any:
+        """The value that the answers give."""
+
+    @abstractmethod
+    def decisions(self, name: str, value: Any) -> Iterator[Decision]:
+        """The answers that give the value."""
 
     @abstractmethod
     def check(self, value: Any, name: str) -> None:
@@ -126,6 +135,21 @@ class Range(Parameter):
                 return mutated
         return rng.choice([end for end in (self.low, self.high) if end != value])
 
+    def decide(self, name: str, ask: Ask) -> float:
+        return self.low if self.low == self.high else self._near(ask(name, self._domain))
+
+    def decisions(self, name: str, value: float) -> Iterator[Decision]:
+        if self.low < self.high:
+            yield Decision(name, self._domain, value)
+
+    @property
+    def _domain(self) -> Numbers:
+        return Numbers(self.low, self.high, self.log, isinstance(self, Int))
+
+    @abstractmethod
+    def _near(self, value: float) -> float:
+        """The number of the range's own type; a library's rounding may have left the range by a bit."""
+
     def describe(self) -> dict[str, Any]:
         return {"type": type(self).__name__, "low": self.low, "high": self.high, "log": self.log}
 
@@ -175,6 +199,9 @@ class Float(Range):
         """Equal for 0, 0.0 and -0.0."""
         return point_key(float(value) + 0.0)
 
+    def _near(self, value: float) -> float:
+        return min(max(float(value), self.low), self.high)
+
     def _at(self, unit: float) -> float:
         return min(max(self._from_unit(unit), self.low), self.high)
 
@@ -217,6 +244,9 @@ class Int(Range):
     def values(self) -> Iterator[int]:
         """The whole numbers, ascending."""
         yield from range(self.low, self.high + 1)
+
+    def _near(self, value: float) -> int:
+        return min(max(round(value), self.low), self.high)
 
     def _at(self, unit: float) -> int:
         return min(max(round(self._from_unit(unit)), self.low), self.high)

@@ -6,12 +6,13 @@ import copy
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
 from nas.errors import ConfigurationError, PointError
 from nas.spaces.base import Point, is_json, point_key
+from nas.spaces.domain import Ask, Decision, Options
 from nas.spaces.ranges import Parameter, Site, When, checked_conditions, refusal
 
 MAX_POINTS = 1_000_000
@@ -32,6 +33,7 @@ class Choice(Parameter):
 
     options: tuple[Parameter, ...]
     when: When
+    _domain: Options = field(repr=False, compare=False)
 
     def __init__(self, *options: Any, when: When = None) -> None:
         if not options:
@@ -50,6 +52,7 @@ class Choice(Parameter):
                 )
         object.__setattr__(self, "options", nodes)
         object.__setattr__(self, "when", checked_conditions(when))
+        object.__setattr__(self, "_domain", Options(len(nodes), tuple(map(str, nodes))))
 
     def __str__(self) -> str:
         return f"one of {', '.join(map(str, self.options))}"
@@ -78,6 +81,18 @@ class Choice(Parameter):
         if len(meant) == 1:
             meant[0].check(value, name)
         raise refusal(self, value, name)
+
+    def decide(self, name: str, ask: Ask) -> Any:
+        """Asks which option, then what that one asks."""
+        index = int(ask(name, self._domain)) if len(self.options) > 1 else 0
+        return self.options[index].decide(f"{name}.{index}", ask)
+
+    def decisions(self, name: str, value: Any) -> Iterator[Decision]:
+        """The option's index, then its own decisions."""
+        index = next(index for index, option in enumerate(self.options) if option.accepts(value))
+        if len(self.options) > 1:
+            yield Decision(name, self._domain, index)
+        yield from self.options[index].decisions(f"{name}.{index}", value)
 
     @property
     def n_values(self) -> int | None:
@@ -128,6 +143,12 @@ class Constant(Parameter):
         if type(value) in _PLAIN:
             return bool(value == self.value)
         return is_json(value) and point_key(value) == self.json
+
+    def decide(self, name: str, ask: Ask) -> Any:
+        return self.value
+
+    def decisions(self, name: str, value: Any) -> Iterator[Decision]:
+        return iter(())
 
     @property
     def n_values(self) -> int:
@@ -193,6 +214,20 @@ class Group(Parameter):
                 )
             if active:
                 node.check(value[child], f"{prefix}{child}")
+
+    def decide(self, name: str, ask: Ask) -> Point:
+        prefix = f"{name}." if name else ""
+        settled: Point = {}
+        for child, node in self.parameters.items():
+            if self._is_active(child, settled):
+                settled[child] = node.decide(f"{prefix}{child}", ask)
+        return settled
+
+    def decisions(self, name: str, value: Point) -> Iterator[Decision]:
+        prefix = f"{name}." if name else ""
+        for child, node in self.parameters.items():
+            if child in value:
+                yield from node.decisions(f"{prefix}{child}", value[child])
 
     @property
     def n_values(self) -> int | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ def idx(array: NDArray[np.uint8]) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
 
-@settings(deadline=None)  # other processes take their share of a small machine
 @given(arrays(np.uint8, array_shapes(max_dims=4, max_side=5)))
 def test_array_comes_back(array: NDArray[np.uint8]) -> None:
     """What was written is read, in the same shape, and may be changed in place."""
@@ -32,7 +31,6 @@ def test_array_comes_back(array: NDArray[np.uint8]) -> None:
     assert read.flags.writeable
 
 
-@settings(deadline=None)  # other processes take their share of a small machine
 @given(array=arrays(np.uint8, array_shapes(max_dims=3, max_side=3)), cut=st.integers(1, 40))
 def test_any_cut_is_noticed(array: NDArray[np.uint8], cut: int) -> None:
     """A file that lost its end, whichever part of it, is refused in one line."""

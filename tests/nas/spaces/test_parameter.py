@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from nas.errors import ConfigurationError, PointError, SpaceExhaustedError
 from nas.spaces.base import is_json, point_key
+from nas.spaces.domain import Domain, Numbers, Options
 from nas.spaces.parameter import Choice, Float, Int, Parameter, ParameterSpace
 
 SCALARS: list[Any] = [0, 1, 1.0, True, None, "a", [3, 3], {"k": [1]}]
@@ -723,3 +724,76 @@ def test_spaces_import_nothing_heavy() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert result.stdout.strip() == "set()"
+
+
+class TestDecisions:
+    @given(tree=trees(), seed=st.integers(0, 2**32))
+    def test_answers_make_the_point_again(self, tree: dict[str, Any], seed: int) -> None:
+        """The decisions of a point, asked by name, make that very point; domains hold them."""
+        space, rng = ParameterSpace(tree), random.Random(seed)
+        point = space.decide(lambda name, domain: domain.draw(rng))
+
+        space.validate(point)
+        decisions = space.decisions(point)
+        answers = {decision.name: decision.answer for decision in decisions}
+        asked: list[tuple[str, Domain]] = []
+
+        def answer(name: str, domain: Domain) -> float:
+            asked.append((name, domain))
+            return answers[name]
+
+        assert point_key(space.decide(answer)) == point_key(point)
+        assert asked == [(decision.name, decision.domain) for decision in decisions]
+        assert len(answers) == len(decisions)
+
+    @given(tree=trees(), seed=st.integers(0, 2**32))
+    def test_sampled_points_have_decisions(self, tree: dict[str, Any], seed: int) -> None:
+        """Whatever sample gives can be decided as well."""
+        space = ParameterSpace(tree)
+        point = space.sample(random.Random(seed))
+        answers = {decision.name: decision.answer for decision in space.decisions(point)}
+
+        assert point_key(space.decide(lambda name, _: answers[name])) == point_key(point)
+
+    def test_names_are_paths(self) -> None:
+        """A decision is named by where it stands; options of one name stay apart; what can't differ is not asked."""
+        space = ParameterSpace(
+            {
+                "lr": Float(1e-4, 1.0, log=True),
+                "opt": Choice({"type": "sgd", "m": Float(0, 1)}, {"type": "adam", "m": Int(1, 3)}),
+                "only": Choice("a"),
+                "same": Int(4, 4),
+            }
+        )
+        asked: dict[str, Domain] = {}
+
+        def last(name: str, domain: Domain) -> float:
+            asked[name] = domain
+            return domain.grid(3)[-1]
+
+        assert space.decide(last) == {"lr": 1.0, "opt": {"type": "adam", "m": 3}, "only": "a", "same": 4}
+        assert list(asked) == ["lr", "opt", "opt.1.m"]
+        assert asked["opt.1.m"] == Numbers(1, 3, False, True)
+
+    @pytest.mark.parametrize(
+        ("domain", "resolution", "expected"),
+        [
+            (Numbers(0.0, 1.0, False, False), 3, [0.0, 0.5, 1.0]),
+            (Numbers(1e-4, 1.0, True, False), 3, [1e-4, pytest.approx(1e-2), 1.0]),
+            (Numbers(1, 4, False, True), 9, [1, 2, 3, 4]),
+            (Numbers(1, 1000, True, True), 4, [1, 10, 100, 1000]),
+            (Numbers(0.0, 1.0, False, False), 1, [0.5]),
+            (Options(3, ("a", "b", "c")), 1, [0, 1, 2]),
+        ],
+    )
+    def test_grids(self, domain: Domain, resolution: int, expected: list[float]) -> None:
+        """Ranges have equally spaced values with both ends, on their scale; options all of them."""
+        assert domain.grid(resolution) == expected
+
+    @given(low=st.integers(1, 50), width=st.integers(1, 50), log=st.booleans(), unit=st.floats(0, 1))
+    def test_scale_goes_both_ways(self, low: int, width: int, log: bool, unit: float) -> None:
+        """A number's place on the scale leads back to it, and every place is in the range."""
+        for domain in (Numbers(low, low + width, log, True), Numbers(float(low), float(low + width), log, False)):
+            value = domain.at(unit)
+            assert low <= value <= low + width
+            assert domain.at(domain.unit(value)) == pytest.approx(value)

@@ -68,7 +68,7 @@ def round_trip(files: Files, tensors: dict[str, torch.Tensor]) -> dict[str, torc
 
 
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), shape=LENGTHS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_type_and_shape_comes_back(data: st.DataObject, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     """A tensor of any type and shape (no dimension, no element) comes back to the bit."""
     size = torch.Size(shape).numel() * dtype.itemsize

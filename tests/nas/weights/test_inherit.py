@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -81,7 +81,6 @@ def test_share_counts_parameters_only() -> None:
     assert report.share == n_inherited / sum(parameter.numel() for parameter in child.parameters())
 
 
-@settings(deadline=None)  # other processes take their share of a small machine
 @given(child=st.lists(sizes, max_size=4), donor=st.lists(sizes, max_size=4))
 def test_nothing_outside_the_overlap_changes(child: list[int], donor: list[int]) -> None:
     """For any two shapes, the overlap holds the donor's bits and all else the child's own."""
@@ -101,7 +100,6 @@ def test_nothing_outside_the_overlap_changes(child: list[int], donor: list[int])
     assert report.tensors["weight"].how == ("fresh" if not taken else "copied" if child == donor else "sliced")
 
 
-@settings(deadline=None)  # other processes take their share of a small machine
 @given(widths=st.lists(sizes, min_size=2, max_size=4), kernel=st.sampled_from([1, 3, 5]))
 def test_any_two_networks_fit_somehow(widths: list[int], kernel: int) -> None:
     """Between networks of any widths and kernels the share is above 0, at most 1, and the child still runs."""

@@ -1,0 +1,87 @@
+"""What a tuner chooses from, one decision after the other, without knowing how a space is built."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One of ``n`` options that have no order; an answer is its index.
+
+    Attributes:
+        n: At least 2.
+        labels: What each option is, for a person's eyes.
+    """
+
+    n: int
+    labels: tuple[str, ...]
+
+    def draw(self, rng: random.Random) -> int:
+        """Any option, each as likely as the others."""
+        return rng.randrange(self.n)
+
+    def grid(self, resolution: int) -> list[float]:
+        """Every option."""
+        return list(range(self.n))
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A number from ``low`` to ``high``, which differ; with ``log`` equal ratios count as equal distances."""
+
+    low: float
+    high: float
+    log: bool
+    is_integer: bool
+
+    def draw(self, rng: random.Random) -> float:
+        """Uniform on the scale."""
+        return self.at(rng.random())
+
+    def at(self, unit: float) -> float:
+        """The number at this place of the scale from 0 to 1; whole numbers have equal (or log) shares of it."""
+        low, high = self._ends
+        unit = min(max(unit, 0.0), 1.0)
+        value = math.exp(low + (high - low) * unit) if self.log else low + (high - low) * unit
+        value = min(max(value, self.low), self.high)
+        return min(max(round(value), int(self.low)), int(self.high)) if self.is_integer else value
+
+    def unit(self, value: float) -> float:
+        """The place of a number on the scale from 0 to 1."""
+        low, high = self._ends
+        return ((math.log(value) if self.log else value) - low) / (high - low)
+
+    def grid(self, resolution: int) -> list[float]:
+        """At most ``resolution`` numbers at equal distances, both ends among them, ascending."""
+        if self.is_integer and self.high - self.low < resolution:
+            return list(range(int(self.low), int(self.high) + 1))
+        if resolution == 1:
+            return [self.at(0.5)]
+        low, high = (math.log(x) if self.log else x for x in (self.low, self.high))
+        scale = [low + (high - low) * i / (resolution - 1) for i in range(resolution)]
+        values = [math.exp(x) if self.log else x for x in scale]
+        values[0], values[-1] = self.low, self.high
+        return list(dict.fromkeys(map(round, values))) if self.is_integer else values
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        low, high = (self.low - 0.5, self.high + 0.5) if self.is_integer else (self.low, self.high)
+        return (math.log(low), math.log(high)) if self.log else (low, high)
+
+
+Domain: TypeAlias = Options | Numbers
+Ask: TypeAlias = Callable[[str, Domain], float]
+"""Answers a decision, by its name and domain: an option's index, or a number (whole where the domain says so)."""
+
+
+class Decision(NamedTuple):
+    """One choice that led to a point."""
+
+    name: str
+    domain: Domain
+    answer: float

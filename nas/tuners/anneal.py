@@ -1,0 +1,97 @@
+"""Annealing as in Hyperopt (Bergstra et al. 2013, hyperopt.anneal). Differs: no point twice; the neighbour is a donor.
+
+Each point is drawn near a good one, the nearer the more trials there are. Which good one: the rank is drawn from a
+geometric distribution, so that most are neighbours of the best few.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+from nas.errors import ConfigurationError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.spaces.base import Point, Space, point_key
+from nas.spaces.domain import Decision, Domain, Numbers
+from nas.trial import Proposal, Trial
+from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.random import draw_new_point
+
+_TRIES = 16
+
+
+class AnnealTuner(Tuner):
+    """Draws near good points; the neighbour is the parent, and the donor of the weights.
+
+    Args:
+        space: Any.
+        metrics: The first ranks.
+        seed: Seeds every ask together with its number.
+        n_founders: Random points before the first neighbour.
+        mean_rank: Of the neighbours among the scored trials, on average; 0 would be the best alone.
+        shrink: How fast neighbourhoods get smaller: a range's share is ``1 / (1 + shrink * n)`` after n scored trials.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        metrics: tuple[Metric, ...],
+        *,
+        seed: int = 0,
+        n_founders: int = 5,
+        mean_rank: float = 2.0,
+        shrink: float = 0.1,
+    ) -> None:
+        super().__init__(space, metrics, seed=seed)
+        if isinstance(n_founders, bool) or not isinstance(n_founders, int) or n_founders < 1:
+            raise ConfigurationError(f"n_founders ({n_founders!r}) must be a whole number of at least 1")
+        for name, value in (("mean_rank", mean_rank), ("shrink", shrink)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ConfigurationError(f"{name} ({value!r}) must be a number of at least 0")
+        self.n_founders = n_founders
+        self.mean_rank = mean_rank
+        self.shrink = shrink
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """A founder while there are few results, else a neighbour of a good trial."""
+        rng = self.rng(number)
+        scored = lineage.ranked(self.metrics[0])
+        if len(scored) < self.n_founders:
+            point = draw_new_point(self.space, lineage, rng)
+            return STOP if point is None else Proposal(point=point, reason="founder")
+        parent = scored[min(self._rank(rng), len(scored) - 1)]
+        near = self._near(parent, 1.0 / (1.0 + self.shrink * len(scored)), lineage, rng)
+        if near is None:
+            return STOP
+        return Proposal(point=near, parents=(parent.number,), reason=f"near {parent.number}")
+
+    def _rank(self, rng: random.Random) -> int:
+        """From the geometric distribution of this mean."""
+        if not self.mean_rank:
+            return 0
+        return int(math.log(1.0 - rng.random()) / math.log(self.mean_rank / (1.0 + self.mean_rank)))
+
+    def _near(self, parent: Trial, share: float, lineage: Lineage, rng: random.Random) -> Point | None:
+        """A point near the parent's that no trial has; farther and farther away, and anywhere in the end."""
+        here = {decision.name: decision for decision in self.space.decisions(parent.point)}
+
+        def step(name: str, domain: Domain) -> float:
+            return _step(here.get(name), domain, share, rng)
+
+        for _ in range(_TRIES):
+            point = self.space.decide(step)
+            if point_key(point) != point_key(parent.point) and not lineage.has_point(point):
+                return point
+            share = min(1.0, share * 1.5)
+        return draw_new_point(self.space, lineage, rng)
+
+
+def _step(here: Decision | None, domain: Domain, share: float, rng: random.Random) -> float:
+    """An answer near the parent's: within this share of the range, or another option with this probability."""
+    if here is None:
+        return domain.draw(rng)
+    if isinstance(domain, Numbers):
+        low = min(max(domain.unit(here.answer) - share / 2, 0.0), 1.0 - share)
+        return domain.at(low + share * rng.random())
+    return domain.draw(rng) if rng.random() < share else here.answer

@@ -1,0 +1,64 @@
+"""Grid search: every combination once; of a range, equally spaced values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nas.errors import ConfigurationError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.spaces.base import Point, Space
+from nas.spaces.domain import Domain
+from nas.trial import Proposal
+from nas.tuners.base import STOP, Answer, Tuner
+
+
+class GridTuner(Tuner):
+    """Proposes the points of a grid in order, the last parameter fastest; STOP after the last.
+
+    Args:
+        space: Any; its choices and whole numbers are taken as they are, where a range has no more than ``resolution``.
+        metrics: Of no concern.
+        seed: Of no concern.
+        resolution: How many values of a range, both ends among them, equally spaced on its scale.
+    """
+
+    def __init__(self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0, resolution: int = 5) -> None:
+        super().__init__(space, metrics, seed=seed)
+        if isinstance(resolution, bool) or not isinstance(resolution, int) or resolution < 1:
+            raise ConfigurationError(f"resolution ({resolution!r}) must be a whole number of at least 1")
+        self.resolution = resolution
+        self._points: list[Point] = []  # a cache: the beginning of the grid
+        self._rest = grid(space, resolution)
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """The ``number``-th point of the grid."""
+        while len(self._points) <= number:
+            point = next(self._rest, None)
+            if point is None:
+                return STOP
+            self._points.append(point)
+        return Proposal(point=self._points[number], reason="grid")
+
+
+def grid(space: Space, resolution: int) -> Iterator[Point]:
+    """Every combination of the values that decisions have, of which a range has ``resolution`` at most."""
+    depth = 0
+    path: list[tuple[int, int]] = []  # of each decision: which of its values, and how many it has
+
+    def ask(name: str, domain: Domain) -> float:
+        nonlocal depth
+        values = domain.grid(resolution)
+        if depth == len(path):
+            path.append((0, len(values)))
+        depth += 1
+        return values[path[depth - 1][0]]
+
+    while True:
+        depth = 0
+        yield space.decide(ask)
+        while path and path[-1][0] + 1 == path[-1][1]:
+            path.pop()
+        if not path:
+            return
+        path[-1] = (path[-1][0] + 1, path[-1][1])

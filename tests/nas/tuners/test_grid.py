@@ -1,0 +1,88 @@
+"""Grid and batch: every combination once, in an order that does not change; then STOP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nas.errors import ConfigurationError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.spaces.base import Point, point_key
+from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.trial import Proposal
+from nas.tuners.base import STOP, Tuner
+from nas.tuners.batch import BatchTuner
+from nas.tuners.grid import GridTuner
+
+METRICS = (Metric("accuracy"),)
+SPACE = ParameterSpace(
+    {
+        "depth": Int(1, 2),
+        "op": Choice("conv", "pool", when={"depth": [2]}),
+        "optimizer": Choice({"type": "adam"}, {"type": "sgd", "momentum": Float(0.0, 0.9)}),
+        "rate": Float(1e-3, 1e-1, log=True),
+    }
+)
+
+
+def proposed(tuner: Tuner) -> list[Point]:
+    found = []
+    for number in range(10_000):
+        answer = tuner.ask(Lineage.of([]), number, number)
+        if answer is STOP:
+            return found
+        assert isinstance(answer, Proposal)
+        found.append(answer.point)
+    raise AssertionError("it never stops")
+
+
+def test_grid_is_every_combination_once() -> None:
+    """Conditions and nested options are walked: (1 + 2 ops) x (adam + 3 momenta) x 3 rates, all different and valid."""
+    points = proposed(GridTuner(SPACE, METRICS, resolution=3))
+
+    assert len(points) == 3 * 4 * 3
+    assert len({point_key(point) for point in points}) == len(points)
+    for point in points:
+        SPACE.validate(point)
+    assert points[0] == {"depth": 1, "optimizer": {"type": "adam"}, "rate": 0.001}
+    assert points[1]["rate"] == pytest.approx(0.01)
+
+
+def test_grid_of_a_finite_space_is_the_space() -> None:
+    """Where no range is wider than the resolution, the grid holds all points of the space."""
+    space = ParameterSpace({"a": Int(1, 4), "b": Choice("x", "y", when={"a": [2, 3]}), "c": 7})
+
+    assert proposed(GridTuner(space, METRICS)) == list(space.points())
+
+
+def test_grid_answers_any_number() -> None:
+    """A tuner that resumes at the end answers what one that went through it all does."""
+    points = proposed(GridTuner(SPACE, METRICS))
+    resumed = GridTuner(SPACE, METRICS)
+
+    answers = [resumed.ask(Lineage.of([]), number, 0) for number in (40, 3, 17)]
+    assert [a.point for a in answers if isinstance(a, Proposal)] == [points[40], points[3], points[17]]
+
+
+@pytest.mark.parametrize("resolution", [0, -1, 2.5, True])
+def test_resolution_that_can_not_be(resolution: Any) -> None:
+    """A resolution that is no whole number of at least 1 is refused by name."""
+    with pytest.raises(ConfigurationError, match="resolution"):
+        GridTuner(SPACE, METRICS, resolution=resolution)
+
+
+def test_batch_is_the_list() -> None:
+    """The points of the list come as they are, in order; then nothing more."""
+    points: list[Point] = [{"a": 3, "b": "x"}, {"a": 1}, {"a": 3, "b": "x"}]
+    space = ParameterSpace({"a": Int(1, 3), "b": Choice("x", "y", when={"a": [3]})})
+
+    assert proposed(BatchTuner(space, METRICS, points=points)) == points
+
+
+@pytest.mark.parametrize(("points", "message"), [([], "at least one"), ([{"a": 1}, {"a": 9}], r"points\[1\].*9")])
+def test_batch_that_can_not_be(points: list[Point], message: str) -> None:
+    """An empty list and a point outside the space are refused, the point by its place."""
+    with pytest.raises(ConfigurationError, match=message):
+        BatchTuner(ParameterSpace({"a": Int(1, 3)}), METRICS, points=points)

@@ -94,6 +94,10 @@ class TabularProblem(Problem):
         )
         return Simulation(seconds, {name: self._values(column)[row] for name, column in self._columns.items()})
 
+    def value(self, point: Point, column: str) -> float:
+        """What the table says of a point in any of its columns of numbers."""
+        return self._values(column)[self._row(point)]
+
     def _scores(self, point: Point, columns: Mapping[str, str]) -> dict[str, float]:
         row = self._row(point)
         return {name: self._values(column)[row] for name, column in columns.items()}

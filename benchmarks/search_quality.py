@@ -1,0 +1,203 @@
+"""How good the tuners are, on published tables, by the published rules.
+
+    python benchmarks/search_quality.py --data DIR                       # what is missing, then the tables
+    python benchmarks/search_quality.py --data DIR --tuners random,evolution --seeds 500
+    python benchmarks/search_quality.py                                  # the tables of the results that are kept
+
+``DIR`` holds ``nasbench201_cifar10.parquet`` and ``nasbench_macro.parquet``. Each row of docs/search_quality.csv is one
+search (benchmark, tuner, seed); rows that are there are not run again, so that a long run goes on where it ended.
+
+* ``nasbench201`` (Dong and Yang 2020, arXiv:2001.00326): 12,000 simulated seconds on one worker; a trial takes its 12
+  epochs and one pass over the validation images, and a search sees the accuracy after 12 epochs. The best trial by what
+  was seen, of those that finished in time, is scored by its accuracies after 200 epochs.
+* ``nasbench_macro`` (Su et al. 2021, arXiv:2103.11922): the best mean accuracy among the first N trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from nas.budget import Budget
+from nas.executors.simulated import SimulatedExecutor
+from nas.loop import Loop, LoopSettings
+from nas.policy import Stage
+from nas.problems.tabular import TabularProblem
+from nas.spec import Spec
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.trial import Trial
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "search_quality.csv"
+FIELDS = ("benchmark", "tuner", "seed", "evaluations", "metric", "value")
+SECONDS = 12_000.0
+SIZES = (10, 50, 100, 200, 500)
+PUBLISHED = {"random": (90.93, 93.70), "evolution": (91.19, 93.92), "reinforce": (91.09, 93.85)}
+TUNERS: dict[str, Spec] = {
+    "random": Spec("nas.tuners.random.RandomTuner"),
+    "evolution": Spec("nas.tuners.evolution.EvolutionTuner", {"population_size": 10, "sample_size": 3}),
+    "anneal": Spec("nas.tuners.anneal.AnnealTuner"),
+}
+"""With the arguments of the published runs where there are any, else the defaults of conf/tuner."""
+Row = dict[str, Any]
+
+
+@cache
+def problem(benchmark: str, data: str) -> TabularProblem:
+    """The table, loaded once a process."""
+    from omegaconf import OmegaConf
+
+    files = {"nasbench201": "nasbench201_cifar10.parquet", "nasbench_macro": "nasbench_macro.parquet"}
+    content = OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "problem" / f"{benchmark}.yaml"))
+    assert isinstance(content, dict)
+    given = {str(key): value for key, value in content.items() if key not in ("_target_", "table")}
+    return TabularProblem(str(Path(data) / files[benchmark]), **given)
+
+
+def search(benchmark: str, tuner: str, seed: int, data: str) -> list[Trial]:
+    """All trials of one search on one simulated worker."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    given = problem(benchmark, data)
+    records = Records(open_root(f"memory://{uuid4().hex}"))
+    executor = SimulatedExecutor(given, records)
+    budget = Budget(hours=SECONDS / 3600) if benchmark == "nasbench201" else Budget(trials=max(SIZES))
+    loop = Loop(
+        records,
+        executor,
+        LoopSettings(seed=seed, budget=budget),
+        tuner=TUNERS[tuner].build(given.space, given.metrics, seed=seed),
+        space=given.space,
+        spent_hours=lambda: executor.now_s() / 3600,
+    )
+    loop.search(Stage(name="search"))
+    MemoryFileSystem.store.clear()
+    return loop.trials
+
+
+def rows_of(task: tuple[str, str, int, str]) -> list[Row]:
+    """The results of one search."""
+    benchmark, tuner, seed, data = task
+    trials = search(*task)
+    found: list[tuple[str, int, float]] = []
+    if benchmark == "nasbench201":
+        in_time = [trial for trial in trials if (trial.finished or math.inf) <= SECONDS]
+        best = max(in_time, key=lambda trial: trial.metrics["accuracy"])
+        table = problem(benchmark, data)
+        for metric, column in (("valid", "c10_valid_200"), ("test", "c10_test_200")):
+            found.append((metric, len(in_time), table.value(best.point, column)))
+    else:
+        scores = [trial.metrics["accuracy"] for trial in trials]
+        found = [(f"best_of_{size}", size, max(scores[:size])) for size in SIZES]
+    return [
+        dict(zip(FIELDS, (benchmark, tuner, seed, n, metric, round(value, 4)), strict=True))
+        for metric, n, value in found
+    ]
+
+
+def kept() -> list[Row]:
+    """The rows of the results file."""
+    if not RESULTS.exists():
+        return []
+    with RESULTS.open(newline="") as file:
+        return [
+            {**row, "seed": int(row["seed"]), "evaluations": int(row["evaluations"]), "value": float(row["value"])}
+            for row in csv.DictReader(file)
+        ]
+
+
+def run(benchmarks: Iterable[str], tuners: Iterable[str], n_seeds: int, data: str, n_processes: int) -> None:
+    """Runs the searches that have no row yet, and appends theirs as they come."""
+    there = {(row["benchmark"], row["tuner"], row["seed"]) for row in kept()}
+    tasks = [
+        (benchmark, tuner, seed, data)
+        for benchmark in benchmarks
+        for tuner in tuners
+        for seed in range(n_seeds)
+        if (benchmark, tuner, seed) not in there
+    ]
+    is_new = not RESULTS.exists()
+    context = multiprocessing.get_context("spawn")
+    with RESULTS.open("a", newline="") as file, ProcessPoolExecutor(n_processes, mp_context=context) as pool:
+        writer = csv.DictWriter(file, FIELDS)
+        if is_new:
+            writer.writeheader()
+        began = time.perf_counter()
+        for done, rows in enumerate(pool.map(rows_of, tasks), 1):
+            writer.writerows(rows)
+            file.flush()
+            if done % 100 == 0 or done == len(tasks):
+                print(f"{done} of {len(tasks)} searches, {time.perf_counter() - began:.0f} s", file=sys.stderr)
+
+
+def interval(values: list[float]) -> float:
+    """Half the width of the 95 % confidence interval of the mean (normal; there are 100 values or more)."""
+    return 1.96 * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+
+
+def lines(rows: list[Row], benchmark: str, metrics: Iterable[str]) -> Iterator[str]:
+    """One line a tuner: mean and spread, its confidence interval, and the paired difference to random search."""
+    values: dict[tuple[str, str], dict[int, float]] = {}
+    evaluations: dict[str, list[int]] = {}
+    for row in rows:
+        if row["benchmark"] == benchmark:
+            values.setdefault((row["tuner"], row["metric"]), {})[row["seed"]] = row["value"]
+            evaluations.setdefault(row["tuner"], []).append(row["evaluations"])
+    for tuner in dict.fromkeys(tuner for tuner, _ in values):
+        cells = [tuner, str(len(next(found for (name, _), found in values.items() if name == tuner)))]
+        if benchmark == "nasbench201":
+            cells.append(f"{statistics.mean(evaluations[tuner]):.1f}")
+        for metric in metrics:
+            own, base = values[tuner, metric], values.get(("random", metric), {})
+            scores = list(own.values())
+            cell = f"{statistics.mean(scores):.2f} +- {statistics.pstdev(scores):.2f} ({interval(scores):.2f})"
+            paired = [own[seed] - base[seed] for seed in own.keys() & base.keys()]
+            if tuner != "random" and paired:
+                cell += f", {statistics.mean(paired):+.2f} +- {interval(paired):.2f}"
+            cells.append(cell)
+        if benchmark == "nasbench201":
+            cells.append(" / ".join(f"{value:.2f}" for value in PUBLISHED.get(tuner, ())))
+        yield "| " + " | ".join(cells) + " |"
+
+
+def tables() -> Iterator[str]:
+    """The tables, as markdown. In a cell: mean +- spread (half of the mean's 95 % interval), difference to random."""
+    rows = kept()
+    yield "| NAS-Bench-201 | seeds | evaluations | validation (200 epochs) | test (200 epochs) | published |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    yield from lines(rows, "nasbench201", ("valid", "test"))
+    yield ""
+    yield "| NAS-Bench-Macro | seeds | " + " | ".join(f"best of {size}" for size in SIZES) + " |"
+    yield "| --- | --- |" + " --- |" * len(SIZES)
+    yield from lines(rows, "nasbench_macro", [f"best_of_{size}" for size in SIZES])
+
+
+def main() -> None:
+    """Runs what is asked for, then prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", help="the folder of the tables; without it nothing is run")
+    parser.add_argument("--tuners", default=",".join(TUNERS))
+    parser.add_argument("--benchmarks", default="nasbench201,nasbench_macro")
+    parser.add_argument("--seeds", type=int, default=500)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    if given.data:
+        run(given.benchmarks.split(","), given.tuners.split(","), given.seeds, given.data, given.processes)
+    print("\n".join(tables()))
+
+
+if __name__ == "__main__":
+    main()

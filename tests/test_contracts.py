@@ -58,6 +58,7 @@ def spec(content: Mapping[str, Any], **changes: Any) -> Spec:
 
 TUNERS, PROBLEMS, STORAGES = (choices(group) for group in ("tuner", "problem", "storage"))
 TABLES = {"nasbench201": "nasbench201_cifar10.parquet", "nasbench_macro": "nasbench_macro.parquet"}
+SLOW_TUNERS = [pytest.param(name, marks=pytest.mark.slow) if name in ("gp", "tpe") else name for name in TUNERS]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) if "data_root" in PROBLEMS[name] else name for name in PROBLEMS]
 
 
@@ -69,7 +70,7 @@ def test_everything_is_found() -> None:
 
 
 @pytest.mark.parametrize("space", [SPACE, SMALL], ids=["mixed", "four points"])
-@pytest.mark.parametrize("name", TUNERS)
+@pytest.mark.parametrize("name", SLOW_TUNERS)
 def test_tuner(name: str, space: ParameterSpace) -> None:
     """The tuner is a function of the lineage, at any number of slots, with failures, and after a resume."""
     changes = {}

@@ -1,0 +1,56 @@
+"""Whose weights a trial takes that was not derived from another, for tuners that draw from a model or at random."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from nas.errors import ConfigurationError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.spaces.base import Point, Space
+from nas.spaces.domain import Decision, Numbers
+from nas.trial import Trial
+
+DonorChoice = Literal["none", "nearest", "best"]
+
+
+def checked_choice(donor: str) -> str:
+    """The choice, if it is one.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if donor not in get_args(DonorChoice):
+        raise ConfigurationError(f"tuner.donor ({donor!r}) must be one of {', '.join(get_args(DonorChoice))}")
+    return donor
+
+
+def choose_donors(choice: str, lineage: Lineage, space: Space, point: Point, metric: Metric) -> tuple[int, ...]:
+    """The donor of a new point: nobody, the trial with weights whose point is nearest, or the best one with weights.
+
+    Of equally near ones the better is taken. Distance: the mean over all decisions of either point; a number counts by
+    its distance on its scale from 0 to 1, another option or a decision that the other point lacks counts 1.
+    """
+    if choice == "none":
+        return ()
+    able = [trial for trial in lineage.ranked(metric) if trial.checkpoint is not None]
+    if not able:
+        return ()
+    if choice == "best":
+        return (able[0].number,)
+    own = space.decisions(point)
+    return (min(able, key=lambda trial: _distance(own, trial, space)).number,)
+
+
+def _distance(own: list[Decision], trial: Trial, space: Space) -> float:
+    here = {decision.name: decision for decision in own}
+    there = {decision.name: decision for decision in space.decisions(trial.point)}
+    total = 0.0
+    for name in here.keys() | there.keys():
+        if name not in here or name not in there:
+            total += 1.0
+        elif isinstance(domain := here[name].domain, Numbers):
+            total += abs(domain.unit(here[name].answer) - domain.unit(there[name].answer))
+        else:
+            total += here[name].answer != there[name].answer
+    return total / max(len(here.keys() | there.keys()), 1)

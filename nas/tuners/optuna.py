@@ -1,0 +1,164 @@
+"""Optuna's samplers as tuners: TPE (Bergstra et al. 2011, NIPS 24) and Gaussian processes.
+
+Differs from Optuna's own studies: nothing is stored there. Each ask builds a study of the lineage, seeded by the
+search's seed and the number, so that resuming is asking again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nas.errors import ConfigurationError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.spaces.base import Point, Space
+from nas.spaces.domain import Domain, Options
+from nas.trial import Proposal, Trial
+from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.donors import checked_choice, choose_donors
+from nas.tuners.random import draw_new_point
+
+if TYPE_CHECKING:
+    import optuna
+
+_SAMPLERS = {"tpe": "TPESampler", "gp": "GPSampler"}
+_TRIES = 16
+
+
+class OptunaTuner(Tuner):
+    """Proposes what one of Optuna's samplers suggests, or a random point where that was proposed before.
+
+    Running and waiting trials are known to the sampler as running (TPE counts them as bad ones: constant liar), failed
+    ones as failed.
+
+    Args:
+        space: Any; choices are taken as categories.
+        metrics: The first one.
+        seed: Seeds every ask together with its number.
+        sampler: ``tpe`` or ``gp``.
+        options: More arguments of Optuna's sampler.
+        max_points: A model of more scored trials than this is made of their best half and their newest half.
+        donor: Whose weights a trial takes: ``none``, ``nearest`` or ``best``.
+
+    Raises:
+        ConfigurationError: Optuna is not installed, or does not take the options.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        metrics: tuple[Metric, ...],
+        *,
+        seed: int = 0,
+        sampler: str = "tpe",
+        options: Mapping[str, Any] | None = None,
+        max_points: int | None = None,
+        donor: str = "none",
+    ) -> None:
+        super().__init__(space, metrics, seed=seed)
+        if sampler not in _SAMPLERS:
+            raise ConfigurationError(f"tuner.sampler ({sampler!r}) must be one of {', '.join(_SAMPLERS)}")
+        if max_points is not None and (
+            isinstance(max_points, bool) or not isinstance(max_points, int) or max_points < 2
+        ):
+            raise ConfigurationError(f"tuner.max_points ({max_points!r}) must be a whole number of at least 2")
+        self.sampler = sampler
+        self.options = dict(options or {})
+        self.max_points = max_points
+        self.donor = checked_choice(donor)
+        self._known: dict[int, optuna.trial.FrozenTrial] = {}  # a cache: finished trials in Optuna's words
+        try:
+            import optuna
+        except ImportError as error:
+            raise ConfigurationError("tuners tpe and gp need Optuna: pip install optuna") from error
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        try:
+            self._sampler(0)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"tuner.options ({self.options}): {error}") from error
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """What the sampler suggests, given the lineage."""
+        rng = self.rng(number)
+        point = self._suggested(lineage, rng.getrandbits(31))
+        if point is None:
+            point = draw_new_point(self.space, lineage, rng)
+        if point is None:
+            return STOP
+        donors = choose_donors(self.donor, lineage, self.space, point, self.metrics[0])
+        return Proposal(point=point, donors=donors, reason=self.sampler)
+
+    def _suggested(self, lineage: Lineage, seed: int) -> Point | None:
+        """The first suggestion that no trial has, or None."""
+        import optuna
+
+        direction = self.metrics[0].direction
+        study = optuna.create_study(sampler=self._sampler(seed), direction=direction)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.add_trials([self._frozen(trial) for trial in self._chosen(lineage)])
+            for _ in range(_TRIES):
+                point = self.space.decide(partial(_suggest, study.ask()))
+                if not lineage.has_point(point):
+                    return point
+        return None
+
+    def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        import optuna
+
+        defaults: dict[str, Any] = {"constant_liar": True} if self.sampler == "tpe" else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            made = getattr(optuna.samplers, _SAMPLERS[self.sampler])(**{**defaults, **self.options}, seed=seed)
+        assert isinstance(made, optuna.samplers.BaseSampler)
+        return made
+
+    def _chosen(self, lineage: Lineage) -> list[Trial]:
+        """The trials of which the model is made, in the order learned."""
+        scored = [trial for trial in lineage.finished if trial.value(self.metrics[0].name) is not None]
+        if self.max_points is None or len(scored) <= self.max_points:
+            return list(lineage)
+        half = self.max_points // 2
+        kept = {trial.number for trial in (*lineage.ranked(self.metrics[0])[:half], *scored[-half:])}
+        return [trial for trial in scored if trial.number in kept] + list(lineage.pending)
+
+    def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
+        """The trial in Optuna's words."""
+        import optuna
+
+        if trial.is_finished and trial.number in self._known:
+            return self._known[trial.number]
+        decisions = self.space.decisions(trial.point)
+        value = trial.value(self.metrics[0].name)
+        states = optuna.trial.TrialState
+        state = states.RUNNING if not trial.is_finished else states.FAIL if value is None else states.COMPLETE
+        frozen = optuna.trial.create_trial(
+            state=state,
+            params={decision.name: decision.answer for decision in decisions},
+            distributions={decision.name: _distribution(decision.domain) for decision in decisions},
+            value=value,
+        )
+        if trial.is_finished:
+            self._known[trial.number] = frozen
+        return frozen
+
+
+def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
+    from optuna import distributions
+
+    if isinstance(domain, Options):
+        return distributions.CategoricalDistribution(tuple(range(domain.n)))
+    if domain.is_integer:
+        return distributions.IntDistribution(int(domain.low), int(domain.high), log=domain.log)
+    return distributions.FloatDistribution(domain.low, domain.high, log=domain.log)
+
+
+def _suggest(trial: optuna.Trial, name: str, domain: Domain) -> float:
+    if isinstance(domain, Options):
+        return int(trial.suggest_categorical(name, tuple(range(domain.n))))
+    if domain.is_integer:
+        return trial.suggest_int(name, int(domain.low), int(domain.high), log=domain.log)
+    return trial.suggest_float(name, domain.low, domain.high, log=domain.log)

@@ -117,7 +117,7 @@ class Checkpointer:
                 f"run.checkpoint: step ({step!r}) must be a whole number and every_s ({every_s!r}) a number of "
                 "seconds, neither negative"
             )
-        if not force and time.monotonic() - self._saved_s < every_s:
+        if self._trial.is_finished or (not force and time.monotonic() - self._saved_s < every_s):
             return False
         if self._must_look and not self._n_saves:
             logger.warning(_NEVER_ASKED, self._trial.number)

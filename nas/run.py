@@ -127,7 +127,7 @@ class TrialRun:
                     fetch_folder(files, donor.checkpoint, self._folder("restore"))
 
     def go_on_without_donor(self) -> None:
-        """Lets the donor that ``load_donors`` lost be, unless it is needed: an earlier attempt has saved the weights."""
+        """Lets the donor that ``load_donors`` lost be, unless it is needed: an earlier attempt saved the weights."""
         if self.lost is not None:
             logger.warning("%s; not needed, as an earlier attempt saved what it had reached", self.lost[1])
         self._unreadable, self.lost = self.lost, None
@@ -192,7 +192,8 @@ class TrialRun:
         """Saves what the trial has reached, so that a next attempt can go on from there; says whether it did.
 
         Call it often, after ``report``: it saves only when ``every_s`` have passed since the attempt began or saved
-        last, and costs next to nothing else. What was saved is deleted when the trial has its result.
+        last, and costs next to nothing else. What was saved is deleted when the trial has its result; in ``test`` and
+        ``export`` nothing is saved.
 
         Args:
             step: What is done, as your loop counts it; ``resumed_from().step`` tells it to the next attempt.

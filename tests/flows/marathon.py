@@ -1,4 +1,4 @@
-"""A problem whose trials take long, with all that decides bits; commands import it by name, without torch."""
+"""A problem whose trials take long, with all that decides bits, and a stopper; commands import them by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import time
 from typing import Any
 
-from nas import Choice, Float, Metric, ParameterSpace, Policy, Problem, TrialRun
+from nas import Choice, Float, Lineage, Metric, ParameterSpace, Policy, Problem, Stopper, Trial, TrialRun
+from nas.errors import TrialStopped
 
 N_EPOCHS = 12
 
@@ -62,7 +63,11 @@ class MarathonProblem(Problem):
             time.sleep(self.seconds)
             if epoch == self.fail_at:
                 raise RuntimeError("as told")
-            run.report(epoch, loss=total)
+            try:
+                run.report(epoch, loss=total)
+            except TrialStopped:
+                run.save(network)
+                raise
             if epoch < N_EPOCHS:
                 run.checkpoint(epoch, network, optimizer, schedule, shuffling)
         run.save(network)
@@ -72,3 +77,10 @@ class MarathonProblem(Problem):
         from torch import nn
 
         return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(point["dropout"]), nn.Linear(16, 1))
+
+
+class TenthReportStopper(Stopper):
+    """Ends every other trial at its tenth report."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        return trial.number % 2 == 1 and len(trial.curve) == 10

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -23,14 +25,16 @@ from nas.executors.place import InProcessPlace
 from nas.policy import Policy
 from nas.run import DonorWeights, TrialRun
 from nas.spec import Spec
-from nas.store.checkpoint import load_manifest, load_tensors
+from nas.store.checkpoint import load_manifest
 from nas.store.files import Files, open_root
 from nas.store.records import Records
+from nas.store.weights import StoredWeights
 from nas.trial import Proposal, Reason, State, Trial
 from tests.problems_for_tests import BodyProblem, network
 
 Body = Callable[[TrialRun], object]
 N_EPOCHS = 6
+ROOT = Path(__file__).parents[2]
 
 
 class Shop:
@@ -359,6 +363,14 @@ class TestTiming:
         assert result.error is None
         assert shop.files.names("resume") == []
 
+    def test_a_finished_trial_saves_nothing(self, shop: Shop) -> None:
+        """Code that test or export shares with train saves nothing there."""
+        trial = shop.attempt(lambda run: {"score": 1.0})
+        assert trial is not None
+
+        assert not TrialRun(trial, shop.files).checkpoint(1, force=True)
+        assert shop.kept == []
+
     def test_time_passes(self) -> None:
         """The first save comes when the time has passed since the beginning, the next when it has since the first."""
         shop = Shop(every_s=0.1)
@@ -581,7 +593,7 @@ class TestResumption:
 
         assert result is not None
         assert result.checkpoint is not None, result.error
-        tensors = load_tensors(shop.files, result.checkpoint)
+        tensors = StoredWeights(shop.files, result.checkpoint).read_all()
         assert {name: tensor.tolist() for name, tensor in tensors.items()} == {"weight": [1, 1], "tied": [1, 1]}
         published = {reference.path.split("/", 2)[2]: reference for reference in result.checkpoint.files}
         assert published.keys() == {"again", "deep/trees.txt", "empty"}
@@ -713,7 +725,7 @@ class TestInheritance:
         assert result.inheritance["replaced"] == {"7": 0}
         assert (result.inheritance["share"], result.inheritance["n_copied"]) == (1.0, 9)
         assert result.checkpoint is not None
-        assert all(bool((t == 1).all()) for t in load_tensors(shop.files, result.checkpoint).values())
+        assert all(bool((t == 1).all()) for t in StoredWeights(shop.files, result.checkpoint).read_all().values())
 
     def test_without_anything_saved_the_donor_is_needed(self, shop: Shop) -> None:
         """A second attempt after one that saved nothing is FAILED(parent) where the donor is gone."""
@@ -745,6 +757,81 @@ class TestInheritance:
         assert result is not None
         assert result.error is None
         assert result.inherited == 1.0
+
+    def test_a_lost_donor_that_is_needed_fails(self, shop: Shop) -> None:
+        """An attempt that goes on, but calls inherit, trains no network without the donor that it asks for."""
+        donor = shop.donor()
+        assert donor.checkpoint is not None
+        ended(shop, lambda run: [run.inherit(net := network()), run.checkpoint(1, net)], donors=[donor], donor=0)
+        shop.files.delete(donor.checkpoint.packs[0].path)
+
+        def body(run: TrialRun) -> object:
+            resumed = run.resumed_from()
+            assert resumed is not None
+            resumed.load(network())
+            run.inherit(network())
+            return {"score": 1.0}
+
+        result = shop.attempt(body, donors=[donor], donor=0)
+
+        assert result is not None
+        assert (result.state, result.reason) == (State.FAILED, Reason.PARENT)
+        assert (result.inheritance["lost"], result.inheritance["n_copied"]) == ([0], 9)
+
+
+EXAMPLE = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "long_trials.md").read_text(), re.DOTALL)
+
+
+class Documented:
+    """What the document's example leaves to its reader.
+
+    Args:
+        interrupt: Called before the report of epoch 41.
+    """
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        self.interrupt = interrupt
+        self.n_epochs = 0
+
+    def build(self, point: dict[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.2), nn.Linear(4, 1))
+
+    def fit(self, network: nn.Module, optimizer: torch.optim.Optimizer, shuffling: torch.Generator) -> None:
+        self.n_epochs += 1
+        for i in torch.randperm(8, generator=shuffling).split(4):
+            optimizer.zero_grad()
+            network.train()(X[i]).sub(X[i].sum(1, keepdim=True)).square().mean().backward()
+            optimizer.step()
+
+    def score(self, network: nn.Module) -> dict[str, float]:
+        if self.n_epochs == 41:
+            self.interrupt()
+        with torch.no_grad():
+            return {"score": network.eval()(X).sum().item()}
+
+
+X = torch.arange(16.0).reshape(8, 2) / 16
+
+
+def test_the_documents_example() -> None:
+    """docs/long_trials.md shows at most 15 lines, which do what it says."""
+    (example,) = EXAMPLE
+    namespace: dict[str, Any] = {"torch": torch, "optim": torch.optim}
+    exec(example, namespace)
+    calm, torn = Shop(), Shop()
+    for shop in (calm, torn):
+        shop.trial = replace(shop.trial, proposal=Proposal(point={"lr": 0.05}))
+    undisturbed, disturbed = Documented(lambda: None), Documented(torn.interrupt)
+
+    first = calm.attempt(lambda run: namespace["train"](undisturbed, run))
+    assert torn.attempt(lambda run: namespace["train"](disturbed, run)) is None
+    second = torn.attempt(lambda run: namespace["train"](disturbed, run))
+
+    assert len(example.splitlines()) <= 15
+    assert first is not None
+    assert second is not None
+    assert (undisturbed.n_epochs, disturbed.n_epochs) == (100, 101)
+    assert outcome(torn, second) == outcome(calm, first)
 
 
 def test_going_on_is_in_the_log(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:

@@ -141,12 +141,8 @@ FORGED: dict[str, Any] = {
     "no object": [],
     "no JSON": b"\x80\x04pickle",
     "deep": b"[" * 100_000,
-    "a pack elsewhere": {"pack": {"path": "../packs/x", "bytes": 1, "digest": "blake3:" + "0" * 64}},
-    "a tensor beyond the pack": {
-        "tensors": {
-            "w": {"pack": "", "offset": 0, "bytes": 4 << 60, "dtype": "float32", "shape": [1 << 60], "digest": ""}
-        }
-    },
+    "no manifest": {"manifest": {"format": 1}},
+    "a pack elsewhere": {"packs": [{"path": "../packs/x", "bytes": 1, "digest": "blake3:" + "0" * 64}]},
 }
 
 
@@ -156,14 +152,25 @@ def test_a_foreign_newest_falls_back(drawer: Drawer, kind: str, caplog: pytest.L
     drawer.publish(1)
     record = FORGED[kind]
     if isinstance(record, dict):
-        whole = json.loads(drawer.path("1.json").read_bytes()) | record
-        for tensor in whole["tensors"].values():
-            tensor["pack"] = tensor["pack"] or whole["pack"]["path"]
+        whole = json.loads(drawer.path("1.json").read_bytes())
+        for key, value in record.items():
+            (whole if key in whole else whole["manifest"])[key] = value
         record = whole
     forge(drawer, record)
 
     assert drawer.newest() == 1
     assert len(caplog.records) == 1
+
+
+def test_a_lying_manifest_falls_back(drawer: Drawer, caplog: pytest.LogCaptureFixture) -> None:
+    """A tensor that its pack can't hold is refused before memory is taken for it."""
+    drawer.publish(1)
+    record = json.loads(drawer.path("1.json").read_bytes())
+    record["manifest"]["tensors"]["weight"] |= {"bytes": 4 << 60, "shape": [1 << 60]}
+    forge(drawer, record)
+
+    assert drawer.newest() == 1
+    assert "can't be a float32 of shape" in caplog.text
 
 
 def test_all_damaged_is_none(drawer: Drawer, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,7 @@ class MarathonProblem(Problem):
     Args:
         seconds: How long an epoch takes.
         fail_at: The epoch that raises.
+        hang_at: The epoch that never ends.
     """
 
     metrics = (Metric("loss", "minimize"),)
@@ -26,9 +27,10 @@ class MarathonProblem(Problem):
         {"optimizer": Choice("SGD", "Adam"), "rate": Float(0.01, 0.1, log=True), "dropout": Float(0.1, 0.5)}
     )
 
-    def __init__(self, *, seconds: float = 0.0, fail_at: int = 0) -> None:
+    def __init__(self, *, seconds: float = 0.0, fail_at: int = 0, hang_at: int = 0) -> None:
         self.seconds = seconds
         self.fail_at = fail_at
+        self.hang_at = hang_at
 
     def train(self, run: TrialRun) -> dict[str, float]:
         import torch
@@ -60,7 +62,7 @@ class MarathonProblem(Problem):
                 optimizer.step()
                 schedule.step()
                 total += loss.item()
-            time.sleep(self.seconds)
+            time.sleep(1000 if epoch == self.hang_at else self.seconds)
             if epoch == self.fail_at:
                 raise RuntimeError("as told")
             try:

@@ -142,7 +142,7 @@ def test_a_torn_save(here: Path, calm: Path, api_url: str) -> None:
     ("overrides", "reason"),
     [
         (("problem.fail_at=5",), "exception"),
-        (("trial_timeout_s=6",), "timeout"),
+        (("trial_timeout_s=20", "problem.hang_at=3"), "timeout"),
         (("max_attempts=1",), "lost"),
     ],
 )

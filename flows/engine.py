@@ -301,6 +301,7 @@ class _Task:
             device=machine.device,
             n_threads=machine.n_threads,
             asks_stopper=built.stopper is not None,
+            checkpoint_every_s=self.limits.checkpoint_every_s,
         )
 
     def executor(self) -> LocalExecutor | SimulatedExecutor:

@@ -15,6 +15,7 @@ from typing import Any
 from nas.errors import AlreadyPublishedError, CorruptError, MissingError, StoreError, TrialInterrupted
 from nas.metric import not_finite, plain_metrics
 from nas.problems.base import Problem
+from nas.resume import EVERY_S
 from nas.run import Channel, DonorWeights, TrialRun
 from nas.spec import Spec
 from nas.store.files import Files, open_root
@@ -39,6 +40,8 @@ class BenchSpec:
     n_threads: int = 1
     asks_stopper: bool = False
     """Whether each report waits for the loop's verdict."""
+    checkpoint_every_s: float = EVERY_S
+    """Between two saves of what a long trial has reached, where its problem says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,14 @@ class Bench:
             return found
         trial = replace(assignment.trial, started=time.time())
         began = time.perf_counter()
-        run = TrialRun(trial, self.files, donors=assignment.donors, device=self.spec.device, channel=channel)
+        run = TrialRun(
+            trial,
+            self.files,
+            donors=assignment.donors,
+            device=self.spec.device,
+            channel=channel,
+            checkpoint_every_s=self.spec.checkpoint_every_s,
+        )
         try:
             outcome = self._train(run, trial, channel)
             if outcome is None:
@@ -83,16 +93,17 @@ class Bench:
             cost = {"seconds": seconds, "gpu_seconds": seconds if self.spec.device == "cuda" else 0.0}
             inheritance = {**outcome.inheritance, **run.summary()}
             share = None if run.inheritance is None else run.inheritance.share
-            return self.records.commit(
-                replace(
-                    outcome,
-                    cost=cost,
-                    finished=time.time(),
-                    inherited=share,
-                    inheritance=inheritance,
-                    curve=tuple(run.curve),
-                )
+            result = replace(
+                outcome,
+                cost=cost,
+                finished=time.time(),
+                inherited=share,
+                inheritance=inheritance,
+                curve=tuple(run.curve),
             )
+            committed = self.records.commit(run.checkpointer.completed(result))
+            run.checkpointer.sweep(committed)
+            return committed
         finally:
             run.close()
 
@@ -101,7 +112,9 @@ class Bench:
         try:
             run.load_donors()
         except (MissingError, CorruptError):
-            return _without_donor(run, trial)
+            if run.resumed_from() is None:
+                return _without_donor(run, trial)
+            run.go_on_without_donor()
         trial = self._start(trial)
         channel.started()
         set_torch_settings(self._defaults)

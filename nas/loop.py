@@ -23,6 +23,7 @@ from nas.run import DonorWeights
 from nas.spaces.base import Space, is_json
 from nas.stoppers.base import Stopper
 from nas.store.checkpoint import Checkpoint
+from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records, Starts
 from nas.trial import Donor, Proposal, Reason, State, Trial
 from nas.tuners.base import STOP, WAIT, Tuner
@@ -319,7 +320,7 @@ class Loop:
         if lacking is not None:
             error = f"donor {lacking} has no weights (on_parent_failure=fail)"
             failed = replace(trial, state=State.FAILED, reason=Reason.PARENT, finished=time.time(), error=error)
-            self._take_result(self._records.commit(failed))
+            self._settle(self._records.commit(failed))
             return
         attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1
         inheritance = {"replaced": replaced} if replaced else {}
@@ -417,7 +418,7 @@ class Loop:
         trial = self.trials[number]
         self._free(number)
         if (committed := self._records.result(trial)) is not None:
-            self._take_result(committed)
+            self._settle(committed)
             return
         self._losses[number] = self._losses.get(number, 0) + 1
         if self._losses[number] < self._settings.max_attempts:
@@ -425,9 +426,14 @@ class Loop:
             self._waiting.insert(0, number)
             return
         now = time.time()
-        self._take_result(
+        self._settle(
             self._records.commit(replace(trial, state=State.FAILED, reason=Reason.LOST, error=why, finished=now))
         )
+
+    def _settle(self, trial: Trial) -> None:
+        """Takes in a result whose attempt is gone, after sweeping what it had saved on the way."""
+        PartialCheckpoints(self._records.files, trial.number).sweep()
+        self._take_result(trial)
 
     def _judge(self, event: Reported) -> None:
         """Takes in a report, and answers whether the trial should stop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nas.errors import CorruptError, MissingError, TrialStopped
 from nas.metric import not_finite, plain_metrics
 from nas.policy import Policy
+from nas.resume import EVERY_S, Checkpointer, Resumption
 from nas.spaces.base import Point
 from nas.store.checkpoint import Checkpoint, fetch_folder, publish_checkpoint, publish_folder, publish_tensors
 from nas.store.files import Files, Reference
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from nas.store.weights import StoredWeights
     from nas.weights.inherit import InheritanceReport
 
+logger = logging.getLogger(__name__)
+
 
 class Channel(Protocol):
     """How a running trial speaks to the loop."""
@@ -34,6 +38,9 @@ class Channel(Protocol):
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         """Tells the loop of intermediate metrics; raises ``TrialStopped`` where the trial should end."""
+
+    def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        """Tells the loop what an earlier attempt reported, from which this one goes on; asks for no verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,14 @@ class DonorWeights:
 
 class TrialRun:
     """What a problem's ``train`` is given: the point to train, how, and where to leave weights.
+
+    A long training goes on where an attempt was ended from outside, if it says what to save (docs/long_trials.md)::
+
+        if resumed := run.resumed_from():
+            resumed.load(network, optimizer)
+        for epoch in range(resumed.step if resumed else 0, n_epochs):
+            ...  # train for an epoch, report it
+            run.checkpoint(epoch + 1, network, optimizer)
 
     Attributes:
         number: The trial's id.
@@ -65,6 +80,7 @@ class TrialRun:
         donors: Sequence[DonorWeights] = (),
         device: str = "cpu",
         channel: Channel | None = None,
+        checkpoint_every_s: float = EVERY_S,
     ) -> None:
         self.number = trial.number
         self.stage = trial.stage
@@ -86,6 +102,8 @@ class TrialRun:
         self._folders: dict[str, tempfile.TemporaryDirectory[str]] = {}
         self.lost: tuple[Donor, MissingError | CorruptError] | None = None
         self._weights: list[_Offered] = []
+        self._unreadable: tuple[Donor, MissingError | CorruptError] | None = None
+        self.checkpointer = Checkpointer(self, trial, files, channel, checkpoint_every_s)
 
     @property
     def has_donor(self) -> bool:
@@ -108,6 +126,12 @@ class TrialRun:
                 if place == 0 and donor.checkpoint.files:
                     fetch_folder(files, donor.checkpoint, self._folder("restore"))
 
+    def go_on_without_donor(self) -> None:
+        """Lets the donor that ``load_donors`` lost be, unless it is needed: an earlier attempt saved the weights."""
+        if self.lost is not None:
+            logger.warning("%s; not needed, as an earlier attempt saved what it had reached", self.lost[1])
+        self._unreadable, self.lost = self.lost, None
+
     def fetch_own_files(self) -> None:
         """Fetches what this finished trial published from its ``save_dir``; called before ``test`` and ``export``."""
         if self._own is not None and self._own.files:
@@ -124,6 +148,9 @@ class TrialRun:
         """
         from nas.weights.inherit import inherit
 
+        if self._unreadable is not None:
+            self.lost = self._unreadable
+            raise self.lost[1]
         self.inheritance = inherit(model, self._weights)
         return self.inheritance
 
@@ -161,6 +188,34 @@ class TrialRun:
                 self.stop = stop
                 raise
 
+    def checkpoint(self, step: int, *parts: object, every_s: float | None = None, force: bool = False) -> bool:
+        """Saves what the trial has reached, so that a next attempt can go on from there; says whether it did.
+
+        Call it often, after ``report``: it saves only when ``every_s`` have passed since the attempt began or saved
+        last, and costs next to nothing else. What was saved is deleted when the trial has its result; in ``test`` and
+        ``export`` nothing is saved.
+
+        Args:
+            step: What is done, as your loop counts it; ``resumed_from().step`` tells it to the next attempt.
+            parts: All whose state decides the rest of the training: network, optimiser, schedule, gradient scaler
+                (anything with ``state_dict`` and ``load_state_dict``), generators of torch's, numpy's and python's, and
+                dicts of your own. The global random states and the reports are saved by themselves.
+            every_s: Seconds; by default as the session's ``checkpoint_every_s`` says.
+            force: Save now.
+
+        Raises:
+            ConfigurationError: a part holds what can't be saved without pickling, by its key and type.
+            StoreError: the store failed.
+        """
+        return self.checkpointer.save(step, parts, every_s, force)
+
+    def resumed_from(self) -> Resumption | None:
+        """What an earlier attempt of this trial has reached, or None: the trial begins with this attempt.
+
+        Where it is loaded, ``inherit`` need not be called: the weights are there, and its report is kept.
+        """
+        return self.checkpointer.find()
+
     def save(self, model: torch.nn.Module | Mapping[str, torch.Tensor]) -> None:
         """Publishes the weights (a module's ``state_dict``); the last save before the trial ends counts.
 
@@ -189,6 +244,15 @@ class TrialRun:
         In ``test`` and ``export``: those that the trial itself published.
         """
         return Path(self._folders["restore"].name) if "restore" in self._folders else None
+
+    def unpublished(self) -> tuple[dict[str, torch.Tensor], Path | None]:
+        """What would be published if the trial ended now: the tensors last saved, and the folder of files."""
+        tensors: dict[str, torch.Tensor] = {}
+        if self._saved is not None:
+            from nas.store.pack import read_tensors
+
+            tensors = read_tensors(self._files, self._saved.tensors, {pack.path: pack for pack in self._saved.packs})
+        return tensors, Path(self._folders["save"].name) if "save" in self._folders else None
 
     def commit_weights(self) -> Checkpoint | None:
         """Publishes the manifest of what was saved; None where nothing was."""

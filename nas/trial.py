@@ -125,7 +125,7 @@ class Trial:
     curve: tuple[tuple[int, Mapping[str, float]], ...] = ()
     """What ``run.report`` said: (step, metrics)."""
     cost: Mapping[str, float] = field(default_factory=dict)
-    """``seconds`` and ``gpu_seconds`` of the attempt that counts."""
+    """``seconds`` and ``gpu_seconds`` of the attempt that counts, and of what it went on from."""
     checkpoint: Checkpoint | None = None
     donor: Donor | None = None
     """Whose weights were offered to it first (None: it started afresh)."""
@@ -157,7 +157,7 @@ class Trial:
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds that its attempt took, by a clock that never jumps."""
+        """Seconds that its training took, by a clock that never jumps."""
         return self.cost.get("seconds")
 
     def value(self, metric: str) -> float | None:

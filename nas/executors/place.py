@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from nas.attempt import Assignment, Bench, BenchSpec
@@ -84,6 +84,11 @@ class LoopChannel:
             else:
                 self._post(Reported(self._trial.number, step, metrics))
         raise_stop(self.asked_to)
+
+    def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        """Posts each ``Reported`` without a question."""
+        for step, metrics in curve:
+            self._post(Reported(self._trial.number, step, metrics))
 
 
 def raise_stop(kind: StopKind | None) -> None:

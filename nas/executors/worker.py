@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
@@ -29,6 +29,7 @@ from nas.errors import ActionError, HeirloomError, StoreError
 from nas.executors.base import Action, Event, Reported, Started
 from nas.executors.place import Place, StopKind, WorkerLostError, raise_stop
 from nas.store.files import open_root
+from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records
 from nas.store.trial_log import MAX_LOG_BYTES, log_path
 from nas.trial import Reason, State, Trial
@@ -60,6 +61,12 @@ class _PipeChannel:
             self._exchange(step, metrics)
         except (EOFError, OSError):
             os._exit(1)  # the driver is gone: that is no failure of the trial's, which must not be recorded as one
+
+    def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        try:
+            self._connection.send(("resumed", list(curve)))
+        except OSError:
+            os._exit(1)  # as above
 
     def _exchange(self, step: int, metrics: Mapping[str, float]) -> None:
         self._connection.send(("reported", (step, dict(metrics))))
@@ -191,6 +198,10 @@ class WarmWorker:
                     curve.append(content)
                     answer = self._send if self._spec.asks_stopper else None
                     post(Reported(trial.number, content[0], content[1], answer))
+                elif kind == "resumed":
+                    curve += content
+                    for step, metrics in content:
+                        post(Reported(trial.number, step, metrics))
                 else:
                     result = self._outcome(kind, content)
                     return result if result is None or isinstance(result, Trial) else None
@@ -327,7 +338,10 @@ class WarmWorker:
         )  # fmt: skip
         if self._spec.device == "cuda":
             failed = replace(failed, cost={"seconds": timeout_s, "gpu_seconds": timeout_s})
-        return Records(open_root(self._spec.url, self._spec.options)).commit(failed)
+        files = open_root(self._spec.url, self._spec.options)
+        committed = Records(files).commit(failed)
+        PartialCheckpoints(files, trial.number).sweep()
+        return committed
 
     def _kill_if_running(self, trial: Trial, why: str) -> None:
         if self._running is trial:

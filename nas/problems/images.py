@@ -107,7 +107,7 @@ class ImageProblem(Problem):
         train, validation = train.to(run.device), validation.to(run.device)
 
         network = self.build(run.point, run.policies).to(run.device)
-        if Policy.SHARE_PARAMS in run.policies:
+        if Policy.SHARE_PARAMS in run.policies and run.resumed_from() is None:
             run.inherit(network)
         n_epochs = self._n_epochs(run)
         accuracy = score(network, validation) if n_epochs == 0 else math.nan
@@ -210,6 +210,7 @@ def fit(network: nn.Module, images: Images, recipe: Recipe, *, n_epochs: int, ru
     """Trains the network in place, and yields the number of each epoch, from 1, when it is done.
 
     The order comes from ``run.seed`` alone. The last images of an epoch that fill no batch are left out of it.
+    What an earlier attempt had reached is gone on from; of what is reached now the last epoch needs no saving.
     """
     batch_size = min(recipe.batch_size, len(images))
     n_batches = len(images) // batch_size
@@ -223,7 +224,9 @@ def fit(network: nn.Module, images: Images, recipe: Recipe, *, n_epochs: int, ru
         weight_decay=run.point.get("weight_decay", 5e-4),
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(step, n_steps))
-    for epoch in range(1, n_epochs + 1):
+    if (resumed := run.resumed_from()) is not None:
+        resumed.load(network, optimizer, schedule, shuffling)
+    for epoch in range(1 if resumed is None else resumed.step + 1, n_epochs + 1):
         network.train()
         order = torch.randperm(len(images), generator=shuffling)[: n_batches * batch_size].to(run.device)
         for batch in order.view(n_batches, batch_size):
@@ -233,6 +236,8 @@ def fit(network: nn.Module, images: Images, recipe: Recipe, *, n_epochs: int, ru
             optimizer.step()
             schedule.step()
         yield epoch
+        if epoch < n_epochs:
+            run.checkpoint(epoch, network, optimizer, schedule, shuffling)
 
 
 def one_cycle(step: int, n_steps: int) -> float:

@@ -27,12 +27,21 @@ def publish_folder(files: Files, stem: str, local_dir: str | os.PathLike[str]) -
         ConfigurationError: a link that leaves the folder or leads in a circle, something that is no file (a socket, a
             pipe), a name that can't be kept: before anything is published; or a file that can't be read.
     """
+    found = [(checked_path(f"files/{stem}/{name}"), local) for name, local in walk_folder(local_dir)]
+    return tuple(files.publish(path, _blocks(local)) for path, local in found)
+
+
+def walk_folder(local_dir: str | os.PathLike[str]) -> list[tuple[str, str]]:
+    """Relative name and real place of every file below a local folder, in order of name.
+
+    Raises:
+        ConfigurationError: as ``publish_folder``, but for names.
+    """
     root = os.path.realpath(local_dir)
     try:
-        found = [(checked_path(f"files/{stem}/{name}"), local) for name, local in _walk(root, "", (root,))]
+        return list(_walk(root, "", (root,)))
     except OSError as error:
         raise ConfigurationError(f"can't publish {error.filename or root}: {error.strerror}") from error
-    return tuple(files.publish(path, _blocks(local)) for path, local in found)
 
 
 def fetch_folder(files: Files, checkpoint: Checkpoint, local_dir: str | os.PathLike[str]) -> None:

@@ -56,7 +56,7 @@ MISTAKES = {
     "storage_nowhere": ((*DEBUG, "storage.root=null"), "storage.root .* must be a folder or a URL"),
     "storage_takes_no_options": ((*DEBUG, "storage.options.anon=true"), "takes no options: anon"),
     "storage_in_memory_of_one": ((*QUICK, "storage=memory"), "lives in one process, and runner=processes"),
-    "unknown_runner": ((*QUICK, "runner=nope"), "unknown runner nope: choose debug, processes, threads"),
+    "unknown_runner": ((*QUICK, "runner=nope"), "unknown runner nope: choose debug, processes, simulated, threads"),
     "unknown_policy": ((*DEBUG, "policy=nope"), "unknown policy nope: choose full, two_stage"),
     "undeclared_policy_named": (
         (*DEBUG, "policy=two_stage"),
@@ -71,6 +71,7 @@ MISTAKES = {
     "two_slots_in_debug": ((*DEBUG, "slots=2"), r"slots \(2\) must be 1 with runner=debug"),
     "no_finalists": ((*DEBUG, "finalists=0"), r"finalists \(0\) must be a whole number of at least 1"),
     "no_attempts": ((*DEBUG, "max_attempts=0"), r"max_attempts \(0\) must be"),
+    "no_time_to_save_at": ((*DEBUG, "checkpoint_every_s=-1"), r"checkpoint_every_s \(-1\) must be a number of seconds"),
     "failures_in_words": ((*DEBUG, "max_failures=few"), r"max_failures \('few'\) must be"),
     "seed_in_words": ((*DEBUG, "seed=luck"), r"seed \('luck'\) must be a whole number"),
     "unknown_device": ((*DEBUG, "device=tpu"), r"device \('tpu'\) must be auto, cpu, cuda or mps"),

@@ -13,6 +13,7 @@ from torch import Tensor
 from nas.attempt import seed_everything
 from nas.policy import Policy
 from nas.problems.base import Problem
+from nas.resume import EVERY_S
 from nas.run import Channel, DonorWeights, TrialRun
 from nas.spaces.base import Point
 from nas.store.files import Files, open_root
@@ -74,10 +75,13 @@ def make_run(files: Files) -> Callable[..., TrialRun]:
         donors: Sequence[Trained] = (),
         fidelity: float | None = None,
         channel: Channel | None = None,
+        attempt: int = 1,
+        checkpoint_every_s: float = EVERY_S,
     ) -> TrialRun:
         proposal = Proposal(point=point, fidelity=fidelity)
-        trial = Trial(number=1, index=1, proposal=proposal, policies=frozenset(policies), seed=seed)
-        run = TrialRun(trial, files, donors=[donor.donor for donor in donors], channel=channel)
+        trial = Trial(number=1, index=1, proposal=proposal, policies=frozenset(policies), seed=seed, attempt=attempt)
+        weights = [donor.donor for donor in donors]
+        run = TrialRun(trial, files, donors=weights, channel=channel, checkpoint_every_s=checkpoint_every_s)
         run.load_donors()
         seed_everything(seed)
         return run

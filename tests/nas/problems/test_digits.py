@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -16,10 +17,12 @@ import yaml
 from torch import Tensor
 from torch.export import Dim
 
-from nas.errors import ConfigurationError, TrialStopped
+from nas.errors import ConfigurationError, TrialInterrupted, TrialStopped
 from nas.policy import Policy
 from nas.problems.digits import DigitsProblem
 from nas.run import TrialRun
+from nas.store.files import Files
+from nas.store.weights import StoredWeights
 
 SEARCH = frozenset(Policy) - {Policy.SKIP_TRAIN}
 Train = Callable[..., Any]
@@ -160,6 +163,37 @@ def test_fidelity_is_a_share_of_the_epochs(problem: DigitsProblem, train: Train)
     """A tuner's fidelity sets the number of epochs, at least one, also where EARLY_STOP is on."""
     assert len(train(problem, POINT, SEARCH, fidelity=0.05).accuracies) == 3
     assert len(train(problem, POINT, SEARCH, fidelity=0.001).accuracies) == 1
+
+
+def test_interrupted_training_goes_on(
+    problem: DigitsProblem, train: Train, make_run: Callable[..., TrialRun], files: Files
+) -> None:
+    """A child that is interrupted in epoch 3 goes on from epoch 2, without its donor, and ends with the same bits."""
+    donor = train(problem, POINT, SEARCH, seed=3)
+    trained = train(problem, POINT, SEARCH, donors=[donor])
+
+    class InterruptAtThree:
+        def started(self) -> None: ...
+
+        def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None: ...
+
+        def report(self, step: int, metrics: Mapping[str, float]) -> None:
+            if step == 3 and attempt == 1:
+                raise TrialInterrupted
+
+    for attempt in (1, 2):
+        more = {"attempt": attempt, "checkpoint_every_s": 0}
+        run = make_run(POINT, SEARCH, donors=[donor], channel=InterruptAtThree(), **more)
+        with suppress(TrialInterrupted):
+            problem.train(run)
+
+    checkpoint = run.commit_weights()
+    assert checkpoint is not None
+    weights = StoredWeights(files, checkpoint).read_all()
+    assert [step for step, _ in run.curve] == [1, 2, 3, 4, 5]
+    assert run.curve == trained.run.curve
+    assert all(torch.equal(weights[name], tensor) for name, tensor in trained.weights.items())
+    assert run.inheritance is None  # it needed no donor
 
 
 def test_stopped_trial_leaves_its_weights(problem: DigitsProblem, make_run: Callable[..., TrialRun]) -> None:

@@ -1,0 +1,249 @@
+"""Long trials: what a trial has reached is saved every few minutes, and its next attempt goes on from there.
+
+Everything that decides the rest of the training is saved: what the problem's code names (network, optimiser, schedule,
+generators), the global random states, the curve, what ``run.save`` and ``run.save_dir`` hold, and the accounts of what
+was inherited and spent. So the result is the undisturbed one's, to the bit where the training itself is deterministic.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from nas.errors import ConfigurationError
+from nas.store.files import Files
+from nas.store.folders import walk_folder
+from nas.store.partial import PartialCheckpoints
+from nas.store.reference import checked_path
+from nas.trial import Trial
+
+if TYPE_CHECKING:
+    import torch
+
+    from nas.run import Channel, TrialRun
+    from nas.store.state import Json
+
+EVERY_S = 300.0
+"""By default. Least is lost where saves lie sqrt(2 x duration of a save x time between failures) apart (Young 1974,
+doi:10.1145/361147.361115): 5 minutes for a save of half a second (50 MB of weights with Adam's state, to a disk) and
+one failure a day."""
+
+logger = logging.getLogger(__name__)
+
+_GOES_ON = "trial %d goes on after step %d, which an earlier attempt reached"
+_NEVER_ASKED = (
+    "trial %d began anew, and saves what it reaches; what an earlier attempt has saved is not used: "
+    "train must call run.resumed_from() and load what that gives"
+)
+
+
+@final
+class Resumption:
+    """What an earlier attempt of the trial has reached.
+
+    Attributes:
+        step: The step of the ``run.checkpoint`` that saved it: training goes on with the next.
+    """
+
+    def __init__(self, checkpointer: Checkpointer, state: Json, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.step: int = state["step"]
+        self._checkpointer = checkpointer
+        self._saved: tuple[Json, Mapping[str, torch.Tensor]] | None = (state, tensors)
+
+    def load(self, *parts: object) -> None:
+        """Puts the parts, those of ``run.checkpoint`` in the same order, into the states that they had.
+
+        The random states are restored too, and so are the curve, what ``run.save`` and ``run.save_dir`` held, and the
+        report of ``run.inherit``. Call it last before the training loop: what is drawn after it counts.
+
+        Raises:
+            ConfigurationError: other parts than were saved, or a second call.
+        """
+        if self._saved is None:
+            raise ConfigurationError("what an earlier attempt saved is loaded already: load all parts in one call")
+        state, tensors = self._saved
+        kinds, saved = [type(part).__name__ for part in parts], [kind for kind, _ in state["parts"]]
+        if kinds != saved:
+            raise ConfigurationError(
+                f"run.checkpoint saved {_listed(saved)}, but load is given {_listed(kinds)}: "
+                "give both the same parts in the same order"
+            )
+        self._saved = None
+        self._checkpointer.restore(parts, state, tensors)
+
+
+@final
+class Checkpointer:
+    """Saves what a trial has reached, at most every so often, and finds what an earlier attempt of it has saved.
+
+    Args:
+        run: The trial's.
+        trial: As it was assigned.
+        files: The search's root.
+        channel: Told of the reports of earlier attempts.
+        every_s: Seconds between saves where the problem's code says nothing.
+    """
+
+    def __init__(self, run: TrialRun, trial: Trial, files: Files, channel: Channel | None, every_s: float) -> None:
+        self._run = run
+        self._trial = trial
+        self._store = PartialCheckpoints(files, trial.number)
+        self._channel = channel
+        self._every_s = every_s
+        self._began_s = self._saved_s = time.monotonic()
+        self._n_saves = 0
+        self._found: Resumption | None = None
+        self._must_look = trial.attempt > 1
+        self._earlier: Mapping[str, Any] | None = None
+        """The accounts of the attempts before, where this one goes on from them."""
+
+    def find(self) -> Resumption | None:
+        """What an earlier attempt has left, read and verified when first asked for."""
+        if self._must_look:
+            self._must_look = False
+            newest = self._store.newest()
+            self._found = None if newest is None else Resumption(self, *newest)
+        return self._found
+
+    def save(self, step: int, parts: Sequence[object], every_s: float | None, force: bool) -> bool:
+        """Saves, if it is time to; see ``TrialRun.checkpoint``."""
+        every_s = self._every_s if every_s is None else every_s
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0 or not every_s >= 0:
+            raise ConfigurationError(
+                f"run.checkpoint: step ({step!r}) must be a whole number and every_s ({every_s!r}) a number of "
+                "seconds, neither negative"
+            )
+        if self._trial.is_finished or (not force and time.monotonic() - self._saved_s < every_s):
+            return False
+        if self._must_look and not self._n_saves:
+            logger.warning(_NEVER_ASKED, self._trial.number)
+        from nas.randomness import random_state
+        from nas.store.state import encode_state
+
+        tensors: dict[str, torch.Tensor] = {}
+        saved, folder = self._run.unpublished()
+        state = {
+            "step": step,
+            "curve": [[step, metrics] for step, metrics in self._run.curve],
+            "accounts": self._accounts(),
+            "parts": [_encode_part(place, part, tensors) for place, part in enumerate(parts, 1)],
+            "saved": encode_state(saved, "saved", tensors),
+            "files": encode_state(_read_files(folder), "files", tensors),
+            "random": encode_state(random_state(), "random", tensors),
+        }
+        self._store.publish(state, tensors)
+        self._n_saves += 1
+        self._saved_s = time.monotonic()  # after the save, so that a slow store never takes all the time
+        return True
+
+    def restore(self, parts: Sequence[object], state: Json, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Puts the parts and the run where they were; called by ``Resumption.load``."""
+        from nas.randomness import set_random_state
+        from nas.store.state import decode_state
+
+        device = self._run.device
+        for part, (_, saved) in zip(parts, state["parts"], strict=True):
+            _set_state(part, decode_state(saved, tensors, device))
+        if weights := decode_state(state["saved"], tensors):
+            self._run.save(weights)
+        for name, data in decode_state(state["files"], tensors).items():
+            path = self._run.save_dir / checked_path(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data.tobytes())
+        self._earlier = state["accounts"]
+        self._run.curve[:] = [(step, metrics) for step, metrics in state["curve"]]
+        if self._channel is not None:
+            self._channel.resumed(self._run.curve)
+        logger.warning(_GOES_ON, self._trial.number, state["step"])
+        set_random_state(decode_state(state["random"], tensors))
+
+    def completed(self, trial: Trial) -> Trial:
+        """The trial, with what earlier attempts have inherited and spent where this one went on from them."""
+        if self._earlier is None:
+            return trial
+        spent = self._earlier["cost"]
+        cost = {name: value + spent[name] for name, value in trial.cost.items()}
+        lost = {name: value for name, value in trial.inheritance.items() if name == "lost"}
+        inheritance = {**self._earlier["inheritance"], **lost}
+        return replace(trial, **{**self._earlier, "cost": cost, "inheritance": inheritance})
+
+    def sweep(self, trial: Trial) -> None:
+        """Deletes what was saved of a trial that has its result."""
+        if self._n_saves or trial.attempt > 1:
+            self._store.sweep()
+
+    def _accounts(self) -> dict[str, Any]:
+        """What was inherited and spent up to now."""
+        seconds = time.monotonic() - self._began_s
+        summary = self._run.summary()
+        now = replace(
+            self._trial,
+            cost={"seconds": seconds, "gpu_seconds": seconds if self._run.device == "cuda" else 0.0},
+            inherited=summary.get("share"),
+            inheritance={**self._trial.inheritance, **summary},
+        )
+        total = self.completed(now)
+        return {name: getattr(total, name) for name in ("donor", "inherited", "inheritance", "cost")}
+
+
+def _listed(kinds: Sequence[str]) -> str:
+    return ", ".join(kinds) or "nothing"
+
+
+def _encode_part(place: int, part: object, tensors: dict[str, torch.Tensor]) -> Json:
+    from nas.store.state import encode_state
+
+    kind = type(part).__name__
+    return [kind, encode_state(_state(place, part), f"part {place} ({kind})", tensors)]
+
+
+def _state(place: int, part: object) -> object:
+    """What ``_set_state`` needs to put another one of its kind where this one is."""
+    import numpy as np
+    import torch
+
+    match part:
+        case dict():
+            return dict(part)
+        case random.Random():
+            return part.getstate()
+        case np.random.Generator():
+            return part.bit_generator.state
+        case torch.Generator():
+            return part.get_state()
+    if not callable(getattr(part, "state_dict", None)) or not callable(getattr(part, "load_state_dict", None)):
+        raise ConfigurationError(
+            f"part {place} of run.checkpoint is a {type(part).__name__}, which has no state_dict and load_state_dict: "
+            "give what holds the state (of a DataLoader, its generator), or a dict of it"
+        )
+    return part.state_dict()  # type: ignore[attr-defined]
+
+
+def _set_state(part: Any, state: Any) -> None:
+    import numpy as np
+    import torch
+
+    match part:
+        case dict():
+            part.clear()
+            part.update(state)
+        case random.Random():
+            part.setstate(state)
+        case np.random.Generator():
+            part.bit_generator.state = state
+        case torch.Generator():
+            part.set_state(state)
+        case _:
+            part.load_state_dict(state)
+
+
+def _read_files(folder: Path | None) -> dict[str, Any]:
+    """The files below a folder as arrays of bytes, by relative name."""
+    import numpy as np
+
+    return {} if folder is None else {name: np.fromfile(local, np.uint8) for name, local in walk_folder(folder)}

@@ -18,8 +18,8 @@ Mistakes = dict[str, Future[tuple[Path, Done]]]
 DEBUG = (*QUICK, "runner=debug", "budget.trials=2")
 NO_TUNER = QUICK[1:]
 MISTAKES = {
-    "no_tuner": (NO_TUNER, r"no tuner: add \+tuner=NAME, one of evolution, random"),
-    "unknown_tuner": (("+tuner=nope",), "unknown tuner nope: choose evolution, random"),
+    "no_tuner": (NO_TUNER, r"no tuner: add \+tuner=NAME, one of anneal, batch, evolution, gp, grid, random, tpe"),
+    "unknown_tuner": (("+tuner=nope",), "unknown tuner nope: choose anneal, batch, evolution, gp, grid, random, tpe"),
     "tuner_without_plus": (("tuner=random",), r"tuner=random: .* write \+tuner=random"),
     "two_tuners": ((*QUICK, "+tuner=evolution"), "tuner is chosen twice"),
     "tuner_without_a_choice": ((*NO_TUNER, "tuner.sample_size=3"), r"no choice: add \+tuner=NAME, one of evolution"),

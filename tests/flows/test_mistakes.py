@@ -22,7 +22,7 @@ MISTAKES = {
     "unknown_tuner": (("+tuner=nope",), "unknown tuner nope: choose anneal, batch, evolution, gp, grid, random, tpe"),
     "tuner_without_plus": (("tuner=random",), r"tuner=random: .* write \+tuner=random"),
     "two_tuners": ((*QUICK, "+tuner=evolution"), "tuner is chosen twice"),
-    "tuner_without_a_choice": ((*NO_TUNER, "tuner.sample_size=3"), r"no choice: add \+tuner=NAME, one of evolution"),
+    "tuner_without_a_choice": ((*NO_TUNER, "tuner.sample_size=3"), r"no choice: add \+tuner=NAME, one of anneal"),
     "tuner_that_cannot_be": (
         (*NO_TUNER, "+tuner=evolution", "tuner.sample_size=9"),
         r"sample_size \(9\) .* population_size \(8\)",

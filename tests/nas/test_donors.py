@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nas.donors import LineageDonors
@@ -35,6 +35,7 @@ def trials_of(offered: list[tuple[Network, float | None, State, bool]]) -> list[
     ]
 
 
+@settings(deadline=None)
 @given(offers, networks, st.randoms(use_true_random=False))
 def test_answer_is_that_of_comparing_everything(offered: list[tuple], wanted: Network, rng: object) -> None:
     """Most common layers, then the best score, then the highest number: whatever was learned, in whatever order."""
@@ -47,6 +48,7 @@ def test_answer_is_that_of_comparing_everything(offered: list[tuple], wanted: Ne
     assert found is None or (found.trial in trials and found.trial.number == found.donor)
 
 
+@settings(deadline=None)
 @given(offers, st.lists(st.tuples(st.integers(0, 12), networks), max_size=6))
 def test_answers_do_not_depend_on_earlier_ones(offered: list[tuple], asked: list[tuple[int, Network]]) -> None:
     """An index that was asked at other lengths of the lineage, longer or shorter, answers as a fresh one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nas.problems.digits import DigitsProblem
@@ -49,6 +49,7 @@ def test_entries_come_in_the_order_of_the_space() -> None:
     ]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32))
 def test_order_of_keys_does_not_count(seed: int) -> None:
     """A point and a space that went through JSON with sorted keys say the same."""

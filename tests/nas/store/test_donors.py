@@ -59,7 +59,7 @@ def donor_of(index: DonorIndex, *widths: int, **how: Any) -> int | str | None:
     return None if found is None else found.donor
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(steps)
 def test_lasting_index_answers_as_a_new_one_and_as_the_long_way(done: list[Any]) -> None:
     """Whatever is proposed, finished, failed and swept in between, each answer is that of comparing everything."""

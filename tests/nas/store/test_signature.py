@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -67,6 +67,7 @@ def test_names_shapes_and_types_count(one: nn.Module, other: nn.Module) -> None:
     assert common_layers(Signature.of(one), Signature.of(other).text) == 0
 
 
+@settings(deadline=None)
 @given(chains, chains)
 def test_prefix_is_counted_in_layers(one: dict[str, object], other: dict[str, object]) -> None:
     """What signatures have in common from the beginning is what the networks have."""
@@ -84,6 +85,7 @@ def test_prefix_of_one_network_is_a_beginning_of_the_other() -> None:
     assert common_layers(deep, shallow.text) == pytest.approx(36 / 96)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(0, 5000))
 def test_deep_networks_are_known_to_three_per_cent(n_layers: int, n_common: int) -> None:
     """Of up to 128 layers each counts; of thousands the signature stays under 2 kB and tells the depth to 1/32."""

@@ -27,7 +27,7 @@ from nas.store.marking import ancestor_with_weights, lost_donors
 from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records, Starts
 from nas.sweeper import Sweeper
-from nas.trial import Donor, Proposal, Reason, State, Trial, without_weights
+from nas.trial import Donor, Proposal, Reason, State, Trial, as_pending, without_weights
 from nas.tuners.base import STOP, WAIT, Tuner, inheritable
 
 OnParentFailure = Literal["ancestor", "scratch", "fail"]
@@ -198,7 +198,7 @@ class Loop:
         index, number = len(self._numbers), len(self.trials)
         n_seen = self._view_size() if self._settings.deterministic else len(self._log)
         if self._settings.deterministic:
-            pending = [_as_pending(self.trials[other], State.RUNNING) for other in self._numbers[n_seen:]]
+            pending = [as_pending(self.trials[other], State.RUNNING) for other in self._numbers[n_seen:]]
         else:
             pending = list(self._pending.values())
         answer = self._tuner.ask(self._log.view(n_seen, pending), index, number)
@@ -450,7 +450,7 @@ class Loop:
             return
         self._losses[number] = self._losses.get(number, 0) + 1
         if self._losses[number] < self._settings.max_attempts:
-            self._change(_as_pending(trial, State.WAITING))
+            self._change(as_pending(trial, State.WAITING))
             self._waiting.insert(0, number)
             return
         now = time.time()
@@ -499,15 +499,6 @@ class Loop:
                     return
                 case Lost(job=job) | Broke(job=job):
                     self._free_job(job)
-
-
-def _as_pending(trial: Trial, state: State) -> Trial:
-    """The trial as its proposal says, without anything that it has reported or resulted in."""
-    return Trial(
-        number=trial.number, index=trial.index, proposal=trial.proposal, stage=trial.stage, job=trial.job,
-        policies=trial.policies, seed=trial.seed, generation=trial.generation, created=trial.created,
-        learned=trial.learned, state=state,
-    )  # fmt: skip
 
 
 def trial_seed(seed: int, stage: str, index: int) -> int:

@@ -206,6 +206,15 @@ class Trial:
         }
 
 
+def as_pending(trial: Trial, state: State) -> Trial:
+    """The trial as its proposal says, without anything that it has reported or resulted in."""
+    return Trial(
+        number=trial.number, index=trial.index, proposal=trial.proposal, stage=trial.stage, job=trial.job,
+        policies=trial.policies, seed=trial.seed, generation=trial.generation, created=trial.created,
+        learned=trial.learned, state=state,
+    )  # fmt: skip
+
+
 def given_weights(trial: Trial) -> tuple[Donor, ...]:
     """Whose weights a trial was given, the best first: its donors, or those that stood in for donors without any."""
     if Policy.SHARE_PARAMS not in trial.policies:

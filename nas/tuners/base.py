@@ -10,7 +10,7 @@ from enum import Enum
 from nas.lineage import Lineage, LineageLog
 from nas.metric import Metric
 from nas.spaces.base import Space
-from nas.trial import Proposal, Trial
+from nas.trial import Proposal, State, Trial, as_pending
 
 
 class Answer(Enum):
@@ -61,11 +61,13 @@ def inheritable(tuner: Tuner, log: LineageLog, n_seen: int, in_stage: Sequence[T
     Args:
         tuner: Of the search.
         log: The results in the order learned.
-        n_seen: How many of them it had learned of at its last proposal: later views of the lineage begin there.
+        n_seen: How many of them it had learned of at its last proposal: later views of the lineage begin there, and
+            what such a view has not learned it shows as running.
         in_stage: All trials of the search stage.
     """
-    pending = [trial for trial in in_stage if not trial.is_finished]
     found = {trial.number for trial in in_stage if trial.is_finished and trial.number not in log.position}
     for n_learned in range(n_seen, len(log) + 1):
+        rest = (t for t in in_stage if log.position.get(t.number, n_learned) >= n_learned)
+        pending = [as_pending(trial, State.RUNNING) for trial in rest]
         found.update(tuner.may_inherit_from(log.view(n_learned, pending)))
     return frozenset(found)

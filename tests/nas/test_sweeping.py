@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from nas.budget import Budget
 from nas.errors import SearchInterruptedError
 from nas.executors.base import Event, Swept
-from nas.lineage import Lineage
+from nas.lineage import Lineage, recall
 from nas.loop import LoopSettings, OnParentFailure
 from nas.store.records import Records
 from nas.store.retention import Retention
 from nas.sweeper import Scope, Sweeper
 from nas.trial import Proposal, Reason, State, Trial
-from nas.tuners.base import Answer, Tuner
+from nas.tuners.base import Answer, Tuner, inheritable
+from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.random import RandomTuner
 from tests.nas.scripted import (
     COMPLETE,
     FAILED,
@@ -36,6 +38,7 @@ from tests.nas.scripted import (
     fresh_records,
     make_loop,
 )
+from tests.nas.store.stocked import trial
 
 BARE = End(has_weights=False)
 
@@ -94,6 +97,7 @@ def run(
     wanted = LoopSettings(budget=Budget(trials=16), max_failures=99, **chosen)
     for session, stop_after in enumerate([*stops, None], 1):
         executor = ScriptedExecutor(records, slots, ends=ends, pick=pick, stop_after=stop_after, session=session)
+        ends = {number: listed for number, listed in (ends or {}).items() if LOST not in listed}  # one loss, not two
         mine = sweeper(records, slots) if sweeps else None
         loop = make_loop(records, executor, tuner, settings=wanted, sweeper=mine)
         with suppress(SearchInterruptedError):
@@ -230,3 +234,34 @@ class TestWhen:
             loop.final(FINAL, loop.trials[5:6])
             loop.sweep(at_end=True)
             assert len([n for n in records.swept() if n < 6]) == n_swept, asked
+
+
+class TestInheritable:
+    def test_results_not_yet_learned(self) -> None:
+        """With deterministic=true a result that waits for an earlier one may still be named once it is learned."""
+        running, early = trial(0, state=State.RUNNING, score=None), trial(1)
+        log = recall([running, early], deterministic=True)
+
+        assert inheritable(EvolutionTuner(SPACE, (METRIC,)), log, 0, [running, early]) == {1}
+
+    def test_results_that_the_next_view_does_not_show(self) -> None:
+        """What later views show as running may be named as such, whatever has become of it."""
+        stage = [trial(0), trial(1, state=State.FAILED, score=None), trial(2)]
+        tuner, log = WindowTuner(window=1, only_scored=True), recall(stage, deterministic=True)
+
+        assert [inheritable(tuner, log, n_seen, stage) for n_seen in (0, 2, 3)] == [{0, 1, 2}, {0, 2}, {2}]
+
+    def test_every_trial_by_default(self) -> None:
+        """A tuner that does not say may name every trial; random search names none."""
+        stage = [trial(0), trial(1, state=State.RUNNING, score=None)]
+        log = recall(stage, deterministic=False)
+
+        assert inheritable(ListTuner(), log, 1, stage) == {0, 1}
+        assert inheritable(RandomTuner(SPACE, (METRIC,)), log, 1, stage) == set()
+
+    def test_evolution_names_the_living(self) -> None:
+        """The last population_size scored trials; a failed one is no member."""
+        stage = [trial(0), trial(1), trial(2, state=State.FAILED, score=None), trial(3)]
+        tuner = EvolutionTuner(SPACE, (METRIC,), population_size=2, sample_size=1)
+
+        assert inheritable(tuner, recall(stage, deterministic=False), 4, stage) == {1, 3}

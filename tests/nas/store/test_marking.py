@@ -155,12 +155,13 @@ class TestNeeded:
             whole(0),
             whole(1, parents=[0]),
             trial(2, parents=[1], state=State.FAILED, reason=Reason.PARENT, inheritance={"lost": [1]}, score=None),
-            trial(3, parents=[1], state=State.WAITING),
         ]
+        waiting = trial(3, parents=[1], state=State.WAITING)
 
         assert lost_donors(trials) == {1}
         assert ancestor_with_weights(trials, 2, {1}) == 0
-        assert set(needed(trials, Wanted())) == {0, 1}
+        assert set(needed([*trials, waiting], Wanted())) == {0, 1}
+        assert set(needed(trials, Wanted(inheritable=frozenset({1})))) == {0, 1}
 
     def test_the_stand_in_of_a_running_trial(self) -> None:
         """Whose weights a running trial was given stay, also where its donor would now be replaced by another."""

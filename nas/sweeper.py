@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nas.errors import CorruptError
 from nas.metric import Metric
@@ -102,7 +102,7 @@ class Sweeper:
     def sweep(
         self, trials: Sequence[Trial], inheritable: Callable[[], Iterable[int]], now_s: float, *, at_end: bool = False
     ) -> Plan | None:
-        """Sweeps where it is time to; gives what was done, or None where that is nothing.
+        """Sweeps where it is time to; gives what was done and is news, or None where nothing is.
 
         Args:
             trials: All of the search; those that run in this session are RUNNING.
@@ -119,9 +119,10 @@ class Sweeper:
         self._bytes = plan.bytes - plan.bytes_freed
         self._swept_at, self._n_since_sweep = now_s, 0
         self._sweep_s = time.perf_counter() - began
-        is_news = plan.unmet is not None and not self._is_unmet
-        self._is_unmet = plan.unmet is not None
-        return plan if plan.swept or plan.garbage or is_news else None
+        was_told, self._is_unmet = self._is_unmet, plan.unmet is not None
+        if was_told:
+            plan = replace(plan, unmet=None)
+        return plan if plan.swept or plan.garbage or plan.unmet else None
 
     def _is_time_to_look(self, now_s: float, *, at_end: bool) -> bool:
         if self._retention.max_bytes is None:

@@ -95,7 +95,7 @@ def _read(records: Records, now: float) -> Snapshot:
     from nas.program import newest_best
 
     name = records.files.url.rstrip("/").rpartition("/")[2]
-    identity, metrics, stages = _header(records, name)
+    identity, metrics, stages = read_header(records, name)
     session = last_session(records, now)
     trials = _with_running(records, session)
     return Snapshot(
@@ -137,7 +137,14 @@ def last_session(records: Records, now: float) -> LastSession | None:
     return LastSession(number=number, host=driver.host, pid=driver.pid, beat=seen, is_alive=is_alive)
 
 
-def _header(records: Records, name: str) -> tuple[Mapping[str, Any], tuple[Metric, ...], tuple[str, ...]]:
+def read_header(records: Records, name: str) -> tuple[Mapping[str, Any], tuple[Metric, ...], tuple[str, ...]]:
+    """The identity, the metrics and the names of the stages that ``search.json`` holds.
+
+    Raises:
+        SearchNotFoundError: there is no search.
+        ConfigurationError: another version of Heirloom wrote it.
+        CorruptError: it can't be read.
+    """
     from nas.search import FORMAT
 
     header = records.read("search.json")

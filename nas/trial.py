@@ -206,6 +206,24 @@ class Trial:
         }
 
 
+def as_pending(trial: Trial, state: State) -> Trial:
+    """The trial as its proposal says, without anything that it has reported or resulted in."""
+    return Trial(
+        number=trial.number, index=trial.index, proposal=trial.proposal, stage=trial.stage, job=trial.job,
+        policies=trial.policies, seed=trial.seed, generation=trial.generation, created=trial.created,
+        learned=trial.learned, state=state,
+    )  # fmt: skip
+
+
+def given_weights(trial: Trial) -> tuple[Donor, ...]:
+    """Whose weights a trial was given, the best first: its donors, or those that stood in for donors without any."""
+    if Policy.SHARE_PARAMS not in trial.policies:
+        return ()
+    replaced: Mapping[str, Donor | None] = trial.inheritance.get("replaced", {})
+    given = (replaced.get(str(donor), donor) for donor in trial.proposal.weight_donors)
+    return tuple(dict.fromkeys(donor for donor in given if donor is not None))
+
+
 def without_weights(trial: Trial) -> Trial:
     """The trial after its weights were swept."""
     return replace(trial, checkpoint=None, swept=True)

@@ -181,6 +181,21 @@ class Records:
     def _sweeps(self) -> list[str]:
         return [name for name in self.files.names("gc") if re.fullmatch(r"\d+\.json", name)]
 
+    def borrowed(self) -> frozenset[int]:
+        """The trials that unfinished trials of other searches under the root name as donors (``"name:42"``)."""
+        prefix = self.files.url.rstrip("/").rpartition("/")[2] + ":"
+        found: set[str] = set()
+        for sibling in self.files.siblings():
+            other = Records(self.files.sibling(sibling))
+            names = set(other.files.names("trials"))
+            for name in names:
+                stem, _, kind = name.partition(".")
+                if kind == "proposal.json" and f"{stem}.result.json" not in names:
+                    proposal = (other.read(f"trials/{name}") or {}).get("proposal") or {}
+                    donors = map(str, proposal.get("donors") or ())
+                    found.update(donor.removeprefix(prefix) for donor in donors if donor.startswith(prefix))
+        return frozenset(int(number) for number in found if number.isdecimal())
+
     def tests(self) -> dict[int, dict[str, Any]]:
         """The finalists' test records by trial."""
         found = self.files.read_all("tests", ".json")

@@ -30,14 +30,19 @@ def digest_of(data: bytes | bytearray | memoryview) -> str:
     return f"blake3:{blake3(data).hexdigest()}"
 
 
-def checked_path(path: str) -> str:
+def checked_path(path: str, *, unfinished: bool = False) -> str:
     """The path, if it is relative and can't leave its root.
+
+    Args:
+        path: What to check.
+        unfinished: Whether it may be the name of an unfinished file.
 
     Raises:
         ConfigurationError: an absolute path, an empty part, ``.`` or ``..``, a zero byte, no UTF-8, or the name of an
             unfinished file.
     """
-    bad = any(part in ("", ".", "..") or part.startswith(TEMPORARY) for part in path.split("/"))
+    parts = path.split("/")
+    bad = any(part in ("", ".", "..") or (part.startswith(TEMPORARY) and not unfinished) for part in parts)
     if bad or _FORBIDDEN.search(path):
         raise ConfigurationError(
             f"path {path!r} must be relative, '/'-separated and UTF-8, without empty parts, '.', '..' or '{TEMPORARY}'"

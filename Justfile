@@ -24,7 +24,7 @@ report:
 
 # The ratios that the README quotes
 bench:
-    python benchmarks/overhead.py && python benchmarks/startup.py
+    python benchmarks/overhead.py && python benchmarks/startup.py && python benchmarks/lineage.py
 
 # Remove what tools leave behind
 clean:

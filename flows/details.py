@@ -35,6 +35,8 @@ def trial_details(trial: Trial, tests: Tests) -> str:
         lines.append(f"took {duration(trial.duration_s)}")
     if trial.checkpoint is not None:
         lines.append(f"checkpoint {size(trial.checkpoint.own_bytes)}")
+    if trial.swept:
+        lines.append("its weights were swept")
     if (error := last_line(trial.error)) is not None:
         lines.append(error[:200])
     point = ", ".join(f"{name}={brief(value)}" for name, value in flat_point(trial.point).items())

@@ -350,7 +350,13 @@ class _Task:
         machine, budget = self.workplace.machine, self.program.budget
         session = Session(
             self.workplace.records,
-            settings={"runner": machine.runner, "slots": machine.slots, "budget": asdict(budget)},
+            settings={
+                "runner": machine.runner,
+                "slots": machine.slots,
+                "budget": asdict(budget),
+                "finalists": self.program.finalists,
+                **asdict(self.program.retention),
+            },
             takeover=self.limits.takeover,
             on_newer=lambda why: executor.post(StopAsked(why)),
             flow_run=flow_run,

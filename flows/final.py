@@ -26,7 +26,7 @@ def main() -> int:
 
 def final(invocation: Invocation, engine: Engine) -> int:
     """Trains what is missing of the finalists, tests them, and exports a better winner."""
-    from flows.settings import check_deterministic, read_machine, read_root
+    from flows.settings import check_deterministic, read_machine, read_retention, read_root
     from nas.budget import Budget
     from nas.errors import ConfigurationError, SearchNotFoundError
     from nas.program import Program
@@ -50,7 +50,9 @@ def final(invocation: Invocation, engine: Engine) -> int:
     if built.plan.final is None:
         raise ConfigurationError(f"search {name} has no final stage: its plan trained every trial in full already")
     workplace = engine.open(invocation, machine, name)
-    program = Program(built, workplace.records, Budget(), finalists=invocation.values["finalists"])
+    retention = read_retention(invocation.values)
+    finalists = invocation.values["finalists"]
+    program = Program(built, workplace.records, Budget(), finalists=finalists, retention=retention)
     return engine.run(program, workplace, only_finals=True)
 
 

@@ -6,8 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from flows.wording import clean, duration, last_line
-from nas.executors.base import Event, Finished, Lost, Proposed, Started
+from flows.wording import clean, count, duration, last_line, size
+from nas.executors.base import Event, Finished, Lost, Proposed, Started, Swept
 from nas.metric import Metric
 from nas.trial import State, Trial
 
@@ -98,6 +98,12 @@ class Progress:
                 self._count(trial, is_new=True)
                 self._detail = self._state()
                 self._show(trial)
+            case Swept(trials=trials, bytes=freed, unmet=unmet):
+                if freed:
+                    self.note(f"swept the weights of {count(len(trials), 'trial')}, {size(freed)}")
+                if unmet is not None:
+                    self.note(unmet)
+                return
             case Proposed() if not self._running:
                 self._detail = "starting the first trials"
                 return

@@ -23,7 +23,7 @@ def main() -> int:
 
 def search(invocation: Invocation, engine: Engine) -> int:
     """One search: composes it from the configuration, and runs what is left to do of it."""
-    from flows.settings import check_values, read_budget, read_machine, read_search, search_name
+    from flows.settings import check_values, read_budget, read_machine, read_retention, read_search, search_name
     from nas.program import Program
     from nas.session import check_name
 
@@ -36,7 +36,9 @@ def search(invocation: Invocation, engine: Engine) -> int:
     built = definition.build()
     name = check_name(search_name(invocation, built.default_name, definition, built.problem.data_arguments))
     workplace = engine.open(invocation, machine, name)
-    program = Program(built, workplace.records, budget, finalists=invocation.values["finalists"])
+    retention = read_retention(invocation.values)
+    finalists = invocation.values["finalists"]
+    program = Program(built, workplace.records, budget, finalists=finalists, retention=retention)
     return engine.run(program, workplace)
 
 

@@ -15,6 +15,7 @@ from nas.errors import ConfigurationError
 from nas.executors.simulated import Workers
 from nas.policy import PolicyPlan
 from nas.search import Search
+from nas.store.retention import Retention
 
 RunnerKind = Literal["debug", "threads", "processes", "simulated"]
 RUNNERS = ("debug", "threads", "processes", "simulated")
@@ -176,6 +177,7 @@ def check_values(invocation: Invocation) -> None:
     Budget(**values["budget"])
     read_limits(values)
     read_root(values)
+    read_retention(values)
     if isinstance(values["seed"], bool) or not isinstance(values["seed"], int):
         raise ConfigurationError(f"seed ({values['seed']!r}) must be a whole number")
     for name in ("deterministic", "trust"):
@@ -223,6 +225,16 @@ def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if not isinstance(options, Mapping):
         raise ConfigurationError(f"storage.options ({options!r}) holds keys: set storage.options.KEY=VALUE")
     return str(root), dict(options)
+
+
+def read_retention(values: Mapping[str, Any]) -> Retention:
+    """Which weights the storage keeps, and how much it may hold.
+
+    Raises:
+        ConfigurationError: no such plan, or no number of gigabytes.
+    """
+    storage = values["storage"]
+    return Retention(keep=str(values.get("keep", storage.get("keep", "all"))), max_gb=storage.get("max_gb"))
 
 
 def check_deterministic(deterministic: bool, machine: Machine) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 from nas.errors import ConfigurationError, CorruptError, HeirloomError, SearchNotFoundError
 from nas.lineage import Lineage
 from nas.metric import Metric
-from nas.store.records import Records, Starts
+from nas.store.records import Records
 from nas.trial import State, Trial
 
 if TYPE_CHECKING:
     from nas.store.files import Files
-
-_READS = 3
-_PAUSE_S = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +95,7 @@ def _read(records: Records, now: float) -> Snapshot:
     from nas.program import newest_best
 
     name = records.files.url.rstrip("/").rpartition("/")[2]
-    identity, metrics, stages = _header(records, name)
+    identity, metrics, stages = read_header(records, name)
     session = last_session(records, now)
     trials = _with_running(records, session)
     return Snapshot(
@@ -141,7 +137,14 @@ def last_session(records: Records, now: float) -> LastSession | None:
     return LastSession(number=number, host=driver.host, pid=driver.pid, beat=seen, is_alive=is_alive)
 
 
-def _header(records: Records, name: str) -> tuple[Mapping[str, Any], tuple[Metric, ...], tuple[str, ...]]:
+def read_header(records: Records, name: str) -> tuple[Mapping[str, Any], tuple[Metric, ...], tuple[str, ...]]:
+    """The identity, the metrics and the names of the stages that ``search.json`` holds.
+
+    Raises:
+        SearchNotFoundError: there is no search.
+        ConfigurationError: another version of Heirloom wrote it.
+        CorruptError: it can't be read.
+    """
     from nas.search import FORMAT
 
     header = records.read("search.json")
@@ -160,19 +163,9 @@ def _header(records: Records, name: str) -> tuple[Mapping[str, Any], tuple[Metri
     return identity, metrics, stages
 
 
-def _load(records: Records) -> tuple[list[Trial], dict[int, Starts]]:
-    """All trials; a listing that was taken while files appeared may lack one, and is taken again."""
-    for _ in range(_READS - 1):
-        try:
-            return records.load()
-        except CorruptError:
-            time.sleep(_PAUSE_S)
-    return records.load()
-
-
 def _with_running(records: Records, session: LastSession | None) -> list[Trial]:
     """All trials by number; one that the living session has started is RUNNING."""
-    trials, starts = _load(records)
+    trials, starts = records.load()
     for number, found in starts.items():
         if number >= len(trials) or trials[number].is_finished:
             continue

@@ -36,6 +36,7 @@ _FIRST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
 }
 _LAST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
     "checkpoint_bytes": ("Int64", lambda t: None if t.checkpoint is None else t.checkpoint.own_bytes),
+    "swept": ("boolean", lambda t: t.swept),
     "error": ("string", lambda t: last_line(t.error)),
 }
 
@@ -69,8 +70,9 @@ def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequ
 
     Columns: ``trial, parent, donor, generation, job, stage, state, reason, policies, attempt, started, finished,
     duration_s, inherited``, then ``metric.<name>``, ``test.<name>`` (where tests are), ``point.<name>`` (dots lead into
-    nested dicts), ``checkpoint_bytes`` and ``error`` (its last line). ``parent`` is the first one. ``donor`` is whose
-    weights went in: a number, or ``"name:42"`` for another search's. The arguments are those of ``lineage_columns``.
+    nested dicts), ``checkpoint_bytes``, ``swept`` (its weights were deleted) and ``error`` (its last line). ``parent``
+    is the first one. ``donor`` is whose weights went in: a number, or ``"name:42"`` for another search's. The arguments
+    are those of ``lineage_columns``.
     """
     columns = lineage_columns(lineage, tests, metrics=metrics)
     return to_table(columns, {name: kind for name, (kind, _) in {**_FIRST, **_LAST}.items()})

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _ORDER = (
     *("trial", "parent", "donor", "inherited", "stage", "state", "metric.", "test.", "duration_s", "generation"),
-    *("reason", "error", "point.", "attempt", "started", "finished", "checkpoint_bytes", "policies", "job"),
+    *("reason", "error", "point.", "attempt", "started", "finished", "checkpoint_bytes", "swept"),
+    *("policies", "job"),
 )
 """The order of the columns; a narrow terminal gets those in front, and the first score always."""
 _MAX_CELL = 60
@@ -75,7 +76,7 @@ def print_search(console: Console, snapshot: Snapshot) -> int:
     """Prints the lineage and what came of it; gives how many columns the terminal has no room for."""
     names = [metric.name for metric in snapshot.metrics]
     columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=names)
-    full = {name: values for name, values in columns.items() if any(value not in (None, "") for value in values)}
+    full = {name: values for name, values in columns.items() if any(cell(name, value) for value in values)}
     shown = {name: [_short(cell(name, v)) for v in full[name]] for name in sorted(full, key=_place)}
     fitting = _fitting(shown, console.width, {"trial", "state", f"metric.{names[0]}"})
     if fitting:
@@ -154,7 +155,7 @@ def print_trial(snapshot: Snapshot, trial: Trial, log: str) -> None:
     """Prints one trial: its fields, its inheritance, its ancestors, its reports and its log."""
     record = trial_record(snapshot, trial, log)
     apart = ("inheritance", "ancestors", "curve", "log", "error")
-    fields = {name: value for name, value in record.items() if value not in (None, "", []) and name not in apart}
+    fields = {n: v for n, v in record.items() if v != [] and cell(n, v) and n not in apart}
     width = max(len(name) for name in fields)
     print(f"trial {trial.number} of {snapshot.name}\n")
     for name, value in fields.items():

@@ -70,6 +70,7 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "finished": clock,
     "last_activity": clock,
     "checkpoint_bytes": size,
+    "swept": lambda is_swept: "swept" if is_swept else "",
 }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nas.budget import Budget
+    from nas.donors import LineageDonors
     from nas.lineage import Lineage
     from nas.metric import Metric
     from nas.policy import Policy, PolicyPlan, Stage
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
     from nas.spec import Spec
     from nas.stoppers.base import Stopper
+    from nas.store.donors import DonorIndex
+    from nas.store.signature import Signature
     from nas.trial import Proposal, State, Trial
     from nas.tuners.base import STOP, WAIT, Tuner
     from nas.weights.inherit import inherit
@@ -28,9 +31,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "Budget": "nas.budget",
     "Choice": "nas.spaces.parameter",
+    "DonorIndex": "nas.store.donors",
     "Float": "nas.spaces.parameter",
     "Int": "nas.spaces.parameter",
     "Lineage": "nas.lineage",
+    "LineageDonors": "nas.donors",
     "Metric": "nas.metric",
     "ParameterSpace": "nas.spaces.parameter",
     "Point": "nas.spaces.base",
@@ -40,6 +45,7 @@ _HOMES = {
     "Proposal": "nas.trial",
     "STOP": "nas.tuners.base",
     "Search": "nas.search",
+    "Signature": "nas.store.signature",
     "Space": "nas.spaces.base",
     "Spec": "nas.spec",
     "Stage": "nas.policy",
@@ -59,9 +65,11 @@ __all__ = [
     "WAIT",
     "Budget",
     "Choice",
+    "DonorIndex",
     "Float",
     "Int",
     "Lineage",
+    "LineageDonors",
     "Metric",
     "ParameterSpace",
     "Point",
@@ -70,6 +78,7 @@ __all__ = [
     "Problem",
     "Proposal",
     "Search",
+    "Signature",
     "Space",
     "Spec",
     "Stage",

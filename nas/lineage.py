@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from nas.errors import TrialNotFoundError
 from nas.metric import Metric
 from nas.spaces.base import Point, point_key
-from nas.trial import State, Trial
+from nas.trial import State, Trial, without_weights
 
 
 class LineageLog:
@@ -44,6 +45,11 @@ class LineageLog:
         self.first_with.setdefault(self.key_of(trial), len(self.learned))
         self.learned.append(trial)
 
+    def lose_weights(self, number: int) -> None:
+        """Notes, where the trial is here, that its weights were swept."""
+        if (position := self.position.get(number)) is not None:
+            self.learned[position] = without_weights(self.learned[position])
+
     def key_of(self, trial: Trial) -> str:
         """The key of a trial's point, made once a trial."""
         if trial.number not in self._keys:
@@ -56,6 +62,24 @@ class LineageLog:
         Pending trials are those that were noted and are not among the learned ones.
         """
         return Lineage(self, len(self.learned) if n_learned is None else n_learned, tuple(pending))
+
+
+def recall(in_stage: Sequence[Trial], *, deterministic: bool) -> LineageLog:
+    """The order in which the tuner learned of results: as the proposals recorded it, then the others as they finished.
+
+    With ``deterministic``: in the order of index, up to the first that has not finished.
+    """
+    if deterministic:
+        log = LineageLog(itertools.takewhile(lambda t: t.is_finished, in_stage))
+    else:
+        finished = {t.number: t for t in in_stage if t.is_finished}
+        listed = dict.fromkeys(number for t in in_stage for number in t.learned)
+        rest = [t for t in finished.values() if t.number not in listed]
+        rest.sort(key=lambda t: (t.finished or 0.0, t.number))
+        log = LineageLog([*(finished[number] for number in listed), *rest])
+    for trial in in_stage:
+        log.note(trial)
+    return log
 
 
 class Lineage:

@@ -16,17 +16,19 @@ from typing import Literal
 
 from nas.budget import Budget
 from nas.errors import ConfigurationError, PointError, SearchFailedError, SearchInterruptedError
-from nas.executors.base import Broke, Event, Executor, Finished, Lost, Proposed, Reported, StopAsked
-from nas.lineage import LineageLog
+from nas.executors.base import Broke, Event, Executor, Finished, Lost, Proposed, Reported, StopAsked, Swept
+from nas.lineage import LineageLog, recall
 from nas.policy import Policy, Stage
 from nas.run import DonorWeights
 from nas.spaces.base import Space, is_json
 from nas.stoppers.base import Stopper
 from nas.store.checkpoint import Checkpoint
+from nas.store.marking import ancestor_with_weights, lost_donors
 from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records, Starts
-from nas.trial import Donor, Proposal, Reason, State, Trial
-from nas.tuners.base import STOP, WAIT, Tuner
+from nas.sweeper import Sweeper
+from nas.trial import Donor, Proposal, Reason, State, Trial, as_pending, without_weights
+from nas.tuners.base import STOP, WAIT, Tuner, inheritable
 
 OnParentFailure = Literal["ancestor", "scratch", "fail"]
 INTERRUPT_BOUND_S = 20.0
@@ -68,6 +70,7 @@ class Loop:
         spent_hours: Hours that the search has cost up to now, all sessions together.
         sibling: The checkpoint of another search's trial (``"name:42"``), or None where it has no weights.
         observe: Told of every event, after the loop has taken it in.
+        sweeper: Makes room for weights, or None: nothing is ever swept.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Loop:
         spent_hours: Callable[[], float] = lambda: 0.0,
         sibling: Callable[[str], Checkpoint | None] = lambda donor: None,
         observe: Callable[[Event], None] = lambda event: None,
+        sweeper: Sweeper | None = None,
     ) -> None:
         self.trials: list[Trial] = list(trials)
         self._records = records
@@ -97,6 +101,8 @@ class Loop:
         self._spent_hours = spent_hours
         self._sibling = sibling
         self._observe = observe
+        self._sweeper = sweeper
+        self._lost = lost_donors(self.trials)
         self._search_stage = "search"
         self._waiting: list[int] = [t.number for t in self.trials if not t.is_finished]
         self._running: dict[int, int] = {}  # slot -> trial
@@ -121,15 +127,10 @@ class Loop:
             SearchInterruptedError: a stop was asked for.
             StoreError: the store failed.
         """
-        self._search_stage = stage.name
-        in_stage = [t for t in self.trials if t.stage == stage.name]
-        self._numbers = [t.number for t in in_stage]
-        self._pending = {t.number: t for t in in_stage if not t.is_finished}
-        self._log = self._restored_log(in_stage)
-        self._seen_at = list(itertools.accumulate(len(t.learned) for t in in_stage))
-        self._n_seen = self._seen_at[-1] if in_stage else 0
+        self.recall(stage)
         exhausted = False
         while True:
+            self.sweep()
             while not exhausted and self._may_ask():
                 exhausted = not self._ask(stage)
                 if self._waited_at is not None:
@@ -146,19 +147,18 @@ class Loop:
                         "nothing runs that it could wait for; a tuner that has nothing more to propose must answer STOP"
                     )
 
-    def _restored_log(self, in_stage: Sequence[Trial]) -> LineageLog:
-        """The order in which the tuner learned of results: as the proposals recorded it, then the others."""
-        finished = {t.number: t for t in in_stage if t.is_finished}
-        if self._settings.deterministic:
-            log = LineageLog(itertools.takewhile(lambda t: t.is_finished, in_stage))
-        else:
-            listed = dict.fromkeys(number for t in in_stage for number in t.learned)
-            rest = [t for t in finished.values() if t.number not in listed]
-            rest.sort(key=lambda t: (t.finished or 0.0, t.number))
-            log = LineageLog([*(finished[number] for number in listed), *rest])
-        for trial in in_stage:
-            log.note(trial)
-        return log
+    def recall(self, stage: Stage) -> None:
+        """Recalls from the records what the tuner has proposed in the search stage, and what it had learned by then."""
+        self._search_stage = stage.name
+        in_stage = self._in_search_stage()
+        self._numbers = [t.number for t in in_stage]
+        self._pending = {t.number: t for t in in_stage if not t.is_finished}
+        self._log = recall(in_stage, deterministic=self._settings.deterministic)
+        self._seen_at = list(itertools.accumulate(len(t.learned) for t in in_stage))
+        self._n_seen = self._seen_at[-1] if in_stage else 0
+
+    def _in_search_stage(self) -> list[Trial]:
+        return [t for t in self.trials if t.stage == self._search_stage]
 
     def _learn(self, trial: Trial) -> None:
         """Adds a result to what the tuner may learn: as it comes, or, with ``deterministic``, in order of index."""
@@ -198,7 +198,7 @@ class Loop:
         index, number = len(self._numbers), len(self.trials)
         n_seen = self._view_size() if self._settings.deterministic else len(self._log)
         if self._settings.deterministic:
-            pending = [_as_pending(self.trials[other], State.RUNNING) for other in self._numbers[n_seen:]]
+            pending = [as_pending(self.trials[other], State.RUNNING) for other in self._numbers[n_seen:]]
         else:
             pending = list(self._pending.values())
         answer = self._tuner.ask(self._log.view(n_seen, pending), index, number)
@@ -282,6 +282,7 @@ class Loop:
             proposal = Proposal(point=parent.point, parents=(parent.number,), donors=donors, reason=reason)
             self._propose(self._new_trial(proposal, stage, index))
         while self._unfinished(stage.name):
+            self.sweep()
             self._submit_ready(stage.name)
             if self._running:  # what was submitted may have failed at once, for want of a donor's weights
                 self._take(self._next_event())
@@ -338,27 +339,51 @@ class Loop:
         if Policy.SHARE_PARAMS not in trial.policies:
             return found, replaced, None
         for donor in trial.proposal.weight_donors:
-            checkpoint = self.trials[donor].checkpoint if isinstance(donor, int) else self._sibling(donor)
+            checkpoint = self._weights_of(donor)
             stand_in: Donor | None = donor
             if checkpoint is None:
                 if self._settings.on_parent_failure == "fail":
                     return [], replaced, donor
                 stand_in = None
                 if self._settings.on_parent_failure == "ancestor" and isinstance(donor, int):
-                    stand_in = self._ancestor_with_weights(donor)
+                    stand_in = ancestor_with_weights(self.trials, donor, self._lost)
                 replaced[str(donor)] = stand_in
-                checkpoint = self.trials[stand_in].checkpoint if isinstance(stand_in, int) else None
+                checkpoint = None if stand_in is None else self._weights_of(stand_in)
             if checkpoint is not None and stand_in is not None and stand_in not in [d.donor for d in found]:
                 found.append(DonorWeights(stand_in, checkpoint))
         return found, replaced, None
 
-    def _ancestor_with_weights(self, number: int) -> int | None:
-        """The nearest one on the line of first parents."""
-        while parents := self.trials[number].parents:
-            number = parents[0]
-            if self.trials[number].checkpoint is not None:
-                return number
-        return None
+    def _weights_of(self, donor: Donor) -> Checkpoint | None:
+        """The donor's checkpoint; None also where a trial before found it missing or corrupt."""
+        if donor in self._lost:
+            return None
+        return self.trials[donor].checkpoint if isinstance(donor, int) else self._sibling(donor)
+
+    # ---- making room
+
+    def sweep(self, *, at_end: bool = False) -> None:
+        """Sweeps weights that nothing needs, where it is time to; called between two decisions only.
+
+        So nothing is proposed or submitted while it is marked what is needed.
+
+        Args:
+            at_end: A stage has ended.
+        """
+        if self._sweeper is None:
+            return
+        plan = self._sweeper.sweep(self.trials, self._inheritable, self._executor.now_s(), at_end=at_end)
+        if plan is None:
+            return
+        for number in plan.swept:
+            self.trials[number] = without_weights(self.trials[number])
+            self._log.lose_weights(number)
+        self._observe(Swept(tuple(sorted(plan.swept)), plan.bytes_freed, plan.unmet))
+
+    def _inheritable(self) -> frozenset[int]:
+        in_stage = self._in_search_stage()
+        if self._tuner is None:
+            return frozenset(t.number for t in in_stage)
+        return inheritable(self._tuner, self._log, self._n_seen, in_stage)
 
     # ---- events
 
@@ -397,6 +422,9 @@ class Loop:
     def _take_result(self, trial: Trial) -> None:
         self.trials[trial.number] = trial
         self._pending.pop(trial.number, None)
+        self._lost |= lost_donors([trial])
+        if self._sweeper is not None:
+            self._sweeper.add(trial)
         self._gpu_seconds += trial.cost.get("gpu_seconds", 0.0)
         if trial.stage == self._search_stage:
             self._learn(trial)
@@ -422,7 +450,7 @@ class Loop:
             return
         self._losses[number] = self._losses.get(number, 0) + 1
         if self._losses[number] < self._settings.max_attempts:
-            self._change(_as_pending(trial, State.WAITING))
+            self._change(as_pending(trial, State.WAITING))
             self._waiting.insert(0, number)
             return
         now = time.time()
@@ -471,15 +499,6 @@ class Loop:
                     return
                 case Lost(job=job) | Broke(job=job):
                     self._free_job(job)
-
-
-def _as_pending(trial: Trial, state: State) -> Trial:
-    """The trial as its proposal says, without anything that it has reported or resulted in."""
-    return Trial(
-        number=trial.number, index=trial.index, proposal=trial.proposal, stage=trial.stage, job=trial.job,
-        policies=trial.policies, seed=trial.seed, generation=trial.generation, created=trial.created,
-        learned=trial.learned, state=state,
-    )  # fmt: skip
 
 
 def trial_seed(seed: int, stage: str, index: int) -> int:

@@ -15,13 +15,15 @@ from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
 from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
+from nas.ranking import Ranking
 from nas.search import Built, Search
 from nas.session import Session, check_name, claim_identity, open_records, spent_hours
-from nas.spaces.base import point_key
 from nas.store.checkpoint import Checkpoint
 from nas.store.files import Files, open_root
 from nas.store.records import Records
-from nas.trial import State, Trial
+from nas.store.retention import Retention
+from nas.sweeper import Scope, Sweeper
+from nas.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,18 @@ class Program:
         records: Where it lies.
         budget: For the search stage.
         finalists: How many of the best the final stage trains.
+        retention: Which weights are kept, and how much the disk may hold.
     """
 
-    def __init__(self, built: Built, records: Records, budget: Budget, *, finalists: int = 2) -> None:
+    def __init__(
+        self,
+        built: Built,
+        records: Records,
+        budget: Budget,
+        *,
+        finalists: int = 2,
+        retention: Retention | None = None,
+    ) -> None:
         if isinstance(finalists, bool) or not isinstance(finalists, int) or finalists < 1:
             raise ConfigurationError(f"finalists ({finalists!r}) must be a whole number of at least 1")
         if built.search.deterministic and (budget.hours is not None or budget.gpu_hours is not None):
@@ -62,7 +73,9 @@ class Program:
         self.records = records
         self.budget = budget
         self.finalists = finalists
+        self.retention = retention or Retention()
         self.metric = built.problem.metrics[0]
+        self.ranking = Ranking(built.plan, self.metric, finalists)
 
     def is_done(self) -> bool:
         """Whether nothing is left to do: the budget is spent, and there are the finals, the winner and its export."""
@@ -74,14 +87,14 @@ class Program:
             return False
         if any(not t.is_finished for t in trials):
             return False
-        if self._next_finalists(trials):
+        if self.ranking.next_finalists(trials):
             return False
-        winner = self._winner(trials)
+        winner = self.ranking.winner(trials)
         best = newest_best(self.records)
         if winner is None:
             return True
         tested = not self.built.problem.has("test") or self.records.tests().keys() >= {
-            t.number for t in self._competitors(trials)[: self.finalists]
+            t.number for t in self.ranking.tested(trials)
         }
         return best is not None and best["trial"] == winner.number and tested
 
@@ -109,50 +122,41 @@ class Program:
             spent_hours=session.spent_hours,
             sibling=self._sibling,
             observe=observe,
+            sweeper=self._sweeper(session, executor),
         )
-        if not only_finals:
+        if only_finals:
+            loop.recall(plan.search)
+        else:
             loop.search(plan.search)
         if plan.final is not None:
             loop.final(plan.final, [])  # those that an earlier session left unfinished
-            while chosen := self._next_finalists(loop.trials):
+            while chosen := self.ranking.next_finalists(loop.trials):
                 loop.final(plan.final, chosen)
+        loop.sweep(at_end=True)  # room for the export
         self._crown(executor, loop.trials)
+        loop.sweep(at_end=True)
 
-    def _next_finalists(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The trials to train in full next: the best not yet trained, until enough finals have a score."""
-        final = self.built.plan.final
-        if final is None:
-            return []
-        finals = [t for t in trials if t.stage == final.name]
-        taken = {t.parents[0] for t in finals}
-        best_of: dict[str, Trial] = {}  # by point, the best first
-        for trial in self._ranked(trials, self.built.plan.search.name):
-            best_of.setdefault(point_key(trial.point), trial)
-        failed = {t.parents[0] for t in finals if t.value(self.metric.name) is None}
-        wanted = [t for t in best_of.values() if t.number not in failed][: self.finalists]
-        return [t for t in wanted if t.number not in taken]
-
-    def _ranked(self, trials: Sequence[Trial], stage: str) -> list[Trial]:
-        in_stage = [t for t in trials if t.stage == stage]
-        return Lineage.of(in_stage).best(self.metric, n=len(in_stage))
-
-    def _competitors(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The trials that compete for the export, best first."""
-        final = self.built.plan.final
-        ranked = self._ranked(trials, final.name) if final is not None else []
-        return [t for t in ranked or self._ranked(trials, self.built.plan.search.name) if t.state == State.COMPLETE]
-
-    def _winner(self, trials: Sequence[Trial]) -> Trial | None:
-        return next(iter(self._competitors(trials)), None)
+    def _sweeper(self, session: Session, executor: Executor) -> Sweeper | None:
+        """None where everything is kept: then not a moment is spent on it."""
+        if self.retention.keeps_all:
+            return None
+        scope = Scope(
+            metric=self.metric,
+            finalists=self.ranking.needed,
+            stands_in=self.built.search.on_parent_failure == "ancestor",
+            slots=executor.slots,
+            session=session.number,
+        )
+        return Sweeper(self.records, self.retention, scope)
 
     def _crown(self, executor: Executor, trials: Sequence[Trial]) -> None:
         """Chooses the winner by validation, then tests the finalists (once each), then exports the winner."""
-        winner = self._winner(trials)
+        winner = self.ranking.winner(trials)
         if winner is None:
             return
         tests = self.records.tests()
         if self.built.problem.has("test"):
-            for trial in self._competitors(trials)[: self.finalists]:
+            for trial in self.ranking.tested(trials):
                 if trial.number not in tests:
                     tests[trial.number] = self._test(executor, trial)
         best = newest_best(self.records)
@@ -201,7 +205,7 @@ class Program:
         url = self.records.files.url
         name = url.rstrip("/").rpartition("/")[2]
         tests = self.records.tests()
-        return Summary(name, url, Lineage.of(trials), self._winner(trials), tests, newest_best(self.records))
+        return Summary(name, url, Lineage.of(trials), self.ranking.winner(trials), tests, newest_best(self.records))
 
 
 def newest_best(records: Records) -> dict[str, Any] | None:

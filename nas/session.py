@@ -256,6 +256,11 @@ def check_free(
         raise _busy(records, last, time.time() - float((_beat(records, number) or {}).get("time", last["started"])))
 
 
+def have_ended(records: Records) -> bool:
+    """Whether every session so far certainly has: it said so, or its process was on this host and is gone."""
+    return all(_has_ended(session, _beat(records, number)) for number, session in past_sessions(records).items())
+
+
 def _busy(records: Records, last: Mapping[str, Any], age_s: float) -> SearchBusyError:
     return SearchBusyError(
         f"the search in {records.files.url} is driven by pid {last['pid']} on {last['host']} "

@@ -16,11 +16,11 @@ import pickle
 import random
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from uuid import uuid4
 
 from nas.attempt import BenchSpec
@@ -49,7 +49,9 @@ from nas.store.checkpoint import Checkpoint, publish_checkpoint, publish_tensors
 from nas.store.files import Buffer, Files, Reference, Span, open_root
 from nas.store.records import Records
 from nas.store.reference import digest_of
-from nas.trial import Proposal, Reason, State, Trial
+from nas.store.retention import Retention
+from nas.sweeper import Scope, Sweeper
+from nas.trial import Donor, Proposal, Reason, State, Trial
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_tri
     * It goes on at 1, 7 and 64 slots while every fifth trial fails, with metrics maximised and minimised, and in a
       space of one point (or refuses that one with a ConfigurationError).
     * Stopped at any trial and resumed, it proposes what it would have.
+    * ``may_inherit_from`` holds every parent and donor that it proposes, and never gives again what it once left out: a
+      search in which all other weights are swept proposes the same, and every trial gets the same donors.
 
     Args:
         tuner: Its class and arguments.
@@ -82,11 +86,13 @@ def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_tri
     """
     for chosen in (tuple(replace(m, direction=_other(m)) for m in metrics), metrics):
         for slots in (1, 64, 7):
-            asks, _ = _search_on_paper(tuner, space, chosen, slots=slots, n_trials=max(n_trials, slots + 8))
+            asks = _search_on_paper(tuner, space, chosen, slots=slots, n_trials=max(n_trials, slots + 8)).asks
             _check_answers(asks, space)
+            _check_inheritance(tuner, space, chosen, asks)
     _check_same_answers(tuner, space, metrics, asks)
     for slots in (1, 7):
         _check_resuming(tuner, space, metrics, slots, n_trials)
+        _check_sweeping(tuner, space, metrics, slots, n_trials)
     try:
         tuner.build(one_point := ParameterSpace({"only": 1}), metrics, seed=0)
     except ConfigurationError:
@@ -111,12 +117,16 @@ class _Listening(Tuner):
         self.asks.append(((lineage, number, job), answer))
         return answer
 
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        return self.tuner.may_inherit_from(lineage)
+
 
 class _PaperExecutor:
     """Runs trials on paper: which one ends next, its scores, and whether it fails follow from numbers and points."""
 
     def __init__(self, records: Records, slots: int, metrics: Sequence[Metric], stop_after: int | None) -> None:
         self.slots = slots
+        self.donors: dict[int, list[Donor]] = {}
         self._records = records
         self._metrics = metrics
         self._n_left = stop_after
@@ -129,6 +139,7 @@ class _PaperExecutor:
 
     def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
         self._running.append(trial)
+        self.donors[trial.number] = [donor.donor for donor in donors]
 
     def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
         self._running = [other for other in self._running if other.number != trial.number]
@@ -149,7 +160,11 @@ class _PaperExecutor:
             failed = replace(result, state=State.FAILED, reason=Reason.EXCEPTION, error="as the check wants")
             return Finished(self._records.commit(failed))
         scores = {metric.name: _share(metric.name, point_key(trial.point)) for metric in self._metrics}
-        return Finished(self._records.commit(replace(result, state=State.COMPLETE, metrics=scores)))
+        result = replace(result, state=State.COMPLETE, metrics=scores)
+        if trial.number % 7 != 2:  # the others end without weights
+            paper = Reference(f"manifests/{trial.number:06d}-paper.json", 0, digest_of(b""))
+            result = replace(result, checkpoint=Checkpoint(manifest=paper, packs=(), files=()))
+        return Finished(self._records.commit(result))
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         raise NotImplementedError
@@ -167,6 +182,14 @@ def _share(*parts: object) -> float:
     return int.from_bytes(digest) / 2**48
 
 
+class _OnPaper(NamedTuple):
+    """What was asked and answered, the trials, and whose weights each was given."""
+
+    asks: list[tuple[_Ask, Proposal | Answer]]
+    trials: list[Trial]
+    donors: dict[int, list[Donor]]
+
+
 def _search_on_paper(
     tuner: Spec,
     space: Space,
@@ -176,14 +199,30 @@ def _search_on_paper(
     n_trials: int,
     records: Records | None = None,
     stop_after: int | None = None,
-) -> tuple[list[tuple[_Ask, Proposal | Answer]], list[Trial]]:
-    """Asks and trials of a search, begun or resumed on the records; ``stop_after``: so many results."""
+    sweeps: bool = False,
+) -> _OnPaper:
+    """A search, begun or resumed on the records.
+
+    Args:
+        tuner: See ``check_tuner``, as the next ones.
+        space: Where it proposes.
+        metrics: By name and direction.
+        slots: Trials at a time.
+        n_trials: The budget.
+        records: New ones by default.
+        stop_after: Results after which it is stopped.
+        sweeps: Whether weights that are not needed are swept at every result.
+    """
     records = records or _fresh_records()
     listening = _Listening(tuner.build(space, metrics, seed=11))
     trials, starts = records.load()
     settings = LoopSettings(budget=Budget(trials=n_trials), max_failures=n_trials + 1)
     executor = _PaperExecutor(records, slots, metrics, stop_after)
-    loop = Loop(records, executor, settings, trials=trials, starts=starts, tuner=listening, space=space)
+    scope = Scope(metric=metrics[0], finalists=lambda trials: (), stands_in=True, slots=slots)
+    sweeper = Sweeper(records, Retention(max_gb=1e-9), scope) if sweeps else None
+    loop = Loop(
+        records, executor, settings, trials=trials, starts=starts, tuner=listening, space=space, sweeper=sweeper
+    )
     try:
         loop.search(_SEARCH)
     except SearchInterruptedError:
@@ -191,7 +230,7 @@ def _search_on_paper(
     except HeirloomError as error:
         text = str(error).replace(type(listening).__name__, tuner.target)
         raise AssertionError(f"{tuner.target} at {slots} slots: {text}") from error
-    return listening.asks, loop.trials
+    return _OnPaper(listening.asks, loop.trials, executor.donors)
 
 
 def _fresh_records() -> Records:
@@ -247,20 +286,47 @@ def _global_states() -> list[object]:
     return states
 
 
-def _check_resuming(tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, n_trials: int) -> None:
-    def proposed(trials: Sequence[Trial]) -> list[str]:
-        return [f"{_as_text(trial.proposal)} after {trial.learned}" for trial in trials]
+def _check_inheritance(
+    tuner: Spec, space: Space, metrics: tuple[Metric, ...], asks: Sequence[tuple[_Ask, Proposal | Answer]]
+) -> None:
+    built: Tuner = tuner.build(space, metrics, seed=11)
+    left_out: set[int] = set()
+    for (lineage, number, _), answer in asks:
+        given = set(built.may_inherit_from(lineage))
+        again = sorted(given & left_out)
+        _expect(not again, f"{tuner.target}.may_inherit_from gives {again} at ask {number}, which it had left out")
+        left_out |= {trial.number for trial in lineage.finished} - given
+        if isinstance(answer, Proposal):
+            named = {source for source in (*answer.parents, *answer.weight_donors) if isinstance(source, int)}
+            names = f"{tuner.target} names {sorted(named - given)} at ask {number}, which may_inherit_from leaves out"
+            _expect(named <= given, names)
 
-    _, undisturbed = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials)
+
+def _check_sweeping(tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, n_trials: int) -> None:
+    calm = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials)
+    swept = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials, sweeps=True)
+    where = f"{tuner.target} at {slots} slots, with weights swept that may_inherit_from leaves out,"
+    _compare(_proposed(calm.trials), _proposed(swept.trials), where)
+    for number, donors in calm.donors.items():
+        found = swept.donors[number]
+        _expect(found == donors, f"{where} gives trial {number} the weights of {found}, not of {donors}")
+
+
+def _proposed(trials: Sequence[Trial]) -> list[str]:
+    return [f"{_as_text(trial.proposal)} after {trial.learned}" for trial in trials]
+
+
+def _check_resuming(tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, n_trials: int) -> None:
+    undisturbed = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials).trials
     for stop_after in (0, 1, n_trials // 2, n_trials - 1):
         records = _fresh_records()
         for n_results in (stop_after, None):
-            _, trials = _search_on_paper(
+            trials = _search_on_paper(
                 tuner, space, metrics, slots=slots, n_trials=n_trials, records=records, stop_after=n_results
-            )
+            ).trials
         where = f"{tuner.target} at {slots} slots, resumed after {stop_after} results,"
         _expect(len(trials) == len(undisturbed), f"{where} proposes {len(trials)} trials, not {len(undisturbed)}")
-        _compare(proposed(undisturbed), proposed(trials), where)
+        _compare(_proposed(undisturbed), _proposed(trials), where)
 
 
 # ---- problems
@@ -528,6 +594,13 @@ def _check_records(files: Files) -> None:
     found = files.read_all("records", ".json")
     _expect(found == {"a.json": b"a.json", "b.json": b"b.json"}, f"read_all gave {found}")
     _expect(files.read_if_present("records/a.log") == b"a log", "put left more than the last bytes")
+    files.put("records/folder/inner", b"deep")
+    found_sizes = {stored.path: stored.bytes for stored in files.walk() if stored.path.startswith("records/")}
+    expected = {"records/a.json": 6, "records/a.log": 5, "records/b.json": 6, "records/folder/inner": 4}
+    _expect(found_sizes == expected, f"walk gave {found_sizes}")
+    files.delete("records/folder/inner")
+    _expect(files.names("records") == ["a.json", "a.log", "b.json"], f"delete left {files.names('records')}")
+    _expect("records" in files.below("x").siblings(), f"siblings are {files.below('x').siblings()}")
     _expect(files.below("records").read_if_present("a.json") == b"a.json", "below() has other files")
     _expect(files.below("x").sibling("records").read_if_present("a.json") == b"a.json", "sibling() has other files")
 

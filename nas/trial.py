@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -127,6 +127,9 @@ class Trial:
     cost: Mapping[str, float] = field(default_factory=dict)
     """``seconds`` and ``gpu_seconds`` of the attempt that counts, and of what it went on from."""
     checkpoint: Checkpoint | None = None
+    """None where it published no weights, or they were swept."""
+    swept: bool = False
+    """Whether it published weights that were deleted to make room; as a donor it is like a failed parent."""
     donor: Donor | None = None
     """Whose weights were offered to it first (None: it started afresh)."""
     inherited: float | None = None
@@ -203,8 +206,38 @@ class Trial:
         }
 
 
-def trial_from_records(proposal: Mapping[str, Any], result: Mapping[str, Any] | None = None) -> Trial:
+def as_pending(trial: Trial, state: State) -> Trial:
+    """The trial as its proposal says, without anything that it has reported or resulted in."""
+    return Trial(
+        number=trial.number, index=trial.index, proposal=trial.proposal, stage=trial.stage, job=trial.job,
+        policies=trial.policies, seed=trial.seed, generation=trial.generation, created=trial.created,
+        learned=trial.learned, state=state,
+    )  # fmt: skip
+
+
+def given_weights(trial: Trial) -> tuple[Donor, ...]:
+    """Whose weights a trial was given, the best first: its donors, or those that stood in for donors without any."""
+    if Policy.SHARE_PARAMS not in trial.policies:
+        return ()
+    replaced: Mapping[str, Donor | None] = trial.inheritance.get("replaced", {})
+    given = (replaced.get(str(donor), donor) for donor in trial.proposal.weight_donors)
+    return tuple(dict.fromkeys(donor for donor in given if donor is not None))
+
+
+def without_weights(trial: Trial) -> Trial:
+    """The trial after its weights were swept."""
+    return replace(trial, checkpoint=None, swept=True)
+
+
+def trial_from_records(
+    proposal: Mapping[str, Any], result: Mapping[str, Any] | None = None, *, swept: bool = False
+) -> Trial:
     """The trial of a proposal record and, where it has finished, a result record.
+
+    Args:
+        proposal: See ``Trial.proposal_record``.
+        result: See ``Trial.result_record``.
+        swept: Its weights were deleted since.
 
     Raises:
         CorruptError: a key is missing or has a type that it can't have.
@@ -237,6 +270,6 @@ def trial_from_records(proposal: Mapping[str, Any], result: Mapping[str, Any] | 
                 "finished": result["finished"],
                 "error": result["error"],
             }
-        return Trial(**fields)
+        return without_weights(Trial(**fields)) if swept else Trial(**fields)
     except (CorruptError, KeyError, TypeError, ValueError) as error:
         raise CorruptError(f"a record of trial {proposal.get('trial')} can't be read: {error!r}") from error

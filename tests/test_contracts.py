@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,28 @@ class Hashing(RandomTuner):
         return Proposal(point=self.space.sample(random.Random(hash(f"{number}"))))
 
 
+class Forgetful(EvolutionTuner):
+    """Names parents of which it does not say that it may."""
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        return ()
+
+
+class Reviving(RandomTuner):
+    """Leaves a trial out, and gives it again later."""
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        return [0] if len(lineage) % 2 else []
+
+
+class Peeking(EvolutionTuner):
+    """Looks whether the dead still have weights."""
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        n_swept = sum(trial.swept for trial in lineage)
+        return super().ask(lineage, number + n_swept, job)
+
+
 class TestBrokenTuners:
     @pytest.mark.parametrize(
         ("tuner", "line"),
@@ -160,6 +182,9 @@ class TestBrokenTuners:
             (Outside, "is no point of the space: unknown"),
             (Blocking, "answers WAIT at proposal 3, but nothing runs"),
             (Hashing, "in another process gives another answer"),
+            (Forgetful, r"names \[\d+\] at ask \d+, which may_inherit_from leaves out"),
+            (Reviving, r"may_inherit_from gives \[0\] at ask \d+, which it had left out"),
+            (Peeking, "with weights swept that may_inherit_from leaves out, gives another answer"),
         ],
     )
     def test_broken_tuner_is_found(self, tuner: type[Tuner], line: str) -> None:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 _ORDER = (
     *("trial", "metric.", "test.", "state", "reason", "stage", "generation", "parent", "donor", "inherited"),
-    *("duration_s", "point.", "policies", "attempt", "job", "started", "finished", "checkpoint_bytes", "error"),
+    *("duration_s", "point.", "policies", "attempt", "job", "started", "finished", "checkpoint_bytes", "swept"),
+    "error",
 )
 _LONG = 48
 
@@ -20,7 +21,7 @@ _LONG = 48
 def sheet_html(snapshot: Snapshot) -> str:
     """The table; columns that hold nothing are left out."""
     columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=[metric.name for metric in snapshot.metrics])
-    names = [name for name in sorted(columns, key=_place) if any(value is not None for value in columns[name])]
+    names = [name for name in sorted(columns, key=_place) if any(cell(name, value) for value in columns[name])]
     better = {f"{kind}.{m.name}": m.direction for m in snapshot.metrics for kind in ("metric", "test")}
     numeric = {name: _is_numeric(columns[name]) for name in names}
     heads = "".join(_head(name, is_numeric=numeric[name], direction=better.get(name)) for name in names)

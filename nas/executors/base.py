@@ -46,6 +46,16 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Swept:
+    """Weights were deleted to make room, or the disk budget can't be kept; for observers only."""
+
+    trials: tuple[int, ...]
+    bytes: int
+    unmet: str | None = None
+    """Why the disk budget can't be kept, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """A job was ended from outside (worker killed, machine lost, interrupted); its trial has no result."""
 
@@ -70,7 +80,7 @@ class StopAsked:
     signal: int | None = None
 
 
-Event = Proposed | Started | Reported | Finished | Lost | Broke | StopAsked
+Event = Proposed | Started | Reported | Finished | Swept | Lost | Broke | StopAsked
 
 
 class Executor(Protocol):

@@ -11,6 +11,7 @@ from nas.store.files import Files
 from nas.store.folders import fetch_folder, publish_folder
 from nas.store.manifest import Manifest, references
 from nas.store.reference import Reference, checked_fields
+from nas.store.signature import Signature, checked_text
 
 if TYPE_CHECKING:
     import torch
@@ -35,12 +36,15 @@ class Checkpoint:
         packs: The files that hold tensors: the trial's own, and donors' where tensors are the same.
         files: What the trial left in its ``save_dir``.
         search: The search under the same root whose checkpoint it is, or None: this one.
+        signature: What the network's layers are called and look like (``Signature.text``); empty without tensors. In
+            the record, so that the best of many donors is found without their manifests.
     """
 
     manifest: Reference
     packs: tuple[Reference, ...]
     files: tuple[Reference, ...]
     search: str | None = None
+    signature: str = ""
 
     @property
     def own_bytes(self) -> int:
@@ -56,6 +60,7 @@ class Checkpoint:
             "packs": [pack.to_json() for pack in self.packs],
             "files": [file.to_json() for file in self.files],
             "search": self.search,
+            "signature": self.signature,
         }
 
     @classmethod
@@ -65,13 +70,22 @@ class Checkpoint:
         Raises:
             CorruptError: anything but what ``to_json`` writes.
         """
-        kinds = {"manifest": (dict,), "packs": (list,), "files": (list,), "search": (str, type(None))}
+        kinds = {
+            "manifest": (dict,),
+            "packs": (list,),
+            "files": (list,),
+            "search": (str, type(None)),
+            "signature": (str,),
+        }
+        if isinstance(data, dict):
+            data = {"signature": "", **data}  # records of before there were signatures
         fields = checked_fields(data, kinds)
         return cls(
             manifest=Reference.from_json(fields["manifest"]),
             packs=references(fields["packs"]),
             files=references(fields["files"]),
             search=fields["search"],
+            signature=checked_text(fields["signature"]),
         )
 
 
@@ -109,7 +123,8 @@ def publish_checkpoint(
     """
     manifest = replace(tensors or Manifest(tensors={}, packs=(), files=()), files=saved_files)
     reference = files.publish(f"manifests/{stem}.json", [manifest.to_bytes()])
-    return Checkpoint(manifest=reference, packs=manifest.packs, files=manifest.files)
+    signature = Signature.of(manifest.tensors).text
+    return Checkpoint(manifest=reference, packs=manifest.packs, files=manifest.files, signature=signature)
 
 
 def load_manifest(files: Files, checkpoint: Checkpoint) -> Manifest:

@@ -5,14 +5,30 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from nas.errors import ConfigurationError
 from nas.store.reference import Reference, Span
 
-__all__ = ["Buffer", "Files", "Reference", "Span", "open_root"]
+__all__ = ["Buffer", "Files", "Reference", "Span", "Stored", "open_root"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file that lies under a root, finished or not.
+
+    Attributes:
+        path: Relative to the root.
+        bytes: Size.
+        modified: UTC seconds since 1970 by the storage's own clock, or None where it does not tell.
+    """
+
+    path: str
+    bytes: int
+    modified: float | None
 
 
 class Files(ABC):
@@ -102,7 +118,11 @@ class Files(ABC):
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Deletes a file; one that is not there is fine."""
+        """Deletes a file, also an unfinished one; one that is not there is fine."""
+
+    @abstractmethod
+    def walk(self) -> list[Stored]:
+        """Every file below the root as of now, unfinished ones too, sorted by path; no link is followed."""
 
     @abstractmethod
     def check_writable(self) -> None:
@@ -120,6 +140,10 @@ class Files(ABC):
     @abstractmethod
     def sibling(self, name: str) -> Files:
         """The same storage with the folder of that name beside this root as the root: another search."""
+
+    @abstractmethod
+    def siblings(self) -> list[str]:
+        """The names beside this root as of now, sorted; what ``sibling`` takes."""
 
     @abstractmethod
     def local_path(self, path: str) -> str | None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar, final
 
 from nas.errors import ConfigurationError, StoreError
-from nas.store.files import Buffer, Files, Span
+from nas.store.files import Buffer, Files, Span, Stored
 from nas.store.mounts import mount_of
 from nas.store.posix import (
     NO_LINKS,
@@ -134,14 +134,24 @@ class LocalFiles(Files):
                 file.write(data)
 
     def delete(self, path: str) -> None:
-        """Unlinks, also a name that this client believes to be missing."""
-        target = self.local_path(path)
+        """Unlinks, also a name that this client believes to be missing; then a checkpoint's folder that is empty."""
+        target = os.path.join(self.url, checked_path(path, unfinished=True))
         with refused("delete", target), suppress(FileNotFoundError):
             try:
                 os.unlink(target)
             except FileNotFoundError:
                 if look(os.path.dirname(target)):
                     os.unlink(target)
+        folder = os.path.dirname(path)
+        with suppress(OSError):  # not empty, or gone
+            while "/" in folder:  # files/<stem>/, but never files/ itself
+                os.rmdir(os.path.join(self.url, folder))
+                folder = os.path.dirname(folder)
+
+    def walk(self) -> list[Stored]:
+        """Lists folder by folder, opening each first."""
+        with refused("list", self.url):
+            return despite_stale_handles(lambda: sorted(_below(self.url), key=lambda s: s.path), self.patience_s)
 
     def check_writable(self) -> None:
         """Publishes, reads and deletes one small file, as every record is published."""
@@ -165,6 +175,11 @@ class LocalFiles(Files):
     def sibling(self, name: str) -> LocalFiles:
         """The files under the folder of that name beside this one."""
         return LocalFiles(os.path.dirname(self.url), patience_s=self.patience_s).below(name)
+
+    def siblings(self) -> list[str]:
+        """The names in the folder above, without this one's."""
+        folder, own = os.path.split(self.url)
+        return [name for name in LocalFiles(folder, patience_s=self.patience_s).names() if name != own]
 
     def local_path(self, path: str) -> str:
         """The absolute path."""
@@ -228,3 +243,20 @@ class LocalFiles(Files):
             with suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+def _below(root: str) -> Iterator[Stored]:
+    """The files below a folder; what vanishes meanwhile is left out."""
+    folders = [root]
+    while folders:
+        folder = folders.pop()
+        if not look(folder):
+            continue
+        with suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif not entry.name.startswith(".nfs"):
+                    with suppress(FileNotFoundError):
+                        found = entry.stat(follow_symlinks=False)
+                        yield Stored(os.path.relpath(entry.path, root), found.st_size, found.st_mtime)

@@ -12,12 +12,13 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
 from typing import Any, TypeVar, final
 
 from blake3 import blake3
 
 from nas.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StoreError
-from nas.store.files import Buffer, Files, Span
+from nas.store.files import Buffer, Files, Span, Stored
 from nas.store.reference import (
     TEMPORARY,
     Reference,
@@ -173,7 +174,18 @@ class ObjectFiles(Files):
     def delete(self, path: str) -> None:
         """Removes the object."""
         with suppress(FileNotFoundError), self._calling("delete", path):
-            self._fs.rm_file(self._target(path))
+            self._fs.rm_file(f"{self._root}/{checked_path(path, unfinished=True)}")
+
+    def walk(self) -> list[Stored]:
+        """A listing of everything that no cache answers."""
+        entries: dict[str, Any] = {}
+        with suppress(FileNotFoundError), self._calling("list", ""):
+            self._fs.invalidate_cache()
+            entries = self._fs.find(self._root, detail=True)
+        return [
+            Stored(str(name).removeprefix(self._root).lstrip("/"), int(info["size"] or 0), _modified(info))
+            for name, info in sorted(entries.items())
+        ]
 
     def check_writable(self) -> None:
         """Publishes a small object, proves that no second writer gets its name, and deletes it."""
@@ -199,6 +211,12 @@ class ObjectFiles(Files):
         """The objects under the folder of that name beside this root."""
         parent, _, own = self._root.rpartition("/")
         return self._at(f"{parent}/{checked_path(name)}", self.url.rstrip("/").removesuffix(own) + name)
+
+    def siblings(self) -> list[str]:
+        """The names in the folder above, without this one's."""
+        parent, _, own = self._root.rpartition("/")
+        above = self._at(parent, self.url.rstrip("/").removesuffix(own).rstrip("/"))
+        return [name for name in above.names() if name != own]
 
     def local_path(self, path: str) -> str | None:
         """None: the objects are elsewhere."""
@@ -315,6 +333,20 @@ def _groups(spans: Sequence[Span]) -> Iterator[list[Span]]:
         group.append(span)
     if group:
         yield group
+
+
+def _modified(info: Mapping[str, Any]) -> float | None:
+    """When an object was written, by whichever name its file system gives that."""
+    for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
+        value = info.get(key)
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return None
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +64,7 @@ class Records:
 
     def __init__(self, files: Files) -> None:
         self.files = files
+        self._swept_by: dict[str, frozenset[int]] = {}  # by the name of the record, which never changes
 
     def publish(self, path: str, record: Mapping[str, Any]) -> None:
         """Writes a record under a name that is taken once and for all.
@@ -77,7 +81,7 @@ class Records:
 
     def propose(self, trial: Trial) -> None:
         """Makes a proposal durable."""
-        self.publish(f"trials/{trial.number:06d}.proposal.json", trial.proposal_record())
+        self.publish(_proposal_path(trial.number), trial.proposal_record())
 
     def start(self, trial: Trial, where: Mapping[str, Any]) -> None:
         """Makes durable that an attempt starts, where, and with whose weights."""
@@ -97,37 +101,100 @@ class Records:
 
     def result(self, trial: Trial) -> Trial | None:
         """The finished trial of this proposal, or None where it has no result yet."""
-        record = self.read(_result_path(trial.number))
-        return None if record is None else trial_from_records(trial.proposal_record(), record)
+        return self._finished(trial.proposal_record(), trial.number)
 
     def finished_trial(self, number: int) -> Trial | None:
         """The trial of this number where it has finished, from the records alone."""
-        proposal, result = self.read(f"trials/{number:06d}.proposal.json"), self.read(_result_path(number))
-        return None if proposal is None or result is None else trial_from_records(proposal, result)
+        proposal = self.read(_proposal_path(number))
+        return None if proposal is None else self._finished(proposal, number)
+
+    def _finished(self, proposal: Mapping[str, Any], number: int) -> Trial | None:
+        result = self.read(_result_path(number))
+        return None if result is None else trial_from_records(proposal, result, swept=number in self.swept())
+
+    def proposed(self, number: int) -> Trial | None:
+        """The trial of this number as it was proposed, or None where it has not been."""
+        proposal = self.read(_proposal_path(number))
+        return None if proposal is None else trial_from_records(proposal)
 
     def load(self) -> tuple[list[Trial], dict[int, Starts]]:
         """All trials by number, those without a result WAITING, and the attempts of these.
 
+        Right also while others propose and commit: a result that is seen has its proposal, and numbers have no gaps.
+
         Raises:
             CorruptError: a record can't be read, or numbers are missing.
         """
-        proposals = self._read_all(".proposal.json")
-        results = self._read_all(".result.json")
-        if sorted(proposals) != list(range(len(proposals))) or set(results) - set(proposals):
-            gaps = sorted((set(range(len(proposals))) | set(results)) - set(proposals))
-            raise CorruptError(f"proposals of trials {gaps[:5]} are missing in {self.files.url}/trials")
-        trials = [trial_from_records(proposals[n], results.get(n)) for n in range(len(proposals))]
-        unfinished = {f"{number:06d}" for number in set(proposals) - set(results)}
+        with _no_collection():
+            results = self._read_all(".result.json")  # first: each one's proposal was there before it
+            proposals = self._read_all(".proposal.json")
+            if lacking := sorted(set(results) - set(proposals)):
+                raise self._lacks(lacking[0])
+            swept = self.swept()
+            trials: list[Trial] = []
+            while (number := len(trials)) < len(proposals):
+                if number not in proposals:  # unless a listing missed it that was taken while it came
+                    if (late := self.read(_proposal_path(number))) is None:
+                        raise self._lacks(number)
+                    proposals[number] = late
+                trials.append(trial_from_records(proposals[number], results.get(number), swept=number in swept))
+        return trials, self._starts({t.number for t in trials if not t.is_finished})
+
+    def _starts(self, unfinished: Set[int]) -> dict[int, Starts]:
+        """What the start records of these trials tell, where they have any."""
         sessions: dict[int, dict[int, int]] = {}
-        for name in self.files.names("trials"):
+        for name in self.files.names("trials") if unfinished else ():
             number_text, _, kind = name.partition(".")
-            if kind.startswith("start-") and number_text in unfinished and (found := self.read(f"trials/{name}")):
+            if kind.startswith("start-") and int(number_text) in unfinished and (found := self.read(f"trials/{name}")):
                 sessions.setdefault(int(number_text), {})[int(found["attempt"])] = int(found["session"])
-        return trials, {number: Starts.of(attempts) for number, attempts in sessions.items()}
+        return {number: Starts.of(attempts) for number, attempts in sessions.items()}
 
     def _read_all(self, suffix: str) -> dict[int, dict[str, Any]]:
         found = self.files.read_all("trials", suffix)
         return {int(name.partition(".")[0]): from_bytes(data, f"trials/{name}") for name, data in found.items()}
+
+    def _lacks(self, number: int) -> CorruptError:
+        return CorruptError(f"the proposal of trial {number} is missing in {self.files.url}/trials")
+
+    def sweep(self, record: Mapping[str, Any]) -> int:
+        """Makes durable that the trials in ``record["trials"]`` lose their weights; gives the record's number.
+
+        Raises:
+            AlreadyPublishedError: somebody else sweeps.
+        """
+        numbers = [int(name.removesuffix(".json")) for name in self._sweeps()]
+        number = max(numbers, default=0) + 1
+        self.publish(f"gc/{number:04d}.json", {"gc": number, **record})
+        return number
+
+    def swept(self) -> frozenset[int]:
+        """The trials that have lost their weights, by all records of sweeps."""
+        for name in self._sweeps():
+            if name not in self._swept_by:
+                record = self.read(f"gc/{name}") or {}
+                try:
+                    self._swept_by[name] = frozenset(int(number) for number in record["trials"])
+                except (KeyError, TypeError, ValueError) as error:
+                    raise CorruptError(f"gc/{name} in {self.files.url} can't be read: {error!r}") from error
+        return frozenset[int]().union(*self._swept_by.values())
+
+    def _sweeps(self) -> list[str]:
+        return [name for name in self.files.names("gc") if re.fullmatch(r"\d+\.json", name)]
+
+    def borrowed(self) -> frozenset[int]:
+        """The trials that unfinished trials of other searches under the root name as donors (``"name:42"``)."""
+        prefix = self.files.url.rstrip("/").rpartition("/")[2] + ":"
+        found: set[str] = set()
+        for sibling in self.files.siblings():
+            other = Records(self.files.sibling(sibling))
+            names = set(other.files.names("trials"))
+            for name in names:
+                stem, _, kind = name.partition(".")
+                if kind == "proposal.json" and f"{stem}.result.json" not in names:
+                    proposal = (other.read(f"trials/{name}") or {}).get("proposal") or {}
+                    donors = map(str, proposal.get("donors") or ())
+                    found.update(donor.removeprefix(prefix) for donor in donors if donor.startswith(prefix))
+        return frozenset(int(number) for number in found if number.isdecimal())
 
     def tests(self) -> dict[int, dict[str, Any]]:
         """The finalists' test records by trial."""
@@ -142,3 +209,19 @@ class Records:
 
 def _result_path(number: int) -> str:
     return f"trials/{number:06d}.result.json"
+
+
+def _proposal_path(number: int) -> str:
+    return f"trials/{number:06d}.proposal.json"
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps Python from looking for cycles meanwhile: records are trees, and looking nearly doubles the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ TEMPORARY = ".tmp-"
 T = TypeVar("T")
 
 _DIGEST = re.compile(r"blake3:[0-9a-f]{64}")
+_FORBIDDEN = re.compile(r"[\0\ud800-\udfff]")
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:
@@ -28,15 +30,20 @@ def digest_of(data: bytes | bytearray | memoryview) -> str:
     return f"blake3:{blake3(data).hexdigest()}"
 
 
-def checked_path(path: str) -> str:
+def checked_path(path: str, *, unfinished: bool = False) -> str:
     """The path, if it is relative and can't leave its root.
+
+    Args:
+        path: What to check.
+        unfinished: Whether it may be the name of an unfinished file.
 
     Raises:
         ConfigurationError: an absolute path, an empty part, ``.`` or ``..``, a zero byte, no UTF-8, or the name of an
             unfinished file.
     """
-    bad = any(part in ("", ".", "..") or part.startswith(TEMPORARY) for part in path.split("/"))
-    if bad or any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in path):
+    parts = path.split("/")
+    bad = any(part in ("", ".", "..") or (part.startswith(TEMPORARY) and not unfinished) for part in parts)
+    if bad or _FORBIDDEN.search(path):
         raise ConfigurationError(
             f"path {path!r} must be relative, '/'-separated and UTF-8, without empty parts, '.', '..' or '{TEMPORARY}'"
         )
@@ -88,11 +95,20 @@ class Reference:
         Raises:
             CorruptError: anything but what ``to_json`` writes.
         """
-        fields = checked_fields(data, {"path": (str,), "bytes": (int,), "digest": (str,)})
+        fields = checked_fields(data, _KINDS)
         try:
-            return cls(**fields)
+            return _reference(fields["path"], fields["bytes"], fields["digest"])
         except ConfigurationError as error:
             raise CorruptError(str(error)) from error
+
+
+_KINDS = {"path": (str,), "bytes": (int,), "digest": (str,)}
+
+
+@lru_cache(maxsize=1 << 14)
+def _reference(path: str, size: int, digest: str) -> Reference:
+    """The records of a lineage name the same packs again and again."""
+    return Reference(path, size, digest)
 
 
 def is_stale(error: OSError) -> bool:

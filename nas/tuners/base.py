@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 from enum import Enum
 
-from nas.lineage import Lineage
+from nas.lineage import Lineage, LineageLog
 from nas.metric import Metric
 from nas.spaces.base import Space
-from nas.trial import Proposal
+from nas.trial import Proposal, State, Trial, as_pending
 
 
 class Answer(Enum):
@@ -41,6 +42,32 @@ class Tuner(ABC):
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """The ``number``-th proposal of the search stage (from 0), for this job, from the search stage's lineage."""
 
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        """The trials that this or any later proposal may name as parent or donor, of those in the lineage; all of them.
+
+        What is not among them may lose its weights (``nas.store.marking``). A trial that is left out once is never
+        given again, and no answer depends on whether it still has weights.
+        """
+        return [trial.number for trial in lineage]
+
     def rng(self, number: int) -> random.Random:
         """The randomness of one ask, the same in every process."""
         return random.Random(f"{self.seed}/{number}")
+
+
+def inheritable(tuner: Tuner, log: LineageLog, n_seen: int, in_stage: Sequence[Trial]) -> frozenset[int]:
+    """The trials that a later proposal may name, whichever results the tuner learns of next.
+
+    Args:
+        tuner: Of the search.
+        log: The results in the order learned.
+        n_seen: How many of them it had learned of at its last proposal: later views of the lineage begin there, and
+            what such a view has not learned it shows as running.
+        in_stage: All trials of the search stage.
+    """
+    found = {trial.number for trial in in_stage if trial.is_finished and trial.number not in log.position}
+    for n_learned in range(n_seen, len(log) + 1):
+        rest = (t for t in in_stage if log.position.get(t.number, n_learned) >= n_learned)
+        pending = [as_pending(trial, State.RUNNING) for trial in rest]
+        found.update(tuner.may_inherit_from(log.view(n_learned, pending)))
+    return frozenset(found)

@@ -6,6 +6,7 @@ A failed trial is no member: founders are drawn until the population is full, so
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice
 
 from nas.errors import ConfigurationError, SpaceExhaustedError
@@ -71,6 +72,10 @@ class EvolutionTuner(Tuner):
             derivation={"mutated": changed},
             reason=f"child of {parent.number}",
         )
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        """The living: who has died is no parent again."""
+        return [trial.number for trial in self._population(lineage)]
 
     def _wants_founders(self, lineage: Lineage, n_living: int) -> bool:
         """Whether the population is not full, counting the founders that still run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 
 from nas.lineage import Lineage
 from nas.spaces.base import Point, Space
@@ -20,6 +21,10 @@ class RandomTuner(Tuner):
         """A point that no trial has, with no parent."""
         point = draw_new_point(self.space, lineage, self.rng(number))
         return STOP if point is None else Proposal(point=point, reason="random")
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        """None: no proposal has a parent or a donor."""
+        return ()
 
 
 def draw_new_point(space: Space, lineage: Lineage, rng: random.Random) -> Point | None:

@@ -47,7 +47,7 @@ def test_columns() -> None:
     assert list(table.columns) == [
         *FIRST,
         *metrics,
-        *("point.b", "point.a.deep.er", "point.a.wide", "checkpoint_bytes", "error"),
+        *("point.b", "point.a.deep.er", "point.a.wide", "checkpoint_bytes", "swept", "error"),
     ]
 
 
@@ -55,7 +55,7 @@ def test_no_trials() -> None:
     """A lineage without trials has the columns that are known, their types included, and no rows."""
     table = lineage_table(Lineage.of([]), metrics=["accuracy"])
 
-    assert list(table.columns) == [*FIRST, "metric.accuracy", "checkpoint_bytes", "error"]
+    assert list(table.columns) == [*FIRST, "metric.accuracy", "checkpoint_bytes", "swept", "error"]
     assert (len(table), table["parent"].dtype, table["stage"].dtype) == (0, "Int64", "string")
     assert strict(to_json(table)) == []
 

@@ -44,6 +44,8 @@ class End:
     """Its worker dies when the result is durable already."""
     stops: bool = False
     """The session is asked to stop right after."""
+    lost: tuple[int, ...] = ()
+    """Donors whose weights it finds missing."""
     reports: tuple[float, ...] = ()
     """Accuracies that it reports first, one a step; it ends STOPPED where the loop says so."""
 
@@ -185,6 +187,7 @@ class ScriptedExecutor:
                 metrics=metrics if state != State.FAILED else {},
                 checkpoint=checkpoint,
                 curve=curve,
+                inheritance={**trial.inheritance, "lost": list(end.lost)} if end.lost else trial.inheritance,
                 error="it broke" if state == State.FAILED else None,
                 finished=self._clock,
             )

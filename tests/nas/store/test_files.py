@@ -200,7 +200,7 @@ class TestEveryRoot:
             lambda: files.read_if_present(path),
             lambda: files.replace(path, b""),
             lambda: files.put(path, b""),
-            lambda: files.delete(path),
+            lambda: files.delete(path.replace("a/.tmp-1", "../.tmp-1")),  # the name itself may be deleted
             lambda: files.local_path(path),
             lambda: files.below(path),
             lambda: files.sibling(path),
@@ -218,6 +218,15 @@ class TestEveryRoot:
         assert files.below("two").sibling("one").read(reference) == b"1"
         assert files.below("one").url.endswith("/one")
         assert files.below("two").sibling("one").url == files.below("one").url
+
+    def test_siblings_are_listed(self, files: Files) -> None:
+        """The searches beside this one are listed without it."""
+        for name in ("b", "a"):
+            files.sibling(name).publish("search.json", [b"{}"])
+        files.publish("search.json", [b"{}"])
+
+        assert files.siblings() == ["a", "b"]
+        assert files.below("nowhere").siblings() == ["search.json"]
 
     def test_of_many_threads_one_publishes(self, files: Files) -> None:
         """Of eight threads that publish the same names at once, each name has exactly one winner."""
@@ -336,6 +345,33 @@ class TestLocal:
 
         assert local.names("trials") == ["a.json"]
         assert local.read_all("trials", ".json") == {"a.json": b"1"}
+
+    def test_unfinished_files_are_walked_and_deleted(self, local: Files, tmp_path: Path) -> None:
+        """A walk shows everything with sizes and times, unfinished files too, which can be deleted; links it leaves."""
+        local.publish("packs/a", [b"whole"])
+        (tmp_path / "root/packs/.tmp-0123").write_bytes(b"ha")
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere/mine").write_bytes(b"mine")
+        (tmp_path / "root/link").symlink_to(tmp_path / "elsewhere")
+        found = {stored.path: stored for stored in local.walk()}
+        local.delete("packs/.tmp-0123")
+
+        assert found.keys() == {"link", "packs/a", "packs/.tmp-0123"}
+        assert (found["packs/a"].bytes, found["packs/.tmp-0123"].bytes) == (5, 2)
+        assert found["packs/a"].modified == (tmp_path / "root/packs/a").stat().st_mtime
+        assert everything(tmp_path / "root/packs") == ["a"]
+
+    def test_deleting_removes_a_checkpoints_empty_folder(self, local: Files, tmp_path: Path) -> None:
+        """With the last file of `files/<stem>/` its folders go, but not `files/`; publishing there works again."""
+        for name in ("a", "deep/b", "deep/c"):
+            local.publish(f"files/000001-aa/{name}", [b"x"])
+        for name in ("deep/b", "a"):
+            local.delete(f"files/000001-aa/{name}")
+        assert everything(tmp_path / "root") == ["files/000001-aa/deep/c"]
+        local.delete("files/000001-aa/deep/c")
+
+        assert [path.name for path in (tmp_path / "root").rglob("*")] == ["files"]
+        assert local.read(local.publish("files/000001-aa/deep/c", [b"again"])) == b"again"
 
     def test_deleted_folder_is_made_again(self, local: Files, tmp_path: Path) -> None:
         """A folder that somebody deletes between two publications is made anew."""

@@ -1,0 +1,192 @@
+"""How long it takes to load a lineage, and to find the best donor for a new network.
+
+    python benchmarks/lineage.py             # ten searches of 10,000 trials: minutes, most to write 300,000 files
+
+Records are as Heirloom writes them, of networks with 200 tensors that descend from one another by one change each, with
+weights in up to 16 packs. Beside each figure stands the machine's own limit, taken in the same run: the raw reading of
+as many files of the same size, and for a question the opening of as many names as it looks up.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from nas.store.checkpoint import Checkpoint
+from nas.store.donors import DonorIndex
+from nas.store.files import open_root
+from nas.store.manifest import TensorEntry
+from nas.store.records import Records, to_bytes
+from nas.store.reference import Reference
+from nas.store.signature import Signature, common_layers
+from nas.trial import Proposal, State, Trial
+
+N_SEARCHES = 10
+N_TRIALS = 10_000
+N_QUESTIONS = 200
+MAX_PACKS = 16
+N_BLOCKS = 40  # of a convolution and a batch-norm: five tensors
+
+Widths = list[int]
+
+
+def network(widths: Widths) -> dict[str, TensorEntry]:
+    """The tensors of a chain of blocks, without weights."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for block, (before, width) in enumerate(zip([3, *widths], widths, strict=False)):
+        shapes[f"blocks.{block}.conv.weight"] = (width, before, 3, 3)
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            shapes[f"blocks.{block}.norm.{name}"] = (width,)
+    return {
+        name: TensorEntry(pack="", offset=0, bytes=0, dtype="float32", shape=shape, digest="")
+        for name, shape in shapes.items()
+    }
+
+
+def child(widths: Widths, rng: random.Random) -> Widths:
+    """The same but for one width."""
+    place = rng.randrange(len(widths))
+    return [*widths[:place], rng.randrange(8, 512, 8), *widths[place + 1 :]]
+
+
+def write_search(folder: Path, rng: random.Random) -> list[Widths]:
+    """Writes a search of N_TRIALS finished trials, not durably; gives their networks."""
+    (folder / "trials").mkdir(parents=True)
+    header = {
+        "format": 1,
+        "identity": {"problem": {"target": "benchmark"}, "space": {"type": "none"}, "policy": [{"name": "search"}]},
+        "metrics": [{"name": "accuracy", "direction": "maximize"}],
+    }
+    (folder / "search.json").write_bytes(to_bytes(header))
+    lineage: list[Trial] = []
+    networks: list[Widths] = []
+    for number in range(N_TRIALS):
+        parent = lineage[rng.randrange(max(0, number - 64), number)] if number else None
+        networks.append(child(networks[parent.number], rng) if parent else [64] * N_BLOCKS)
+        lineage.append(finished(number, parent, networks[-1], rng))
+        write_trial(folder, lineage[-1])
+    return networks
+
+
+def write_trial(folder: Path, trial: Trial) -> None:
+    """Writes the three records of a trial."""
+    where = {"slot": 0, "donor": trial.donor, "session": 1, "host": "machine", "pid": 12345, "time": trial.started}
+    start = {"trial": trial.number, "attempt": 1, **where}
+    records = {"proposal": trial.proposal_record(), "start-1": start, "result": trial.result_record()}
+    for kind, record in records.items():
+        (folder / f"trials/{trial.number:06d}.{kind}.json").write_bytes(to_bytes(record))
+
+
+def finished(number: int, parent: Trial | None, widths: Widths, rng: random.Random) -> Trial:
+    """A trial as evolution would leave it."""
+    stem = f"{number:06d}-{rng.randbytes(4).hex()}"
+
+    def reference(path: str) -> Reference:
+        return Reference(path, rng.randrange(10**5, 10**7), f"blake3:{rng.randbytes(32).hex()}")
+
+    inherited = parent.checkpoint.packs if parent and parent.checkpoint else ()
+    checkpoint = Checkpoint(
+        manifest=reference(f"manifests/{stem}.json"),
+        packs=(reference(f"packs/{stem}.safetensors"), *(inherited if len(inherited) < MAX_PACKS else ())),
+        files=(),
+        signature=Signature.of(network(widths)).text,
+    )
+    changed = {f"blocks.{place}.conv.weight": "(64, 64, 3, 3) into (96, 64, 3, 3)" for place in range(2)}
+    return Trial(
+        number=number,
+        index=number,
+        proposal=Proposal(
+            point={f"width_{place}": width for place, width in enumerate(widths)} | {"learning_rate": rng.random()},
+            parents=() if parent is None else (parent.number,),
+            derivation={"mutated": ["width_3"]},
+            reason=f"child of {parent and parent.number}",
+        ),
+        created=1e9 + number,
+        learned=(max(number - 3, 0),),
+        state=State.COMPLETE,
+        metrics={"accuracy": rng.random()},
+        curve=tuple((step, {"accuracy": rng.random()}) for step in range(1, 6)),
+        cost={"seconds": 10 * rng.random(), "gpu_seconds": 0.0},
+        checkpoint=checkpoint,
+        donor=parent and parent.number,
+        inherited=rng.random(),
+        inheritance={"share": 0.97, "n_copied": 194, "n_sliced": 6, "n_fresh": 0, "not_copied": changed},
+        attempt=1,
+        slot=0,
+        started=1e9 + number,
+        finished=1e9 + number + rng.random(),
+    )
+
+
+def raw_reading_s(folder: Path) -> float:
+    """Lists the folder and reads every proposal and result."""
+    began = time.perf_counter()
+    for name in os.listdir(folder):
+        if name.endswith((".proposal.json", ".result.json")):
+            fd = os.open(f"{folder}/{name}", os.O_RDONLY)
+            os.read(fd, 1 << 20)
+            os.close(fd)
+    return time.perf_counter() - began
+
+
+def raw_opening_s(folder: Path, n: int) -> float:
+    """Opens as many names that are not there."""
+    began = time.perf_counter()
+    for number in range(n):
+        try:
+            os.open(f"{folder}/{number:09d}", os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+    return time.perf_counter() - began
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Prints the table."""
+    rng = random.Random(0)
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        root = Path(folder)
+        networks = [write_search(root / f"search-{number}", rng) for number in range(N_SEARCHES)]
+        trials = root / "search-0" / "trials"
+        sizes = [path.stat().st_size for path in trials.glob("*.result.json")]
+        records = Records(open_root(str(root / "search-0")))
+        raw = statistics.median(raw_reading_s(trials) for _ in range(3))
+        load = statistics.median(seconds(records.load) for _ in range(3))
+
+        index = DonorIndex(open_root(folder), "search-0", others="all")
+        wanted = [Signature.of(network(child(rng.choice(rng.choice(networks)), rng))) for _ in range(N_QUESTIONS)]
+        build = seconds(lambda: index.best_donor(wanted[0]))
+        quiet = [seconds(lambda w=w: index.best_donor(w)) for w in wanted]  # type: ignore[misc]
+        busy = []
+        for number, signature in enumerate(wanted[:50]):
+            write_trial(root / "search-0", finished(N_TRIALS + number, None, child(networks[0][0], rng), rng))
+            busy.append(seconds(lambda s=signature: index.best_donor(s)))  # type: ignore[misc]
+        opening = statistics.median(raw_opening_s(trials, 2 * N_SEARCHES) for _ in range(20))
+        everywhere = seconds(lambda: index.best_donor(wanted[0], measure=common_layers))
+
+    n = N_SEARCHES * N_TRIALS
+    print(f"result records: {statistics.median(sizes):.0f} bytes, at most {max(sizes)}")
+    print("\n| what | measured | machine's limit | target |\n| --- | --- | --- | --- |")
+    print(f"| load the lineage of {N_TRIALS:,} trials | {load:.2f} s | {raw:.2f} s (raw reading) | under 3 s |")
+    print(f"| build the index of {n:,} checkpoints | {build:.1f} s | {N_SEARCHES * raw:.1f} s (raw reading) | |")
+    for what, found in (("best donor", quiet), ("the same right after a commit", busy)):
+        median, worst = 1000 * statistics.median(found), 1000 * max(found)
+        limit = f"{1000 * opening:.2f} ms (raw opening)"
+        print(f"| {what} among {n:,} | {median:.1f} ms, at worst {worst:.1f} | {limit} | under 50 ms |")
+    print(f"| by another measure, common_layers | {1000 * everywhere:.0f} ms | | |")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

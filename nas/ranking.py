@@ -1,0 +1,68 @@
+"""Who is trained in full, who competes for the export, and who wins: by validation scores, never across stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.policy import PolicyPlan
+from nas.spaces.base import point_key
+from nas.trial import State, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Chooses among the trials of a search.
+
+    Attributes:
+        plan: The stages.
+        metric: The first of the problem's.
+        n_finalists: How many of the best the final stage trains.
+    """
+
+    plan: PolicyPlan
+    metric: Metric
+    n_finalists: int
+
+    def next_finalists(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The trials to train in full next: the best not yet trained, until enough finals have a score."""
+        taken = {t.parents[0] for t in self._finals(trials)}
+        return [t for t in self._finalists(trials) if t.number not in taken]
+
+    def competitors(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The trials that compete for the export, best first."""
+        ranked = self._ranked(trials, self.plan.final.name) if self.plan.final is not None else []
+        return [t for t in ranked or self._ranked(trials, self.plan.search.name) if t.state == State.COMPLETE]
+
+    def tested(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The competitors that are scored on test data."""
+        return self.competitors(trials)[: self.n_finalists]
+
+    def winner(self, trials: Sequence[Trial]) -> Trial | None:
+        """The best competitor."""
+        return next(iter(self.competitors(trials)), None)
+
+    def needed(self, trials: Sequence[Trial]) -> frozenset[int]:
+        """Whose weights must stay: finalists, what is tested and exported, the best of the search stage."""
+        best = self._ranked(trials, self.plan.search.name)[:1]
+        return frozenset(t.number for t in (*self._finalists(trials), *self.tested(trials), *best))
+
+    def _finals(self, trials: Sequence[Trial]) -> list[Trial]:
+        return [] if self.plan.final is None else [t for t in trials if t.stage == self.plan.final.name]
+
+    def _finalists(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The best of the search stage, one a point, but for those whose final has ended without a score."""
+        if self.plan.final is None:
+            return []
+        best_of: dict[str, Trial] = {}  # by point, the best first
+        for trial in self._ranked(trials, self.plan.search.name):
+            best_of.setdefault(point_key(trial.point), trial)
+        finals = [t for t in self._finals(trials) if t.is_finished]
+        failed = {t.parents[0] for t in finals if t.value(self.metric.name) is None}
+        return [t for t in best_of.values() if t.number not in failed][: self.n_finalists]
+
+    def _ranked(self, trials: Sequence[Trial], stage: str) -> list[Trial]:
+        in_stage = [t for t in trials if t.stage == stage]
+        return Lineage.of(in_stage).best(self.metric, n=len(in_stage))

@@ -1,0 +1,181 @@
+"""What a search still needs of its weights, and what may go: a function of its trials, for the loop and for flows.gc.
+
+With ``deterministic`` the donors of every trial are the same, whatever was swept and when: what a proposal may name is
+never taken (``Tuner.may_inherit_from`` never gives a trial again that it once left out), and neither is the nearest
+ancestor with weights of a trial without, nor of one that has not finished and may end without.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nas.policy import Policy
+from nas.store.checkpoint import Checkpoint
+from nas.store.reference import Reference
+from nas.trial import Donor, Trial, given_weights
+
+BLOCK = 4096
+"""Bytes of which a file takes a whole number on common disks."""
+
+
+def on_disk(n_bytes: int) -> int:
+    """The bytes that a file of this size takes on a common disk."""
+    return -(-n_bytes // BLOCK) * BLOCK
+
+
+def lost_donors(trials: Iterable[Trial]) -> set[Donor]:
+    """The donors whose weights a trial found missing or corrupt: they have none for those that come later."""
+    return {donor for trial in trials for donor in trial.inheritance.get("lost", ())}
+
+
+def ancestor_with_weights(trials: Sequence[Trial], number: int, lost: Container[Donor]) -> int | None:
+    """The nearest one on the line of first parents, or None."""
+    while parents := trials[number].parents:
+        number = parents[0]
+        if trials[number].checkpoint is not None and number not in lost:
+            return number
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What others than the trials themselves know of what is needed.
+
+    Attributes:
+        inheritable: Trials that later proposals may name, as ``Tuner.may_inherit_from`` says.
+        finalists: Trials that a later stage, a test or the export needs, the best among them.
+        borrowed: Trials that unfinished trials of other searches name as donors.
+        stands_in: Whether the nearest ancestor with weights stands in for a donor without (``on_parent_failure``).
+    """
+
+    inheritable: frozenset[int] = frozenset()
+    finalists: frozenset[int] = frozenset()
+    borrowed: frozenset[int] = frozenset()
+    stands_in: bool = True
+
+
+QUEUED = "donors of trials that are queued or run"
+STAND_INS = "ancestors that stand in for trials without weights"
+BEST = "finalists and the best"
+BORROWED = "donors of another search's trials"
+INHERITABLE = "trials that the tuner may still inherit from"
+
+
+def needed(trials: Sequence[Trial], wanted: Wanted) -> dict[int, str]:
+    """The trials whose weights must stay, and what for; only trials that have weights.
+
+    Args:
+        trials: All of the search, by number.
+        wanted: See there.
+    """
+    lost = lost_donors(trials)
+    marks: dict[int, str] = {}
+
+    def mark(number: int, why: str) -> None:
+        has_weights = trials[number].checkpoint is not None
+        if has_weights:
+            marks.setdefault(number, why)
+        if wanted.stands_in and (not has_weights or number in lost):
+            stand_in = ancestor_with_weights(trials, number, lost)
+            if stand_in is not None:
+                marks.setdefault(stand_in, STAND_INS)
+
+    for trial in trials:
+        if not trial.is_finished and Policy.SHARE_PARAMS in trial.policies:
+            for donor in (*trial.proposal.weight_donors, *given_weights(trial)):
+                if isinstance(donor, int):
+                    mark(donor, QUEUED)
+    for numbers, why in ((wanted.finalists, BEST), (wanted.borrowed, BORROWED), (wanted.inheritable, INHERITABLE)):
+        for number in sorted(number for number in numbers if number < len(trials)):
+            mark(number, why)
+    for trial in trials:
+        if not trial.is_finished:  # it may end without weights
+            mark(trial.number, STAND_INS)
+    return marks
+
+
+class Ledger:
+    """Which files the checkpoints that stay name; one that several name goes with the last of them."""
+
+    def __init__(self, checkpoints: Iterable[Checkpoint] = ()) -> None:
+        self.bytes = 0
+        """What the files take on a disk."""
+        self._n_names: Counter[str] = Counter()
+        for checkpoint in checkpoints:
+            self.add(checkpoint)
+
+    def __contains__(self, path: object) -> bool:
+        return self._n_names[str(path)] > 0
+
+    def cost(self, checkpoint: Checkpoint) -> int:
+        """What the checkpoint would add."""
+        return sum(on_disk(file.bytes) for file in files_of(checkpoint) if file.path not in self)
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Its files stay."""
+        self.bytes += self.cost(checkpoint)
+        self._n_names.update(file.path for file in files_of(checkpoint))
+
+    def remove(self, checkpoint: Checkpoint) -> None:
+        """Its files go, but for those that another one names."""
+        self._n_names.subtract(file.path for file in files_of(checkpoint))
+        self.bytes -= self.cost(checkpoint)
+
+
+def files_of(checkpoint: Checkpoint) -> tuple[Reference, ...]:
+    """Every file that a checkpoint names."""
+    return (checkpoint.manifest, *checkpoint.packs, *checkpoint.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Marking:
+    """Which trials lose their weights.
+
+    Attributes:
+        swept: Their numbers, and why.
+        live: The files of those that keep them.
+    """
+
+    swept: Mapping[int, str]
+    live: Ledger
+
+
+def mark(
+    trials: Sequence[Trial],
+    *,
+    needed: Container[int],
+    kept: Container[int],
+    order: Iterable[Trial] = (),
+    max_bytes: float | None = None,
+    why: tuple[str, str] = ("", ""),
+) -> Marking:
+    """Chooses the trials that lose their weights: those that the plan does not keep, then as many as the disk asks for.
+
+    Args:
+        trials: All of the search.
+        needed: Never swept.
+        kept: Swept only for the disk.
+        order: In which the disk takes; one whose files others name all the same is spared.
+        max_bytes: That the files of checkpoints may take on disk.
+        why: What is said of the first and of the second kind.
+    """
+    holders = {t.number: t.checkpoint for t in trials if t.checkpoint is not None}
+    swept = {number: why[0] for number in holders if number not in needed and number not in kept}
+    live = Ledger(checkpoint for number, checkpoint in holders.items() if number not in swept)
+    if max_bytes is None:
+        return Marking(swept, live)
+    taken: list[int] = []
+    for number in (t.number for t in order if t.number in holders and t.number not in needed):
+        if live.bytes <= max_bytes:
+            break
+        if number not in swept:
+            live.remove(holders[number])
+            taken.append(number)
+    for number in reversed(taken):
+        if live.bytes + live.cost(holders[number]) <= max_bytes:
+            live.add(holders[number])
+        else:
+            swept[number] = why[1]
+    return Marking(swept, live)

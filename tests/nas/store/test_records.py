@@ -1,0 +1,80 @@
+"""The records of a search, read while others write them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nas.errors import CorruptError
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.trial import State
+from tests.nas.offers import chain, offer, publish
+
+REPOSITORY = Path(__file__).parents[3]
+
+PUBLISH = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from tests.nas.offers import chain, offer, publish
+from nas.store.files import open_root
+from nas.store.records import Records
+publish(Records(open_root(sys.argv[2])), *(offer(number, chain(4)) for number in range(120)))
+"""
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    return Records(open_root(str(tmp_path), patience_s=0))
+
+
+def test_lineage_may_be_loaded_while_it_grows(records: Records, tmp_path: Path) -> None:
+    """Whenever it is loaded, every result has its proposal and no number is missing."""
+    worker = subprocess.Popen([sys.executable, "-c", PUBLISH, str(REPOSITORY), str(tmp_path)])
+    sizes = [0]
+    try:
+        while worker.poll() is None:
+            trials, _ = records.load()
+            assert sum(not trial.is_finished for trial in trials) <= 1 + len(trials) - sizes[-1]
+            sizes.append(len(trials))
+    finally:
+        worker.kill()
+        worker.wait()
+
+    assert worker.returncode == 0
+    assert sizes == sorted(sizes)
+    assert len({*sizes}) > 2
+    assert all(trial.state == State.COMPLETE for trial in records.load()[0])
+
+
+def test_listing_that_missed_a_record_is_made_good(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proposal that a listing left out, as one may that is taken while names come, is read by its name."""
+    publish(records, *(offer(number, chain(4)) for number in range(3)))
+    list_all = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda place: [n for n in list_all(place) if not n.startswith("000001.")])
+
+    trials, _ = records.load()
+    assert [trial.number for trial in trials] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_missing_number_is_named(records: Records, lost: int) -> None:
+    """A lineage from which a proposal was lost is not loaded as a shorter one."""
+    publish(records, *(offer(number, chain(4)) for number in range(3)))
+    records.files.delete(f"trials/{lost:06d}.proposal.json")
+
+    with pytest.raises(CorruptError, match=f"the proposal of trial {lost} is missing in"):
+        records.load()
+
+
+def test_number_far_beyond_all_others_is_refused_at_once(records: Records) -> None:
+    """A foreign file with a number of many digits neither fills the memory nor is taken for a trial."""
+    publish(records, offer(0))
+    records.propose(offer(999_999_999))
+
+    with pytest.raises(CorruptError, match="the proposal of trial 1 is missing"):
+        records.load()

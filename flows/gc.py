@@ -89,11 +89,13 @@ class Cleaning:
 
     def _sweeper(self, session: int, grace_s: float) -> Sweeper:
         from nas.ranking import Ranking
+        from nas.siblings import borrowed
         from nas.sweeper import Scope, Sweeper
 
         scope = Scope(
             metric=self.metric,
             finalists=Ranking(self.plan, self.metric, self.n_finalists).needed,
+            borrowed=lambda: borrowed(self.records),
             stands_in=self.identity["on_parent_failure"] == "ancestor",
             session=session,
             grace_s=grace_s,

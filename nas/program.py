@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from nas.attempt import BenchSpec
@@ -18,7 +19,7 @@ from nas.loop import Loop, LoopSettings
 from nas.ranking import Ranking
 from nas.search import Built, Search
 from nas.session import Session, check_name, claim_identity, open_records, spent_hours
-from nas.store.checkpoint import Checkpoint
+from nas.siblings import borrowed, sibling_checkpoint
 from nas.store.files import Files, open_root
 from nas.store.records import Records
 from nas.store.retention import Retention
@@ -120,7 +121,7 @@ class Program:
             space=self.built.problem.space,
             stopper=self.built.stopper,
             spent_hours=session.spent_hours,
-            sibling=self._sibling,
+            sibling=partial(sibling_checkpoint, self.records),
             observe=observe,
             sweeper=self._sweeper(session, executor),
         )
@@ -143,6 +144,7 @@ class Program:
         scope = Scope(
             metric=self.metric,
             finalists=self.ranking.needed,
+            borrowed=partial(borrowed, self.records),
             stands_in=self.built.search.on_parent_failure == "ancestor",
             slots=executor.slots,
             session=session.number,
@@ -190,14 +192,6 @@ class Program:
         record = {"trial": trial.number, **outcome}
         self.records.publish(f"tests/{trial.number:06d}.json", record)
         return record
-
-    def _sibling(self, donor: str) -> Checkpoint | None:
-        """Another search's checkpoint, by ``"name:42"``."""
-        name, _, number = donor.rpartition(":")
-        if not name or not number.isdigit():
-            raise ConfigurationError(f"donor {donor!r} must be a trial's number or 'search:number'")
-        trial = Records(self.records.files.sibling(check_name(name))).finished_trial(int(number))
-        return None if trial is None else trial.checkpoint
 
     def summary(self) -> Summary:
         """What the records say now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,7 +36,7 @@ class Plan:
         needed: Those that keep them in any case, and what for.
         n_kept: Those that keep them because of the retention plan alone.
         garbage: The files that go.
-        bytes: What lies in the search's folder, on disk, before.
+        left: Bytes on disk that count against the budget, after.
         unmet: Why the disk budget can't be kept, in one line, or None.
     """
 
@@ -43,7 +44,7 @@ class Plan:
     needed: Mapping[int, str]
     n_kept: int
     garbage: tuple[Garbage, ...]
-    bytes: int
+    left: int
     unmet: str | None = None
 
     @property
@@ -59,6 +60,7 @@ class Scope:
     Attributes:
         metric: The first of the problem's.
         finalists: Whose weights later stages, tests and the export need, by all trials.
+        borrowed: Whom unfinished trials of other searches name as donors.
         stands_in: Whether an ancestor stands in for a donor without weights.
         slots: How many trials may be writing.
         session: The number of the session that sweeps; 0: a dry run.
@@ -67,6 +69,7 @@ class Scope:
 
     metric: Metric
     finalists: Callable[[Sequence[Trial]], Iterable[int]]
+    borrowed: Callable[[], Iterable[int]]
     stands_in: bool
     slots: int = 0
     session: int = 0
@@ -83,6 +86,9 @@ class Sweeper:
         self._bytes = 0
         """What lies in the folder, on disk: as last seen, and what results have added since."""
         self._largest = 0
+        """What a trial's own checkpoint has taken at most."""
+        self._largest_partial = 0
+        """The same of what an unfinished trial keeps under ``resume/``."""
         self._n_since_look = self._n_since_sweep = 0
         self._looked_at: float | None = None
         self._swept_at: float | None = None
@@ -116,7 +122,7 @@ class Sweeper:
             return None
         plan = self.plan(trials, inheritable(), self._look(trials, now_s) if stored is None else stored)
         self.carry_out(plan)
-        self._bytes = plan.bytes - plan.bytes_freed
+        self._bytes = plan.left
         self._swept_at, self._n_since_sweep = now_s, 0
         self._sweep_s = time.perf_counter() - began
         was_told, self._is_unmet = self._is_unmet, plan.unmet is not None
@@ -147,18 +153,28 @@ class Sweeper:
 
     @property
     def _reserve(self) -> int:
-        """What trials may write before the next sweep: a save is whole before the one that it replaces goes."""
-        return 2 * self._scope.slots * self._largest
+        """What trials may hold before the next sweep: a save is whole before the one that it replaces goes."""
+        return self._scope.slots * (2 * self._largest + 3 * self._largest_partial // 2)  # of partial ones two are kept
 
     def _look(self, trials: Sequence[Trial], now_s: float) -> list[Stored]:
         began = time.perf_counter()
         stored = self._records.files.walk()
         if self._looked_at is None:
             self._largest = max((_own_bytes(trial) for trial in trials), default=0)
-        self._bytes = sum(on_disk(file.bytes) for file in stored)
+        partial = Counter[str]()
+        for file in stored:
+            if file.path.startswith("resume/"):
+                partial[file.path.rpartition("/")[0]] += on_disk(file.bytes)
+        self._largest_partial = max(self._largest_partial, *partial.values(), 0)
+        self._bytes = self._counted(stored)
         self._looked_at, self._n_since_look = now_s, 0
         self._look_s = time.perf_counter() - began
         return stored
+
+    def _counted(self, stored: Iterable[Stored]) -> int:
+        """The bytes on disk that count: while trials run, partial checkpoints come and go, and are in the reserve."""
+        in_reserve = "resume/" if self._scope.slots else "\0"
+        return sum(on_disk(file.bytes) for file in stored if not file.path.startswith(in_reserve))
 
     # ---- what a sweep is
 
@@ -174,7 +190,7 @@ class Sweeper:
         wanted = Wanted(
             inheritable=frozenset(inheritable),
             finalists=frozenset(scope.finalists(trials)),
-            borrowed=frozenset() if retention.keeps_all else self._records.borrowed(),
+            borrowed=frozenset() if retention.keeps_all else frozenset(scope.borrowed()),
             stands_in=scope.stands_in,
         )
         needs, kept = needed(trials, wanted), retention.kept(trials, scope.metric)
@@ -185,8 +201,8 @@ class Sweeper:
             for garbage in find_garbage(stored, trials, everything, before=self._now(stored) - scope.grace_s)
             if garbage.file.path not in exports
         ]
-        total = sum(on_disk(file.bytes) for file in stored)
-        fixed = total - everything.bytes - sum(on_disk(garbage.file.bytes) for garbage in litter)
+        total = self._counted(stored)
+        fixed = total - everything.bytes - self._counted(garbage.file for garbage in litter)
         limit = retention.max_bytes
         marking = mark(
             trials,
@@ -202,7 +218,7 @@ class Sweeper:
             needed=needs,
             n_kept=len(kept - needs.keys() - marking.swept.keys()),
             garbage=(*_files_of_swept(trials, marking.swept, marking.live, stored), *litter),
-            bytes=total,
+            left=left,
             unmet=None if limit is None or left + self._reserve <= limit else self._lament(left, needs, trials),
         )
 

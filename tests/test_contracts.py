@@ -81,6 +81,13 @@ def test_tuner(name: str, space: ParameterSpace) -> None:
     check_tuner(spec(TUNERS[name], **changes), space, METRICS)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("donor", ["nearest", "best"])
+def test_sampler_with_donors(donor: str) -> None:
+    """A sampler that names donors keeps the contract too: whom it may name is never swept."""
+    check_tuner(spec(TUNERS["tpe"], donor=donor), SPACE, METRICS, n_trials=16)
+
+
 @pytest.mark.parametrize("name", SLOW)
 def test_problem(name: str, tmp_path: Path) -> None:
     """The problem trains, honours its policies, and hands its weights on to the bit."""

@@ -117,6 +117,18 @@ class Records:
         proposal = self.read(_proposal_path(number))
         return None if proposal is None else trial_from_records(proposal)
 
+    def unfinished(self) -> list[Trial]:
+        """The trials without a result, WAITING; of the others only the names are read.
+
+        Raises:
+            CorruptError: a record can't be read.
+        """
+        names = self.files.names("trials")
+        finished = {name.partition(".")[0] for name in names if name.endswith(".result.json")}
+        stems = [name.partition(".")[0] for name in names if name.endswith(".proposal.json")]
+        found = [self.read(f"trials/{stem}.proposal.json") for stem in stems if stem not in finished]
+        return [trial_from_records(proposal) for proposal in found if proposal is not None]
+
     def load(self) -> tuple[list[Trial], dict[int, Starts]]:
         """All trials by number, those without a result WAITING, and the attempts of these.
 
@@ -180,21 +192,6 @@ class Records:
 
     def _sweeps(self) -> list[str]:
         return [name for name in self.files.names("gc") if re.fullmatch(r"\d+\.json", name)]
-
-    def borrowed(self) -> frozenset[int]:
-        """The trials that unfinished trials of other searches under the root name as donors (``"name:42"``)."""
-        prefix = self.files.url.rstrip("/").rpartition("/")[2] + ":"
-        found: set[str] = set()
-        for sibling in self.files.siblings():
-            other = Records(self.files.sibling(sibling))
-            names = set(other.files.names("trials"))
-            for name in names:
-                stem, _, kind = name.partition(".")
-                if kind == "proposal.json" and f"{stem}.result.json" not in names:
-                    proposal = (other.read(f"trials/{name}") or {}).get("proposal") or {}
-                    donors = map(str, proposal.get("donors") or ())
-                    found.update(donor.removeprefix(prefix) for donor in donors if donor.startswith(prefix))
-        return frozenset(int(number) for number in found if number.isdecimal())
 
     def tests(self) -> dict[int, dict[str, Any]]:
         """The finalists' test records by trial."""

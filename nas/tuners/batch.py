@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nas.errors import ConfigurationError, PointError
@@ -47,3 +47,7 @@ class BatchTuner(Tuner):
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """The ``number``-th point of the list."""
         return Proposal(point=self.points[number], reason="batch") if number < len(self.points) else STOP
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        """None: no proposal has a parent or a donor."""
+        return ()

@@ -33,13 +33,22 @@ def choose_donors(choice: str, lineage: Lineage, space: Space, point: Point, met
     """
     if choice == "none":
         return ()
-    able = [trial for trial in lineage.ranked(metric) if trial.checkpoint is not None]
-    if not able:
-        return ()
-    if choice == "best":
-        return (able[0].number,)
+    able = _able(choice, lineage, metric)
+    if not able or choice == "best":
+        return tuple(trial.number for trial in able)
     own = space.decisions(point)
     return (min(able, key=lambda trial: _distance(own, trial, space)).number,)
+
+
+def possible_donors(choice: str, lineage: Lineage, metric: Metric) -> tuple[int, ...]:
+    """Whom ``choose_donors`` may give for this or a later point, of those in the lineage."""
+    return () if choice == "none" else tuple(trial.number for trial in _able(choice, lineage, metric))
+
+
+def _able(choice: str, lineage: Lineage, metric: Metric) -> list[Trial]:
+    """The trials with weights, the best first; where the best alone is wanted, that one."""
+    able = [trial for trial in lineage.ranked(metric) if trial.checkpoint is not None]
+    return able[:1] if choice == "best" else able
 
 
 def _distance(own: list[Decision], trial: Trial, space: Space) -> float:

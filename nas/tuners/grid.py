@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
@@ -39,6 +39,10 @@ class GridTuner(Tuner):
                 return STOP
             self._points.append(point)
         return Proposal(point=self._points[number], reason="grid")
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        """None: no proposal has a parent or a donor."""
+        return ()
 
 
 def grid(space: Space, resolution: int) -> Iterator[Point]:

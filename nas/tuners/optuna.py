@@ -7,7 +7,7 @@ search's seed and the number, so that resuming is asking again.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from nas.spaces.base import Point, Space
 from nas.spaces.domain import Domain, Options
 from nas.trial import Proposal, Trial
 from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.donors import checked_choice, choose_donors
+from nas.tuners.donors import checked_choice, choose_donors, possible_donors
 from nas.tuners.random import draw_new_point
 
 if TYPE_CHECKING:
@@ -90,6 +90,10 @@ class OptunaTuner(Tuner):
             return STOP
         donors = choose_donors(self.donor, lineage, self.space, point, self.metrics[0])
         return Proposal(point=point, donors=donors, reason=self.sampler)
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        """Nobody, the best with weights, or every trial with weights, as ``donor`` says."""
+        return possible_donors(self.donor, lineage, self.metrics[0])
 
     def _suggested(self, lineage: Lineage, seed: int) -> Point | None:
         """The first suggestion that no trial has, or None."""

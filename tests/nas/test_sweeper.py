@@ -18,6 +18,7 @@ import pytest
 
 from nas.errors import AlreadyPublishedError, CorruptError, MissingError
 from nas.metric import Metric
+from nas.siblings import borrowed
 from nas.store.files import Reference, open_root
 from nas.store.records import Records
 from nas.store.retention import Retention
@@ -64,6 +65,7 @@ def family(records: Records) -> list[Trial]:
 
 def sweeper(records: Records, retention: Retention, **scope: Any) -> Sweeper:
     defaults: dict[str, Any] = {"metric": METRIC, "finalists": lambda trials: (), "stands_in": True}
+    defaults["borrowed"] = lambda: borrowed(records)
     return Sweeper(records, retention, Scope(**{**defaults, **scope}))
 
 
@@ -169,6 +171,8 @@ class TestSweep:
         other = Records(records.files.sibling("other"))
         publish(other, trial(0, state=State.WAITING, donors=("mine:2", "mine:x", "nobody:3"), score=None))
         publish(Records(records.files.sibling("third")), trial(0, donors=("mine:4",)))
+        records.files.sibling("broken").publish("trials/000000.proposal.json", [b"{}"])
+        records.files.sibling("no search").publish("trials/000000.proposal.json", [b"?"])
         plan = sweep(records, Retention("best:1"), inheritable=[1], finalists=lambda t: [3])
 
         assert set(plan.needed) == {0, 1, 2, 3}
@@ -331,6 +335,19 @@ class TestInTheLoop:
         assert most > 0.6 * limit
         assert sum(trial.swept for trial in loop.trials) > 10
         assert_readable(records, records.load()[0])
+
+    def test_partial_checkpoints_have_room(self, records: Records) -> None:
+        """What long trials keep on the way counts as if each slot were to write its next one now."""
+        loop = InLoop(records, Retention(max_gb=0.004), slots=2)
+        records.files.publish("resume/000099/000001-aaaaaaaa.safetensors", [bytes(409_600)])
+        for _ in range(15):
+            loop.now_s += 1.0
+            loop.step(size=200_000)
+        settled = on_disk(records) - 409_600
+
+        assert settled + 2 * (2 * 200_000 + 3 * 204_800) <= 4_000_000
+        assert [stored.path for stored in records.files.walk() if "resume" in stored.path]
+        assert 3 < sum(trial.swept for trial in loop.trials) < 15
 
     def test_a_budget_that_can_not_be_kept_is_told_once(self, records: Records) -> None:
         """It is told when it comes about, and again only after it was kept in between."""

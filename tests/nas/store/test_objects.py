@@ -251,3 +251,43 @@ def test_sftp_keeps_the_contract(sftp_port: int, tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         open_root(f"sftp://me@127.0.0.1:{sftp_port}{tmp_path}", {"password": f"not-{SECRET}"})
     assert SECRET not in str(caught.value)
+
+
+def assert_walked(root: Files, other: Files) -> None:
+    """A root is walked, swept and listed beside others, from a machine whose listings are of now."""
+    before = time.time()
+    assert other.walk() == []
+    for name in ("trials/1.json", "files/000001-aa/deep/notes", "search.json"):
+        root.publish(name, [name.encode()])
+    root.below("inner").publish("a", [b"a"])
+    found = {stored.path: stored for stored in other.walk()}
+    sizes = {path: stored.bytes for path, stored in found.items()}
+    assert sizes == {"files/000001-aa/deep/notes": 26, "inner/a": 1, "search.json": 11, "trials/1.json": 13}
+    assert all(abs((stored.modified or 0.0) - before) < 60 for stored in found.values())
+    assert other.below("inner").siblings() == ["files", "search.json", "trials"]
+    other.delete("files/000001-aa/deep/notes")
+    other.delete("trials/.tmp-0123")
+    assert [stored.path for stored in root.walk()] == ["inner/a", "search.json", "trials/1.json"]
+
+
+@pytest.mark.filterwarnings("default")
+def test_s3_is_walked(s3: str) -> None:
+    """On S3 (moto) a walk tells sizes and times, and sees what another process did."""
+    import s3fs
+
+    s3fs.S3FileSystem(key="heirloom", secret=SECRET, endpoint_url=s3).mkdir("bucket")
+    assert_walked(s3_root(s3), s3_root(s3))
+
+
+@pytest.mark.filterwarnings("default")
+def test_sftp_is_walked(sftp_port: int, tmp_path: Path) -> None:
+    """The same over sftp, where an unfinished file can be seen and deleted."""
+    roots = [
+        open_root(f"sftp://me@127.0.0.1:{sftp_port}{tmp_path}/a", {"password": SECRET}, patience_s=0) for _ in range(2)
+    ]
+    assert_walked(*roots)
+    (tmp_path / "a/trials/.tmp-0123").write_bytes(b"half")
+    assert [stored.path for stored in roots[1].walk() if "tmp" in stored.path] == ["trials/.tmp-0123"]
+    roots[1].delete("trials/.tmp-0123")
+
+    assert not (tmp_path / "a/trials/.tmp-0123").exists()

@@ -1,0 +1,40 @@
+"""Other searches under the same root: whose weights a trial here may take (``"name:42"``), and who takes ours."""
+
+from __future__ import annotations
+
+import logging
+
+from nas.errors import ConfigurationError, CorruptError
+from nas.session import NAME, check_name
+from nas.store.checkpoint import Checkpoint
+from nas.store.records import Records
+
+logger = logging.getLogger(__name__)
+
+
+def sibling_checkpoint(records: Records, donor: str) -> Checkpoint | None:
+    """Another search's checkpoint, by ``"name:42"``; None where that trial has no weights.
+
+    Raises:
+        ConfigurationError: no such way to name a trial.
+    """
+    name, _, number = donor.rpartition(":")
+    if not name or not number.isdigit():
+        raise ConfigurationError(f"donor {donor!r} must be a trial's number or 'search:number'")
+    trial = Records(records.files.sibling(check_name(name))).finished_trial(int(number))
+    return None if trial is None else trial.checkpoint
+
+
+def borrowed(records: Records) -> frozenset[int]:
+    """The trials of this search that unfinished trials of others name as donors."""
+    prefix = records.files.url.rstrip("/").rpartition("/")[2] + ":"
+    found: set[str] = set()
+    for name in filter(NAME.fullmatch, records.files.siblings()):
+        try:
+            waiting = Records(records.files.sibling(name)).unfinished()
+        except CorruptError as error:  # which keeps that search from running, too
+            logger.warning("whom search %s names as donors can't be read: %s", name, error)
+            continue
+        donors = (str(donor) for trial in waiting for donor in trial.proposal.weight_donors)
+        found.update(donor.removeprefix(prefix) for donor in donors if donor.startswith(prefix))
+    return frozenset(int(number) for number in found if number.isdecimal())

@@ -174,7 +174,7 @@ def _with_running(records: Records, session: LastSession | None) -> list[Trial]:
         start = records.read(f"trials/{number:06d}.start-{attempt}.json") or {}
         if session is not None and session.is_alive and start.get("session") == session.number:
             running = replace(trial, state=State.RUNNING, slot=start.get("slot"), started=start.get("time"))
-            trials[number] = replace(running, donor=start.get("donor"))
+            trials[number] = replace(running, offered=start.get("offered"))
     return trials
 
 

@@ -36,7 +36,7 @@ def print_summary(
     lineage, winner = summary.lineage, summary.winner
     states = ", ".join(f"{n} {s}" for s in State if (n := lineage.n_in_state(s)))
     write(f"search {summary.name}: {len(lineage)} trials ({states})")
-    shares = [t.inherited for t in lineage if t.inherited is not None and t.donor is not None]
+    shares = [t.inherited for t in lineage if t.inherited is not None and t.offered is not None]
     if shares:
         write(f"inherited: {len(shares)} trials took {sum(shares) / len(shares):.0%} of their parameters from a donor")
     if winner is None:

@@ -143,6 +143,7 @@ def trial_record(snapshot: Snapshot, trial: Trial, log: str) -> dict[str, Any]:
         "seed": trial.seed,
         "proposed": trial.proposal.reason or None,
         "derivation": trial.proposal.derivation,
+        "offered": trial.offered,
         "inheritance": dict(trial.inheritance),
         "ancestors": [t.number for t in snapshot.lineage.ancestors(trial.number)],
         "children": [t.number for t in snapshot.lineage.children(trial.number)],

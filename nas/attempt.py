@@ -97,6 +97,7 @@ class Bench:
                 outcome,
                 cost=cost,
                 finished=time.time(),
+                donor=run.donor,
                 inherited=share,
                 inheritance=inheritance,
                 curve=tuple(run.curve),

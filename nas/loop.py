@@ -325,8 +325,9 @@ class Loop:
             return
         attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1
         inheritance = {"replaced": replaced} if replaced else {}
-        donor = donors[0].donor if donors else None
-        trial = replace(trial, state=State.RUNNING, slot=slot, attempt=attempt, donor=donor, inheritance=inheritance)
+        offered = donors[0].donor if donors else None
+        running = replace(trial, state=State.RUNNING, slot=slot, attempt=attempt)
+        trial = replace(running, offered=offered, inheritance=inheritance)
         self._change(trial)
         self._running[slot] = trial.number
         self._slots[trial.number] = slot

@@ -130,8 +130,10 @@ class Trial:
     """None where it published no weights, or they were swept."""
     swept: bool = False
     """Whether it published weights that were deleted to make room; as a donor it is like a failed parent."""
+    offered: Donor | None = None
+    """The best donor whose weights were there when it started, or the one that stood in for it."""
     donor: Donor | None = None
-    """Whose weights were offered to it first (None: it started afresh)."""
+    """Whose weights went in: the donor that gave most parameters. None: nobody's, or not finished."""
     inherited: float | None = None
     """Share of its parameters that came from donors, 0 to 1; None: ``run.inherit`` was not called."""
     inheritance: Mapping[str, Any] = field(default_factory=dict)
@@ -195,6 +197,7 @@ class Trial:
             "curve": [[step, dict(metrics)] for step, metrics in self.curve],
             "cost": dict(self.cost),
             "checkpoint": None if self.checkpoint is None else self.checkpoint.to_json(),
+            "offered": self.offered,
             "donor": self.donor,
             "inherited": self.inherited,
             "inheritance": dict(self.inheritance),
@@ -260,7 +263,10 @@ def trial_from_records(
                 raise ValueError(f"the result is trial {result['trial']}'s")
             fields |= {
                 key: result[key]
-                for key in ("metrics", "cost", "donor", "inherited", "inheritance", "attempt", "slot", "started")
+                for key in (
+                    *("metrics", "cost", "offered", "donor", "inherited", "inheritance"),
+                    *("attempt", "slot", "started"),
+                )
             }
             fields |= {
                 "state": State(result["state"]),

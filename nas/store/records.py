@@ -85,8 +85,8 @@ class Records:
 
     def start(self, trial: Trial, where: Mapping[str, Any]) -> None:
         """Makes durable that an attempt starts, where, and with whose weights."""
-        record = {"trial": trial.number, "attempt": trial.attempt, "slot": trial.slot, "donor": trial.donor, **where}
-        self.publish(f"trials/{trial.number:06d}.start-{trial.attempt}.json", record)
+        what = {"trial": trial.number, "attempt": trial.attempt, "slot": trial.slot, "offered": trial.offered}
+        self.publish(f"trials/{trial.number:06d}.start-{trial.attempt}.json", {**what, **where})
 
     def commit(self, trial: Trial) -> Trial:
         """Makes a result durable, and gives the one that counts: the first, be it an earlier attempt's."""

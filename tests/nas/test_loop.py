@@ -302,7 +302,7 @@ class TestDonors:
         child = by_number(records)[2]
         assert child.state == State.COMPLETE
         assert executor.donors[2] == donors
-        assert child.donor == stand_in
+        assert child.offered == stand_in
         assert child.inheritance == {"replaced": {"1": stand_in}}
 
     @pytest.mark.parametrize("slots", [1, 3])
@@ -348,7 +348,7 @@ class TestDonors:
         make_loop(records, executor, ListTuner((), (0,), (1,)), settings=chosen).search(Stage(name="search"))
 
         assert executor.donors == {0: [], 1: [], 2: []}
-        assert [trial.donor for trial in by_number(records).values()] == [None] * 3
+        assert [trial.offered for trial in by_number(records).values()] == [None] * 3
         assert by_number(records)[1].state == State.COMPLETE
 
     def test_tuner_may_switch_policies(self, records: Records) -> None:
@@ -395,7 +395,7 @@ class TestDonors:
         make_loop(records, executor, tuner, sibling=sibling).search(SEARCH)
 
         assert executor.donors == {0: ["other:7"], 1: ["other:7"]}
-        assert by_number(records)[0].donor == "other:7"
+        assert by_number(records)[0].offered == "other:7"
         assert by_number(records)[1].inheritance == {"replaced": {"other:8": None}}
 
 

@@ -247,7 +247,7 @@ class TestOutcomes:
 
         def body(run: TrialRun) -> object:
             record = workshop.records.read("trials/000000.start-1.json") or {}
-            assert (record["trial"], record["attempt"], record["donor"]) == (0, 1, None)
+            assert (record["trial"], record["attempt"], record["offered"]) == (0, 1, None)
             assert workshop.events == [Started(0, 1, 0)]
             return {"score": 1.0}
 
@@ -425,6 +425,38 @@ class TestWeights:
 
         assert workshop.train(body).inherited == 0.0
         assert workshop.train(lambda run: {"score": 1.0}).inherited is None
+
+    def test_donor_is_who_gave_most(self, workshop: Workshop) -> None:
+        """Of several donors the one on record gave most of the parameters; it need not be the one named first."""
+
+        def parent(*names: str) -> Trial:
+            return workshop.train(lambda run: run.save({n: torch.ones(2, 2) for n in names}) or {"score": 1.0})
+
+        def child(run: TrialRun) -> object:
+            model = nn.ModuleDict({name: nn.Linear(2, 2, bias=False) for name in "abc"})
+            return {"score": run.inherit(model).share}
+
+        first, second, stranger = parent("a.weight"), parent("b.weight", "c.weight"), parent("d.weight")
+        mixed = workshop.train(child, donors=[stranger, first, second], offered=stranger.number)
+        equal = workshop.train(child, donors=[stranger, first, parent("b.weight")])
+
+        assert (mixed.offered, mixed.donor, mixed.inherited) == (stranger.number, second.number, 1.0)
+        assert equal.donor == first.number
+        assert workshop.records.result(mixed) == mixed
+
+    def test_donor_that_gave_nothing_is_none(self, workshop: Workshop) -> None:
+        """Where only buffers fitted, or inherit was not called, no weights went in, whoever was offered."""
+        state = {"x.weight": torch.ones(2, 2), "1.running_mean": torch.zeros(4)}
+        parent = workshop.train(lambda run: run.save(state) or {"score": 1.0})
+
+        buffers = workshop.train(
+            lambda run: {"score": run.inherit(network()).share}, donors=[parent], offered=parent.number
+        )
+        uncalled = workshop.train(lambda run: {"score": 1.0}, donors=[parent], offered=parent.number)
+
+        assert (buffers.offered, buffers.donor, buffers.inherited) == (parent.number, None, 0.0)
+        assert buffers.inheritance["n_copied"] == 1
+        assert (uncalled.offered, uncalled.donor, uncalled.inherited) == (parent.number, None, None)
 
     def test_two_networks_may_inherit(self, workshop: Workshop) -> None:
         """A problem with two networks inherits both: the second call finds the donor's weights too."""

@@ -62,6 +62,7 @@ finished = {
     "curve": st.lists(st.tuples(counts, metrics), max_size=3).map(tuple),
     "cost": st.just({"seconds": 0.25, "gpu_seconds": 0.0}),
     "checkpoint": st.sampled_from([None, CHECKPOINT]),
+    "offered": st.none() | counts | st.just("other:42"),
     "donor": st.none() | counts | st.just("other:42"),
     "inherited": st.none() | st.floats(0, 1),
     "inheritance": st.just({"share": 0.5, "replaced": {"3": None}}),

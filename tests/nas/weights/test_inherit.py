@@ -120,8 +120,11 @@ def test_same_shape_wins_over_better_donor() -> None:
     assert report.tensors["1.num_batches_tracked"].donor == 0
     assert torch.equal(child.get_parameter("2.weight"), later.get_parameter("2.weight"))
 
+    assert report.main_donor == 1
+
     report = inherit(network(8), [best.state_dict(), later.state_dict()])
     assert {tensor.donor for tensor in report.tensors.values()} == {0}
+    assert report.main_donor == 0
 
 
 def test_fresh_tensors_say_why() -> None:

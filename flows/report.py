@@ -138,14 +138,15 @@ def _show_trial(root: Files, snapshot: Snapshot, request: Request) -> None:
         return
     from flows.terminal import print_trial, trial_record
 
-    log = Records(root.below(snapshot.name)).log(trial.number)
+    records = Records(root.below(snapshot.name))
+    logs = {"": records.log(trial.number), **records.other_logs(trial)}
     if request.format == "json":
         import json
 
-        text = json.dumps(trial_record(snapshot, trial, log), ensure_ascii=False, allow_nan=False, indent=1)
+        text = json.dumps(trial_record(snapshot, trial, logs), ensure_ascii=False, allow_nan=False, indent=1)
         _deliver(f"{text}\n", root, request.out)
     else:
-        print_trial(snapshot, trial, log)
+        print_trial(snapshot, trial, logs)
 
 
 def _trial(snapshot: Snapshot, number: int | None) -> Trial:

@@ -132,8 +132,14 @@ def _fitting(columns: Mapping[str, Sequence[str]], width: int, needed: set[str])
     return [name for name in columns if name in fitting]
 
 
-def trial_record(snapshot: Snapshot, trial: Trial, log: str) -> dict[str, Any]:
-    """All that is known of one trial, as JSON: its row of the table, then what a row has no room for."""
+def trial_record(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> dict[str, Any]:
+    """All that is known of one trial, as JSON: its row of the table, then what a row has no room for.
+
+    Args:
+        snapshot: Its search.
+        trial: The trial.
+        logs: By what wrote them: ``attempt 1``, ``test``; under the empty text that of the last attempt.
+    """
     names = [metric.name for metric in snapshot.metrics]
     columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=names)
     row = columns["trial"].index(trial.number)
@@ -148,14 +154,15 @@ def trial_record(snapshot: Snapshot, trial: Trial, log: str) -> dict[str, Any]:
         "ancestors": [t.number for t in snapshot.lineage.ancestors(trial.number)],
         "children": [t.number for t in snapshot.lineage.children(trial.number)],
         "curve": [{"step": step, **metrics} for step, metrics in trial.curve],
-        "log": log,
+        "log": logs[""],
+        "other_logs": {what: log for what, log in logs.items() if what},
     }
 
 
-def print_trial(snapshot: Snapshot, trial: Trial, log: str) -> None:
-    """Prints one trial: its fields, its inheritance, its ancestors, its reports and its log."""
-    record = trial_record(snapshot, trial, log)
-    apart = ("inheritance", "ancestors", "curve", "log", "error")
+def print_trial(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> None:
+    """Prints one trial: its fields, its inheritance, its ancestors, its reports and its logs."""
+    record = trial_record(snapshot, trial, logs)
+    apart = ("inheritance", "ancestors", "curve", "log", "other_logs", "error")
     fields = {n: v for n, v in record.items() if v != [] and cell(n, v) and n not in apart}
     width = max(len(name) for name in fields)
     print(f"trial {trial.number} of {snapshot.name}\n")
@@ -171,9 +178,11 @@ def print_trial(snapshot: Snapshot, trial: Trial, log: str) -> None:
     if trial.error:
         print("\nerror\n")
         print("\n".join(f"  {line}" for line in clean(trial.error).rstrip().splitlines()))
-    print("\nlog\n" if log else "\nno log")
-    if log:
-        sys.stdout.write(log if log.endswith("\n") else f"{log}\n")
+    for what in sorted(logs, key=lambda what: (not what.startswith("attempt"), what != "")):
+        log = logs[what]
+        print(f"\nlog of {what}\n" if what else "\nlog\n" if log else "\nno log")
+        if log:
+            sys.stdout.write(log if log.endswith("\n") else f"{log}\n")
 
 
 def _print_inheritance(trial: Trial) -> None:

@@ -20,6 +20,7 @@ from nas.run import Channel, DonorWeights, TrialRun
 from nas.spec import Spec
 from nas.store.files import Files, open_root
 from nas.store.records import Records
+from nas.store.trial_log import set_earlier_log_aside
 from nas.trial import Reason, State, Trial
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Bench:
         """
         if (found := self.records.result(assignment.trial)) is not None:
             return found
+        set_earlier_log_aside(self.files, assignment.trial.number, assignment.trial.attempt)
         trial = replace(assignment.trial, started=time.time())
         began = time.perf_counter()
         run = TrialRun(

@@ -13,6 +13,7 @@ from typing import Any
 
 from nas.errors import AlreadyPublishedError, CorruptError
 from nas.store.files import Files
+from nas.store.trial_log import earlier_log_path, log_path
 from nas.trial import Trial, trial_from_records
 
 
@@ -202,9 +203,18 @@ class Records:
         return {int(name[:6]): from_bytes(data, f"tests/{name}") for name, data in found.items()}
 
     def log(self, number: int) -> str:
-        """A trial's log: the last 1 MB of its output, error and logging."""
-        data = self.files.read_if_present(f"logs/{number:06d}.log")
-        return "" if data is None else data.decode(errors="replace")
+        """The log of a trial's last attempt: the last 1 MB of its output, error and logging."""
+        return self._text(log_path(number)) or ""
+
+    def other_logs(self, trial: Trial) -> dict[str, str]:
+        """The logs of its earlier attempts, its test and its export, by ``attempt 1``, ``test``; those there are."""
+        paths = {f"attempt {n}": earlier_log_path(trial.number, n) for n in range(1, trial.attempt)}
+        paths |= {action: log_path(trial.number, action) for action in ("test", "export")}
+        return {what: text for what, path in paths.items() if (text := self._text(path)) is not None}
+
+    def _text(self, path: str) -> str | None:
+        data = self.files.read_if_present(path)
+        return None if data is None else data.decode(errors="replace")
 
 
 def _result_path(number: int) -> str:

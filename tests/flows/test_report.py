@@ -214,6 +214,25 @@ def test_one_trial_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert whole["offered"] == whole["donor"] == whole["parent"]
 
 
+def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one trial all logs are shown, as they came about: earlier attempts, the last one, its test, its export."""
+    records = write_search(tmp_path, "mine", [trial(0, score=0.5, attempt=12)])
+    said = {"-2": "two", "-11": "eleven\n", "": "twelve\n", ".test": "tested\n", ".export": "exported\n"}
+    for name, text in said.items():
+        records.files.put(f"logs/000000{name}.log", text.encode())
+    assert asked(tmp_path, "name=mine", "trial=0") == 0
+    shown = capsys.readouterr().out
+    assert asked(tmp_path, "name=mine", "trial=0", "format=json") == 0
+    record = json.loads(capsys.readouterr().out)
+
+    assert shown.endswith(
+        "\nlog of attempt 2\n\ntwo\n\nlog of attempt 11\n\neleven\n\nlog\n\ntwelve\n"
+        "\nlog of test\n\ntested\n\nlog of export\n\nexported\n"
+    )
+    assert record["log"] == "twelve\n"
+    assert list(record["other_logs"]) == ["attempt 2", "attempt 11", "test", "export"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -261,6 +261,9 @@ class TestBest:
         assert summary.tests[summary.winner.number]["error"] == "SystemExit: 3"
         assert summary.best is not None
         assert summary.best["missing"] == {"export": "SystemExit: no export today"}
+        logs = bureau.records().other_logs(summary.winner)
+        assert logs["test"].endswith("SystemExit: 3\n")
+        assert logs["export"].endswith("SystemExit: no export today\n")
         assert bureau.run(1, problem=LeavingProblem).best == summary.best
 
 

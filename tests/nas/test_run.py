@@ -25,7 +25,7 @@ from nas.attempt import (
     set_torch_settings,
     torch_settings,
 )
-from nas.errors import CorruptError, MissingError, StoreError, TrialStopped
+from nas.errors import ActionError, CorruptError, MissingError, StoreError, TrialStopped
 from nas.executors.base import Event, Reported, Started
 from nas.executors.place import InProcessPlace
 from nas.policy import Policy
@@ -694,6 +694,51 @@ class TestLog:
 
         assert log.startswith("so far, so good\n")
         assert "ValueError" in log
+
+    def test_each_attempt_keeps_its_log(self, workshop: Workshop) -> None:
+        """The last attempt's log has the trial's name; those before keep theirs, also where one said nothing."""
+        trial = workshop.propose()
+
+        def attempt(number: int, text: str, *, is_last: bool = False) -> None:
+            def body(run: TrialRun) -> object:
+                print(text, end="")
+                if not is_last:
+                    place.stop(trial, "interrupt")
+                    run.report(1, score=0.5)
+                return {"score": 1.0}
+
+            place = workshop.place(body)
+            place.run(Assignment(replace(trial, attempt=number)), workshop.events.append)
+
+        attempt(1, "one\n")
+        attempt(2, "")
+        attempt(3, "three\n")
+        attempt(4, "four\n", is_last=True)
+
+        last = workshop.records.load()[0][0]
+        assert workshop.records.log(0) == "four\n"
+        assert workshop.records.other_logs(last) == {"attempt 1": "one\n", "attempt 3": "three\n"}
+        assert workshop.files.names("logs") == ["000000-1.log", "000000-3.log", "000000.log"]
+
+    def test_output_of_a_test_is_kept(self, workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+        """What test prints is a log of its own, with the traceback of one that fails; the trial's log stays."""
+
+        def test(run: TrialRun) -> dict[str, float]:
+            print("testing", run.number)
+            raise ZeroDivisionError("no test data")
+
+        trial = workshop.train(lambda run: print("training") or {"score": 1.0})
+        spec = BenchSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
+        place = InProcessPlace(spec, workshop.files, BodyProblem(test=test))
+        with pytest.raises(ActionError, match="ZeroDivisionError: no test data"):
+            place.call("test", trial)
+
+        logs = workshop.records.other_logs(trial)
+        assert workshop.records.log(trial.number) == "training\n"
+        assert list(logs) == ["test"]
+        assert logs["test"].startswith("testing 0\nTraceback")
+        assert logs["test"].endswith("ZeroDivisionError: no test data\n")
+        assert capsys.readouterr().out == ""
 
     def test_silent_trial_has_no_log(self, workshop: Workshop) -> None:
         """A trial that says nothing leaves no file."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nas.errors import AlreadyPublishedError, CorruptError
+from nas.result import fitted
 from nas.store.files import Files
 from nas.store.trial_log import earlier_log_path, log_path
 from nas.trial import Trial, trial_from_records
@@ -42,7 +43,8 @@ def to_bytes(record: Mapping[str, Any]) -> bytes:
     Raises:
         ValueError: a value is no JSON, or not finite.
     """
-    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode(errors="backslashreplace")  # half a character, as in undecodable file names: JSON's own escape
 
 
 def from_bytes(data: bytes, path: str) -> dict[str, Any]:
@@ -90,7 +92,8 @@ class Records:
         self.publish(f"trials/{trial.number:06d}.start-{trial.attempt}.json", {**what, **where})
 
     def commit(self, trial: Trial) -> Trial:
-        """Makes a result durable, and gives the one that counts: the first, be it an earlier attempt's."""
+        """Makes a result durable, as far as there is room, and gives the one that counts: the first."""
+        trial = fitted(trial)
         try:
             self.publish(_result_path(trial.number), trial.result_record())
         except AlreadyPublishedError:
@@ -207,9 +210,9 @@ class Records:
         return self._text(log_path(number)) or ""
 
     def other_logs(self, trial: Trial) -> dict[str, str]:
-        """The logs of its earlier attempts, its test and its export, by ``attempt 1``, ``test``; those there are."""
+        """What there is of its other logs, by name: earlier attempts, what it did not inherit, its test, its export."""
         paths = {f"attempt {n}": earlier_log_path(trial.number, n) for n in range(1, trial.attempt)}
-        paths |= {action: log_path(trial.number, action) for action in ("test", "export")}
+        paths |= {action: log_path(trial.number, action) for action in ("inheritance", "test", "export")}
         return {what: text for what, path in paths.items() if (text := self._text(path)) is not None}
 
     def _text(self, path: str) -> str | None:

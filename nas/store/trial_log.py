@@ -18,9 +18,9 @@ _current = threading.local()
 _install_lock = threading.Lock()
 
 
-def log_path(number: int, action: str = "") -> str:
-    """Where the store keeps the log of a trial's last attempt, or, for ``test`` and ``export``, of that."""
-    return f"logs/{number:06d}.{action}.log" if action else f"logs/{number:06d}.log"
+def log_path(number: int, of: str = "") -> str:
+    """Where the store keeps the log of a trial's last attempt, or ``of`` its ``test``, ``export``, ``inheritance``."""
+    return f"logs/{number:06d}.{of}.log" if of else f"logs/{number:06d}.log"
 
 
 def earlier_log_path(number: int, attempt: int) -> str:

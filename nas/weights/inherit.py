@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-_MAX_NAMES = 50  # keeps a trial's record small
 _NO_DONOR = "no donor"
 
 
@@ -48,10 +47,10 @@ class InheritanceReport:
     tensors: Mapping[str, TensorInheritance]
 
     def summary(self) -> dict[str, Any]:
-        """The report as small JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_fresh`` and ``not_copied``.
+        """The report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_fresh`` and ``not_copied``.
 
-        ``not_copied`` maps the first 50 tensors that were not copied whole to the reason; without any donor it is
-        empty, since the reason is the same for all.
+        ``not_copied`` maps the tensors that were not copied whole to the reason; without any donor it is empty, since
+        the reason is the same for all.
         """
         hows = [tensor.how for tensor in self.tensors.values()]
         reasons = {n: t.why for n, t in self.tensors.items() if t.how != "copied" and t.why != _NO_DONOR}
@@ -60,7 +59,7 @@ class InheritanceReport:
             "n_copied": hows.count("copied"),
             "n_sliced": hows.count("sliced"),
             "n_fresh": hows.count("fresh"),
-            "not_copied": dict(list(reasons.items())[:_MAX_NAMES]),
+            "not_copied": reasons,
         }
 
 

@@ -44,7 +44,8 @@ class LoopSettings:
         seed: The search's; each trial's seed derives from it, its stage and its index.
         deterministic: Ask n sees the results of trials 0 .. n - slots and nothing later, whatever has finished.
         max_attempts: Attempts that may be lost before the trial is given up as lost.
-        max_failures: Failures in a row, within this session, that end the search.
+        max_failures: Failures in a row, within this session, that end the search: in the order in which they come, or,
+            with ``deterministic``, in that of their index.
     """
 
     seed: int = 0
@@ -110,6 +111,7 @@ class Loop:
         self._free_slots = list(range(executor.slots))  # a heap; may name slots that are taken meanwhile
         self._pending: dict[int, Trial] = {}  # the search stage's trials that have no result, by number
         self._failures_in_a_row = 0
+        self._uncounted: list[Trial] = []  # results that wait for those of a lower index to be counted
         self._log = LineageLog()
         self._numbers: list[int] = []  # index in the search stage -> trial number
         self._n_seen = 0  # how many results the tuner had learned of at its last proposal
@@ -430,14 +432,26 @@ class Loop:
         if trial.stage == self._search_stage:
             self._learn(trial)
         self._observe(Finished(trial))
-        self._failures_in_a_row = self._failures_in_a_row + 1 if trial.state == State.FAILED else 0
-        if self._failures_in_a_row >= self._settings.max_failures:
-            self._interrupt()
-            last = (trial.error or "").strip().splitlines()
-            raise SearchFailedError(
-                f"{self._failures_in_a_row} trials failed in a row (max_failures={self._settings.max_failures}); "
-                f"the last, trial {trial.number}: {trial.reason}: {last[-1] if last else 'no message'}"
-            )
+        self._uncounted.append(trial)
+        for due in self._due_to_count(trial.stage):
+            self._failures_in_a_row = self._failures_in_a_row + 1 if due.state == State.FAILED else 0
+            if self._failures_in_a_row >= self._settings.max_failures:
+                self._interrupt()
+                last = (due.error or "").strip().splitlines()
+                raise SearchFailedError(
+                    f"{self._failures_in_a_row} trials failed in a row (max_failures={self._settings.max_failures}); "
+                    f"the last, trial {due.number}: {due.reason}: {last[-1] if last else 'no message'}"
+                )
+
+    def _due_to_count(self, stage: str) -> list[Trial]:
+        """The results that are counted now: all, or, with ``deterministic``, those before the stage's first gap."""
+        gap = len(self.trials)
+        if self._settings.deterministic:
+            unfinished = (*self._waiting, *self._running.values())
+            gap = min((n for n in unfinished if self.trials[n].stage == stage), default=gap)
+        due = sorted((t for t in self._uncounted if t.number < gap), key=lambda t: t.number)
+        self._uncounted = [t for t in self._uncounted if t.number >= gap]
+        return due
 
     def _take_loss(self, job: int, why: str) -> None:
         """Runs a lost trial again, or gives it up after ``max_attempts``."""

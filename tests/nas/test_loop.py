@@ -747,6 +747,26 @@ class TestDeterministic:
 
         assert tables[0] == tables[1]
 
+    @settings(max_examples=40, deadline=None)
+    @given(picks=picks, slots=st.integers(1, 4), failing=st.sets(st.integers(0, 11), min_size=6))
+    def test_failures_count_in_order_of_index(self, picks: list[int], slots: int, failing: set[int]) -> None:
+        """Whether failures in a row end the search, and which one does, follows from the trials' order alone."""
+        forget_all_records()
+        ends = {number: [FAILED] for number in failing}
+        in_a_row = [n for n in range(2, 12) if {n - 2, n - 1, n} <= failing]
+        ended_by = []
+        for pick in (in_order_of([0]), in_order_of(picks)):
+            records = fresh_records()
+            executor = ScriptedExecutor(records, slots, pick=pick, ends=ends)
+            loop = make_loop(records, executor, EchoTuner(), settings=up_to(12, deterministic=True, max_failures=3))
+            try:
+                loop.search(SEARCH)
+                ended_by.append("")
+            except SearchFailedError as error:
+                ended_by.append(str(error).partition(";")[2])
+
+        assert ended_by == [f" the last, trial {in_a_row[0]}: exception: it broke" if in_a_row else ""] * 2
+
     @pytest.mark.parametrize("slots", [1, 2, 4])
     def test_each_ask_sees_the_trials_of_slots_before(self, records: Records, slots: int) -> None:
         """Ask n sees the results of trials 0 to n - slots, and all later ones as RUNNING."""

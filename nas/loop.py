@@ -12,7 +12,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from nas.budget import Budget
 from nas.errors import ConfigurationError, PointError, SearchFailedError, SearchInterruptedError
@@ -26,11 +25,11 @@ from nas.store.checkpoint import Checkpoint
 from nas.store.marking import ancestor_with_weights, lost_donors
 from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records, Starts
+from nas.suspects import Suspects
 from nas.sweeper import Sweeper
-from nas.trial import Donor, Proposal, Reason, State, Trial, as_pending, without_weights
+from nas.trial import Donor, OnParentFailure, Proposal, Reason, State, Trial, as_pending, without_weights
 from nas.tuners.base import STOP, WAIT, Tuner, inheritable
 
-OnParentFailure = Literal["ancestor", "scratch", "fail"]
 INTERRUPT_BOUND_S = 20.0
 INTERRUPT_REPEAT_S = 0.5
 MIN_WAIT_S = 0.001
@@ -65,12 +64,13 @@ class Loop:
         settings: See there.
         trials: All trials so far, by number.
         starts: The attempts of unfinished trials so far.
+        suspects: Those of them under which the driver's process died.
         tuner: Asked in the search stage; may be None where only later stages run.
         space: Validates the tuner's points.
         stopper: Judges reports of the search stage's trials, or None.
         spent_hours: Hours that the search has cost up to now, all sessions together.
         sibling: The checkpoint of another search's trial (``"name:42"``), or None where it has no weights.
-        observe: Told of every event, after the loop has taken it in.
+        observe: Told of every event, after the loop has taken it in; of a stop before running trials are told.
         sweeper: Makes room for weights, or None: nothing is ever swept.
     """
 
@@ -82,6 +82,7 @@ class Loop:
         *,
         trials: Sequence[Trial] = (),
         starts: Mapping[int, Starts] | None = None,
+        suspects: Suspects | None = None,
         tuner: Tuner | None = None,
         space: Space | None = None,
         stopper: Stopper | None = None,
@@ -96,6 +97,7 @@ class Loop:
         self._settings = settings
         self._attempts = {number: found.last_attempt for number, found in (starts or {}).items()}
         self._losses = {number: found.n_lost for number, found in (starts or {}).items()}
+        self._suspects = suspects or Suspects()
         self._tuner = tuner
         self._space = space
         self._stopper = stopper
@@ -299,12 +301,17 @@ class Loop:
         return all(self.trials[source].is_finished for source in sources)
 
     def _submit_ready(self, stage: str) -> None:
-        """Hands every trial whose parents and donors have finished to a free slot, in the order proposed."""
-        for number in list(self._waiting):
+        """Hands every trial whose parents and donors have finished to a free slot, in the order proposed.
+
+        A suspect runs alone, before the others.
+        """
+        waiting = [number for number in self._waiting if self.trials[number].stage == stage]
+        suspects = self._suspects.among(waiting)
+        for number in suspects or waiting:
+            if self._running and (suspects or self._suspects.among(self._running.values())):
+                return
             trial = self.trials[number]
-            if trial.stage != stage or not self._is_ready(trial):
-                continue
-            slot = self._free_slot(trial)
+            slot = self._free_slot(trial) if self._is_ready(trial) else None
             if slot is None:
                 continue
             self._waiting.remove(number)
@@ -319,6 +326,11 @@ class Loop:
         return self._free_slots[0] if self._free_slots else None
 
     def _submit(self, trial: Trial, slot: int) -> None:
+        if self._suspects.is_guilty(trial.number):
+            error, attempt = self._suspects.charge(trial.number), self._attempts[trial.number]
+            failed = replace(trial, state=State.FAILED, reason=Reason.LOST, attempt=attempt, error=error)
+            self._take_result(self._records.commit(replace(failed, finished=time.time())))
+            return
         donors, replaced, lacking = self._resolve_donors(trial)
         if lacking is not None:
             error = f"donor {lacking} has no weights (on_parent_failure=fail)"
@@ -407,6 +419,7 @@ class Loop:
             case Lost(job=job, why=why):
                 self._take_loss(job, why)
             case StopAsked(why=why, signal=signal):
+                self._observe(event)
                 self._interrupt()
                 raise SearchInterruptedError(why, signal)
             case Broke(error=error, job=job):
@@ -446,7 +459,9 @@ class Loop:
     def _due_to_count(self, stage: str) -> list[Trial]:
         """The results that are counted now: all, or, with ``deterministic``, those before the stage's first gap."""
         gap = len(self.trials)
-        if self._settings.deterministic:
+        if self._settings.deterministic and stage == self._search_stage:
+            gap = next(iter(self._pending), gap)
+        elif self._settings.deterministic:
             unfinished = (*self._waiting, *self._running.values())
             gap = min((n for n in unfinished if self.trials[n].stage == stage), default=gap)
         due = sorted((t for t in self._uncounted if t.number < gap), key=lambda t: t.number)

@@ -10,7 +10,7 @@ from typing import Any
 from nas.attempt import BenchSpec
 from nas.budget import Budget
 from nas.errors import ActionError, ConfigurationError
-from nas.executors.base import Event, Executor
+from nas.executors.base import Event, Executor, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
 from nas.lineage import Lineage
@@ -22,6 +22,7 @@ from nas.store.checkpoint import Checkpoint
 from nas.store.files import Files, open_root
 from nas.store.records import Records
 from nas.store.retention import Retention
+from nas.suspects import Suspects
 from nas.sweeper import Scope, Sweeper
 from nas.trial import Trial
 
@@ -110,18 +111,25 @@ class Program:
         """Runs the stages, tests the finalists, exports the winner; all of it durable as it goes."""
         trials, starts = self.records.load()
         plan = self.built.plan
+
+        def take_note(event: Event) -> None:
+            if isinstance(event, StopAsked):
+                session.note_stop()
+            observe(event)
+
         loop = Loop(
             self.records,
             executor,
             settings,
             trials=trials,
             starts=starts,
+            suspects=Suspects.of(self.records, starts, session, settings.max_attempts),
             tuner=self.built.tuner,
             space=self.built.problem.space,
             stopper=self.built.stopper,
             spent_hours=session.spent_hours,
             sibling=self._sibling,
-            observe=observe,
+            observe=take_note,
             sweeper=self._sweeper(session, executor),
         )
         if only_finals:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from nas.errors import ConfigurationError
-from nas.loop import OnParentFailure
 from nas.policy import Policy, PolicyPlan, Stage
 from nas.problems.base import Problem
 from nas.result import METRICS_BYTES, NUMBER_BYTES, json_size
 from nas.spec import Spec
 from nas.stoppers.base import Stopper
+from nas.trial import OnParentFailure
 from nas.tuners.base import Tuner
 
 FORMAT = 1

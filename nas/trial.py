@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from nas.errors import ConfigurationError, CorruptError
 from nas.metric import is_finite
@@ -15,6 +15,10 @@ from nas.store.checkpoint import Checkpoint
 
 Donor = int | str
 """A trial of this search by its number, or another search's as ``"name:42"`` (under the same root)."""
+
+
+OnParentFailure = Literal["ancestor", "scratch", "fail"]
+"""What becomes of a child whose donor has no weights: another's are taken, it starts afresh, or it fails."""
 
 
 class State(StrEnum):

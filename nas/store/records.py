@@ -24,17 +24,21 @@ class Starts:
 
     Attributes:
         last_attempt: The highest attempt that started.
-        n_lost: Attempts that another one of the same session followed: their worker died, not the session.
+        sessions: The session of each attempt, in their order.
     """
 
     last_attempt: int
-    n_lost: int
+    sessions: tuple[int, ...]
 
     @classmethod
     def of(cls, sessions: Mapping[int, int]) -> Starts:
         """From the session of each attempt."""
-        in_order = [sessions[attempt] for attempt in sorted(sessions)]
-        return cls(max(sessions), sum(a == b for a, b in itertools.pairwise(in_order)))
+        return cls(max(sessions), tuple(sessions[attempt] for attempt in sorted(sessions)))
+
+    @property
+    def n_lost(self) -> int:
+        """Attempts that another one of the same session followed: their worker died, not the session."""
+        return sum(a == b for a, b in itertools.pairwise(self.sessions))
 
 
 def to_bytes(record: Mapping[str, Any]) -> bytes:

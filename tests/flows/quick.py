@@ -21,7 +21,7 @@ class QuickProblem(Problem):
 
     Args:
         seconds: How long a trial takes.
-        fail: ``raise``, ``deaf`` (does not report), or nothing.
+        fail: ``raise``, ``deaf`` (does not report), ``die`` (trial 1 ends its process), or nothing.
         weights: How many weights are saved besides.
         test_seconds: How long a test takes.
     """
@@ -43,6 +43,8 @@ class QuickProblem(Problem):
         run.inherit(network)
         if self.fail == "raise":
             raise RuntimeError("as told")
+        if self.fail == "die" and run.number == 1:
+            os._exit(7)
         n_steps = max(2, round(self.seconds / 0.05))
         for step in range(n_steps):
             time.sleep(self.seconds / n_steps)

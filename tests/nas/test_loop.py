@@ -15,7 +15,7 @@ from nas.budget import Budget
 from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
 from nas.executors.base import Broke, Event, Finished, StopAsked
 from nas.lineage import Lineage
-from nas.loop import Loop, LoopSettings, OnParentFailure, trial_seed
+from nas.loop import Loop, LoopSettings, trial_seed
 from nas.policy import Policy, Stage
 from nas.spaces.base import Point
 from nas.spaces.parameter import Choice, ParameterSpace
@@ -23,7 +23,7 @@ from nas.stoppers.base import Stopper
 from nas.stoppers.median import MedianStopper
 from nas.store.checkpoint import Checkpoint, publish_checkpoint
 from nas.store.records import Records
-from nas.trial import Proposal, Reason, State, Trial
+from nas.trial import OnParentFailure, Proposal, Reason, State, Trial
 from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner

@@ -154,9 +154,11 @@ class Engine:
         limits = read_limits(workplace.invocation.values)
         if records.read("search.json") is not None:
             claim_identity(records, built)
-            if not only_finals and program.is_done():
-                kind = next(kind for kind, spent in asdict(program.budget).items() if spent is not None)
-                print(f"search {workplace.name} is finished; more with a larger budget.{kind}, or another seed or name")
+            if not only_finals and (end := program.ended_by()):
+                more = (
+                    f"more with a larger budget.{end}, or" if end != "tuner" else "its tuner proposes nothing more; try"
+                )
+                print(f"search {workplace.name} is finished; {more} another seed or name")
                 return self._conclude(program, workplace)
             if not limits.takeover:
                 check_free(records, say=lambda text: print(text, file=sys.stderr))

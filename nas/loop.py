@@ -151,6 +151,18 @@ class Loop:
                         "nothing runs that it could wait for; a tuner that has nothing more to propose must answer STOP"
                     )
 
+    def is_exhausted(self, stage: Stage) -> bool:
+        """Whether the tuner has nothing more for the search stage; asks it, as ``search`` would, and runs nothing.
+
+        Every trial of the stage must have finished.
+        """
+        self.recall(stage)
+        while self._may_ask():
+            answer, self._waited_at = self._answer()
+            if answer is not WAIT:
+                return answer is STOP
+        return False
+
     def recall(self, stage: Stage) -> None:
         """Recalls from the records what the tuner has proposed in the search stage, and what it had learned by then."""
         self._search_stage = stage.name
@@ -192,20 +204,24 @@ class Loop:
         return size if self._waited_at is None else max(size, self._waited_at + 1)
 
     def _budget_left(self) -> bool:
-        return self._settings.budget.allows(
+        return not self._settings.budget.spent(
             n_trials=len(self._numbers), hours=self._spent_hours(), gpu_hours=self._gpu_seconds / 3600
         )
 
-    def _ask(self, stage: Stage) -> bool:
-        """Asks the tuner once; makes a proposal durable. False where the tuner is exhausted."""
+    def _answer(self) -> tuple[object, int]:
+        """What the tuner answers now, and how many results it was shown."""
         assert self._tuner is not None
-        index, number = len(self._numbers), len(self.trials)
         n_seen = self._view_size() if self._settings.deterministic else len(self._log)
         if self._settings.deterministic:
             pending = [as_pending(self.trials[other], State.RUNNING) for other in self._numbers[n_seen:]]
         else:
             pending = list(self._pending.values())
-        answer = self._tuner.ask(self._log.view(n_seen, pending), index, number)
+        return self._tuner.ask(self._log.view(n_seen, pending), len(self._numbers), len(self.trials)), n_seen
+
+    def _ask(self, stage: Stage) -> bool:
+        """Asks the tuner once; makes a proposal durable. False where the tuner is exhausted."""
+        index, number = len(self._numbers), len(self.trials)
+        answer, n_seen = self._answer()
         if answer is WAIT:
             self._waited_at = n_seen
             return True

@@ -78,26 +78,44 @@ class Program:
         self.metric = built.problem.metrics[0]
         self.ranking = Ranking(built.plan, self.metric, finalists)
 
-    def is_done(self) -> bool:
-        """Whether nothing is left to do: the budget is spent, and there are the finals, the winner and its export."""
+    def ended_by(self) -> str | None:
+        """What ended the search, where nothing is left to do: a part of the budget (``trials``), or ``tuner``; or None.
+
+        The finals, the winner and its export are there, and the budget is spent or the tuner has nothing more to
+        propose, which it is asked for.
+        """
         trials, _ = self.records.load()
+        if (
+            any(not t.is_finished for t in trials)
+            or self.ranking.next_finalists(trials)
+            or not self._is_crowned(trials)
+        ):
+            return None
         n_search = sum(t.stage == self.built.plan.search.name for t in trials)
         gpu_hours = sum(t.cost.get("gpu_seconds", 0.0) for t in trials) / 3600
         hours = 0.0 if self.budget.hours is None else spent_hours(self.records)
-        if self.budget.allows(n_trials=n_search, hours=hours, gpu_hours=gpu_hours):
-            return False
-        if any(not t.is_finished for t in trials):
-            return False
-        if self.ranking.next_finalists(trials):
-            return False
+        if spent := self.budget.spent(n_trials=n_search, hours=hours, gpu_hours=gpu_hours):
+            return spent
+        return "tuner" if self._tuner_is_exhausted(trials) else None
+
+    def _is_crowned(self, trials: Sequence[Trial]) -> bool:
+        """Whether the finalists are tested and the winner is exported, or there is none."""
         winner = self.ranking.winner(trials)
-        best = newest_best(self.records)
         if winner is None:
             return True
-        tested = not self.built.problem.has("test") or self.records.tests().keys() >= {
-            t.number for t in self.ranking.tested(trials)
-        }
+        best = newest_best(self.records)
+        finalists = {t.number for t in self.ranking.tested(trials)}
+        tested = not self.built.problem.has("test") or self.records.tests().keys() >= finalists
         return best is not None and best["trial"] == winner.number and tested
+
+    def _tuner_is_exhausted(self, trials: Sequence[Trial]) -> bool:
+        """Asks the tuner by a loop that runs nothing."""
+        search = self.built.search
+        bench = BenchSpec(problem=search.problem, url=self.records.files.url, options={})
+        place = InProcessPlace(bench, self.records.files, self.built.problem)
+        settings = LoopSettings(budget=self.budget, deterministic=search.deterministic)
+        loop = Loop(self.records, LocalExecutor(place, search.slots), settings, trials=trials, tuner=self.built.tuner)
+        return loop.is_exhausted(self.built.plan.search)
 
     def run(
         self,
@@ -246,7 +264,7 @@ def run_search(
     records = open_records(files)
     claim_identity(records, built)
     program = Program(built, records, budget or Budget(), finalists=finalists)
-    if program.is_done():
+    if program.ended_by():
         return program.summary()
     session = Session(records, settings={"runner": "debug"})
     bench = BenchSpec(

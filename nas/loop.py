@@ -67,6 +67,7 @@ class Loop:
         suspects: Those of them under which the driver's process died.
         tuner: Asked in the search stage; may be None where only later stages run.
         space: Validates the tuner's points.
+        declared: The policies that the problem honours, and a tuner may ask for; None: any.
         stopper: Judges reports of the search stage's trials, or None.
         spent_hours: Hours that the search has cost up to now, all sessions together.
         sibling: The checkpoint of another search's trial (``"name:42"``), or None where it has no weights.
@@ -85,6 +86,7 @@ class Loop:
         suspects: Suspects | None = None,
         tuner: Tuner | None = None,
         space: Space | None = None,
+        declared: frozenset[Policy] | None = None,
         stopper: Stopper | None = None,
         spent_hours: Callable[[], float] = lambda: 0.0,
         sibling: Callable[[str], Checkpoint | None] = lambda donor: None,
@@ -100,6 +102,7 @@ class Loop:
         self._suspects = suspects or Suspects()
         self._tuner = tuner
         self._space = space
+        self._declared = declared
         self._stopper = stopper
         self._spent_hours = spent_hours
         self._sibling = sibling
@@ -216,7 +219,11 @@ class Loop:
             pending = [as_pending(self.trials[other], State.RUNNING) for other in self._numbers[n_seen:]]
         else:
             pending = list(self._pending.values())
-        return self._tuner.ask(self._log.view(n_seen, pending), len(self._numbers), len(self.trials)), n_seen
+        index = len(self._numbers)
+        try:
+            return self._tuner.ask(self._log.view(n_seen, pending), index, len(self.trials)), n_seen
+        except ConfigurationError as error:  # a proposal that can't be
+            raise SearchFailedError(f"proposal {index} of {type(self._tuner).__name__}: {error}") from error
 
     def _ask(self, stage: Stage) -> bool:
         """Asks the tuner once; makes a proposal durable. False where the tuner is exhausted."""
@@ -255,6 +262,11 @@ class Loop:
                     self._sibling(source)
                 except ConfigurationError as error:
                     raise SearchFailedError(f"{asked}: {error}") from error
+        if self._declared is not None and (undeclared := (proposal.policies or frozenset()) - self._declared):
+            raise SearchFailedError(
+                f"{asked} asks for {', '.join(sorted(undeclared))}, but the problem declares "
+                f"{', '.join(sorted(self._declared)) or 'none'}; add them to its `policies`, or ask for others"
+            )
         if not is_json(proposal.point) or not is_json(proposal.derivation):
             raise SearchFailedError(f"{asked} is no plain JSON data: {proposal.point!r}, {proposal.derivation!r}")
         if self._space is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -144,6 +145,7 @@ class Program:
             suspects=Suspects.of(self.records, starts, session, settings.max_attempts),
             tuner=self.built.tuner,
             space=self.built.problem.space,
+            declared=self.built.problem.policies,
             stopper=self.built.stopper,
             spent_hours=session.spent_hours,
             sibling=self._sibling,
@@ -220,7 +222,7 @@ class Program:
     def _sibling(self, donor: str) -> Checkpoint | None:
         """Another search's checkpoint, by ``"name:42"``."""
         name, _, number = donor.rpartition(":")
-        if not name or not number.isdigit():
+        if not name or not re.fullmatch(r"\d{1,9}", number, re.ASCII):
             raise ConfigurationError(f"donor {donor!r} must be a trial's number or 'search:number'")
         trial = Records(self.records.files.sibling(check_name(name))).finished_trial(int(number))
         return None if trial is None else trial.checkpoint

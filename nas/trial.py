@@ -51,7 +51,11 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a tuner answers: a point, where it comes from, and whose weights it takes."""
+    """What a tuner answers: a point, where it comes from, and whose weights it takes.
+
+    Raises:
+        ConfigurationError: a field that can't be; from a tuner, it ends the search.
+    """
 
     point: Point
     parents: tuple[int, ...] = ()
@@ -66,8 +70,21 @@ class Proposal:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        if self.fidelity is not None and not 0 < self.fidelity <= 1:
-            raise ConfigurationError(f"a proposal's fidelity ({self.fidelity}) must lie in (0, 1]")
+        _check_sources("parents", self.parents, "numbers of trials from 0, each once", (int,))
+        if self.donors is not None:
+            allowed = "numbers of trials from 0, or 'search:number' for another search's, each once"
+            _check_sources("donors", self.donors, allowed, (int, str))
+        if self.policies is not None and (
+            not isinstance(self.policies, frozenset) or not all(isinstance(p, Policy) for p in self.policies)
+        ):
+            raise ConfigurationError(
+                f"a proposal's policies ({self.policies!r:.200}) must be a frozenset of nas.Policy"
+            )
+        fidelity = self.fidelity
+        if fidelity is not None and (
+            isinstance(fidelity, bool) or not isinstance(fidelity, int | float) or not 0 < fidelity <= 1
+        ):
+            raise ConfigurationError(f"a proposal's fidelity ({fidelity!r:.200}) must be a number that lies in (0, 1]")
 
     @property
     def weight_donors(self) -> tuple[Donor, ...]:
@@ -98,6 +115,15 @@ class Proposal:
             derivation=plain["derivation"],
             reason=plain["reason"],
         )
+
+
+def _check_sources(field: str, sources: object, allowed: str, kinds: tuple[type, ...]) -> None:
+    def is_one(source: object) -> bool:
+        is_number = isinstance(source, int) and not isinstance(source, bool) and source >= 0
+        return isinstance(source, kinds) and (is_number or isinstance(source, str))
+
+    if not isinstance(sources, tuple) or not all(map(is_one, sources)) or len(set(sources)) < len(sources):
+        raise ConfigurationError(f"a proposal's {field} ({sources!r:.200}) must be a tuple of {allowed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -820,13 +820,46 @@ class TestTunersMistakes:
             make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
         assert len(by_number(records)) == 1
 
-    @pytest.mark.parametrize("parent", [1, 7, -1])
+    @pytest.mark.parametrize("parent", [1, 7])
     def test_unknown_parent(self, records: Records, parent: int) -> None:
-        """A parent that was never proposed (the trial itself, a later one, -1) ends the search, named."""
+        """A parent that was never proposed (the trial itself, a later one) ends the search, named."""
         tuner = ListTuner((), (parent,))
 
         with pytest.raises(SearchFailedError, match=rf"proposal 1 of ListTuner names parent or donor {parent}, but"):
             make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
+
+    @pytest.mark.parametrize(
+        ("fields", "said"),
+        [
+            ({"parents": (-1,)}, r"parents \(\(-1,\)\) must be"),
+            ({"parents": ("0",)}, r"parents \(\('0',\)\) must be"),
+            ({"parents": (False,)}, r"parents \(\(False,\)\) must be"),
+            ({"parents": (0, 0)}, r"parents \(\(0, 0\)\) must be .* each once"),
+            ({"parents": (0,), "donors": (0, 0)}, r"donors \(\(0, 0\)\) must be .* each once"),
+            ({"fidelity": 7}, r"fidelity \(7\) must be"),
+            ({"policies": {"FAST"}}, r"policies \(\{'FAST'\}\) must be a frozenset"),
+        ],
+        ids=str,
+    )
+    def test_proposal_that_cannot_be(self, records: Records, fields: dict[str, Any], said: str) -> None:
+        """A proposal's field that can't be ends the search in one line that names tuner, proposal, field and value."""
+
+        class Mistaken(ListTuner):
+            def ask(self, lineage: Lineage, number: int, job: int) -> Any:
+                return Proposal(point={"x": 1}, **fields) if number else super().ask(lineage, number, job)
+
+        with pytest.raises(SearchFailedError, match=f"^proposal 1 of Mistaken: a proposal's {said}"):
+            make_loop(records, ScriptedExecutor(records), Mistaken(())).search(SEARCH)
+        assert len(by_number(records)) == 1
+
+    def test_undeclared_policy(self, records: Records) -> None:
+        """A policy that the problem does not declare ends the search, with those that it does."""
+        wishful = Proposal(point={"x": 1}, policies=frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN}))
+        said = r"proposal 0 of ListTuner asks for SKIP_TRAIN, but the problem declares SHARE_PARAMS; add them"
+
+        with pytest.raises(SearchFailedError, match=said):
+            make_loop(records, ScriptedExecutor(records), ListTuner(wishful), declared=SEARCH.policies).search(SEARCH)
+        assert by_number(records) == {}
 
     def test_unknown_donor(self, records: Records) -> None:
         """A donor is looked at as a parent is."""

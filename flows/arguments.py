@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import NoReturn
 
+from flows.wording import masked
 from nas.errors import ConfigurationError
 
 BUILT = ("problem", "tuner", "stopper")
@@ -79,13 +80,14 @@ def _keys_of(config: str, overrides: Sequence[str]) -> tuple[set[str], set[str]]
         try:
             override = parser.parse_override(text)
         except HydraException as error:
-            why = str(error).strip().splitlines()[0]
+            shown = masked(text)
+            why = f" ({str(error).strip().splitlines()[0]})" if shown == text else ""  # which repeats parts of it
             raise ConfigurationError(
-                f"can't read {text!r} ({why}): write KEY=VALUE, and quote what is more than a word: \"KEY='a, b'\""
+                f"can't read {shown!r}{why}: write KEY=VALUE, and quote what is more than a word: \"KEY='a, b'\""
             ) from error
         key = str(override.key_or_group)
         if not key:
-            raise ConfigurationError(f"can't read {text!r}: no key stands before the =")
+            raise ConfigurationError(f"can't read {masked(text)!r}: no key stands before the =")
         if text.endswith("=null") and key != "stopper" and (choices := choices_of(key, config)):
             raise ConfigurationError(f"{text}: choose one of {', '.join(choices)}")
         named.add(key)
@@ -114,7 +116,7 @@ def as_shell(pairs: Sequence[str]) -> str:
 
 
 def _quoted(key: str, value: str) -> str:
-    if re.fullmatch(r"[\w./:@%+?|-]+( [\w./:@%+?|-]+)*", value, re.ASCII):
+    if re.fullmatch(r"[\w./:@%+?|*-]+( [\w./:@%+?|*-]+)*", value, re.ASCII):
         return f"{key}={value}"
     escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and "\\'"), value)
     return f"{key}='{escaped}'"

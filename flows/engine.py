@@ -27,6 +27,7 @@ from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace, Place
 from nas.executors.simulated import SimulatedExecutor, check_simulated
 from nas.loop import LoopSettings
+from nas.passwords import without_passwords
 from nas.program import Program
 from nas.session import Session, check_free, claim_identity, past_sessions
 from nas.store.files import open_root
@@ -139,7 +140,7 @@ class Engine:
         files = open_root(root, options)
         if files.in_process and machine.runner == "processes":
             raise ConfigurationError(
-                f"storage.root ({root}) lives in one process, and runner=processes has several; "
+                f"storage.root ({without_passwords(root)}) lives in one process, and runner=processes has several; "
                 "add runner=debug or runner=threads, or choose another root"
             )
         records = Records(files.below(name))

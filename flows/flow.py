@@ -17,6 +17,7 @@ from flows.trial import PrefectExecutor, tags_without_limits
 from nas.errors import SearchInterruptedError
 from nas.executors.base import Event, Finished
 from nas.executors.place import Place
+from nas.passwords import without_passwords
 from nas.session import past_sessions
 
 if TYPE_CHECKING:
@@ -96,8 +97,9 @@ class FlowRun:
     def _introduce(self, showcase: Showcase) -> None:
         workplace, earlier = self._task.workplace, self._earlier()
         root = workplace.records.files.url.rpartition("/")[0]
+        hint = " (`***` is a password)" if without_passwords(workplace.root) != workplace.root else ""
         showcase.introduce(
-            f"The whole lineage: `python -m flows.report name={workplace.name} storage.root={root} format=html`",
+            f"The whole lineage: `python -m flows.report name={workplace.name} storage.root={root} format=html`{hint}",
             tags=[f"search:{workplace.name}", f"session:{self._task.session}"],
             earlier=earlier,
             finished=[trial for trial in workplace.records.load()[0] if trial.is_finished] if earlier else [],

@@ -79,7 +79,7 @@ class NoProblem:
 
 
 class QuickFiles(MemoryFileSystem):
-    """A file system in memory that is opened with a password."""
+    """A file system in memory that is opened with a password, as an option or in its URL."""
 
     protocol = "quick"
     store: ClassVar[dict[str, object]] = {}
@@ -88,6 +88,15 @@ class QuickFiles(MemoryFileSystem):
         if password != "s3cret":
             raise PermissionError("wrong password")
         super().__init__(**options)
+
+    @classmethod
+    def _get_kwargs_from_urls(cls, path: str) -> dict[str, str]:
+        user, at, _ = path.partition("://")[2].rpartition("@")
+        return {"password": user.partition(":")[2]} if at else {}
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.partition("://")[2].rpartition("@")[2].rstrip("/") if "://" in path else path
 
 
 fsspec.register_implementation("quick", QuickFiles)

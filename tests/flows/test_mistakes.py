@@ -51,6 +51,14 @@ MISTAKES = {
     "no_value": ((*DEBUG, "seed"), "can't read 'seed'"),
     "no_key": ((*DEBUG, "=3"), "can't read '=3': no key"),
     "bad_grammar": ((*DEBUG, "problem.seconds=[1"), r"can't read 'problem.seconds=\[1' .* quote"),
+    "bad_grammar_with_a_password": (
+        (*DEBUG, "storage.root=sftp://me:s3cret@host/[1"),
+        r"can't read 'storage.root=sftp://me:\*\*\*@host/\[1': write",
+    ),
+    "unreachable_with_a_password": (
+        (*DEBUG, "storage.root=nope://me:s3cret@there"),
+        r"nope://me:\*\*\*@there: unknown",
+    ),
     "unknown_storage_protocol": ((*DEBUG, "storage.root=nope://there"), "nope://there: unknown protocol"),
     "unknown_storage": ((*DEBUG, "storage=nope"), "unknown storage nope: choose local, memory, nfs"),
     "storage_nowhere": ((*DEBUG, "storage.root=null"), "storage.root .* must be a folder or a URL"),

@@ -12,7 +12,7 @@ from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Cancelled, Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.showcase import Showcase
+from flows.showcase import Showcase, api_client
 from flows.trial import PrefectExecutor, tags_without_limits
 from nas.errors import SearchInterruptedError
 from nas.executors.base import Event, Finished
@@ -78,7 +78,7 @@ class FlowRun:
         program = self._task.program
         stages = [stage.name for stage in program.built.plan.stages]
         showcase = self._showcase = Showcase(
-            self._api_url,
+            api_client(self._api_url),
             self.id,
             program.metric,
             stages,

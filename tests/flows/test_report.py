@@ -257,6 +257,9 @@ def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["storage.root={root}/a-random-2b"], "set storage.root={root} name=a-random-2b"),
         (["storage.root=memory://x"], "report on a folder"),
         (["nam=last"], "unknown key nam; did you mean name?"),
+        (["last"], "can't read 'last': did you mean name=last?"),
+        (["newer-evolution-1a"], "can't read 'newer-evolution-1a': did you mean name=newer-evolution-1a?"),
+        (["format"], "can't read 'format': write format=VALUE"),
     ],
 )
 def test_mistakes(root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:

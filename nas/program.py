@@ -35,8 +35,8 @@ class Summary:
     Attributes:
         lineage: All trials, finished ones in the order of their numbers.
         winner: The best finalist by the first validation metric, or None where no trial has a score.
-        tests: By finalist's number ``{"trial": number, "metrics": {...}}``, with ``"error": line`` for the metrics where
-            its test failed; empty where the problem has no ``test``.
+        tests: By finalist's number ``{"trial": number, "metrics": {...}}``, with ``"error": line`` in place of the
+            metrics where its test failed; empty where the problem has no ``test``.
         best: What the newest ``best-NNNN.json`` says, or None.
     """
 

@@ -60,9 +60,9 @@ def size(n_bytes: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Seconds since 1970 as a date and time, UTC."""
+    """Seconds since 1970 as a date and time, with its zone."""
     try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
         return number(seconds)
 

@@ -61,7 +61,7 @@ def _header(snapshot: Snapshot) -> str:
     return (
         f"<header><h1>{markup(snapshot.name)}</h1>"
         f'<p class="soft">Heirloom search, <span class="is-{snapshot.standing.replace(" ", "-")}">'
-        f"{snapshot.standing}</span>{running}, as of {clock(snapshot.taken)} UTC</p>"
+        f"{snapshot.standing}</span>{running}, as of {clock(snapshot.taken)}</p>"
         f'<div class="top"><dl>{facts}</dl>{_winner_card(snapshot)}</div></header>\n'
     )
 

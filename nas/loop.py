@@ -357,7 +357,7 @@ class Loop:
         if self._suspects.is_guilty(trial.number):
             error, attempt = self._suspects.charge(trial.number), self._attempts[trial.number]
             failed = replace(trial, state=State.FAILED, reason=Reason.LOST, attempt=attempt, error=error)
-            self._take_result(self._records.commit(replace(failed, finished=time.time())))
+            self._settle(self._records.commit(replace(failed, finished=time.time())))
             return
         donors, replaced, lacking = self._resolve_donors(trial)
         if lacking is not None:

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import NoReturn
 
+from flows.wording import masked
 from nas.errors import ConfigurationError
 
 BUILT = ("problem", "tuner", "stopper")
 """Groups whose yaml says how to build a class: the constructor is the schema, so they take any key."""
+ADDED = ("tuner", "experiment")
+"""Groups of ``flows.search`` that have no default, so that a choice is written with a +."""
 FREE = (*(f"{group}." for group in BUILT), "storage.options.")
 
 
@@ -79,19 +82,34 @@ def _keys_of(config: str, overrides: Sequence[str]) -> tuple[set[str], set[str]]
         try:
             override = parser.parse_override(text)
         except HydraException as error:
-            why = str(error).strip().splitlines()[0]
+            shown = masked(text)
+            if hint := _hint(config, text):
+                raise ConfigurationError(f"can't read {shown!r}: {hint}") from error
+            why = f" ({str(error).strip().splitlines()[0]})" if shown == text else ""  # which repeats parts of it
             raise ConfigurationError(
-                f"can't read {text!r} ({why}): write KEY=VALUE, and quote what is more than a word: \"KEY='a, b'\""
+                f"can't read {shown!r}{why}: write KEY=VALUE, and quote what is more than a word: \"KEY='a, b'\""
             ) from error
         key = str(override.key_or_group)
         if not key:
-            raise ConfigurationError(f"can't read {text!r}: no key stands before the =")
+            raise ConfigurationError(f"can't read {masked(text)!r}: no key stands before the =")
         if text.endswith("=null") and key != "stopper" and (choices := choices_of(key, config)):
             raise ConfigurationError(f"{text}: choose one of {', '.join(choices)}")
         named.add(key)
         if override.is_sweep_override():
             swept.add(key)
     return named, swept
+
+
+def _hint(config: str, text: str) -> str | None:
+    """What a lonely word was probably meant to be."""
+    if not re.fullmatch(r"[\w.-]+", text):
+        return None
+    if text in _names_of_keys(config).values() or text in groups_of(config):
+        return f"write {text}=VALUE"
+    for group in groups_of(config):
+        if text in choices_of(group, config):
+            return f"did you mean {'+' if group in ADDED else ''}{group}={text}?"
+    return None if config == "search" else f"did you mean name={text}?"
 
 
 def _with_free_keys(config: str, overrides: Sequence[str], named: set[str]) -> list[str]:
@@ -114,7 +132,7 @@ def as_shell(pairs: Sequence[str]) -> str:
 
 
 def _quoted(key: str, value: str) -> str:
-    if re.fullmatch(r"[\w./:@%+?|-]+( [\w./:@%+?|-]+)*", value, re.ASCII):
+    if re.fullmatch(r"[\w./:@%+?|*-]+( [\w./:@%+?|*-]+)*", value, re.ASCII):
         return f"{key}={value}"
     escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and "\\'"), value)
     return f"{key}='{escaped}'"
@@ -188,7 +206,7 @@ def help_text(config: str) -> str:
     lines = [f"usage: python -m flows.{config} [GROUP=CHOICE ...] [KEY=VALUE ...]", f"for example: {first}", ""]
     lines += ["groups and their choices:"]
     for group in groups_of(config):
-        plus = "+" if group in ("tuner", "experiment") else ""
+        plus = "+" if group in ADDED else ""
         own = f", or {group}._target_=my_module.MyClass" if group in BUILT else ""
         lines.append(f"  {plus}{group}={'|'.join(choices_of(group, config))}{own}")
     lines += ["", "keys and their defaults:", *(f"  {line}" for line in body), ""]

@@ -6,7 +6,6 @@ With ``flows/arguments.py`` the only modules that import Hydra; what leaves them
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -17,7 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flows.arguments import BUILT, Arguments, choices_of, explain, groups_of, help_text, page_of, unknown_key
+from flows.wording import SECRET_HINT, masked
 from nas.errors import ConfigurationError, HeirloomError, SearchInterruptedError
+from nas.passwords import without_passwords
 from nas.spec import Spec
 
 if TYPE_CHECKING:
@@ -86,15 +87,10 @@ def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[s
 
 
 def this_command() -> str:
-    """The command line of this process, as a shell takes it; what may be a credential is masked."""
+    """The command line of this process, as a shell takes it; what may be a credential is masked, and said to be."""
     module = getattr(sys.modules["__main__"].__spec__, "name", None) or sys.argv[0]
-    return shlex.join(["python", "-m", module, *map(masked, sys.argv[1:])])
-
-
-def masked(text: str) -> str:
-    """An override without the values of ``storage.options`` and without a password in a URL."""
-    text = re.sub(r"^(\+*storage\.options[^=]*)=.*", r"\1=***", text)
-    return re.sub(r"(://[^/:@]*):[^/@]*@", r"\1:***@", text)
+    shown = [masked(text) for text in sys.argv[1:]]
+    return shlex.join(["python", "-m", module, *shown]) + (SECRET_HINT if shown != sys.argv[1:] else "")
 
 
 def _compose(config: str, arguments: Arguments, job: Callable[[DictConfig], None]) -> None:
@@ -168,10 +164,10 @@ def _guarded(body: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception:
-        traceback.print_exc()
+        sys.stderr.write(without_passwords(traceback.format_exc()))
         return FAILED
 
 
 def complain(line: str) -> None:
-    """Prints one line on standard error."""
-    print("heirloom: " + " ".join(line.splitlines()), file=sys.stderr, flush=True)
+    """Prints one line on standard error, without the passwords of URLs."""
+    print("heirloom: " + without_passwords(" ".join(line.splitlines())), file=sys.stderr, flush=True)

@@ -13,10 +13,10 @@ _MAX_POINT = 600
 
 
 def donor_of(trial: Trial) -> Donor | None:
-    """Whose weights a trial got, or, while it waits, will be offered."""
-    if trial.donor is not None or trial.is_finished:
+    """Whose weights went into a trial, or, before it has finished, whose it is offered."""
+    if trial.is_finished:
         return trial.donor
-    return next(iter(trial.proposal.weight_donors), None)
+    return trial.offered if trial.offered is not None else next(iter(trial.proposal.weight_donors), None)
 
 
 def trial_details(trial: Trial, tests: Tests) -> str:

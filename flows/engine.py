@@ -27,6 +27,7 @@ from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace, Place
 from nas.executors.simulated import SimulatedExecutor, check_simulated
 from nas.loop import LoopSettings
+from nas.passwords import without_passwords
 from nas.program import Program
 from nas.session import Session, check_free, claim_identity, past_sessions
 from nas.store.files import open_root
@@ -139,7 +140,7 @@ class Engine:
         files = open_root(root, options)
         if files.in_process and machine.runner == "processes":
             raise ConfigurationError(
-                f"storage.root ({root}) lives in one process, and runner=processes has several; "
+                f"storage.root ({without_passwords(root)}) lives in one process, and runner=processes has several; "
                 "add runner=debug or runner=threads, or choose another root"
             )
         records = Records(files.below(name))
@@ -154,9 +155,11 @@ class Engine:
         limits = read_limits(workplace.invocation.values)
         if records.read("search.json") is not None:
             claim_identity(records, built)
-            if not only_finals and program.is_done():
-                kind = next(kind for kind, spent in asdict(program.budget).items() if spent is not None)
-                print(f"search {workplace.name} is finished; more with a larger budget.{kind}, or another seed or name")
+            if not only_finals and (end := program.ended_by()):
+                more = (
+                    f"more with a larger budget.{end}, or" if end != "tuner" else "its tuner proposes nothing more; try"
+                )
+                print(f"search {workplace.name} is finished; {more} another seed or name")
                 return self._conclude(program, workplace)
             if not limits.takeover:
                 check_free(records, say=lambda text: print(text, file=sys.stderr))

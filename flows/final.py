@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flows.command import Invocation, run_command
+from flows.command import Invocation, complain, run_command
 
 if TYPE_CHECKING:
     from flows.engine import Engine
@@ -26,23 +27,20 @@ def main() -> int:
 
 def final(invocation: Invocation, engine: Engine) -> int:
     """Trains what is missing of the finalists, tests them, and exports a better winner."""
+    from flows.searches import find_search
     from flows.settings import check_deterministic, read_machine, read_retention, read_root
     from nas.budget import Budget
-    from nas.errors import ConfigurationError, SearchNotFoundError
+    from nas.errors import ConfigurationError
     from nas.program import Program
-    from nas.session import check_name
     from nas.store.files import open_root
     from nas.store.records import Records
 
     if invocation.values["name"] is None:
         raise ConfigurationError("no name: add name=N; `python -m flows.report` lists the searches")
-    name = check_name(str(invocation.values["name"]))
-    root = open_root(*read_root(invocation.values))
-    record = Records(root.below(name)).read("search.json")
-    if record is None:
-        raise SearchNotFoundError(f"no search {name} under {root.url}; `python -m flows.report` lists the searches")
+    files = find_search(open_root(*read_root(invocation.values)), str(invocation.values["name"]), time.time(), complain)
+    name = files.url.rpartition("/")[2]
     machine = read_machine(invocation.values)
-    identity = record["identity"]
+    identity = (Records(files).read("search.json") or {})["identity"]
     if identity["deterministic"]:  # the bits depend on them
         machine = replace(machine, slots=identity["slots"], n_threads=identity["n_threads"])
     check_deterministic(identity["deterministic"], machine)

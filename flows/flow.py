@@ -12,11 +12,12 @@ from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Cancelled, Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.showcase import Showcase
+from flows.showcase import Showcase, api_client
 from flows.trial import PrefectExecutor, tags_without_limits
 from nas.errors import SearchInterruptedError
 from nas.executors.base import Event, Finished
 from nas.executors.place import Place
+from nas.passwords import without_passwords
 from nas.session import past_sessions
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class FlowRun:
         program = self._task.program
         stages = [stage.name for stage in program.built.plan.stages]
         showcase = self._showcase = Showcase(
-            self._api_url,
+            api_client(self._api_url),
             self.id,
             program.metric,
             stages,
@@ -96,8 +97,9 @@ class FlowRun:
     def _introduce(self, showcase: Showcase) -> None:
         workplace, earlier = self._task.workplace, self._earlier()
         root = workplace.records.files.url.rpartition("/")[0]
+        hint = " (`***` is a password)" if without_passwords(workplace.root) != workplace.root else ""
         showcase.introduce(
-            f"The whole lineage: `python -m flows.report name={workplace.name} storage.root={root} format=html`",
+            f"The whole lineage: `python -m flows.report name={workplace.name} storage.root={root} format=html`{hint}",
             tags=[f"search:{workplace.name}", f"session:{self._task.session}"],
             earlier=earlier,
             finished=[trial for trial in workplace.records.load()[0] if trial.is_finished] if earlier else [],

@@ -117,7 +117,7 @@ class Progress:
         self._n_failed += trial.state == State.FAILED
         if trial.duration_s is not None and is_new:
             self._durations[kind].append(trial.duration_s)
-        if trial.inherited is not None and trial.donor is not None:
+        if trial.inherited is not None and trial.offered is not None:
             self._shares.append(trial.inherited)
         value, best = trial.value(self._metric.name), self._best[kind]
         best_value = None if best is None else best.value(self._metric.name)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nas.trial import Trial
 
 FORMATS = ("table", "csv", "json", "html")
+COLUMNS = ("fit", "all")
 
 
 def main() -> int:
@@ -35,6 +36,7 @@ class Request:
     trial: int | None
     out: str | None
     opens: bool
+    all_columns: bool = False
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -47,6 +49,8 @@ class Request:
             raise ConfigurationError("format=html shows the whole search: leave trial out, or choose table or json")
         if self.opens and self.format != "html":
             raise ConfigurationError(f"open=true opens a page: add format=html (format is {self.format})")
+        if self.all_columns and (self.format != "table" or self.name is None or self.trial is not None):
+            raise ConfigurationError("columns=all is for the table of one search: csv and json have all columns anyway")
         if self.out is not None and self.format == "table":
             raise ConfigurationError(f"out={self.out} takes csv, json or html: add format=html, or redirect the output")
 
@@ -62,8 +66,12 @@ class Request:
             raise ConfigurationError(f"trial ({trial}) must be the number of a trial, like trial=42")
         if not isinstance(opens, bool):
             raise ConfigurationError(f"open ({opens}) must be true or false")
+        if values["columns"] not in COLUMNS:
+            raise ConfigurationError(f"columns ({values['columns']}) must be {' or '.join(COLUMNS)}")
         texts = {key: None if values[key] is None else str(values[key]) for key in ("name", "out")}
-        return cls(**texts, format=str(values["format"]), trial=trial, opens=opens)
+        return cls(
+            **texts, format=str(values["format"]), trial=trial, opens=opens, all_columns=values["columns"] == "all"
+        )
 
 
 def report(invocation: Invocation) -> int:
@@ -117,8 +125,8 @@ def _show(root: Files, snapshot: Snapshot, request: Request) -> None:
     elif request.format == "table":
         from flows.terminal import open_console, print_search
 
-        if n_left_out := print_search(open_console(), snapshot):
-            complain(f"{n_left_out} columns have no room in this terminal; format=csv and format=html have them all")
+        if n_left_out := print_search(open_console(), snapshot, all_columns=request.all_columns):
+            complain(f"{n_left_out} columns have no room in this terminal: columns=all prints them, format=csv too")
     else:
         from flows.table import lineage_table, to_csv, to_json
 
@@ -138,14 +146,15 @@ def _show_trial(root: Files, snapshot: Snapshot, request: Request) -> None:
         return
     from flows.terminal import print_trial, trial_record
 
-    log = Records(root.below(snapshot.name)).log(trial.number)
+    records = Records(root.below(snapshot.name))
+    logs = {"": records.log(trial.number), **records.other_logs(trial)}
     if request.format == "json":
         import json
 
-        text = json.dumps(trial_record(snapshot, trial, log), ensure_ascii=False, allow_nan=False, indent=1)
+        text = json.dumps(trial_record(snapshot, trial, logs), ensure_ascii=False, allow_nan=False, indent=1)
         _deliver(f"{text}\n", root, request.out)
     else:
-        print_trial(snapshot, trial, log)
+        print_trial(snapshot, trial, logs)
 
 
 def _trial(snapshot: Snapshot, number: int | None) -> Trial:

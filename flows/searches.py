@@ -138,7 +138,7 @@ def search_lines(searches: Sequence[Snapshot]) -> dict[str, list[str]]:
         "standing": [s.standing for s in searches],
         "trials": [f"{len(s.lineage):,}" for s in searches],
         "best": scores,
-        "last activity (UTC)": [cell("last_activity", s.last_activity) for s in searches],
+        "last activity": [cell("last_activity", s.last_activity) for s in searches],
         "states": [states_text(s.lineage) for s in searches],
     }
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 from flows.arguments import choices_of
 from flows.command import Invocation
+from flows.wording import masked
 from nas.budget import Budget
 from nas.errors import ConfigurationError
 from nas.executors.simulated import Workers
@@ -313,4 +314,5 @@ def search_name(invocation: Invocation, default: str, search: Search, outside: C
     in_identity = (*IDENTITY_KEYS, *(("slots", "threads") if search.deterministic else ()))
     data = {f"problem.{argument}" for argument in outside}
     swept = ((k, v) for k, v in invocation.swept.items() if k in data or k.partition(".")[0] not in in_identity)
-    return default + "".join(f"-{key}-{re.sub(UNFIT, '_', value)}" for key, value in swept)
+    shown = ((key, masked(f"{key}={value}").partition("=")[2]) for key, value in swept)
+    return default + "".join(f"-{key}-{re.sub(UNFIT, '_', value)}" for key, value in shown)

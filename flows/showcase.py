@@ -5,9 +5,10 @@ Never on the search's path: a server that is slow or gone costs artifacts, which
 
 from __future__ import annotations
 
+import base64
 import logging
-import os
 import queue
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +33,7 @@ class Showcase:
     """Writes the artifacts of one flow run over Prefect's REST API, from a thread of its own.
 
     Args:
-        api_url: Prefect's API.
+        client: Reaches Prefect's API; see ``api_client``.
         flow_run: The flow run's id.
         metric: Ranks the leaderboard.
         stages: The plan's, in its order; the scores of a later one go before, as they are of fuller trainings.
@@ -42,7 +43,7 @@ class Showcase:
 
     def __init__(
         self,
-        api_url: str,
+        client: httpx.Client,
         flow_run: str,
         metric: Metric,
         stages: Sequence[str],
@@ -51,13 +52,12 @@ class Showcase:
         post: Callable[[Event], None],
     ) -> None:
         self.n_lost = 0
-        self._api_url = api_url
         self._flow_run = flow_run
         self._metric = metric
         self._stages = {name: place for place, name in enumerate(stages)}
         self._task_run_of = task_run_of
         self._post = post
-        self._client = httpx.Client(base_url=api_url, timeout=TIMEOUT_S, headers=_authorization())
+        self._client = client
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._leaders: list[Trial] = []
         self._leaderboard: str | None = None
@@ -182,15 +182,24 @@ def _nothing() -> None:
     pass
 
 
-def _authorization() -> dict[str, str]:
-    key, basic = os.environ.get("PREFECT_API_KEY"), os.environ.get("PREFECT_API_AUTH_STRING")
-    if key:
-        return {"Authorization": f"Bearer {key}"}
-    if basic:
-        import base64
+def api_client(api_url: str) -> httpx.Client:
+    """A client of Prefect's API as Prefect's settings want it: environment, files and the active profile.
 
-        return {"Authorization": f"Basic {base64.b64encode(basic.encode()).decode()}"}
-    return {}
+    They say who asks (``PREFECT_API_AUTH_STRING``, else ``PREFECT_API_KEY``), with which headers, and whom to trust.
+    """
+    from prefect.settings import get_current_settings
+
+    settings = get_current_settings()
+    headers = {name: str(value) for name, value in settings.client.custom_headers.items()}
+    if settings.api.auth_string is not None:
+        user_and_password = settings.api.auth_string.get_secret_value()
+        headers["Authorization"] = f"Basic {base64.b64encode(user_and_password.encode()).decode()}"
+    elif settings.api.key is not None:
+        headers["Authorization"] = f"Bearer {settings.api.key.get_secret_value()}"
+    trusted = ssl.create_default_context(cafile=settings.api.ssl_cert_file or None)
+    if settings.api.tls_insecure_skip_verify:
+        trusted.check_hostname, trusted.verify_mode = False, ssl.CERT_NONE
+    return httpx.Client(base_url=api_url, timeout=TIMEOUT_S, headers=headers, verify=trusted)
 
 
 def checkpoint_text(trial: Trial) -> str:

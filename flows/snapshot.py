@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nas.errors import ConfigurationError, CorruptError, HeirloomError, SearchNotFoundError
 from nas.lineage import Lineage
 from nas.metric import Metric
+from nas.ranking import competitors
 from nas.store.records import Records
 from nas.trial import State, Trial
 
@@ -107,7 +108,7 @@ def _read(records: Records, now: float) -> Snapshot:
         lineage=Lineage.of(trials),
         tests=records.tests(),
         best=newest_best(records),
-        winner=_leader(trials, metrics[0], stages),
+        winner=next(iter(competitors(trials, metrics[0], stages)), None),
         session=session,
         taken=now,
     )
@@ -174,14 +175,5 @@ def _with_running(records: Records, session: LastSession | None) -> list[Trial]:
         start = records.read(f"trials/{number:06d}.start-{attempt}.json") or {}
         if session is not None and session.is_alive and start.get("session") == session.number:
             running = replace(trial, state=State.RUNNING, slot=start.get("slot"), started=start.get("time"))
-            trials[number] = replace(running, donor=start.get("donor"))
+            trials[number] = replace(running, offered=start.get("offered"))
     return trials
-
-
-def _leader(trials: list[Trial], metric: Metric, stages: tuple[str, ...]) -> Trial | None:
-    """The best of the last stage, or of the first stage while the last one has no score."""
-    for stage in (stages[-1], stages[0]):
-        ranked = Lineage.of(t for t in trials if t.stage == stage).best(metric, n=len(trials))
-        if ranked:
-            return next((t for t in ranked if t.state == State.COMPLETE), None)
-    return None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from flows.arguments import as_shell
 from nas.metric import Metric
+from nas.passwords import without_passwords
 from nas.program import Summary
 from nas.trial import State
 
@@ -36,7 +37,7 @@ def print_summary(
     lineage, winner = summary.lineage, summary.winner
     states = ", ".join(f"{n} {s}" for s in State if (n := lineage.n_in_state(s)))
     write(f"search {summary.name}: {len(lineage)} trials ({states})")
-    shares = [t.inherited for t in lineage if t.inherited is not None and t.donor is not None]
+    shares = [t.inherited for t in lineage if t.inherited is not None and t.offered is not None]
     if shares:
         write(f"inherited: {len(shares)} trials took {sum(shares) / len(shares):.0%} of their parameters from a donor")
     if winner is None:
@@ -61,8 +62,11 @@ def print_summary(
             write(f"export: {summary.url}/{summary.best['export']}")
         for name, why in summary.best.get("missing", {}).items():
             write(f"  without {name}: {why}")
-    where = [f"name={summary.name}", *([] if root == DEFAULT_ROOT else [f"storage.root={root}"])]
-    write("next, with this command's storage.options:" if has_options else "next:")
+    shown = without_passwords(root)
+    where = [f"name={summary.name}", *([] if root == DEFAULT_ROOT else [f"storage.root={shown}"])]
+    with_what = ["this command's storage.options"] if has_options else []
+    with_what += ["the password of storage.root for ***"] if shown != root else []
+    write(f"next, with {' and '.join(with_what)}:" if with_what else "next:")
     write(f"  python -m flows.report {as_shell([*where, 'format=html'])}")
     write(f"  python -m flows.report {as_shell([*where, f'trial={winner.number if winner else 0}'])}")
     if has_finals:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from nas.trial import Trial
 
 _ORDER = (
-    *("trial", "parent", "donor", "inherited", "stage", "state", "metric.", "test.", "duration_s", "generation"),
-    *("reason", "error", "point.", "attempt", "started", "finished", "checkpoint_bytes", "swept"),
+    *("trial", "parent", "donor", "state", "inherited", "score", "duration_s", "stage", "metric.", "test."),
+    *("generation", "reason", "error", "point.", "attempt", "started", "finished", "checkpoint_bytes", "swept"),
     *("policies", "job"),
 )
-"""The order of the columns; a narrow terminal gets those in front, and the first score always."""
+"""The order of the columns, ``score`` being the first metric; a terminal gets as many of those in front as fit."""
 _MAX_CELL = 60
 _WIDE = 100_000
 """Columns of what is no terminal."""
@@ -72,13 +72,23 @@ def print_searches(console: Console, searches: Sequence[Snapshot]) -> None:
     print_table(console, {name: columns[name] for name in fitting}, frozenset({"trials"}))
 
 
-def print_search(console: Console, snapshot: Snapshot) -> int:
-    """Prints the lineage and what came of it; gives how many columns the terminal has no room for."""
+def print_search(console: Console, snapshot: Snapshot, *, all_columns: bool = False) -> int:
+    """Prints the lineage and what came of it; gives how many columns the terminal has no room for.
+
+    Args:
+        console: Where to.
+        snapshot: The search.
+        all_columns: Print them all the same; the terminal wraps the lines.
+    """
     names = [metric.name for metric in snapshot.metrics]
     columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=names)
     full = {name: values for name, values in columns.items() if any(cell(name, value) for value in values)}
-    shown = {name: [_short(cell(name, v)) for v in full[name]] for name in sorted(full, key=_place)}
-    fitting = _fitting(shown, console.width, {"trial", "state", f"metric.{names[0]}"})
+    score = f"metric.{names[0]}"
+    in_order = sorted(full, key=lambda name: _ORDER.index("score" if name == score else _kind(name)))
+    shown = {name: [_short(cell(name, v)) for v in full[name]] for name in in_order}
+    if all_columns:
+        console.width = _WIDE
+    fitting = _fitting(shown, console.width, {"trial", "state", score})
     if fitting:
         right = frozenset(name for name in fitting if all(isinstance(v, int | float | None) for v in full[name]))
         print_table(console, {name: shown[name] for name in fitting}, right)
@@ -107,8 +117,8 @@ def summary_lines(snapshot: Snapshot) -> list[str]:
     return [clean(line) for line in lines]
 
 
-def _place(name: str) -> int:
-    return _ORDER.index(name.partition(".")[0] + "." if "." in name else name)
+def _kind(name: str) -> str:
+    return name.partition(".")[0] + "." if "." in name else name
 
 
 def _short(text: str) -> str:
@@ -121,7 +131,7 @@ def _fitting(columns: Mapping[str, Sequence[str]], width: int, needed: set[str])
     if not any(columns.values()):
         return []
     widths = {name: max(len(name), *map(len, values)) + 2 for name, values in columns.items()}
-    left = width - sum(widths[name] for name in needed if name in widths)
+    left = width + 2 - sum(widths[name] for name in needed if name in widths)
     fitting = set(needed)
     for name in columns:
         if name not in fitting:
@@ -132,8 +142,14 @@ def _fitting(columns: Mapping[str, Sequence[str]], width: int, needed: set[str])
     return [name for name in columns if name in fitting]
 
 
-def trial_record(snapshot: Snapshot, trial: Trial, log: str) -> dict[str, Any]:
-    """All that is known of one trial, as JSON: its row of the table, then what a row has no room for."""
+def trial_record(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> dict[str, Any]:
+    """All that is known of one trial, as JSON: its row of the table, then what a row has no room for.
+
+    Args:
+        snapshot: Its search.
+        trial: The trial.
+        logs: By what wrote them: ``attempt 1``, ``test``; under the empty text that of the last attempt.
+    """
     names = [metric.name for metric in snapshot.metrics]
     columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=names)
     row = columns["trial"].index(trial.number)
@@ -143,18 +159,20 @@ def trial_record(snapshot: Snapshot, trial: Trial, log: str) -> dict[str, Any]:
         "seed": trial.seed,
         "proposed": trial.proposal.reason or None,
         "derivation": trial.proposal.derivation,
+        "offered": trial.offered,
         "inheritance": dict(trial.inheritance),
         "ancestors": [t.number for t in snapshot.lineage.ancestors(trial.number)],
         "children": [t.number for t in snapshot.lineage.children(trial.number)],
         "curve": [{"step": step, **metrics} for step, metrics in trial.curve],
-        "log": log,
+        "log": logs[""],
+        "other_logs": {what: log for what, log in logs.items() if what},
     }
 
 
-def print_trial(snapshot: Snapshot, trial: Trial, log: str) -> None:
-    """Prints one trial: its fields, its inheritance, its ancestors, its reports and its log."""
-    record = trial_record(snapshot, trial, log)
-    apart = ("inheritance", "ancestors", "curve", "log", "error")
+def print_trial(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> None:
+    """Prints one trial: its fields, its inheritance, its ancestors, its reports and its logs."""
+    record = trial_record(snapshot, trial, logs)
+    apart = ("inheritance", "ancestors", "curve", "log", "other_logs", "error")
     fields = {n: v for n, v in record.items() if v != [] and cell(n, v) and n not in apart}
     width = max(len(name) for name in fields)
     print(f"trial {trial.number} of {snapshot.name}\n")
@@ -170,9 +188,11 @@ def print_trial(snapshot: Snapshot, trial: Trial, log: str) -> None:
     if trial.error:
         print("\nerror\n")
         print("\n".join(f"  {line}" for line in clean(trial.error).rstrip().splitlines()))
-    print("\nlog\n" if log else "\nno log")
-    if log:
-        sys.stdout.write(log if log.endswith("\n") else f"{log}\n")
+    for what in sorted(logs, key=lambda what: (not what.startswith("attempt"), what != "")):
+        log = logs[what]
+        print(f"\nlog of {what}\n" if what else "\nlog\n" if log else "\nno log")
+        if log:
+            sys.stdout.write(log if log.endswith("\n") else f"{log}\n")
 
 
 def _print_inheritance(trial: Trial) -> None:

@@ -10,6 +10,11 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from nas.passwords import without_passwords
+
+SECRET_HINT = "  # *** stands for a secret: write it again"
+"""Follows a command to copy that lacks one; a shell takes it for a comment."""
+
 _UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """What neither XML nor a terminal takes: control characters but tab and newline, and halves of characters."""
 
@@ -22,6 +27,11 @@ def clean(text: object) -> str:
 def markup(text: object) -> str:
     """Any text, such that it is text and nothing else in HTML and SVG, also within quotes."""
     return html.escape(clean(text))
+
+
+def masked(override: str) -> str:
+    """An override as it is shown: without the values of ``storage.options`` and without a password in a URL."""
+    return without_passwords(re.sub(r"^(\+*storage\.options[^=]*)=.*", r"\1=***", override, flags=re.DOTALL))
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -50,9 +60,9 @@ def size(n_bytes: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Seconds since 1970 as a date and time, UTC."""
+    """Seconds since 1970 as a date and time, with its zone."""
     try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
         return number(seconds)
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from nas.tuners.base import STOP, WAIT, Tuner
     from nas.weights.inherit import inherit
 
+    __version__: str
+
 _HOMES = {
     "Budget": "nas.budget",
     "Choice": "nas.spaces.parameter",
@@ -94,10 +96,24 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return _version()
     if name not in _HOMES:
         raise AttributeError(f"module 'nas' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
+def _version() -> str:
+    """The version of the installed distribution."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("heirloom-nas")
+    except PackageNotFoundError as error:
+        raise AttributeError(
+            "module 'nas' has no attribute '__version__': heirloom-nas is not installed here (pip install .)"
+        ) from error
+
+
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "__version__"])

@@ -20,10 +20,10 @@ from nas.run import Channel, DonorWeights, TrialRun
 from nas.spec import Spec
 from nas.store.files import Files, open_root
 from nas.store.records import Records
+from nas.store.trial_log import MAX_LOG_BYTES, log_path, set_earlier_log_aside
 from nas.trial import Reason, State, Trial
 
 logger = logging.getLogger(__name__)
-MAX_ERROR_CHARACTERS = 3_000  # of a traceback's end: a result record stays small, the log holds the rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +75,7 @@ class Bench:
         """
         if (found := self.records.result(assignment.trial)) is not None:
             return found
+        set_earlier_log_aside(self.files, assignment.trial.number, assignment.trial.attempt)
         trial = replace(assignment.trial, started=time.time())
         began = time.perf_counter()
         run = TrialRun(
@@ -91,18 +92,20 @@ class Bench:
                 return None
             seconds = time.perf_counter() - began
             cost = {"seconds": seconds, "gpu_seconds": seconds if self.spec.device == "cuda" else 0.0}
-            inheritance = {**outcome.inheritance, **run.summary()}
-            share = None if run.inheritance is None else run.inheritance.share
             result = replace(
                 outcome,
+                metrics=self._declared_first(outcome.metrics),
                 cost=cost,
                 finished=time.time(),
-                inherited=share,
-                inheritance=inheritance,
+                donor=run.donor,
+                inherited=None if run.inheritance is None else run.inheritance.share,
+                inheritance={**outcome.inheritance, **run.summary()},
                 curve=tuple(run.curve),
             )
-            committed = self.records.commit(run.checkpointer.completed(result))
+            whole = run.checkpointer.completed(result)
+            committed = self.records.commit(whole)
             run.checkpointer.sweep(committed)
+            self._log_what_had_no_room(whole, committed)
             return committed
         finally:
             run.close()
@@ -144,7 +147,23 @@ class Bench:
             reason = Reason.NOT_FINITE if isinstance(error, FloatingPointError) else Reason.EXCEPTION
             text = traceback.format_exc()
             logger.error("%s", text)
-            return replace(trial, state=State.FAILED, reason=reason, error=text[-MAX_ERROR_CHARACTERS:])
+            return replace(trial, state=State.FAILED, reason=reason, error=text)
+
+    def _declared_first(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metrics, those that the problem declares before the others, which a record may have no room for."""
+        declared = [metric.name for metric in self.problem.metrics if metric.name in metrics]
+        return {name: metrics[name] for name in dict.fromkeys([*declared, *metrics])}
+
+    def _log_what_had_no_room(self, whole: Trial, result: Trial) -> None:
+        """Leaves in the trial's logs what its record has no room for."""
+        if result.attempt != whole.attempt:  # another attempt's came first
+            return
+        if left_out := [name for name in whole.metrics if name not in result.metrics]:
+            logger.warning("no room in the record for %d metrics, from %s on", len(left_out), left_out[0][:100])
+        if "n_unlisted" in result.inheritance:
+            lines = (f"{name}: {why}\n" for name, why in whole.inheritance["not_copied"].items())
+            text = "".join(lines).encode(errors="backslashreplace")
+            self.files.put(log_path(whole.number, "inheritance"), text[-MAX_LOG_BYTES:])
 
     def _start(self, trial: Trial) -> Trial:
         """The trial, its attempt on record; as a later one where a worker that outlived its driver began this one."""
@@ -161,7 +180,7 @@ class Bench:
         wanted = [metric.name for metric in self.problem.metrics]
         metrics = plain_metrics(returned) if isinstance(returned, Mapping) else {}
         if missing := [name for name in wanted if name not in metrics]:
-            error = f"train returned {returned!r}, without {', '.join(missing)}"[:2000]
+            error = f"train returned {returned!r:.800}, without {', '.join(missing)}"
             return replace(trial, state=State.FAILED, reason=Reason.NO_METRIC, error=error)
         if bad := not_finite(metrics):
             error = f"train returned {', '.join(f'{name}={metrics[name]}' for name in bad)}"

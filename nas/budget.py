@@ -34,10 +34,7 @@ class Budget:
         if self.trials is None and self.hours is None and self.gpu_hours is None:
             object.__setattr__(self, "trials", DEFAULT_TRIALS)
 
-    def allows(self, *, n_trials: int, hours: float, gpu_hours: float) -> bool:
-        """Whether another trial may be proposed after this much was spent."""
-        return (
-            (self.trials is None or n_trials < self.trials)
-            and (self.hours is None or hours < self.hours)
-            and (self.gpu_hours is None or gpu_hours < self.gpu_hours)
-        )
+    def spent(self, *, n_trials: int, hours: float, gpu_hours: float) -> str | None:
+        """Which part of it forbids another trial after this much: ``trials``, ``hours`` or ``gpu_hours``; or None."""
+        used = {"trials": n_trials, "hours": hours, "gpu_hours": gpu_hours}
+        return next((name for name, n in used.items() if (most := getattr(self, name)) is not None and n >= most), None)

@@ -12,7 +12,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from nas.budget import Budget
 from nas.errors import ConfigurationError, PointError, SearchFailedError, SearchInterruptedError
@@ -26,11 +25,11 @@ from nas.store.checkpoint import Checkpoint
 from nas.store.marking import ancestor_with_weights, lost_donors
 from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records, Starts
+from nas.suspects import Suspects
 from nas.sweeper import Sweeper
-from nas.trial import Donor, Proposal, Reason, State, Trial, as_pending, without_weights
+from nas.trial import Donor, OnParentFailure, Proposal, Reason, State, Trial, as_pending, without_weights
 from nas.tuners.base import STOP, WAIT, Tuner, inheritable
 
-OnParentFailure = Literal["ancestor", "scratch", "fail"]
 INTERRUPT_BOUND_S = 20.0
 INTERRUPT_REPEAT_S = 0.5
 MIN_WAIT_S = 0.001
@@ -44,7 +43,8 @@ class LoopSettings:
         seed: The search's; each trial's seed derives from it, its stage and its index.
         deterministic: Ask n sees the results of trials 0 .. n - slots and nothing later, whatever has finished.
         max_attempts: Attempts that may be lost before the trial is given up as lost.
-        max_failures: Failures in a row, within this session, that end the search.
+        max_failures: Failures in a row, within this session, that end the search: in the order in which they come, or,
+            with ``deterministic``, in that of their index.
     """
 
     seed: int = 0
@@ -64,12 +64,14 @@ class Loop:
         settings: See there.
         trials: All trials so far, by number.
         starts: The attempts of unfinished trials so far.
+        suspects: Those of them under which the driver's process died.
         tuner: Asked in the search stage; may be None where only later stages run.
         space: Validates the tuner's points.
+        declared: The policies that the problem honours, and a tuner may ask for; None: any.
         stopper: Judges reports of the search stage's trials, or None.
         spent_hours: Hours that the search has cost up to now, all sessions together.
         sibling: The checkpoint of another search's trial (``"name:42"``), or None where it has no weights.
-        observe: Told of every event, after the loop has taken it in.
+        observe: Told of every event, after the loop has taken it in; of a stop before running trials are told.
         sweeper: Makes room for weights, or None: nothing is ever swept.
     """
 
@@ -81,8 +83,10 @@ class Loop:
         *,
         trials: Sequence[Trial] = (),
         starts: Mapping[int, Starts] | None = None,
+        suspects: Suspects | None = None,
         tuner: Tuner | None = None,
         space: Space | None = None,
+        declared: frozenset[Policy] | None = None,
         stopper: Stopper | None = None,
         spent_hours: Callable[[], float] = lambda: 0.0,
         sibling: Callable[[str], Checkpoint | None] = lambda donor: None,
@@ -95,8 +99,10 @@ class Loop:
         self._settings = settings
         self._attempts = {number: found.last_attempt for number, found in (starts or {}).items()}
         self._losses = {number: found.n_lost for number, found in (starts or {}).items()}
+        self._suspects = suspects or Suspects()
         self._tuner = tuner
         self._space = space
+        self._declared = declared
         self._stopper = stopper
         self._spent_hours = spent_hours
         self._sibling = sibling
@@ -110,6 +116,7 @@ class Loop:
         self._free_slots = list(range(executor.slots))  # a heap; may name slots that are taken meanwhile
         self._pending: dict[int, Trial] = {}  # the search stage's trials that have no result, by number
         self._failures_in_a_row = 0
+        self._uncounted: list[Trial] = []  # results that wait for those of a lower index to be counted
         self._log = LineageLog()
         self._numbers: list[int] = []  # index in the search stage -> trial number
         self._n_seen = 0  # how many results the tuner had learned of at its last proposal
@@ -146,6 +153,18 @@ class Loop:
                         f"tuner {type(self._tuner).__name__} answers WAIT at proposal {len(self._numbers)}, but "
                         "nothing runs that it could wait for; a tuner that has nothing more to propose must answer STOP"
                     )
+
+    def is_exhausted(self, stage: Stage) -> bool:
+        """Whether the tuner has nothing more for the search stage; asks it, as ``search`` would, and runs nothing.
+
+        Every trial of the stage must have finished.
+        """
+        self.recall(stage)
+        while self._may_ask():
+            answer, self._waited_at = self._answer()
+            if answer is not WAIT:
+                return answer is STOP
+        return False
 
     def recall(self, stage: Stage) -> None:
         """Recalls from the records what the tuner has proposed in the search stage, and what it had learned by then."""
@@ -188,20 +207,28 @@ class Loop:
         return size if self._waited_at is None else max(size, self._waited_at + 1)
 
     def _budget_left(self) -> bool:
-        return self._settings.budget.allows(
+        return not self._settings.budget.spent(
             n_trials=len(self._numbers), hours=self._spent_hours(), gpu_hours=self._gpu_seconds / 3600
         )
 
-    def _ask(self, stage: Stage) -> bool:
-        """Asks the tuner once; makes a proposal durable. False where the tuner is exhausted."""
+    def _answer(self) -> tuple[object, int]:
+        """What the tuner answers now, and how many results it was shown."""
         assert self._tuner is not None
-        index, number = len(self._numbers), len(self.trials)
         n_seen = self._view_size() if self._settings.deterministic else len(self._log)
         if self._settings.deterministic:
             pending = [as_pending(self.trials[other], State.RUNNING) for other in self._numbers[n_seen:]]
         else:
             pending = list(self._pending.values())
-        answer = self._tuner.ask(self._log.view(n_seen, pending), index, number)
+        index = len(self._numbers)
+        try:
+            return self._tuner.ask(self._log.view(n_seen, pending), index, len(self.trials)), n_seen
+        except ConfigurationError as error:  # a proposal that can't be
+            raise SearchFailedError(f"proposal {index} of {type(self._tuner).__name__}: {error}") from error
+
+    def _ask(self, stage: Stage) -> bool:
+        """Asks the tuner once; makes a proposal durable. False where the tuner is exhausted."""
+        index, number = len(self._numbers), len(self.trials)
+        answer, n_seen = self._answer()
         if answer is WAIT:
             self._waited_at = n_seen
             return True
@@ -235,6 +262,11 @@ class Loop:
                     self._sibling(source)
                 except ConfigurationError as error:
                     raise SearchFailedError(f"{asked}: {error}") from error
+        if self._declared is not None and (undeclared := (proposal.policies or frozenset()) - self._declared):
+            raise SearchFailedError(
+                f"{asked} asks for {', '.join(sorted(undeclared))}, but the problem declares "
+                f"{', '.join(sorted(self._declared)) or 'none'}; add them to its `policies`, or ask for others"
+            )
         if not is_json(proposal.point) or not is_json(proposal.derivation):
             raise SearchFailedError(f"{asked} is no plain JSON data: {proposal.point!r}, {proposal.derivation!r}")
         if self._space is not None:
@@ -297,12 +329,17 @@ class Loop:
         return all(self.trials[source].is_finished for source in sources)
 
     def _submit_ready(self, stage: str) -> None:
-        """Hands every trial whose parents and donors have finished to a free slot, in the order proposed."""
-        for number in list(self._waiting):
+        """Hands every trial whose parents and donors have finished to a free slot, in the order proposed.
+
+        A suspect runs alone, before the others.
+        """
+        waiting = [number for number in self._waiting if self.trials[number].stage == stage]
+        suspects = self._suspects.among(waiting)
+        for number in suspects or waiting:
+            if self._running and (suspects or self._suspects.among(self._running.values())):
+                return
             trial = self.trials[number]
-            if trial.stage != stage or not self._is_ready(trial):
-                continue
-            slot = self._free_slot(trial)
+            slot = self._free_slot(trial) if self._is_ready(trial) else None
             if slot is None:
                 continue
             self._waiting.remove(number)
@@ -317,6 +354,11 @@ class Loop:
         return self._free_slots[0] if self._free_slots else None
 
     def _submit(self, trial: Trial, slot: int) -> None:
+        if self._suspects.is_guilty(trial.number):
+            error, attempt = self._suspects.charge(trial.number), self._attempts[trial.number]
+            failed = replace(trial, state=State.FAILED, reason=Reason.LOST, attempt=attempt, error=error)
+            self._settle(self._records.commit(replace(failed, finished=time.time())))
+            return
         donors, replaced, lacking = self._resolve_donors(trial)
         if lacking is not None:
             error = f"donor {lacking} has no weights (on_parent_failure=fail)"
@@ -325,8 +367,9 @@ class Loop:
             return
         attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1
         inheritance = {"replaced": replaced} if replaced else {}
-        donor = donors[0].donor if donors else None
-        trial = replace(trial, state=State.RUNNING, slot=slot, attempt=attempt, donor=donor, inheritance=inheritance)
+        offered = donors[0].donor if donors else None
+        running = replace(trial, state=State.RUNNING, slot=slot, attempt=attempt)
+        trial = replace(running, offered=offered, inheritance=inheritance)
         self._change(trial)
         self._running[slot] = trial.number
         self._slots[trial.number] = slot
@@ -404,6 +447,7 @@ class Loop:
             case Lost(job=job, why=why):
                 self._take_loss(job, why)
             case StopAsked(why=why, signal=signal):
+                self._observe(event)
                 self._interrupt()
                 raise SearchInterruptedError(why, signal)
             case Broke(error=error, job=job):
@@ -429,14 +473,28 @@ class Loop:
         if trial.stage == self._search_stage:
             self._learn(trial)
         self._observe(Finished(trial))
-        self._failures_in_a_row = self._failures_in_a_row + 1 if trial.state == State.FAILED else 0
-        if self._failures_in_a_row >= self._settings.max_failures:
-            self._interrupt()
-            last = (trial.error or "").strip().splitlines()
-            raise SearchFailedError(
-                f"{self._failures_in_a_row} trials failed in a row (max_failures={self._settings.max_failures}); "
-                f"the last, trial {trial.number}: {trial.reason}: {last[-1] if last else 'no message'}"
-            )
+        self._uncounted.append(trial)
+        for due in self._due_to_count(trial.stage):
+            self._failures_in_a_row = self._failures_in_a_row + 1 if due.state == State.FAILED else 0
+            if self._failures_in_a_row >= self._settings.max_failures:
+                self._interrupt()
+                last = (due.error or "").strip().splitlines()
+                raise SearchFailedError(
+                    f"{self._failures_in_a_row} trials failed in a row (max_failures={self._settings.max_failures}); "
+                    f"the last, trial {due.number}: {due.reason}: {last[-1] if last else 'no message'}"
+                )
+
+    def _due_to_count(self, stage: str) -> list[Trial]:
+        """The results that are counted now: all, or, with ``deterministic``, those before the stage's first gap."""
+        gap = len(self.trials)
+        if self._settings.deterministic and stage == self._search_stage:
+            gap = next(iter(self._pending), gap)
+        elif self._settings.deterministic:
+            unfinished = (*self._waiting, *self._running.values())
+            gap = min((n for n in unfinished if self.trials[n].stage == stage), default=gap)
+        due = sorted((t for t in self._uncounted if t.number < gap), key=lambda t: t.number)
+        self._uncounted = [t for t in self._uncounted if t.number >= gap]
+        return due
 
     def _take_loss(self, job: int, why: str) -> None:
         """Runs a lost trial again, or gives it up after ``max_attempts``."""

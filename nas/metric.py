@@ -9,17 +9,20 @@ from typing import Literal
 
 from nas.errors import ConfigurationError
 
+MAX_NAME = 100
 Direction = Literal["maximize", "minimize"]
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A named number that ``train`` returns, and which way is better."""
+    """A named number that ``train`` returns, and which way is better; the name has at most 100 characters."""
 
     name: str
     direction: Direction = "maximize"
 
     def __post_init__(self) -> None:
+        if not 1 <= len(self.name) <= MAX_NAME or not self.name.isprintable():
+            raise ConfigurationError(f"metric name ({self.name!r:.120}) must be 1 to {MAX_NAME} printable characters")
         if self.direction not in ("maximize", "minimize"):
             raise ConfigurationError(
                 f"metric {self.name}: direction ({self.direction!r}) must be 'maximize' or 'minimize'"
@@ -35,7 +38,9 @@ class Metric:
 
 
 def plain_metrics(metrics: Mapping[str, object]) -> dict[str, float | int]:
-    """The metrics as plain Python numbers: numpy's and torch's scalars become float or int, whole stays whole.
+    """The metrics as plain Python numbers: numpy's and torch's scalars become float or int.
+
+    Whole numbers stay whole within 64 bits; beyond they become floats, infinite ones where no float is as great.
 
     Raises:
         TypeError: a value is no number.
@@ -45,8 +50,15 @@ def plain_metrics(metrics: Mapping[str, object]) -> dict[str, float | int]:
         item = value.item() if hasattr(value, "item") else value
         if isinstance(item, bool) or not isinstance(item, int | float):
             raise TypeError(f"metric {name} must be a number, not {value!r} ({type(value).__name__})")
-        plain[str(name)] = item
+        plain[str(name)] = item if isinstance(item, float) or -(2**63) <= item < 2**63 else _as_float(item)
     return plain
+
+
+def _as_float(whole: int) -> float:
+    try:
+        return float(whole)
+    except OverflowError:
+        return math.inf if whole > 0 else -math.inf
 
 
 def not_finite(metrics: Mapping[str, float]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from nas.attempt import BenchSpec
 from nas.budget import Budget
 from nas.errors import ActionError, ConfigurationError
-from nas.executors.base import Event, Executor
+from nas.executors.base import Event, Executor, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
 from nas.lineage import Lineage
@@ -23,6 +23,7 @@ from nas.siblings import borrowed, sibling_checkpoint
 from nas.store.files import Files, open_root
 from nas.store.records import Records
 from nas.store.retention import Retention
+from nas.suspects import Suspects
 from nas.sweeper import Scope, Sweeper
 from nas.trial import Trial
 
@@ -34,7 +35,8 @@ class Summary:
     Attributes:
         lineage: All trials, finished ones in the order of their numbers.
         winner: The best finalist by the first validation metric, or None where no trial has a score.
-        tests: Test metrics by finalist, where the problem has test data; ``{"error": line}`` where testing failed.
+        tests: By finalist's number ``{"trial": number, "metrics": {...}}``, with ``"error": line`` in place of the
+            metrics where its test failed; empty where the problem has no ``test``.
         best: What the newest ``best-NNNN.json`` says, or None.
     """
 
@@ -78,26 +80,44 @@ class Program:
         self.metric = built.problem.metrics[0]
         self.ranking = Ranking(built.plan, self.metric, finalists)
 
-    def is_done(self) -> bool:
-        """Whether nothing is left to do: the budget is spent, and there are the finals, the winner and its export."""
+    def ended_by(self) -> str | None:
+        """What ended the search, where nothing is left to do: a part of the budget (``trials``), or ``tuner``; or None.
+
+        The finals, the winner and its export are there, and the budget is spent or the tuner has nothing more to
+        propose, which it is asked for.
+        """
         trials, _ = self.records.load()
+        if (
+            any(not t.is_finished for t in trials)
+            or self.ranking.next_finalists(trials)
+            or not self._is_crowned(trials)
+        ):
+            return None
         n_search = sum(t.stage == self.built.plan.search.name for t in trials)
         gpu_hours = sum(t.cost.get("gpu_seconds", 0.0) for t in trials) / 3600
         hours = 0.0 if self.budget.hours is None else spent_hours(self.records)
-        if self.budget.allows(n_trials=n_search, hours=hours, gpu_hours=gpu_hours):
-            return False
-        if any(not t.is_finished for t in trials):
-            return False
-        if self.ranking.next_finalists(trials):
-            return False
+        if spent := self.budget.spent(n_trials=n_search, hours=hours, gpu_hours=gpu_hours):
+            return spent
+        return "tuner" if self._tuner_is_exhausted(trials) else None
+
+    def _is_crowned(self, trials: Sequence[Trial]) -> bool:
+        """Whether the finalists are tested and the winner is exported, or there is none."""
         winner = self.ranking.winner(trials)
-        best = newest_best(self.records)
         if winner is None:
             return True
-        tested = not self.built.problem.has("test") or self.records.tests().keys() >= {
-            t.number for t in self.ranking.tested(trials)
-        }
+        best = newest_best(self.records)
+        finalists = {t.number for t in self.ranking.tested(trials)}
+        tested = not self.built.problem.has("test") or self.records.tests().keys() >= finalists
         return best is not None and best["trial"] == winner.number and tested
+
+    def _tuner_is_exhausted(self, trials: Sequence[Trial]) -> bool:
+        """Asks the tuner by a loop that runs nothing."""
+        search = self.built.search
+        bench = BenchSpec(problem=search.problem, url=self.records.files.url, options={})
+        place = InProcessPlace(bench, self.records.files, self.built.problem)
+        settings = LoopSettings(budget=self.budget, deterministic=search.deterministic)
+        loop = Loop(self.records, LocalExecutor(place, search.slots), settings, trials=trials, tuner=self.built.tuner)
+        return loop.is_exhausted(self.built.plan.search)
 
     def run(
         self,
@@ -111,18 +131,26 @@ class Program:
         """Runs the stages, tests the finalists, exports the winner; all of it durable as it goes."""
         trials, starts = self.records.load()
         plan = self.built.plan
+
+        def take_note(event: Event) -> None:
+            if isinstance(event, StopAsked):
+                session.note_stop()
+            observe(event)
+
         loop = Loop(
             self.records,
             executor,
             settings,
             trials=trials,
             starts=starts,
+            suspects=Suspects.of(self.records, starts, session, settings.max_attempts),
             tuner=self.built.tuner,
             space=self.built.problem.space,
+            declared=self.built.problem.policies,
             stopper=self.built.stopper,
             spent_hours=session.spent_hours,
             sibling=partial(sibling_checkpoint, self.records),
-            observe=observe,
+            observe=take_note,
             sweeper=self._sweeper(session, executor),
         )
         if only_finals:
@@ -232,7 +260,7 @@ def run_search(
     records = open_records(files)
     claim_identity(records, built)
     program = Program(built, records, budget or Budget(), finalists=finalists)
-    if program.is_done():
+    if program.ended_by():
         return program.summary()
     session = Session(records, settings={"runner": "debug"})
     bench = BenchSpec(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nas.lineage import Lineage
@@ -10,6 +10,20 @@ from nas.metric import Metric
 from nas.policy import PolicyPlan
 from nas.spaces.base import point_key
 from nas.trial import State, Trial
+
+
+def competitors(trials: Iterable[Trial], metric: Metric, stages: Sequence[str]) -> list[Trial]:
+    """The trials that compete to be the winner, best first.
+
+    The COMPLETE ones of the last of these stages, or, as long as that has no score, of the first. A stopped trial has a
+    score, and is none.
+    """
+    known = list(trials)
+    for stage in (stages[-1], stages[0]):
+        in_stage = [trial for trial in known if trial.stage == stage]
+        if ranked := Lineage.of(in_stage).best(metric, n=len(in_stage)):
+            return [trial for trial in ranked if trial.state == State.COMPLETE]
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +47,7 @@ class Ranking:
 
     def competitors(self, trials: Sequence[Trial]) -> list[Trial]:
         """The trials that compete for the export, best first."""
-        ranked = self._ranked(trials, self.plan.final.name) if self.plan.final is not None else []
-        return [t for t in ranked or self._ranked(trials, self.plan.search.name) if t.state == State.COMPLETE]
+        return competitors(trials, self.metric, [stage.name for stage in self.plan.stages])
 
     def tested(self, trials: Sequence[Trial]) -> list[Trial]:
         """The competitors that are scored on test data."""

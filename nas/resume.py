@@ -184,11 +184,12 @@ class Checkpointer:
         now = replace(
             self._trial,
             cost={"seconds": seconds, "gpu_seconds": seconds if self._run.device == "cuda" else 0.0},
+            donor=self._run.donor,
             inherited=summary.get("share"),
             inheritance={**self._trial.inheritance, **summary},
         )
         total = self.completed(now)
-        return {name: getattr(total, name) for name in ("donor", "inherited", "inheritance", "cost")}
+        return {name: getattr(total, name) for name in ("offered", "donor", "inherited", "inheritance", "cost")}
 
 
 def _listed(kinds: Sequence[str]) -> str:

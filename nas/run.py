@@ -287,6 +287,12 @@ class TrialRun:
     def _files_of(self, donor: Donor) -> Files:
         return self._files if isinstance(donor, int) else self._files.sibling(donor.rpartition(":")[0])
 
+    @property
+    def donor(self) -> Donor | None:
+        """Whose weights went in, most of them, by the last ``inherit``; None: nobody's."""
+        place = None if self.inheritance is None else self.inheritance.main_donor
+        return None if place is None else self.donors[place].donor
+
     def summary(self) -> dict[str, Any]:
         """What ``inherit`` did, for the trial's record."""
         return {} if self.inheritance is None else self.inheritance.summary()

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from nas.errors import ConfigurationError
-from nas.loop import OnParentFailure
 from nas.policy import Policy, PolicyPlan, Stage
 from nas.problems.base import Problem
+from nas.result import METRICS_BYTES, NUMBER_BYTES, json_size
 from nas.spec import Spec
 from nas.stoppers.base import Stopper
+from nas.trial import OnParentFailure
 from nas.tuners.base import Tuner
 
 FORMAT = 1
@@ -72,6 +73,11 @@ class Search:
         for attribute in ("metrics", "space"):
             if not getattr(problem, attribute, None):
                 raise ConfigurationError(f"problem {self.problem.target} must set `{attribute}`")
+        if (size := sum(json_size(m.name) + NUMBER_BYTES for m in problem.metrics)) > METRICS_BYTES:
+            raise ConfigurationError(
+                f"problem {self.problem.target} declares {len(problem.metrics)} metrics that take {size} bytes of a "
+                f"record; the most are {METRICS_BYTES}: declare fewer, or give them shorter names"
+            )
         plan, left_out = self.plan.fitted(problem.policies, strict=self.plan_is_named)
         tuner = self.tuner.build(problem.space, problem.metrics, seed=self.seed)
         if not isinstance(tuner, Tuner):

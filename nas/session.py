@@ -23,6 +23,8 @@ BEAT_S = 10.0
 DEAD_AFTER_S = 60.0
 HANDOVER_S = 15.0
 """How long a command that takes over waits for a new beat of the one before: it beats, and looks around, every 10 s."""
+IN_PROCESS = ("debug", "threads")
+"""Runners whose trials share the driver's process."""
 logger = logging.getLogger(__name__)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}")
 
@@ -155,6 +157,9 @@ class Session:
         self.hours_before = spent_hours(records, earlier)
         self._began = now_s()
         self._n_beats = 0
+        self.is_in_process = (settings or {}).get("runner") in IN_PROCESS
+        self._beat_lock = threading.Lock()
+        self._is_stopping = False
         self._ended = threading.Event()
         driver = Driver.this()
         record = {
@@ -183,6 +188,14 @@ class Session:
         """Hours that the search has cost, all sessions together."""
         return self.hours_before + (self._now_s() - self._began) / 3600
 
+    def note_stop(self) -> None:
+        """Has it on record that the session was asked to stop: if it ends at once now, no trial is to blame."""
+        self._is_stopping = True
+        try:
+            self._beat(ended=False)
+        except StoreError as error:
+            logger.warning("that the session stops could not be written: %s", error)  # it stops all the same
+
     def close(self) -> None:
         """Ends the session; a later command takes over at once."""
         if not self._ended.is_set():
@@ -205,10 +218,12 @@ class Session:
                 logger.warning("a heartbeat could not be written: %s", error)  # the loop meets the same store
 
     def _beat(self, *, ended: bool) -> None:
-        self._n_beats += 1
-        hours = (self._now_s() - self._began) / 3600
-        beat = {"beat": self._n_beats, "time": time.time(), "hours": hours, "ended": ended}
-        self._records.files.replace(f"sessions/{self.number:04d}.beat", to_bytes(beat))
+        with self._beat_lock:
+            self._n_beats += 1
+            hours = (self._now_s() - self._began) / 3600
+            beat = {"beat": self._n_beats, "time": time.time(), "hours": hours, "ended": ended}
+            beat["stopping"] = self._is_stopping
+            self._records.files.replace(f"sessions/{self.number:04d}.beat", to_bytes(beat))
 
 
 def past_sessions(records: Records) -> dict[int, dict[str, Any]]:

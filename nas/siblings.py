@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 from nas.errors import ConfigurationError, CorruptError
 from nas.session import NAME, check_name
@@ -19,7 +20,7 @@ def sibling_checkpoint(records: Records, donor: str) -> Checkpoint | None:
         ConfigurationError: no such way to name a trial.
     """
     name, _, number = donor.rpartition(":")
-    if not name or not number.isdigit():
+    if not name or not re.fullmatch(r"\d{1,9}", number, re.ASCII):
         raise ConfigurationError(f"donor {donor!r} must be a trial's number or 'search:number'")
     trial = Records(records.files.sibling(check_name(name))).finished_trial(int(number))
     return None if trial is None else trial.checkpoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 from collections.abc import Mapping
@@ -74,6 +75,25 @@ class Spec:
         try:
             inspect.signature(class_).bind(*injected, **self.arguments, **more)
         except TypeError as error:
-            allowed = ", ".join(str(p) for p in inspect.signature(class_).parameters.values())
-            raise ConfigurationError(f"{self.target}: {error}; it takes ({allowed})") from error
+            raise ConfigurationError(self._misfit(class_, len(injected), more, str(error))) from error
         return class_(*injected, **self.arguments, **more)
+
+    def _misfit(self, class_: type, n_injected: int, more: Mapping[str, Any], error: str) -> str:
+        """One line on arguments that the constructor does not take: which there are, as a user writes them."""
+        parameters = list(inspect.signature(class_).parameters.values())
+        given = {*more, *(parameter.name for parameter in parameters[:n_injected])}
+        own = {
+            p.name: p.default
+            for p in parameters
+            if p.name not in given and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        }
+        takes = ", ".join(n if v is inspect.Parameter.empty else f"{n}={v!r:.60}" for n, v in own.items())
+        what = f"; it takes {takes or 'no arguments'}"
+        for name in self.arguments:
+            if name in given:
+                return f"{self.target} gets its {name} from the search, not as an argument{what}"
+            if name not in own:
+                near = difflib.get_close_matches(name, own, n=1, cutoff=0.5)
+                return f"{self.target} has no argument {name}{f', did you mean {near[0]}?' if near else ''}{what}"
+        missing = [n for n, v in own.items() if v is inspect.Parameter.empty and n not in self.arguments]
+        return f"{self.target} needs {', '.join(missing)}{what}" if missing else f"{self.target}: {error}{what}"

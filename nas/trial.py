@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from nas.errors import ConfigurationError, CorruptError
 from nas.metric import is_finite
@@ -15,6 +15,10 @@ from nas.store.checkpoint import Checkpoint
 
 Donor = int | str
 """A trial of this search by its number, or another search's as ``"name:42"`` (under the same root)."""
+
+
+OnParentFailure = Literal["ancestor", "scratch", "fail"]
+"""What becomes of a child whose donor has no weights: another's are taken, it starts afresh, or it fails."""
 
 
 class State(StrEnum):
@@ -47,7 +51,11 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a tuner answers: a point, where it comes from, and whose weights it takes."""
+    """What a tuner answers: a point, where it comes from, and whose weights it takes.
+
+    Raises:
+        ConfigurationError: a field that can't be; from a tuner, it ends the search.
+    """
 
     point: Point
     parents: tuple[int, ...] = ()
@@ -62,8 +70,21 @@ class Proposal:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        if self.fidelity is not None and not 0 < self.fidelity <= 1:
-            raise ConfigurationError(f"a proposal's fidelity ({self.fidelity}) must lie in (0, 1]")
+        _check_sources("parents", self.parents, "numbers of trials from 0, each once", (int,))
+        if self.donors is not None:
+            allowed = "numbers of trials from 0, or 'search:number' for another search's, each once"
+            _check_sources("donors", self.donors, allowed, (int, str))
+        if self.policies is not None and (
+            not isinstance(self.policies, frozenset) or not all(isinstance(p, Policy) for p in self.policies)
+        ):
+            raise ConfigurationError(
+                f"a proposal's policies ({self.policies!r:.200}) must be a frozenset of nas.Policy"
+            )
+        fidelity = self.fidelity
+        if fidelity is not None and (
+            isinstance(fidelity, bool) or not isinstance(fidelity, int | float) or not 0 < fidelity <= 1
+        ):
+            raise ConfigurationError(f"a proposal's fidelity ({fidelity!r:.200}) must be a number that lies in (0, 1]")
 
     @property
     def weight_donors(self) -> tuple[Donor, ...]:
@@ -94,6 +115,15 @@ class Proposal:
             derivation=plain["derivation"],
             reason=plain["reason"],
         )
+
+
+def _check_sources(field: str, sources: object, allowed: str, kinds: tuple[type, ...]) -> None:
+    def is_one(source: object) -> bool:
+        is_number = isinstance(source, int) and not isinstance(source, bool) and source >= 0
+        return isinstance(source, kinds) and (is_number or isinstance(source, str))
+
+    if not isinstance(sources, tuple) or not all(map(is_one, sources)) or len(set(sources)) < len(sources):
+        raise ConfigurationError(f"a proposal's {field} ({sources!r:.200}) must be a tuple of {allowed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +160,10 @@ class Trial:
     """None where it published no weights, or they were swept."""
     swept: bool = False
     """Whether it published weights that were deleted to make room; as a donor it is like a failed parent."""
+    offered: Donor | None = None
+    """The best donor whose weights were there when it started, or the one that stood in for it."""
     donor: Donor | None = None
-    """Whose weights were offered to it first (None: it started afresh)."""
+    """Whose weights went in: the donor that gave most parameters. None: nobody's, or not finished."""
     inherited: float | None = None
     """Share of its parameters that came from donors, 0 to 1; None: ``run.inherit`` was not called."""
     inheritance: Mapping[str, Any] = field(default_factory=dict)
@@ -195,6 +227,7 @@ class Trial:
             "curve": [[step, dict(metrics)] for step, metrics in self.curve],
             "cost": dict(self.cost),
             "checkpoint": None if self.checkpoint is None else self.checkpoint.to_json(),
+            "offered": self.offered,
             "donor": self.donor,
             "inherited": self.inherited,
             "inheritance": dict(self.inheritance),
@@ -260,7 +293,10 @@ def trial_from_records(
                 raise ValueError(f"the result is trial {result['trial']}'s")
             fields |= {
                 key: result[key]
-                for key in ("metrics", "cost", "donor", "inherited", "inheritance", "attempt", "slot", "started")
+                for key in (
+                    *("metrics", "cost", "offered", "donor", "inherited", "inheritance"),
+                    *("attempt", "slot", "started"),
+                )
             }
             fields |= {
                 "state": State(result["state"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +96,21 @@ def test_names_of_the_library_are_there() -> None:
         assert getattr(nas, name) is not None
         assert name in dir(nas)
     assert not hasattr(nas, "Experiment")
+
+
+def test_version_is_the_distributions() -> None:
+    """nas.__version__ is the version in pyproject.toml; it is looked up when asked for, and listed."""
+    import nas
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    program = (
+        "import sys; before = set(sys.modules); import nas; "
+        "print('importlib.metadata' in sys.modules.keys() - before, nas.__version__)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert run.stdout.split() == ["False", project["version"]]
+    assert "__version__" in dir(nas)
 
 
 @pytest.mark.parametrize("module", ["flows.search", "flows.final"])

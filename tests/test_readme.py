@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from nas.search import TWO_STAGE
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -13,9 +15,20 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_readme_shows_the_example_that_is_tested() -> None:
-    """The problem that the README shows is the file of examples/02_bring_your_problem, word for word."""
-    assert (ROOT / "examples/02_bring_your_problem/my_problem.py").read_text() in blocks("python")
+def test_readme_shows_the_examples_that_are_tested() -> None:
+    """The programs that the README shows are files of examples/, word for word."""
+    for example in ("01_first_search.py", "02_bring_your_problem/my_problem.py"):
+        assert (ROOT / "examples" / example).read_text() in blocks("python")
+
+
+def test_readme_quotes_the_line_on_policies() -> None:
+    """The line that the README explains is the one that the command prints for the README's own problem."""
+    spoken = re.search(r"progress\.note\(f\"(policies left out[^{]*)", (ROOT / "flows/engine.py").read_text())
+    problem = (ROOT / "examples/02_bring_your_problem/my_problem.py").read_text()
+    left_out = ", ".join(sorted(p for p in TWO_STAGE.search.policies if f"Policy.{p}" not in problem))
+
+    assert spoken is not None
+    assert f"`{spoken[1]}{left_out}`" in README
 
 
 def test_ci_runs_the_readmes_test_command() -> None:

@@ -61,7 +61,7 @@ def _header(snapshot: Snapshot) -> str:
     return (
         f"<header><h1>{markup(snapshot.name)}</h1>"
         f'<p class="soft">Heirloom search, <span class="is-{snapshot.standing.replace(" ", "-")}">'
-        f"{snapshot.standing}</span>{running}, as of {clock(snapshot.taken)} UTC</p>"
+        f"{snapshot.standing}</span>{running}, as of {clock(snapshot.taken)}</p>"
         f'<div class="top"><dl>{facts}</dl>{_winner_card(snapshot)}</div></header>\n'
     )
 
@@ -77,7 +77,7 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     yield "stages", ", ".join(_stage(stage) for stage in identity.get("policy", ()))
     yield "seed", markup(identity.get("seed", ""))
     yield "trials", f"{len(trials):,}" + (f": {states_text(snapshot.lineage)}" if trials else "")
-    shares = [t.inherited for t in trials if t.donor is not None and t.inherited is not None]
+    shares = [t.inherited for t in trials if t.offered is not None and t.inherited is not None]
     if shares:
         yield (
             "inherited",

@@ -13,7 +13,7 @@ from nas.errors import ActionError, HeirloomError, StoreError, TrialInterrupted,
 from nas.executors.base import Action, Event, Reported, Started
 from nas.problems.base import Problem
 from nas.store.files import Files
-from nas.store.trial_log import TrialLog
+from nas.store.trial_log import TrialLog, log_path
 from nas.trial import Trial
 
 StopKind = Literal["stop", "interrupt"]
@@ -122,7 +122,7 @@ class InProcessPlace(Place):
                 return bench.run(assignment, channel)
         finally:
             del self._channels[trial.number]
-            log.put(bench.files, trial.number)
+            log.put(bench.files, log_path(trial.number))
 
     def stop(self, trial: Trial, kind: StopKind) -> None:
         """The attempt ends at its next report."""
@@ -132,13 +132,17 @@ class InProcessPlace(Place):
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports in the calling thread."""
         bench = self._get_bench()
-        with TrialLog().capture():
-            try:
+        log = TrialLog()
+        try:
+            with log.capture():
                 return bench.test(trial) if action == "test" else bench.export(trial)
-            except StoreError:
-                raise
-            except (Exception, SystemExit) as error:
-                raise ActionError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}") from error
+        except StoreError:
+            raise
+        except (Exception, SystemExit) as error:
+            log.write(traceback.format_exc())
+            raise ActionError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}") from error
+        finally:
+            log.put(bench.files, log_path(trial.number, action))
 
     def close(self) -> None:
         """Asks what still runs to end at its next report."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from nas.attempt import MAX_ERROR_CHARACTERS
 from nas.errors import ConfigurationError, SearchInterruptedError
 from nas.executors.base import Action, Event, Finished, Lost, Reported, Started, StopAsked
 from nas.executors.place import Place
@@ -136,7 +135,7 @@ class SimulatedExecutor:
         try:
             simulation = self._problem.simulate(trial)
         except Exception as error:
-            text = "".join(traceback.format_exception(error))[-MAX_ERROR_CHARACTERS:]
+            text = "".join(traceback.format_exception(error))
             failed = replace(trial, state=State.FAILED, reason=Reason.EXCEPTION, error=text, finished=began_s)
             self._running[trial.number] = attempt = _Attempt(trial, Simulation(0.0, {}), began_s, 0.0)
             self._at(began_s, lambda: self._end(attempt, failed))

@@ -148,6 +148,7 @@ def worker_main(connection: Connection, spec: BenchSpec, environment: Mapping[st
         except StoreError as error:
             connection.send(("store", str(error)))
         except (Exception, SystemExit) as error:
+            traceback.print_exc()
             connection.send(("error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
         finally:
             sys.stdout.flush()
@@ -207,7 +208,7 @@ class WarmWorker:
                     return result if result is None or isinstance(result, Trial) else None
         finally:
             self._running = None
-            self._store_log(trial)
+            self._store_log(log_path(trial.number))
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports; see ``Place.call``."""
@@ -215,8 +216,11 @@ class WarmWorker:
             self._ensure()
             self._log.write_bytes(b"")
             self._killed_for = None
-            self._send((action, trial))
-            kind, content = self._receive(None) or ("", None)
+            try:
+                self._send((action, trial))
+                kind, content = self._receive(None) or ("", None)
+            finally:
+                self._store_log(log_path(trial.number, action))
         except WorkerLostError as error:
             raise ActionError(f"{action} of trial {trial.number}: {error}") from error
         if kind == "error":
@@ -353,12 +357,12 @@ class WarmWorker:
             self._process.kill()
             self._process.join(5.0)
 
-    def _store_log(self, trial: Trial) -> None:
+    def _store_log(self, path: str) -> None:
         with self._log.open("rb") as file:
             file.seek(max(0, self._log.stat().st_size - MAX_LOG_BYTES))
             text = file.read()
         if text:
-            open_root(self._spec.url, self._spec.options).put(log_path(trial.number), text)
+            open_root(self._spec.url, self._spec.options).put(path, text)
 
 
 def visible_gpu(index: int, environment: Mapping[str, str]) -> str:

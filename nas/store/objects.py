@@ -7,7 +7,6 @@ grows, which a reader with a reference notices by the digest.
 from __future__ import annotations
 
 import importlib
-import re
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, TypeVar, final
 from blake3 import blake3
 
 from nas.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StoreError
+from nas.passwords import passwords_of, without_passwords
 from nas.store.files import Buffer, Files, Span, Stored
 from nas.store.reference import (
     TEMPORARY,
@@ -37,7 +37,6 @@ _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "o
 _SFTP = frozenset({"sftp", "ssh"})
 _PACKAGES = {"smbclient": "smbprotocol"}
 """The package that brings a module, where their names differ."""
-_PASSWORD = re.compile(r"(?<=://)([^/:]*):[^/]*@")
 _ONE_AT_A_TIME = threading.RLock()
 """Held around calls of file systems that are not asynchronous: these share open files between threads."""
 
@@ -61,7 +60,7 @@ class ObjectFiles(Files):
     batch_bytes = _BLOCK
 
     def __init__(self, url: str, options: Mapping[str, object], *, patience_s: float = 60.0) -> None:
-        self.url = _PASSWORD.sub(r"\1:***@", url)
+        self.url = without_passwords(url)
         self.patience_s = patience_s
         self._protocol = url.partition("://")[0]
         self.in_process = self._protocol == "memory"
@@ -318,7 +317,7 @@ class ObjectFiles(Files):
         """The error on one line, without anything that stood in the options or as a password in the URL."""
         text = " ".join(f"{type(error).__name__}: {error}".split())
         url, options = self._opening
-        for secret in [*_texts(options), *(found.group().partition(":")[2] for found in _PASSWORD.finditer(url))]:
+        for secret in [*_texts(options), *passwords_of(url)]:
             text = text.replace(secret, "***")
         return text
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nas.errors import AlreadyPublishedError, CorruptError
+from nas.result import fitted
 from nas.store.files import Files
+from nas.store.trial_log import earlier_log_path, log_path
 from nas.trial import Trial, trial_from_records
 
 
@@ -22,17 +24,21 @@ class Starts:
 
     Attributes:
         last_attempt: The highest attempt that started.
-        n_lost: Attempts that another one of the same session followed: their worker died, not the session.
+        sessions: The session of each attempt, in their order.
     """
 
     last_attempt: int
-    n_lost: int
+    sessions: tuple[int, ...]
 
     @classmethod
     def of(cls, sessions: Mapping[int, int]) -> Starts:
         """From the session of each attempt."""
-        in_order = [sessions[attempt] for attempt in sorted(sessions)]
-        return cls(max(sessions), sum(a == b for a, b in itertools.pairwise(in_order)))
+        return cls(max(sessions), tuple(sessions[attempt] for attempt in sorted(sessions)))
+
+    @property
+    def n_lost(self) -> int:
+        """Attempts that another one of the same session followed: their worker died, not the session."""
+        return sum(a == b for a, b in itertools.pairwise(self.sessions))
 
 
 def to_bytes(record: Mapping[str, Any]) -> bytes:
@@ -41,7 +47,8 @@ def to_bytes(record: Mapping[str, Any]) -> bytes:
     Raises:
         ValueError: a value is no JSON, or not finite.
     """
-    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode(errors="backslashreplace")  # half a character, as in undecodable file names: JSON's own escape
 
 
 def from_bytes(data: bytes, path: str) -> dict[str, Any]:
@@ -85,11 +92,12 @@ class Records:
 
     def start(self, trial: Trial, where: Mapping[str, Any]) -> None:
         """Makes durable that an attempt starts, where, and with whose weights."""
-        record = {"trial": trial.number, "attempt": trial.attempt, "slot": trial.slot, "donor": trial.donor, **where}
-        self.publish(f"trials/{trial.number:06d}.start-{trial.attempt}.json", record)
+        what = {"trial": trial.number, "attempt": trial.attempt, "slot": trial.slot, "offered": trial.offered}
+        self.publish(f"trials/{trial.number:06d}.start-{trial.attempt}.json", {**what, **where})
 
     def commit(self, trial: Trial) -> Trial:
-        """Makes a result durable, and gives the one that counts: the first, be it an earlier attempt's."""
+        """Makes a result durable, as far as there is room, and gives the one that counts: the first."""
+        trial = fitted(trial)
         try:
             self.publish(_result_path(trial.number), trial.result_record())
         except AlreadyPublishedError:
@@ -199,9 +207,18 @@ class Records:
         return {int(name[:6]): from_bytes(data, f"tests/{name}") for name, data in found.items()}
 
     def log(self, number: int) -> str:
-        """A trial's log: the last 1 MB of its output, error and logging."""
-        data = self.files.read_if_present(f"logs/{number:06d}.log")
-        return "" if data is None else data.decode(errors="replace")
+        """The log of a trial's last attempt: the last 1 MB of its output, error and logging."""
+        return self._text(log_path(number)) or ""
+
+    def other_logs(self, trial: Trial) -> dict[str, str]:
+        """What there is of its other logs, by name: earlier attempts, what it did not inherit, its test, its export."""
+        paths = {f"attempt {n}": earlier_log_path(trial.number, n) for n in range(1, trial.attempt)}
+        paths |= {action: log_path(trial.number, action) for action in ("inheritance", "test", "export")}
+        return {what: text for what, path in paths.items() if (text := self._text(path)) is not None}
+
+    def _text(self, path: str) -> str | None:
+        data = self.files.read_if_present(path)
+        return None if data is None else data.decode(errors="replace")
 
 
 def _result_path(number: int) -> str:

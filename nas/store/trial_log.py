@@ -1,4 +1,4 @@
-"""A trial's log where trials share a process: what its thread prints and logs, the last 1 MB of it."""
+"""Logs: where the store keeps them, and, where trials share a process, what a thread prints and logs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,25 @@ _current = threading.local()
 _install_lock = threading.Lock()
 
 
-def log_path(number: int) -> str:
-    """Where the store keeps a trial's log."""
-    return f"logs/{number:06d}.log"
+def log_path(number: int, of: str = "") -> str:
+    """Where the store keeps the log of a trial's last attempt, or ``of`` its ``test``, ``export``, ``inheritance``."""
+    return f"logs/{number:06d}.{of}.log" if of else f"logs/{number:06d}.log"
+
+
+def earlier_log_path(number: int, attempt: int) -> str:
+    """Where the store keeps the log of an attempt that was not the last."""
+    return f"logs/{number:06d}-{attempt}.log"
+
+
+def set_earlier_log_aside(files: Files, number: int, attempt: int) -> None:
+    """Gives the log of the attempt before this one, where it left any, the name that it keeps."""
+    if attempt > 1 and (log := files.read_if_present(log_path(number))) is not None:
+        files.put(earlier_log_path(number, attempt - 1), log)
+        files.delete(log_path(number))
 
 
 class TrialLog:
-    """Keeps the last 1 MB of text of one attempt."""
+    """Keeps the last 1 MB of text of one attempt, test or export."""
 
     def __init__(self) -> None:
         self._parts: deque[str] = deque()
@@ -32,6 +44,8 @@ class TrialLog:
 
     def write(self, text: str) -> None:
         """Adds text, dropping the oldest beyond 1 MB."""
+        if not text:
+            return
         self._parts.append(text)
         self._size += len(text)
         while self._size > MAX_LOG_BYTES and len(self._parts) > 1:
@@ -47,10 +61,10 @@ class TrialLog:
         finally:
             _current.log = None
 
-    def put(self, files: Files, number: int) -> None:
+    def put(self, files: Files, path: str) -> None:
         """Stores the log, where anything was written."""
         if self._parts:
-            files.put(log_path(number), "".join(self._parts).encode(errors="replace")[-MAX_LOG_BYTES:])
+            files.put(path, "".join(self._parts).encode(errors="replace")[-MAX_LOG_BYTES:])
 
 
 class _ThreadStream:

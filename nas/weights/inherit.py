@@ -11,6 +11,7 @@ What follows the weights, and what does not:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -19,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-_MAX_NAMES = 50  # keeps a trial's record small
 _NO_DONOR = "no donor"
 
 
@@ -42,13 +42,15 @@ class InheritanceReport:
 
     share: float
     """Share of the parameters (elements; buffers don't count) that were inherited; 0.0 where there are none."""
+    main_donor: int | None
+    """The place, among the donors, of the one that gave most parameters (of equals the better); None: nobody did."""
     tensors: Mapping[str, TensorInheritance]
 
     def summary(self) -> dict[str, Any]:
-        """The report as small JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_fresh`` and ``not_copied``.
+        """The report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_fresh`` and ``not_copied``.
 
-        ``not_copied`` maps the first 50 tensors that were not copied whole to the reason; without any donor it is
-        empty, since the reason is the same for all.
+        ``not_copied`` maps the tensors that were not copied whole to the reason; without any donor it is empty, since
+        the reason is the same for all.
         """
         hows = [tensor.how for tensor in self.tensors.values()]
         reasons = {n: t.why for n, t in self.tensors.items() if t.how != "copied" and t.why != _NO_DONOR}
@@ -57,7 +59,7 @@ class InheritanceReport:
             "n_copied": hows.count("copied"),
             "n_sliced": hows.count("sliced"),
             "n_fresh": hows.count("fresh"),
-            "not_copied": dict(list(reasons.items())[:_MAX_NAMES]),
+            "not_copied": reasons,
         }
 
 
@@ -106,14 +108,18 @@ def inherit(model: nn.Module, donors: Sequence[Mapping[str, Tensor] | Weights]) 
         while pending := _offer(pending, sources):
             pass
     tensors: dict[str, TensorInheritance] = {}
-    n_inherited = n_elements = 0
+    n_elements = 0
+    n_given: Counter[int] = Counter()  # by the donor's place
     for child in children:
         tensors |= dict.fromkeys(child.names, child.done)
         if not parameters.isdisjoint(child.names) and not is_lazy(child.tensor):
             n_elements += child.tensor.numel()
-            n_inherited += round(child.done.share * child.tensor.numel())
-    share = n_inherited / n_elements if n_elements else 0.0
-    return InheritanceReport(share=share, tensors={name: tensors[name] for name in state if name in tensors})
+            if child.done.donor is not None:
+                n_given[child.done.donor] += round(child.done.share * child.tensor.numel())
+    share = n_given.total() / n_elements if n_elements else 0.0
+    main = max(sorted(+n_given), key=n_given.__getitem__, default=None)
+    in_order = {name: tensors[name] for name in state if name in tensors}
+    return InheritanceReport(share=share, main_donor=main, tensors=in_order)
 
 
 def _offer(children: Sequence[_Child], sources: Sequence[Weights]) -> list[_Child]:

@@ -21,7 +21,7 @@ class QuickProblem(Problem):
 
     Args:
         seconds: How long a trial takes.
-        fail: ``raise``, ``deaf`` (does not report), or nothing.
+        fail: ``raise``, ``deaf`` (does not report), ``die`` (trial 1 ends its process), or nothing.
         weights: How many weights are saved besides.
         test_seconds: How long a test takes.
     """
@@ -43,6 +43,8 @@ class QuickProblem(Problem):
         run.inherit(network)
         if self.fail == "raise":
             raise RuntimeError("as told")
+        if self.fail == "die" and run.number == 1:
+            os._exit(7)
         n_steps = max(2, round(self.seconds / 0.05))
         for step in range(n_steps):
             time.sleep(self.seconds / n_steps)
@@ -77,7 +79,7 @@ class NoProblem:
 
 
 class QuickFiles(MemoryFileSystem):
-    """A file system in memory that is opened with a password."""
+    """A file system in memory that is opened with a password, as an option or in its URL."""
 
     protocol = "quick"
     store: ClassVar[dict[str, object]] = {}
@@ -86,6 +88,15 @@ class QuickFiles(MemoryFileSystem):
         if password != "s3cret":
             raise PermissionError("wrong password")
         super().__init__(**options)
+
+    @classmethod
+    def _get_kwargs_from_urls(cls, path: str) -> dict[str, str]:
+        user, at, _ = path.partition("://")[2].rpartition("@")
+        return {"password": user.partition(":")[2]} if at else {}
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.partition("://")[2].rpartition("@")[2].rstrip("/") if "://" in path else path
 
 
 fsspec.register_implementation("quick", QuickFiles)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nas.policy import Policy
-from tests.flows.commands import QUICK, environment, on_terminal, only_search, run, trials
+from tests.flows.commands import QUICK, Command, environment, on_terminal, only_search, resume_line, run, trials, until
 
 DEBUG = (*QUICK, "runner=debug", "budget.trials=2", "finalists=1")
 SUMMARY = r"""search (?P<name>quick-random-[0-9a-f]{8}): 3 trials \(3 COMPLETE\)
@@ -112,6 +113,21 @@ def test_failures_are_told_as_they_come(here: Path) -> None:
     assert done.out == ""
 
 
+def test_a_search_whose_tuner_has_ended_it_is_finished_at_once(here: Path) -> None:
+    """Where the tuner proposes nothing more, the same command says so, without a session and without a server."""
+    ours = "tests.problems_for_tests"
+    overrides = (f"tuner._target_={ours}.InOrderTuner", "tuner.xs=[1,2]", f"problem._target_={ours}.PlainProblem")
+    first = run(here, *overrides, "runner=debug", "budget.hours=9")
+    again = run(here, *overrides, "runner=threads", "budget.hours=9", PREFECT_API_URL="http://127.0.0.1:9/api")
+    finished, *summary = again.out.splitlines()
+
+    assert first.status == again.status == 0, again.err
+    assert re.fullmatch(r"search \S+ is finished; its tuner proposes nothing more; try another seed or name", finished)
+    assert summary == first.out.splitlines()
+    assert again.err == ""
+    assert sorted(path.name for path in (only_search(here) / "sessions").iterdir()) == ["0001.beat", "0001.json"]
+
+
 def test_policy_full_trains_every_trial_in_full(here: Path) -> None:
     """With policy=full there is one stage, whose best trial is the winner; nothing is left out."""
     done = run(here, *DEBUG, "policy=full")
@@ -133,6 +149,47 @@ def test_storage_options_reach_the_file_system(here: Path) -> None:
     assert done.status == 0, done.err
     assert "next, with this command's storage.options:" in done.out
     assert "s3cret" not in done.out + done.err
+
+
+@pytest.mark.parametrize("root", ["quick://me:s3cret@bucket", "quick://me:s3cret@bucket/deep"])
+def test_a_password_in_the_root_is_shown_nowhere(here: Path, root: str) -> None:
+    """Lines that name a root with a password have stars for it, and the commands to go on with say so."""
+    done = run(here, *DEBUG, f"storage.root={root}")
+    shown = root.replace("s3cret", "***")
+
+    assert done.status == 0, done.err
+    assert "s3cret" not in done.out + done.err
+    assert f"records and weights: {shown}/quick-random-" in done.out
+    assert "next, with the password of storage.root for ***:" in done.out
+    html = done.out.partition("for ***:\n")[2].splitlines()[0]
+    assert shlex.split(html)[4:] == [f"storage.root={shown}", "format=html"]
+
+
+def test_a_password_in_the_root_is_in_no_name(here: Path) -> None:
+    """A multirun over roots names its searches without their passwords."""
+    done = run(here, "-m", *DEBUG, "storage.root='quick://me:s3cret@a','quick://me:s3cret@b'")
+
+    assert done.status == 0, done.err
+    assert "s3cret" not in done.out + done.err
+    assert (
+        len(re.findall(r"^search quick-random-[0-9a-f]{8}-storage\.root-_quick_me_[ab]_: ", done.out, re.MULTILINE))
+        == 2
+    )
+
+
+def test_a_resume_line_says_what_it_lacks(here: Path) -> None:
+    """The line that resumes a search has stars for secrets, and says so behind a #."""
+    options = ("storage.root=quick://me:s3cret@bucket", "storage.options.password=s3cret")
+    with Command(here, *DEBUG, "problem.seconds=20", *options) as driver:
+        until(lambda: " begins, in quick://me:***@bucket/" in driver.err)
+        driver.send(signal.SIGINT)
+        done = driver.wait()
+
+    assert done.status == 130
+    assert "s3cret" not in done.out + done.err
+    assert resume_line(done.err).endswith(
+        "'storage.root=quick://me:***@bucket' 'storage.options.password=***'  # *** stands for a secret: write it again"
+    )
 
 
 def test_memory_keeps_nothing_and_says_so(here: Path) -> None:

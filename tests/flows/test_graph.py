@@ -180,13 +180,11 @@ def command(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Command
 def sources(trial: Trial) -> set[int]:
     """Its parents, its donors, and the trials that stood in for donors, as its records say."""
     stand_ins = trial.inheritance.get("replaced", {}).values()
-    return {*trial.parents, *trial.proposal.weight_donors, *stand_ins, trial.donor} - {None}
+    return {*trial.parents, *trial.proposal.weight_donors, *stand_ins, trial.offered} - {None}
 
 
 def expected_edges(trials: list[Trial]) -> set[tuple[str, str]]:
-    return {
-        (task(source), task(trial.number)) for trial in trials for source in {*sources(trial), trial.donor} - {None}
-    }
+    return {(task(source), task(trial.number)) for trial in trials for source in sources(trial)}
 
 
 def task(number: int) -> str:
@@ -266,7 +264,8 @@ def test_each_fate_is_a_parents(race: Race) -> None:
     assert fates >= {"complete", "failed", "stopped", "bare"}
     for child in children:
         named = [donor for donor in child.proposal.weight_donors if donor in whole]
-        assert child.donor == named[0] if named else child.donor in whole | {None}
+        assert child.offered == named[0] if named else child.offered in whole | {None}
+        assert child.donor == child.offered
         if child.state != "FAILED":
             assert child.inherited == (0.0 if child.donor is None else 1.0)
 

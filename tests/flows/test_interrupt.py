@@ -114,6 +114,7 @@ def test_code_that_does_not_listen_is_left(here: Path, runner: str, api_url: str
 
     assert done.status == 130
     assert seconds < (6 if runner == "processes" else 1.5)
+    assert (records(search).read("sessions/0001.beat") or {})["stopping"]
     assert not trials(search)[0].is_finished
     assert "Traceback" not in done.err
 

@@ -163,3 +163,37 @@ def test_a_killed_driver_is_no_loss_of_the_trials(here: Path, api_url: str) -> N
     assert done.status == 0
     assert attempts(search) == {0: [1, 2, 3, 4], 1: [1]}
     assert trials(search)[0].state == "COMPLETE"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["debug", "threads"])
+def test_a_trial_that_ends_its_driver_is_given_up(here: Path, api_url: str, runner: str) -> None:
+    """Code in the driver's process may end the command; the third time its trial is lost, and the search goes on."""
+    search = here / "heirloom" / "mine"
+    slots = 2 if runner == "threads" else 1
+    overrides = (*QUICK, f"runner={runner}", f"slots={slots}", "name=mine", "budget.trials=3", "finalists=1")
+    for _ in range(3):
+        assert run(here, *overrides, "problem.fail=die", "problem.seconds=0.5", PREFECT_API_URL=api_url).status == 7
+    last = run(here, *overrides, "problem.fail=die", "problem.seconds=0.5", PREFECT_API_URL=api_url)
+
+    assert last.status == 0, last.err
+    assert [(t.state, t.reason) for t in trials(search)[1:2]] == [("FAILED", "lost")]
+    assert attempts(search)[1] == [1, 2, 3]
+    assert [t.state for t in trials(search) if t.number != 1] == ["COMPLETE"] * 3
+    assert "trial 1 (search) FAILED lost: the process that drives the search died" in last.err
+
+
+@pytest.mark.slow
+def test_two_kills_of_a_debug_session_are_no_loss(here: Path) -> None:
+    """kill -9 from outside, twice in one trial, leaves it a healthy trial."""
+    search = here / "heirloom" / "mine"
+    overrides = (*QUICK, "runner=debug", "name=mine", "budget.trials=1", "finalists=1")
+    for n in (1, 2):
+        with Command(here, *overrides, "problem.seconds=2") as driver:
+            until(lambda: n_starts(search) == n, what="a start")  # noqa: B023
+            driver.kill()
+    done = run(here, *overrides, "problem.seconds=2")
+
+    assert done.status == 0
+    assert attempts(search) == {0: [1, 2, 3], 1: [1]}
+    assert {trial.state for trial in trials(search)} == {"COMPLETE"}

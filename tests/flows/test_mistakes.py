@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.flows.commands import QUICK, Done, everything, only_search, run, trials
+from tests.flows.lineages import write_search
 
 Mistakes = dict[str, Future[tuple[Path, Done]]]
 DEBUG = (*QUICK, "runner=debug", "budget.trials=2")
@@ -27,7 +28,14 @@ MISTAKES = {
         (*NO_TUNER, "+tuner=evolution", "tuner.sample_size=9"),
         r"sample_size \(9\) .* population_size \(8\)",
     ),
-    "tuner_without_such_an_argument": ((*QUICK, "tuner.bogus=1"), "RandomTuner: .*'bogus'; it takes"),
+    "tuner_without_such_an_argument": (
+        (*QUICK, "tuner.bogus=1"),
+        "RandomTuner has no argument bogus; it takes no arguments",
+    ),
+    "tuner_with_nearly_such_an_argument": (
+        (*NO_TUNER, "+tuner=evolution", "tuner.population=4"),
+        r"EvolutionTuner has no argument population, did you mean population_size\?; it takes population_size=\d+, sam",
+    ),
     "tuner_of_another_type": (
         (*NO_TUNER, "+tuner=evolution", "tuner.population_size=many"),
         r"population_size \('many'\) must be a whole number",
@@ -40,7 +48,10 @@ MISTAKES = {
         ("+tuner=random", "device=cpu", "problem._target_=quick.NoProblem"),
         "quick.NoProblem must be a subclass of nas.Problem",
     ),
-    "problem_without_such_an_argument": ((*QUICK, "problem.bogus=1"), "QuickProblem: .*'bogus'; it takes"),
+    "problem_without_such_an_argument": (
+        (*QUICK, "problem.bogus=1"),
+        "QuickProblem has no argument bogus; it takes seconds=0.0, fail='', weights=0",
+    ),
     "unknown_key": (("bogus=1",), "unknown key bogus .*flows.search --help shows all keys"),
     "unknown_key_added": ((*DEBUG, "+bogus=1"), "unknown key bogus .*flows.search --help shows all keys"),
     "unknown_inner_key": ((*DEBUG, "budget.trails=3"), "unknown key budget.trails; did you mean budget.trials?"),
@@ -48,9 +59,15 @@ MISTAKES = {
     "key_without_its_group": ((*DEBUG, "trials=3"), "unknown key trials; did you mean budget.trials?"),
     "unknown_option": (("--bogus",), "unrecognized arguments: --bogus; --help"),
     "no_such_config_dir": ((*DEBUG, "--config-dir", "nope"), "nope' not found"),
-    "no_value": ((*DEBUG, "seed"), "can't read 'seed'"),
+    "no_value": ((*DEBUG, "seed"), "can't read 'seed': write seed=VALUE"),
+    "lonely_tuner": (("evolution",), r"can't read 'evolution': did you mean \+tuner=evolution\?"),
+    "lonely_word": ((*DEBUG, "quickly"), r"can't read 'quickly' \(.*\): write KEY=VALUE"),
     "no_key": ((*DEBUG, "=3"), "can't read '=3': no key"),
     "bad_grammar": ((*DEBUG, "problem.seconds=[1"), r"can't read 'problem.seconds=\[1' .* quote"),
+    "bad_grammar_with_a_password": (
+        (*DEBUG, "storage.root=sftp://me:s3cret@host/[1"),
+        r"can't read 'storage.root=sftp://me:\*\*\*@host/\[1': write",
+    ),
     "unknown_storage_protocol": ((*DEBUG, "storage.root=nope://there"), "nope://there: unknown protocol"),
     "unknown_storage": ((*DEBUG, "storage=nope"), "unknown storage nope: choose local, memory, nfs"),
     "storage_nowhere": ((*DEBUG, "storage.root=null"), "storage.root .* must be a folder or a URL"),
@@ -154,6 +171,16 @@ def test_a_mistake_is_one_line(mistakes: Mistakes, name: str) -> None:
     assert re.search(MISTAKES[name][1], done.complaint), done.complaint
     assert done.status == 2
     assert everything(folder) == []
+
+
+def test_finals_of_no_search_name_the_nearest(here: Path) -> None:
+    """flows.final on a name that is not there names those that are nearly it, as flows.report does."""
+    write_search(here / "heirloom", "digits-evolution-1a", [])
+    done = run(here, "name=digit-evolution-1a", module="flows.final")
+
+    assert done.status == 2
+    assert done.complaint.startswith("no search digit-evolution-1a among the 1 under ")
+    assert "; nearest: digits-evolution-1a; name=last is the newest" in done.complaint
 
 
 def test_what_is_cheap_to_see_is_refused_at_once(here: Path) -> None:

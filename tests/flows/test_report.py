@@ -71,7 +71,7 @@ def test_list(root: Path) -> None:
     assert [line.split()[0] for line in lines] == ["newer-evolution-1a", "a-random-2b"]
     assert header.split()[:3] == ["name", "standing", "trials"]
     assert "accuracy 0.25 (trial 0)" in lines[1]
-    assert "2026-11-21 10:26:40" in lines[1]
+    assert "2026-11-21 10:26:40 UTC" in lines[1]
     assert "1 complete" in lines[1]
 
 
@@ -148,12 +148,14 @@ def test_table_that_is_piped(root: Path) -> None:
     assert "test accuracy 0.5" in done.stdout
 
 
-def test_table_in_a_narrow_terminal(root: Path) -> None:
-    """In a terminal no line of the table is wider than it, and what is left out is said."""
+def on_terminal(root: Path, columns: int, *arguments: str) -> tuple[list[str], str]:
+    """The rows that a terminal of so many columns gets, and standard error."""
     ours, theirs = pty.openpty()
-    arguments = [sys.executable, "-m", "flows.report", f"storage.root={root}", "name=last"]
     child = subprocess.Popen(
-        arguments, stdout=theirs, stderr=subprocess.PIPE, env=environment() | {"COLUMNS": "70", "TERM": "xterm"}
+        [sys.executable, "-m", "flows.report", f"storage.root={root}", *arguments],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env=environment() | {"COLUMNS": str(columns), "TERM": "xterm"},
     )
     os.close(theirs)
     shown = b""
@@ -164,13 +166,31 @@ def test_table_in_a_narrow_terminal(root: Path) -> None:
             break
     os.close(ours)
     error = child.communicate(timeout=60)[1].decode()
+    assert child.returncode == 0, error
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines(), error
 
-    rows = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines()[: N + 1]
-    assert child.returncode == 0
-    assert max(len(row) for row in rows) <= 70
-    assert rows[0].split()[:2] == ["trial", "parent"]
-    assert "metric.accuracy" in rows[0]
-    assert "columns have no room in this terminal" in error
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_table_in_a_narrow_terminal(root: Path, columns: int) -> None:
+    """In a terminal no line of the table is wider than it; whose child, how good and how long go before the rest."""
+    rows, error = on_terminal(root, columns, "name=last")
+
+    order = ["trial", "parent", "donor", "state", "inherited", "metric.accuracy", "duration_s", "stage"]
+    header = rows[0].split()
+    assert max(len(row) for row in rows[: N + 1]) <= columns
+    assert header == [name for name in order if name in header]
+    assert {"trial", "state", "metric.accuracy"} <= set(header)
+    assert columns < 80 or "duration_s" in header
+    assert re.search(r"\d+ columns have no room in this terminal: columns=all prints them, format=csv too", error)
+
+
+def test_all_columns_in_a_narrow_terminal(root: Path) -> None:
+    """With columns=all a terminal gets every column that holds something, and times with their zone."""
+    rows, error = on_terminal(root, 80, "name=last", "columns=all")
+
+    assert {"point.cell.ops", "checkpoint_bytes", "error", "started"} <= set(rows[0].split())
+    assert re.search(r" 2026-11-21 10:\d\d:\d\d UTC ", rows[1])
+    assert error == ""
 
 
 def test_html(root: Path, tmp_path: Path) -> None:
@@ -211,6 +231,26 @@ def test_one_trial_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert set(table.columns) <= set(whole)
     assert whole["log"].startswith("hällo")
     assert whole["ancestors"][0] == whole["parent"]
+    assert whole["offered"] == whole["donor"] == whole["parent"]
+
+
+def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one trial all logs are shown, as they came about: earlier attempts, the last one, its test, its export."""
+    records = write_search(tmp_path, "mine", [trial(0, score=0.5, attempt=12)])
+    said = {"-2": "two", "-11": "eleven\n", "": "twelve\n", ".test": "tested\n", ".export": "exported\n"}
+    for name, text in said.items():
+        records.files.put(f"logs/000000{name}.log", text.encode())
+    assert asked(tmp_path, "name=mine", "trial=0") == 0
+    shown = capsys.readouterr().out
+    assert asked(tmp_path, "name=mine", "trial=0", "format=json") == 0
+    record = json.loads(capsys.readouterr().out)
+
+    assert shown.endswith(
+        "\nlog of attempt 2\n\ntwo\n\nlog of attempt 11\n\neleven\n\nlog\n\ntwelve\n"
+        "\nlog of test\n\ntested\n\nlog of export\n\nexported\n"
+    )
+    assert record["log"] == "twelve\n"
+    assert list(record["other_logs"]) == ["attempt 2", "attempt 11", "test", "export"]
 
 
 @pytest.mark.parametrize(
@@ -229,6 +269,8 @@ def test_one_trial_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["format=xml"], "format (xml) must be table, csv, json or html"),
         (["format=html"], "format=html shows one search: add name=N"),
         (["name=last", "format=html", "trial=2"], "leave trial out"),
+        (["name=last", "columns=most"], "columns (most) must be fit or all"),
+        (["name=last", "columns=all", "format=csv"], "columns=all is for the table of one search"),
         (["name=last", "open=true"], "add format=html"),
         (["name=last", "open=perhaps", "format=html"], "open (perhaps) must be true or false"),
         (["name=last", "out=x.txt"], "out=x.txt takes csv, json or html"),
@@ -237,6 +279,9 @@ def test_one_trial_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["storage.root={root}/a-random-2b"], "set storage.root={root} name=a-random-2b"),
         (["storage.root=memory://x"], "report on a folder"),
         (["nam=last"], "unknown key nam; did you mean name?"),
+        (["last"], "can't read 'last': did you mean name=last?"),
+        (["newer-evolution-1a"], "can't read 'newer-evolution-1a': did you mean name=newer-evolution-1a?"),
+        (["format"], "can't read 'format': write format=VALUE"),
     ],
 )
 def test_mistakes(root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
@@ -291,13 +336,13 @@ def test_running_search(tmp_path: Path) -> None:
     records = write_search(tmp_path, "live", [trial(0, score=0.5), trial(1, parents=(0,)), trial(2, parents=(1,))])
     session = Session(records)
     where = {"session": session.number, "host": "here", "pid": 1, "time": BEGAN + 9}
-    records.start(replace(trial(1), attempt=1, slot=3, donor=0), where)
+    records.start(replace(trial(1), attempt=1, slot=3, offered=0), where)
     during = read_snapshot(files, time.time())
     session.close()
     after = read_snapshot(files, time.time())
 
     running = during.lineage[1]
-    assert (running.state, running.slot, running.donor, running.started) == (State.RUNNING, 3, 0, BEGAN + 9)
+    assert (running.state, running.slot, running.offered, running.started) == (State.RUNNING, 3, 0, BEGAN + 9)
     assert (during.lineage[2].state, during.standing) == (State.WAITING, "running")
     assert (after.lineage[1].state, after.lineage[1].attempt, after.standing) == (State.WAITING, 1, "not finished")
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import httpx
 import pytest
 
 from flows.showcase import Showcase, checkpoint_text
@@ -19,6 +25,7 @@ from nas.store.checkpoint import Checkpoint
 from nas.store.reference import Reference, digest_of
 from nas.trial import Proposal, State, Trial
 
+ROOT = Path(__file__).parents[2]
 MANIFEST = Reference("manifests/000007-ab.json", 120, digest_of(b"manifest"))
 PACK = Reference("packs/000007-ab.safetensors", 4_000_000, digest_of(b"pack"))
 
@@ -31,6 +38,7 @@ class Api(ThreadingHTTPServer):
         self.answer = answer
         self.status = status
         self.sent: list[tuple[str, str, dict[str, str]]] = []
+        self.headers: list[dict[str, str]] = []
 
     @property
     def url(self) -> str:
@@ -54,6 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _answer(self) -> None:
+        self.server.headers.append({name.lower(): value for name, value in self.headers.items()})
         data = self.server.answer.encode()
         self.send_response(self.server.status)
         self.send_header("content-length", str(len(data)))
@@ -71,7 +80,8 @@ def api(request: pytest.FixtureRequest) -> Iterator[Api]:
 
 def showcase(url: str, events: list[Event]) -> Showcase:
     stages = ["search", "final"]
-    return Showcase(url, "f1", Metric("loss", "minimize"), stages, task_run_of=lambda n: f"t{n}", post=events.append)
+    client = httpx.Client(base_url=url, timeout=10)
+    return Showcase(client, "f1", Metric("loss", "minimize"), stages, task_run_of=lambda n: f"t{n}", post=events.append)
 
 
 def trial(number: int, loss: float, stage: str = "search") -> Trial:
@@ -148,3 +158,44 @@ def test_a_server_that_is_gone_holds_nothing_up() -> None:
 
     assert time.monotonic() - began < 3
     assert shown.n_lost >= 900
+
+
+ASK = """
+import sys
+from flows.showcase import api_client
+
+with api_client(sys.argv[1]) as client:
+    client.get("/flow_runs/f1").raise_for_status()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("profile", "environment", "expected"),
+    [
+        ({"PREFECT_API_AUTH_STRING": "me:profile"}, {}, "Basic " + base64.b64encode(b"me:profile").decode()),
+        ({"PREFECT_API_KEY": "from-profile"}, {}, "Bearer from-profile"),
+        ({"PREFECT_API_KEY": "from-profile"}, {"PREFECT_API_KEY": "from-environment"}, "Bearer from-environment"),
+        ({"PREFECT_API_KEY": "k"}, {"PREFECT_API_AUTH_STRING": "me:environment"}, "Basic bWU6ZW52aXJvbm1lbnQ="),
+        ({}, {}, None),
+    ],
+    ids=["basic", "key", "environment", "both", "nothing"],
+)
+def test_who_asks_is_what_prefects_settings_say(
+    api: Api, tmp_path: Path, profile: dict[str, str], environment: dict[str, str], expected: str | None
+) -> None:
+    """The active profile, or the environment before it, says with which password or key Prefect's server is asked."""
+    lines = [f'{name} = "{value}"' for name, value in profile.items()]
+    profiles = tmp_path / "profiles.toml"
+    profiles.write_text(
+        "\n".join(
+            ['active = "mine"', "[profiles.mine]", *lines, 'PREFECT_CLIENT_CUSTOM_HEADERS = "{\\"X-Mine\\": \\"1\\"}"']
+        )
+    )
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
+    ours |= {"PREFECT_PROFILES_PATH": str(profiles), "PREFECT_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", ASK, api.url], env=ours | environment, check=True, timeout=120)
+
+    (headers,) = api.headers
+    assert headers.get("authorization") == expected
+    assert headers["x-mine"] == "1"

@@ -18,19 +18,19 @@ def test_nothing_set_is_sixteen_trials() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_trials", "hours", "gpu_hours", "allowed"),
-    [(3, 1.9, 0.9, True), (4, 0, 0, False), (0, 2.0, 0, False), (0, 0, 1.0, False), (9, 9, 9, False)],
+    ("n_trials", "hours", "gpu_hours", "spent"),
+    [(3, 1.9, 0.9, None), (4, 0, 0, "trials"), (0, 2.0, 0, "hours"), (0, 0, 1.0, "gpu_hours"), (9, 9, 9, "trials")],
 )
-def test_every_bound_counts(n_trials: int, hours: float, gpu_hours: float, allowed: bool) -> None:
-    """Another trial is allowed while no bound is reached."""
+def test_every_bound_counts(n_trials: int, hours: float, gpu_hours: float, spent: str | None) -> None:
+    """Another trial is allowed while no bound is reached; the first that is reached is named."""
     budget = Budget(trials=4, hours=2.0, gpu_hours=1.0)
 
-    assert budget.allows(n_trials=n_trials, hours=hours, gpu_hours=gpu_hours) is allowed
+    assert budget.spent(n_trials=n_trials, hours=hours, gpu_hours=gpu_hours) == spent
 
 
 def test_unset_bounds_allow_everything() -> None:
     """A bound that is not set never ends the search."""
-    assert Budget(hours=1.0).allows(n_trials=10**6, hours=0.5, gpu_hours=10**6)
+    assert Budget(hours=1.0).spent(n_trials=10**6, hours=0.5, gpu_hours=10**6) is None
 
 
 @pytest.mark.parametrize("trials", [0, -1, 1.5, 16.0, "16", True])

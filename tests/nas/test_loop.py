@@ -15,7 +15,7 @@ from nas.budget import Budget
 from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
 from nas.executors.base import Broke, Event, Finished, StopAsked
 from nas.lineage import Lineage
-from nas.loop import Loop, LoopSettings, OnParentFailure, trial_seed
+from nas.loop import Loop, LoopSettings, trial_seed
 from nas.policy import Policy, Stage
 from nas.spaces.base import Point
 from nas.spaces.parameter import Choice, ParameterSpace
@@ -23,7 +23,7 @@ from nas.stoppers.base import Stopper
 from nas.stoppers.median import MedianStopper
 from nas.store.checkpoint import Checkpoint, publish_checkpoint
 from nas.store.records import Records
-from nas.trial import Proposal, Reason, State, Trial
+from nas.trial import OnParentFailure, Proposal, Reason, State, Trial
 from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
@@ -302,7 +302,7 @@ class TestDonors:
         child = by_number(records)[2]
         assert child.state == State.COMPLETE
         assert executor.donors[2] == donors
-        assert child.donor == stand_in
+        assert child.offered == stand_in
         assert child.inheritance == {"replaced": {"1": stand_in}}
 
     @pytest.mark.parametrize("slots", [1, 3])
@@ -348,7 +348,7 @@ class TestDonors:
         make_loop(records, executor, ListTuner((), (0,), (1,)), settings=chosen).search(Stage(name="search"))
 
         assert executor.donors == {0: [], 1: [], 2: []}
-        assert [trial.donor for trial in by_number(records).values()] == [None] * 3
+        assert [trial.offered for trial in by_number(records).values()] == [None] * 3
         assert by_number(records)[1].state == State.COMPLETE
 
     def test_tuner_may_switch_policies(self, records: Records) -> None:
@@ -395,7 +395,7 @@ class TestDonors:
         make_loop(records, executor, tuner, sibling=sibling).search(SEARCH)
 
         assert executor.donors == {0: ["other:7"], 1: ["other:7"]}
-        assert by_number(records)[0].donor == "other:7"
+        assert by_number(records)[0].offered == "other:7"
         assert by_number(records)[1].inheritance == {"replaced": {"other:8": None}}
 
 
@@ -747,6 +747,26 @@ class TestDeterministic:
 
         assert tables[0] == tables[1]
 
+    @settings(max_examples=40, deadline=None)
+    @given(picks=picks, slots=st.integers(1, 4), failing=st.sets(st.integers(0, 11), min_size=6))
+    def test_failures_count_in_order_of_index(self, picks: list[int], slots: int, failing: set[int]) -> None:
+        """Whether failures in a row end the search, and which one does, follows from the trials' order alone."""
+        forget_all_records()
+        ends = {number: [FAILED] for number in failing}
+        in_a_row = [n for n in range(2, 12) if {n - 2, n - 1, n} <= failing]
+        ended_by = []
+        for pick in (in_order_of([0]), in_order_of(picks)):
+            records = fresh_records()
+            executor = ScriptedExecutor(records, slots, pick=pick, ends=ends)
+            loop = make_loop(records, executor, EchoTuner(), settings=up_to(12, deterministic=True, max_failures=3))
+            try:
+                loop.search(SEARCH)
+                ended_by.append("")
+            except SearchFailedError as error:
+                ended_by.append(str(error).partition(";")[2])
+
+        assert ended_by == [f" the last, trial {in_a_row[0]}: exception: it broke" if in_a_row else ""] * 2
+
     @pytest.mark.parametrize("slots", [1, 2, 4])
     def test_each_ask_sees_the_trials_of_slots_before(self, records: Records, slots: int) -> None:
         """Ask n sees the results of trials 0 to n - slots, and all later ones as RUNNING."""
@@ -800,13 +820,46 @@ class TestTunersMistakes:
             make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
         assert len(by_number(records)) == 1
 
-    @pytest.mark.parametrize("parent", [1, 7, -1])
+    @pytest.mark.parametrize("parent", [1, 7])
     def test_unknown_parent(self, records: Records, parent: int) -> None:
-        """A parent that was never proposed (the trial itself, a later one, -1) ends the search, named."""
+        """A parent that was never proposed (the trial itself, a later one) ends the search, named."""
         tuner = ListTuner((), (parent,))
 
         with pytest.raises(SearchFailedError, match=rf"proposal 1 of ListTuner names parent or donor {parent}, but"):
             make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
+
+    @pytest.mark.parametrize(
+        ("fields", "said"),
+        [
+            ({"parents": (-1,)}, r"parents \(\(-1,\)\) must be"),
+            ({"parents": ("0",)}, r"parents \(\('0',\)\) must be"),
+            ({"parents": (False,)}, r"parents \(\(False,\)\) must be"),
+            ({"parents": (0, 0)}, r"parents \(\(0, 0\)\) must be .* each once"),
+            ({"parents": (0,), "donors": (0, 0)}, r"donors \(\(0, 0\)\) must be .* each once"),
+            ({"fidelity": 7}, r"fidelity \(7\) must be"),
+            ({"policies": {"FAST"}}, r"policies \(\{'FAST'\}\) must be a frozenset"),
+        ],
+        ids=str,
+    )
+    def test_proposal_that_cannot_be(self, records: Records, fields: dict[str, Any], said: str) -> None:
+        """A proposal's field that can't be ends the search in one line that names tuner, proposal, field and value."""
+
+        class Mistaken(ListTuner):
+            def ask(self, lineage: Lineage, number: int, job: int) -> Any:
+                return Proposal(point={"x": 1}, **fields) if number else super().ask(lineage, number, job)
+
+        with pytest.raises(SearchFailedError, match=f"^proposal 1 of Mistaken: a proposal's {said}"):
+            make_loop(records, ScriptedExecutor(records), Mistaken(())).search(SEARCH)
+        assert len(by_number(records)) == 1
+
+    def test_undeclared_policy(self, records: Records) -> None:
+        """A policy that the problem does not declare ends the search, with those that it does."""
+        wishful = Proposal(point={"x": 1}, policies=frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN}))
+        said = r"proposal 0 of ListTuner asks for SKIP_TRAIN, but the problem declares SHARE_PARAMS; add them"
+
+        with pytest.raises(SearchFailedError, match=said):
+            make_loop(records, ScriptedExecutor(records), ListTuner(wishful), declared=SEARCH.policies).search(SEARCH)
+        assert by_number(records) == {}
 
     def test_unknown_donor(self, records: Records) -> None:
         """A donor is looked at as a parent is."""

@@ -59,6 +59,21 @@ def test_single_precision_keeps_its_value() -> None:
     assert plain_metrics({"a": torch.tensor(0.1)})["a"] == float(value)
 
 
+def test_whole_numbers_beyond_64_bits_become_floats() -> None:
+    """A whole number that 64 bits hold stays whole; a greater one is a float, infinite where no float is as great."""
+    plain = plain_metrics({"a": 2**63 - 1, "b": -(2**63), "c": 2**63, "d": -(10**5_000), "e": 10**5_000})
+
+    assert plain == {"a": 2**63 - 1, "b": -(2**63), "c": 2.0**63, "d": -math.inf, "e": math.inf}
+    assert [type(value) for value in plain.values()] == [int, int, float, float, float]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 101, "two\nlines", "\udcff"], ids=ascii)
+def test_name_is_checked(name: str) -> None:
+    """A name that a record or a table could not hold is refused."""
+    with pytest.raises(ConfigurationError, match=r"metric name .* must be 1 to 100 printable characters"):
+        Metric(name)
+
+
 @pytest.mark.parametrize("value", ["0.5", None, True, np.bool_(True), [1.0], Decimal("0.5"), 1j])
 def test_what_is_no_number_is_refused(value: object) -> None:
     """Text, None, a truth value or a list is refused, naming the metric and the value."""

@@ -261,6 +261,9 @@ class TestBest:
         assert summary.tests[summary.winner.number]["error"] == "SystemExit: 3"
         assert summary.best is not None
         assert summary.best["missing"] == {"export": "SystemExit: no export today"}
+        logs = bureau.records().other_logs(summary.winner)
+        assert logs["test"].endswith("SystemExit: 3\n")
+        assert logs["export"].endswith("SystemExit: no export today\n")
         assert bureau.run(1, problem=LeavingProblem).best == summary.best
 
 
@@ -367,14 +370,28 @@ class TestAgain:
             assert first.best is not None
             assert (again.best["number"], again.best["trial"]) == (1, first.best["trial"])
 
-    def test_exhausted_tuner_ends_a_search(self, bureau: Bureau) -> None:
-        """A tuner that stops before the budget leads to the finals; the same command asks again and changes nothing."""
-        first = bureau.run(1, 2, n_trials=9)
-        again = bureau.run(1, 2, n_trials=9)
+    @pytest.mark.parametrize(
+        ("budget", "deterministic"), [(Budget(trials=9), False), (Budget(trials=9), True), (Budget(hours=9.0), False)]
+    )
+    def test_exhausted_tuner_ends_a_search(self, bureau: Bureau, budget: Budget, deterministic: bool) -> None:
+        """A tuner that stops before the budget leads to the finals; the same command asks again and writes nothing."""
+        tuner = Spec.of(InOrderTuner, xs=[1, 2])
+        search = Search(problem=Spec.of(ScoreProblem), tuner=tuner, deterministic=deterministic)
+        first = run_search(search, root=bureau.root, name="search", budget=budget)
+        before = bureau.paths()
+        again = run_search(search, root=bureau.root, name="search", budget=budget)
 
         assert xs_of(first, "final") == [2, 1]
+        assert bureau.paths() == before
+        assert bureau.records().files.names("sessions") == ["0001.beat", "0001.json"]
         assert table(again) == table(first)
         assert again.best == first.best
+
+    def test_search_that_can_go_on_does(self, bureau: Bureau) -> None:
+        """Asking whether the tuner has more loses nothing: with a larger budget the next trial is run."""
+        bureau.run(1, 2, 3, n_trials=2)
+
+        assert xs_of(bureau.run(1, 2, 3, n_trials=9), "search") == [1, 2, 3]
 
     def test_another_search_of_the_name_is_refused(self, bureau: Bureau) -> None:
         """Other points in the tuner's list make another search, which the name does not belong to."""

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from nas.attempt import (
-    MAX_ERROR_CHARACTERS,
     Assignment,
     Bench,
     BenchSpec,
@@ -25,14 +24,16 @@ from nas.attempt import (
     set_torch_settings,
     torch_settings,
 )
-from nas.errors import CorruptError, MissingError, StoreError, TrialStopped
+from nas.errors import ActionError, CorruptError, MissingError, StoreError, TrialStopped
 from nas.executors.base import Event, Reported, Started
 from nas.executors.place import InProcessPlace
 from nas.policy import Policy
 from nas.run import DonorWeights, TrialRun
 from nas.spec import Spec
+from nas.store.checkpoint import Checkpoint
 from nas.store.files import Files, open_root
-from nas.store.records import Records
+from nas.store.records import Records, to_bytes
+from nas.store.reference import Reference, digest_of
 from nas.store.weights import StoredWeights
 from nas.trial import Proposal, Reason, State, Trial
 from tests.problems_for_tests import BodyProblem, network
@@ -171,15 +172,16 @@ class TestOutcomes:
         assert "in explode" in (trial.error or "")
 
     def test_long_traceback_keeps_its_end(self, workshop: Workshop) -> None:
-        """Of a very long message the end is kept, so that a record stays small."""
+        """Of a very long message the end is kept, and the log has all of it."""
 
         def body(run: TrialRun) -> object:
             raise ValueError("x" * 100_000 + " the end")
 
-        error = workshop.train(body).error or ""
+        trial = workshop.train(body)
 
-        assert len(error) <= MAX_ERROR_CHARACTERS
-        assert error.endswith("the end\n")
+        assert 1_000 < len(trial.error or "") < 2_000
+        assert (trial.error or "").endswith("the end\n")
+        assert "x" * 100_000 + " the end\n" in workshop.records.log(trial.number)
 
     @pytest.mark.parametrize("status", [0, 1, "no data"])
     def test_exit_is_a_failure(self, workshop: Workshop, status: object) -> None:
@@ -247,7 +249,7 @@ class TestOutcomes:
 
         def body(run: TrialRun) -> object:
             record = workshop.records.read("trials/000000.start-1.json") or {}
-            assert (record["trial"], record["attempt"], record["donor"]) == (0, 1, None)
+            assert (record["trial"], record["attempt"], record["offered"]) == (0, 1, None)
             assert workshop.events == [Started(0, 1, 0)]
             return {"score": 1.0}
 
@@ -255,6 +257,78 @@ class TestOutcomes:
 
         assert result is not None
         assert result.error is None
+
+
+class TestRecord:
+    @pytest.mark.parametrize("text", ["plain ", "\0\x1b", "\N{GRINNING FACE}", "\udcff"], ids=ascii)
+    @pytest.mark.parametrize("ends", ["complete", "stopped", "failed"])
+    def test_monstrous_trial_has_a_small_record(self, workshop: Workshop, text: str, ends: str) -> None:
+        """Whatever a trial names, returns and raises, its record but for the curve is under 4 kB, with the score."""
+        tensors = {f"{n}-{text * 20}": torch.ones(2) for n in range(300)}
+        metrics = {**{f"{n}-{text * 9}": n / 7 for n in range(1_000)}, "score": 0.5}
+        donor = workshop.train(lambda run: run.save(tensors) or {"score": 1.0})
+        replaced = {f"{'far' * 60}:{n}": None for n in range(500)}
+
+        class Huge(nn.Module):
+            def state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:  # names that no module takes
+                return {name: torch.ones(3) for name in tensors}
+
+        def body(run: TrialRun) -> object:
+            assert run.inherit(Huge()).tensors.keys() == tensors.keys()
+            run.save(network())
+            run.report(1, **metrics)
+            if ends == "failed":
+                raise ValueError(text * 100_000)
+            return metrics
+
+        offered = f"{'far' * 60}:{10**9}"
+        trial = workshop.train(
+            body, donors=[donor], stops_at=1 if ends == "stopped" else None,
+            offered=offered, inheritance={"replaced": replaced},
+        )  # fmt: skip
+
+        record = workshop.records.read(f"trials/{trial.number:06d}.result.json") or {}
+        del record["curve"]
+        assert len(to_bytes(record)) < 4_000
+        assert trial == workshop.records.result(trial)
+        assert trial.value("score") == (None if ends == "failed" else 0.5)
+        assert len(trial.inheritance["not_copied"]) + trial.inheritance["n_unlisted"] == 300
+        assert len(trial.curve[0][1]) == 1_001
+        logs = workshop.records.other_logs(trial)
+        assert logs["inheritance"].count(": (2,) into (3,)\n") == 300
+        assert (ends == "failed") != ("no room in the record for" in workshop.records.log(trial.number))
+
+    def test_weights_in_many_packs_leave_little_room(self, workshop: Workshop) -> None:
+        """Also beside a checkpoint of sixteen packs and donors of long names a record is under 4 kB, with its score."""
+        packs = tuple(Reference(f"packs/{n:06d}-1a2b3c4d-0.safetensors", 10**9, digest_of(b"")) for n in range(16))
+        manifest = Reference("manifests/000000-1a2b3c4d.json", 10**7, digest_of(b""))
+        trial = replace(
+            workshop.propose(),
+            state=State.COMPLETE,
+            metrics={"score": 0.1, **{f"other {n}": n / 7 for n in range(99)}},
+            checkpoint=Checkpoint(manifest=manifest, packs=packs, files=()),
+            offered=f"{'far' * 66}:{10**8}",
+            donor=f"{'far' * 66}:{10**8}",
+            inheritance={"share": 1 / 3, "not_copied": {f"layer.{n}.weight": "(3, 3) into (4, 4)" for n in range(99)}},
+        )
+        result = workshop.records.commit(trial)
+
+        record = workshop.records.read("trials/000000.result.json") or {}
+        assert len(to_bytes(record)) < 4_000
+        assert result.metrics["score"] == 0.1
+        assert result.inheritance["n_unlisted"] == 99 - len(result.inheritance["not_copied"])
+
+    def test_record_of_a_usual_trial_is_whole(self, workshop: Workshop) -> None:
+        """A few metrics, a short error and a handful of tensors are kept as they are."""
+        donor = workshop.train(lambda run: run.save(network(6)) or {"score": 1.0})
+        trial = workshop.train(
+            lambda run: {"score": 0.5, "other": float(len(run.inherit(network(4)).tensors))}, donors=[donor]
+        )
+
+        assert trial.metrics == {"score": 0.5, "other": 9}
+        assert len(trial.inheritance["not_copied"]) == 7
+        assert "n_unlisted" not in trial.inheritance
+        assert workshop.records.other_logs(trial) == {}
 
 
 class TestReports:
@@ -425,6 +499,38 @@ class TestWeights:
 
         assert workshop.train(body).inherited == 0.0
         assert workshop.train(lambda run: {"score": 1.0}).inherited is None
+
+    def test_donor_is_who_gave_most(self, workshop: Workshop) -> None:
+        """Of several donors the one on record gave most of the parameters; it need not be the one named first."""
+
+        def parent(*names: str) -> Trial:
+            return workshop.train(lambda run: run.save({n: torch.ones(2, 2) for n in names}) or {"score": 1.0})
+
+        def child(run: TrialRun) -> object:
+            model = nn.ModuleDict({name: nn.Linear(2, 2, bias=False) for name in "abc"})
+            return {"score": run.inherit(model).share}
+
+        first, second, stranger = parent("a.weight"), parent("b.weight", "c.weight"), parent("d.weight")
+        mixed = workshop.train(child, donors=[stranger, first, second], offered=stranger.number)
+        equal = workshop.train(child, donors=[stranger, first, parent("b.weight")])
+
+        assert (mixed.offered, mixed.donor, mixed.inherited) == (stranger.number, second.number, 1.0)
+        assert equal.donor == first.number
+        assert workshop.records.result(mixed) == mixed
+
+    def test_donor_that_gave_nothing_is_none(self, workshop: Workshop) -> None:
+        """Where only buffers fitted, or inherit was not called, no weights went in, whoever was offered."""
+        state = {"x.weight": torch.ones(2, 2), "1.running_mean": torch.zeros(4)}
+        parent = workshop.train(lambda run: run.save(state) or {"score": 1.0})
+
+        buffers = workshop.train(
+            lambda run: {"score": run.inherit(network()).share}, donors=[parent], offered=parent.number
+        )
+        uncalled = workshop.train(lambda run: {"score": 1.0}, donors=[parent], offered=parent.number)
+
+        assert (buffers.offered, buffers.donor, buffers.inherited) == (parent.number, None, 0.0)
+        assert buffers.inheritance["n_copied"] == 1
+        assert (uncalled.offered, uncalled.donor, uncalled.inherited) == (parent.number, None, None)
 
     def test_two_networks_may_inherit(self, workshop: Workshop) -> None:
         """A problem with two networks inherits both: the second call finds the donor's weights too."""
@@ -662,6 +768,51 @@ class TestLog:
 
         assert log.startswith("so far, so good\n")
         assert "ValueError" in log
+
+    def test_each_attempt_keeps_its_log(self, workshop: Workshop) -> None:
+        """The last attempt's log has the trial's name; those before keep theirs, also where one said nothing."""
+        trial = workshop.propose()
+
+        def attempt(number: int, text: str, *, is_last: bool = False) -> None:
+            def body(run: TrialRun) -> object:
+                print(text, end="")
+                if not is_last:
+                    place.stop(trial, "interrupt")
+                    run.report(1, score=0.5)
+                return {"score": 1.0}
+
+            place = workshop.place(body)
+            place.run(Assignment(replace(trial, attempt=number)), workshop.events.append)
+
+        attempt(1, "one\n")
+        attempt(2, "")
+        attempt(3, "three\n")
+        attempt(4, "four\n", is_last=True)
+
+        last = workshop.records.load()[0][0]
+        assert workshop.records.log(0) == "four\n"
+        assert workshop.records.other_logs(last) == {"attempt 1": "one\n", "attempt 3": "three\n"}
+        assert workshop.files.names("logs") == ["000000-1.log", "000000-3.log", "000000.log"]
+
+    def test_output_of_a_test_is_kept(self, workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+        """What test prints is a log of its own, with the traceback of one that fails; the trial's log stays."""
+
+        def test(run: TrialRun) -> dict[str, float]:
+            print("testing", run.number)
+            raise ZeroDivisionError("no test data")
+
+        trial = workshop.train(lambda run: print("training") or {"score": 1.0})
+        spec = BenchSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
+        place = InProcessPlace(spec, workshop.files, BodyProblem(test=test))
+        with pytest.raises(ActionError, match="ZeroDivisionError: no test data"):
+            place.call("test", trial)
+
+        logs = workshop.records.other_logs(trial)
+        assert workshop.records.log(trial.number) == "training\n"
+        assert list(logs) == ["test"]
+        assert logs["test"].startswith("testing 0\nTraceback")
+        assert logs["test"].endswith("ZeroDivisionError: no test data\n")
+        assert capsys.readouterr().out == ""
 
     def test_silent_trial_has_no_log(self, workshop: Workshop) -> None:
         """A trial that says nothing leaves no file."""

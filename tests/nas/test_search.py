@@ -34,6 +34,10 @@ class WithoutMetrics(PlainProblem):
     metrics = ()
 
 
+class ManyMetrics(PlainProblem):
+    metrics = tuple(Metric(f"accuracy of class {n}") for n in range(20))
+
+
 class WithSet(PlainProblem):
     def __init__(self, choices: object) -> None:
         pass
@@ -199,6 +203,7 @@ class TestRefusals:
         [
             ({"problem": Spec.of(RandomTuner, space=1, metrics=2)}, "RandomTuner must be a subclass of nas.Problem"),
             ({"problem": Spec.of(WithoutMetrics)}, "WithoutMetrics must set `metrics`"),
+            ({"problem": Spec.of(ManyMetrics)}, r"ManyMetrics declares 20 metrics that take \d+ bytes .* most are 600"),
             ({"tuner": Spec("nas.spec.Spec", {})}, "nas.spec.Spec: .*seed"),
             ({"stopper": Spec("nas.budget.Budget", {})}, "nas.budget.Budget: too many positional arguments"),
             ({"stopper": Spec("builtins.list", {})}, "list must be a subclass of nas.Stopper"),

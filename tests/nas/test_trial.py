@@ -36,8 +36,8 @@ counts = st.integers(0, 10**6)
 proposals = st.builds(
     Proposal,
     point=points,
-    parents=st.lists(counts, max_size=3).map(tuple),
-    donors=st.none() | st.lists(counts | st.just("other:42"), max_size=3).map(tuple),
+    parents=st.lists(counts, max_size=3, unique=True).map(tuple),
+    donors=st.none() | st.lists(counts | st.just("other:42"), max_size=3, unique=True).map(tuple),
     policies=st.none() | st.frozensets(st.sampled_from(Policy)),
     fidelity=st.none() | st.floats(0, 1, exclude_min=True),
     derivation=json_values,
@@ -62,6 +62,7 @@ finished = {
     "curve": st.lists(st.tuples(counts, metrics), max_size=3).map(tuple),
     "cost": st.just({"seconds": 0.25, "gpu_seconds": 0.0}),
     "checkpoint": st.sampled_from([None, CHECKPOINT]),
+    "offered": st.none() | counts | st.just("other:42"),
     "donor": st.none() | counts | st.just("other:42"),
     "inherited": st.none() | st.floats(0, 1),
     "inheritance": st.just({"share": 0.5, "replaced": {"3": None}}),
@@ -158,11 +159,34 @@ def test_trial_is_frozen_and_travels() -> None:
     assert pickle.loads(pickle.dumps(trial)) == trial
 
 
-@pytest.mark.parametrize("fidelity", [0, 0.0, -0.5, 1.5, math.nan])
+@pytest.mark.parametrize("fidelity", [0, 0.0, -0.5, 1.5, math.nan, True, "0.5"])
 def test_fidelity_is_a_share(fidelity: float) -> None:
     """A fidelity outside (0, 1] is refused."""
-    with pytest.raises(ConfigurationError, match=r"fidelity \(.*\) must lie in \(0, 1\]"):
+    with pytest.raises(ConfigurationError, match=r"fidelity \(.*\) must be a number that lies in \(0, 1\]"):
         Proposal(point={}, fidelity=fidelity)
+
+
+@pytest.mark.parametrize("sources", [("1",), (True,), (-1,), (1, 1), [1], 1, (None,), (1.0,), None], ids=str)
+def test_parents_are_numbers_of_trials(sources: Any) -> None:
+    """Parents that are no plain whole numbers from 0, or twice the same, are refused."""
+    with pytest.raises(
+        ConfigurationError, match=r"parents \(.*\) must be a tuple of numbers of trials from 0, each once"
+    ):
+        Proposal(point={}, parents=sources)
+
+
+@pytest.mark.parametrize("sources", [(True,), (-1,), (1, 1), ("a:1", "a:1"), ["a:1"], "a:1", (None,), (1.0,)], ids=str)
+def test_donors_are_numbers_or_names(sources: Any) -> None:
+    """Donors that are neither numbers nor another search's names, or twice the same, are refused."""
+    with pytest.raises(ConfigurationError, match=r"donors \(.*\) must be a tuple of .* or 'search:number'"):
+        Proposal(point={}, donors=sources)
+
+
+@pytest.mark.parametrize("policies", [("SHARE_PARAMS",), frozenset({"SHARE_PARAMS"}) | {"FAST"}, "EARLY_STOP"], ids=str)
+def test_policies_are_policies(policies: Any) -> None:
+    """Policies by other names, or in another container, are refused."""
+    with pytest.raises(ConfigurationError, match=r"policies \(.*\) must be a frozenset of nas.Policy"):
+        Proposal(point={}, policies=policies)
 
 
 def test_donors_are_by_default_the_parents() -> None:

@@ -223,14 +223,25 @@ class TestDeaths:
         assert after.state == State.COMPLETE
 
     def test_crash_in_a_test_is_its_error(self, open_shop: Callable[..., Shop]) -> None:
-        """A finalist whose test kills its process can't be tested; the next one can."""
+        """A finalist whose test kills its process can't be tested, and its log is kept; the next one can."""
         shop = open_shop()
         trial = shop.run(("nothing", 0))[0]
-        deadly = Trial(number=9, index=9, proposal=Proposal(point={"do": "kill", "seconds": 0}))
+        deadly = Trial(number=9, index=9, proposal=Proposal(point={"do": "segfault", "seconds": 0}))
 
-        with pytest.raises(ActionError, match="test of trial 9: its worker was killed by SIGKILL"):
+        with pytest.raises(ActionError, match="test of trial 9: its worker was killed by SIGSEGV"):
             shop.executor.call("test", deadly)
+        assert shop.records.other_logs(deadly)["test"].startswith("before the crash\n")
         assert shop.executor.call("test", trial)["score"] == 1.0
+
+    def test_output_of_a_test_is_kept(self, open_shop: Callable[..., Shop]) -> None:
+        """What a test prints lies beside the trial's own log."""
+        shop = open_shop()
+        trial = shop.run(("print", 0))[0]
+        training = shop.records.log(0)
+        shop.executor.call("test", trial)
+
+        assert "by puts\n" in shop.records.other_logs(trial)["test"]
+        assert shop.records.log(0) == training
 
     @pytest.mark.parametrize("do", ["sleep", "spin"])
     def test_hanging_trial_is_killed_on_time(self, open_shop: Callable[..., Shop], do: str) -> None:

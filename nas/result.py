@@ -1,0 +1,71 @@
+"""What fits into a result record, which stays under 4 kB but for the curve: each part has its share.
+
+A lineage loads by reading every result, and object stores charge for each; what has no room stands in the trial's logs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from nas.trial import Trial
+
+RECORD_BYTES = 3_990
+METRICS_BYTES = 600
+ERROR_BYTES = 1_400
+NOT_COPIED_BYTES = 500
+REPLACED_BYTES = 300
+NUMBER_BYTES = 30
+"""A metric's value with the signs around it."""
+
+_LISTS = {"replaced": REPLACED_BYTES, "not_copied": NOT_COPIED_BYTES}
+V = TypeVar("V")
+
+
+def json_size(value: object) -> int:
+    """Bytes of a value in a record."""
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace"))
+
+
+def fitted(trial: Trial) -> Trial:
+    """The trial with as much of its metrics, its error and its inheritance as a record has room for.
+
+    Of metrics and tensors the first are kept, of an error the end. ``n_unlisted`` counts the tensors left out.
+    """
+    lists: dict[str, Any] = {key: trial.inheritance[key] for key in _LISTS if key in trial.inheritance}
+    inheritance = {**trial.inheritance, **{key: {} for key in lists}, "n_unlisted": 10**9}
+    bare = replace(trial, metrics={}, curve=(), error=None, inheritance=inheritance)
+    room = RECORD_BYTES - json_size(bare.result_record())
+    metrics = _first(trial.metrics, METRICS_BYTES)
+    room -= json_size(metrics)
+    error = None if trial.error is None else _end(trial.error, min(ERROR_BYTES, room))
+    room -= json_size(error)
+    for key, limit in _LISTS.items():
+        if key in lists:
+            inheritance[key] = _first(lists[key], min(limit, room))
+            room -= json_size(inheritance[key])
+    inheritance["n_unlisted"] = len(lists.get("not_copied", ())) - len(inheritance.get("not_copied", ()))
+    if not inheritance["n_unlisted"]:
+        del inheritance["n_unlisted"]
+    return replace(trial, metrics=metrics, inheritance=inheritance, error=error)
+
+
+def _first(entries: Mapping[str, V], limit: int) -> dict[str, V]:
+    """The first entries, as many as have room."""
+    kept: dict[str, V] = {}
+    for name, value in entries.items():
+        limit -= json_size({name: value}) - 1  # one comma for two braces
+        if limit < 0:
+            break
+        kept[name] = value
+    return kept
+
+
+def _end(text: str, limit: int) -> str:
+    """The end of a text, as much as has room."""
+    text = text[-max(limit, 1) :]
+    while text and (excess := json_size(text) - max(limit, 0)) > 0:
+        text = text[(excess + 5) // 6 :]  # an escape takes 6 bytes, a character of any other kind fewer
+    return text

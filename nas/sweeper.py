@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from nas.errors import CorruptError
 from nas.metric import Metric
@@ -161,11 +162,11 @@ class Sweeper:
         stored = self._records.files.walk()
         if self._looked_at is None:
             self._largest = max((_own_bytes(trial) for trial in trials), default=0)
-        partial = Counter[str]()
+        unfinished = Counter[str]()
         for file in stored:
             if file.path.startswith("resume/"):
-                partial[file.path.rpartition("/")[0]] += on_disk(file.bytes)
-        self._largest_partial = max(self._largest_partial, *partial.values(), 0)
+                unfinished[file.path.rpartition("/")[0]] += on_disk(file.bytes)
+        self._largest_partial = max(self._largest_partial, *unfinished.values(), 0)
         self._bytes = self._counted(stored)
         self._looked_at, self._n_since_look = now_s, 0
         self._look_s = time.perf_counter() - began
@@ -201,17 +202,18 @@ class Sweeper:
             for garbage in find_garbage(stored, trials, everything, before=self._now(stored) - scope.grace_s)
             if garbage.file.path not in exports
         ]
-        total = self._counted(stored)
-        fixed = total - everything.bytes - self._counted(garbage.file for garbage in litter)
-        limit = retention.max_bytes
-        marking = mark(
+        fixed = self._counted(stored) - everything.bytes - self._counted(garbage.file for garbage in litter)
+        choose = partial(
+            mark,
             trials,
             needed=needs,
             kept=kept,
             order=from_worst_to_best(trials, scope.metric),
-            max_bytes=None if limit is None else self._target(limit, total) - fixed,
             why=(f"keep={retention.keep} leaves it out", f"storage.max_gb={retention.max_gb}"),
         )
+        marking, limit = choose(), retention.max_bytes
+        if limit is not None and fixed + marking.live.bytes + self._reserve > limit:
+            marking = choose(max_bytes=limit - self._reserve - SLACK * limit - fixed)
         left = fixed + marking.live.bytes
         return Plan(
             swept=marking.swept,
@@ -241,11 +243,6 @@ class Sweeper:
         for garbage in plan.garbage:
             self._records.files.delete(garbage.file.path)
 
-    def _target(self, limit: float, total: int) -> float:
-        """What may stay: all that is there, or, where that is too much, a little less than the limit."""
-        room = limit - self._reserve
-        return room if total <= room else room - SLACK * limit
-
     def _now(self, stored: Sequence[Stored]) -> float:
         """The time by the clock that dates files: when this session's heartbeat was last written."""
         beat = f"sessions/{self._scope.session:04d}.beat"
@@ -265,10 +262,10 @@ class Sweeper:
 
     def _lament(self, left: int, needs: Mapping[int, str], trials: Sequence[Trial]) -> str:
         weights = Ledger(c for number in needs if (c := trials[number].checkpoint) is not None).bytes
-        running = f", and what runs may add {_gb(self._reserve)}" if self._reserve else ""
+        running = f", and what runs may add {_gb(self._reserve)} GB" if self._reserve else ""
         return (
             f"storage.max_gb ({self._retention.max_gb:g}) can't be kept: {_gb(left)} GB stay, of which {_gb(weights)} "
-            f"are the weights of {len(needs)} trials that are needed{running}; the search goes on. Raise storage.max_gb"
+            f"are the weights of {len(needs)} trials that are needed{running}; raise storage.max_gb"
         )
 
 

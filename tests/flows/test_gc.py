@@ -305,10 +305,8 @@ MISTAKES = {
     "no_name": (("name=null",), r"no name: add name=N, or name=last"),
     "unknown_search": (("name=nope",), r"no search nope among the 1 under"),
     "unknown_plan": (("keep=some",), r"keep \(some\) must be all, frontier, best:K or last:K"),
-    "none_of_them": (("keep=best:0",), r"keep \(best:0\) must be"),
     "impossible_budget": (("storage.max_gb=-1",), r"storage.max_gb \(-1\) must be a number of gigabytes"),
     "no_switch": (("dry_run=maybe",), r"dry_run \('maybe'\) must be true or false"),
-    "no_number": (("finalists=0",), r"finalists \(0\) must be a whole number of at least 1"),
     "unknown_key": (("keeep=all",), r"unknown key keeep; did you mean keep\?"),
     "in_memory": (("storage=memory", "storage.root=memory://x"), "lives in the searching process only"),
 }

@@ -111,7 +111,7 @@ ENDS = st.dictionaries(st.integers(0, 15), st.sampled_from([FAILED, BARE, LOST, 
 
 
 class TestDeterministic:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=40)
     @given(
         picks=st.lists(st.integers(0, 5), min_size=1, max_size=8),
         slots=st.integers(1, 4),

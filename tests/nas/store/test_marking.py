@@ -29,7 +29,7 @@ def after(trials: list[Trial], swept: Mapping[int, str]) -> list[Trial]:
 
 
 class TestAnyLineage:
-    @settings(deadline=None)  # other processes take their share of a small machine
+    @settings(max_examples=50)
     @over(
         trials=lineages(),
         inheritable=NUMBERS,
@@ -66,7 +66,7 @@ class TestAnyLineage:
         gone = {file.path for number in marking.swept for file in all_files(trials[number].checkpoint)}  # type: ignore[arg-type]
         assert not any(path in marking.live for path in gone - staying.keys())
 
-    @settings(deadline=None)  # other processes take their share of a small machine
+    @settings(max_examples=50)
     @over(trials=lineages(), inheritable=NUMBERS, data=st.data())
     def test_no_later_proposal_is_given_other_weights(
         self, trials: list[Trial], inheritable: frozenset[int], data: st.DataObject
@@ -84,7 +84,7 @@ class TestAnyLineage:
         before = given([*trials, child], later, stands_in=True)
         assert given([*left, child], later, stands_in=True) == before
 
-    @settings(deadline=None)  # other processes take their share of a small machine
+    @settings(max_examples=50)
     @over(trials=lineages(), inheritable=NUMBERS, kept=NUMBERS)
     def test_the_plan_sweeps_all_that_it_may(
         self, trials: list[Trial], inheritable: frozenset[int], kept: frozenset[int]
@@ -95,7 +95,7 @@ class TestAnyLineage:
 
         assert mark(trials, needed=needs, kept=kept).swept.keys() == holders - needs.keys() - kept
 
-    @settings(deadline=None)  # other processes take their share of a small machine
+    @settings(max_examples=50)
     @over(trials=lineages(), inheritable=NUMBERS, max_bytes=st.integers(0, 200_000))
     def test_the_disk_takes_no_more_than_it_must(
         self, trials: list[Trial], inheritable: frozenset[int], max_bytes: int

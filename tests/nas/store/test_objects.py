@@ -275,8 +275,8 @@ def test_s3_is_walked(s3: str) -> None:
     """On S3 (moto) a walk tells sizes and times, and sees what another process did."""
     import s3fs
 
-    s3fs.S3FileSystem(key="heirloom", secret=SECRET, endpoint_url=s3).mkdir("bucket")
-    assert_walked(s3_root(s3), s3_root(s3))
+    s3fs.S3FileSystem(key="heirloom", secret=SECRET, endpoint_url=s3).mkdir("walked")
+    assert_walked(s3_root(s3, "walked"), s3_root(s3, "walked"))
 
 
 @pytest.mark.filterwarnings("default")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given as over
-from hypothesis import settings
 
 from nas.errors import ConfigurationError
 from nas.metric import Metric
@@ -24,7 +23,6 @@ def kept(keep: str, *trials: Trial, metric: Metric = METRIC) -> set[int]:
     return set(Retention(keep).kept(trials, metric))
 
 
-@settings(deadline=None)  # other processes take their share of a small machine
 @over(lineages())
 def test_only_holders_are_kept(trials: list[Trial]) -> None:
     """Every plan keeps trials that have weights; `all` keeps each of them."""

@@ -219,10 +219,11 @@ class LocalFiles(Files):
     def _create(self, folder: str) -> tuple[str, int]:
         temporary = f"{folder}/{TEMPORARY}{secrets.token_hex(8)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._make(folder)
         try:
+            self._make(folder)
             return temporary, os.open(temporary, flags, 0o666)
-        except FileNotFoundError:  # somebody deleted the folder since
+        except FileNotFoundError:  # somebody deleted the folder since, perhaps on another machine, unseen by this one
+            look(folder)
             self._made.clear()
             self._make(folder)
             return temporary, os.open(temporary, flags, 0o666)

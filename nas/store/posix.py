@@ -237,6 +237,12 @@ def _forget(file: FileIO) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def forget(path: str) -> None:
+    """Lets this machine's memory forget what it has of a file, so that the disk or the server is asked for it."""
+    with suppress(OSError), open(path, "rb", buffering=0) as file:
+        _forget(file)
+
+
 def look(folder: str) -> bool:
     """Whether the folder exists now; opening it makes an NFS client forget which names it did not have."""
     parent = os.path.dirname(folder)

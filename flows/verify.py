@@ -167,19 +167,21 @@ def _trials(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, ordered[:_N_TRIALS])) + more
 
 
-def _consequences(damages: Iterable[Damage], findings: Findings) -> Iterator[str]:
-    """What the losses mean for the search; a copy of the lost files ends them all."""
-    records = [damage.path for damage in damages if damage.kind == "record"]
-    if any(path.endswith(".proposal.json") or path == "search.json" for path in records):
-        yield "The search can't go on without its search.json and every proposal: copy them back from a backup."
-    if any(path.endswith(".result.json") for path in records):
-        yield "A trial without a result runs again when the search goes on; one whose result is corrupt stops it."
+def _consequences(damages: Sequence[Damage], findings: Findings) -> Iterator[str]:
+    """What the losses mean for the search, and what ends them."""
+    from nas.store.inventory import Fate
+
+    records = {damage.path: damage.fate for damage in damages if damage.kind == "record"}
+    if any(fate != Fate.MISSING or path.endswith((".proposal.json", "search.json")) for path, fate in records.items()):
+        yield "The search can't go on before these records are back; where a result is deleted its trial runs again."
+    if any(fate == Fate.MISSING and path.endswith(".result.json") for path, fate in records.items()):
+        yield "A trial whose result is missing runs again when the search goes on."
     if findings.touched:
-        yield f"No child can take the weights or files of trials {_trials(findings.touched)} whole."
+        yield f"No child can take all that these trials have left: {_trials(findings.touched)}."
     if findings.unfinished:
         yield f"Unfinished trials that name one of these as donor: {_trials(findings.unfinished)}."
     if damages:
-        yield "Copied back from a backup under the same names, the files are whole again: verify once more."
+        yield "Copy the files back from a backup under the same names, and verify again."
 
 
 # ---- a root

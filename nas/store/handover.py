@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from nas.errors import AlreadyPublishedError, StoreError
 from nas.store.files import Files
-from nas.store.mailbox import Side
+from nas.store.mailbox import LIMIT_S, Side
 from nas.store.mounts import mount_of
 from nas.store.promises import (
     BUDGET_S,
@@ -56,16 +56,17 @@ def hand_over(side: Side) -> Iterator[Promise]:
         side.leave()
 
 
-def hand_over_here(one: Files, other: Files) -> Iterator[Promise]:
+def hand_over_here(one: Files, other: Files, *, limit_s: float = LIMIT_S) -> Iterator[Promise]:
     """What two mounts of one root on this machine see of each other.
 
     Args:
         one: A folder of the root that nobody else uses.
         other: The same folder by the second mount.
+        limit_s: How long a side waits for the other.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="heirloom-side-b") as pool:
-        there = pool.submit(lambda: list(hand_over(Side(other, "b"))))
-        yield from hand_over(Side(one, "a"))
+        there = pool.submit(lambda: list(hand_over(Side(other, "b", limit_s=limit_s))))
+        yield from hand_over(Side(one, "a", limit_s=limit_s))
         there.result()
     places = [files.local_path("x") for files in (one, other)]
     devices = {os.stat(existing_folder(place)).st_dev for place in places if place is not None}
@@ -83,7 +84,7 @@ def _greet(side: Side) -> list[Promise]:
     here = {"host": socket.gethostname(), "uid": os.geteuid(), "root": root, "mount": mount}
     side.say("hello", **here)
     try:
-        there = side.hear("hello", _HELLO_S)
+        there = side.hear("hello", min(_HELLO_S, side.limit_s))
     except StoreError as error:
         remedy = "both must be mounts of one folder; if they are, one client shows nothing new: see docs/nfs.md"
         raise BrokenPromiseError(str(error), remedy) from error

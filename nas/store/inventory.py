@@ -93,13 +93,13 @@ class _Reader:
         results, proposals = (self._numbered("trials", f".{kind}.json") for kind in ("result", "proposal"))
         starts = self._starts()
         self._search()
-        self._trials(proposals, results)
+        self._trials(proposals, results, self._swept())
         self._expect_trials(starts)
-        self._sessions(starts)
+        ended = self._sessions(starts)
+        self._expect_results_of_manifests(starts, ended)
         for number in self._numbered("tests", ".json"):
             self._expect_result(number, f"tests/{number:06d}.json is there")
         self._bests()
-        self._expect_series("gc/{:04d}.json", self._numbered("gc", ".json"))
         for path, (why, trials) in sorted(self._proof.items()):
             if path not in self._there:
                 self._lose(path, Fate.MISSING, f"although {why}", trials)
@@ -180,7 +180,21 @@ class _Reader:
             if record is not None and not record.keys() >= {"format", "identity", "metrics"}:
                 self._lose("search.json", Fate.CORRUPT, "no record of a search", ())
 
-    def _trials(self, proposals: Mapping[int, dict[str, Any]], results: Mapping[int, dict[str, Any]]) -> None:
+    def _swept(self) -> set[int]:
+        """The trials whose weights were deleted to make room."""
+        sweeps = self._numbered("gc", ".json")
+        self._expect_series("gc/{:04d}.json", sweeps)
+        swept: set[int] = set()
+        for number, record in sweeps.items():
+            try:
+                swept.update(int(trial) for trial in record["trials"])
+            except (KeyError, TypeError, ValueError) as error:
+                self._lose(f"gc/{number:04d}.json", Fate.CORRUPT, f"no record of a sweep: {error!r}", ())
+        return swept
+
+    def _trials(
+        self, proposals: Mapping[int, dict[str, Any]], results: Mapping[int, dict[str, Any]], swept: Collection[int]
+    ) -> None:
         for number, proposal in proposals.items():
             if (trial := self._parsed(f"trials/{number:06d}.proposal.json", number, proposal)) is not None:
                 self._found.trials[number] = trial
@@ -192,7 +206,7 @@ class _Reader:
                 continue
             if number in self._found.trials:
                 self._found.trials[number] = trial
-            if trial.checkpoint is not None:
+            if trial.checkpoint is not None and number not in swept:
                 self._found.checkpoints[number] = trial.checkpoint
             if trial.state != State.FAILED:  # one may fail before its attempt starts
                 why = "its result is of this attempt"
@@ -226,13 +240,26 @@ class _Reader:
                     if isinstance(elder, int):
                         self._expect_result(elder, f"trial {trial.number}, its child, has run")
 
-    def _sessions(self, starts: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> None:
+    def _sessions(self, starts: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> set[int]:
+        """The sessions that have ended in order."""
         self._expect_series("sessions/{:04d}.json", self._numbered("sessions", ".json"))
-        self._numbered("sessions", ".beat")
         for number, attempts in starts.items():
             for attempt, record in attempts.items():
                 if type(session := record.get("session")) is int and session > 0:
                     self._expect(f"sessions/{session:04d}.json", f"attempt {attempt} of trial {number} belongs to it")
+        return {number for number, beat in self._numbered("sessions", ".beat").items() if beat.get("ended") is True}
+
+    def _expect_results_of_manifests(
+        self, starts: Mapping[int, Mapping[int, Mapping[str, Any]]], ended: Collection[int]
+    ) -> None:
+        """A manifest is followed by its trial's result, unless that very moment was its session's last."""
+        for name in self._files.names("manifests"):
+            number = int(stem) if (stem := name.partition("-")[0]).isdecimal() else -1
+            if attempts := starts.get(number):
+                last = attempts[max(attempts)].get("session")
+                if last in ended:
+                    why = f"manifests/{name} is there and session {last} has ended in order"
+                    self._expect_result(number, why)
 
     def _bests(self) -> None:
         """The records of the winners, and the files that they promise."""

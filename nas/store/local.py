@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar, final
 
 from nas.errors import ConfigurationError, StoreError
-from nas.store.files import Buffer, Files, Span, Stored
+from nas.store.files import Buffer, Files, Span, Stored, Witness, no_witness
 from nas.store.mounts import mount_of
 from nas.store.posix import (
     NO_LINKS,
@@ -75,9 +75,9 @@ class LocalFiles(Files):
         """Opens the file, as ``read`` does."""
         self._read(reference, check_size)
 
-    def check_contents(self, reference: Reference) -> None:
-        """As ``read``, block by block."""
-        self._read(reference, check_contents)
+    def check_contents(self, reference: Reference, witness: Callable[[], Witness] = no_witness) -> None:
+        """From the disk or the server, block by block."""
+        self._read(reference, check_contents, witness)
 
     def read_if_present(self, path: str) -> bytes | None:
         """Opens the folder first, so that the answer is the server's and not a cache's."""

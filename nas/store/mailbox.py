@@ -18,6 +18,8 @@ from nas.store.records import from_bytes, to_bytes
 
 FOLDERS = ("", "mail-a", "mail-b", "given-a", "given-b", "race", "beats")
 """What two sides leave in the folder in which they met."""
+LIMIT_S = 90.0
+"""How long a message is waited for: longer than ``files.read`` may take at the other side."""
 _LONG_S = 0.05
 """Between two looks at most; the first ones follow each other at once."""
 _BEAT_S = 0.25
@@ -30,14 +32,14 @@ class Side:
     Args:
         files: The folder in which they met, as this side sees it.
         name: ``a`` or ``b``.
-        limit_s: How long a message is waited for; above what ``files.read`` may take at the other side.
+        limit_s: How long a message is waited for.
     """
 
-    def __init__(self, files: Files, name: str, *, limit_s: float = 90.0) -> None:
+    def __init__(self, files: Files, name: str, *, limit_s: float = LIMIT_S) -> None:
         self.files = files
         self.name = name
         self.other = "b" if name == "a" else "a"
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self.n_stirred = 0
 
     def say(self, topic: str, **data: Any) -> None:
@@ -55,7 +57,7 @@ class Side:
         Raises:
             StoreError: it did not come in time, or the other side has failed.
         """
-        limit_s = limit_s or self._limit_s
+        limit_s = limit_s or self.limit_s
         until, wait_s, n_looks = time.monotonic() + limit_s, 0.0005, 0
         while (message := self.heard(topic)) is None:
             n_looks += 1
@@ -95,7 +97,7 @@ class Side:
         with suppress(StoreError):  # all that had to be said is said
             self.say("bye")
             if self.name == "a":
-                self.hear("bye", _LAST_WORD_S)
+                self.hear("bye", min(_LAST_WORD_S, self.limit_s))
         if self.name == "a":
             clear(self.files, FOLDERS)
 

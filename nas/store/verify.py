@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from nas.errors import CorruptError, MissingError, StoreError
 from nas.store.checkpoint import Checkpoint, load_manifest
-from nas.store.files import Files
+from nas.store.files import Files, Witness
 from nas.store.inventory import Damage, Fate, Inventory, reason_of, take_inventory
 from nas.store.parts import Part, PartHashes, parts_of
-from nas.store.posix import forget
 from nas.store.reference import Reference
 
 PATIENCE_S = 0.02
 """Enough for one more look past the caches; what still seems lost is looked at again at the end."""
 PAUSE_S = 1.0
-_BLOCK = 1 << 20
 
 
 @dataclass(slots=True)
@@ -82,6 +80,8 @@ def verify_search(files: Files, *, progress: Progress = lambda findings: None, p
         inventory = take_inventory(files)
         again = _verify(files, inventory, Findings(), lambda findings: None, suspects)
         findings.damages = [damage for damage in again.damages if damage.path in suspects]
+    kinds = list(findings.tallies)
+    findings.damages.sort(key=lambda damage: (kinds.index(damage.kind), damage.path))
     touched = set(findings.touched)
     findings.unfinished = tuple(
         number
@@ -174,20 +174,14 @@ class _Verification:
             return None
         hashes: PartHashes | None = None
 
-        def see() -> Iterator[memoryview]:
+        def witness() -> Witness:
             nonlocal hashes
             hashes = PartHashes(parts)
-            block = memoryview(bytearray(min(_BLOCK, reference.bytes)))
-            for begin in range(0, reference.bytes, _BLOCK):
-                view = block[: reference.bytes - begin]
-                yield view
-                hashes.see(view)
+            return hashes.see
 
-        if (path := self._files.local_path(reference.path)) is not None:
-            forget(path)
         wrong: set[Part] | None = None
         try:
-            self._files.read_into(reference, see)
+            self._files.check_contents(reference, witness)
             assert hashes is not None
             wrong = hashes.wrong() or None
         except CorruptError as error:

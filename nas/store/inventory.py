@@ -120,12 +120,12 @@ class _Reader:
 
     def _starts(self) -> dict[int, dict[int, dict[str, Any]]]:
         """The start records by trial and attempt."""
+        names = [re.fullmatch(r"\d+(\.start-(\d+)\.json)", name) for name in self._files.names("trials")]
+        suffixes = {int(match[2]): match[1] for match in names if match}
         found: dict[int, dict[int, dict[str, Any]]] = {}
-        for name, content in self._contents("trials", ".json").items():
-            if match := re.fullmatch(r"(\d+)\.start-(\d+)\.json", name):
-                number, attempt = int(match[1]), int(match[2])
-                record = self._parse(f"trials/{name}", content, (number,))
-                found.setdefault(number, {})[attempt] = record or {}
+        for attempt, suffix in sorted(suffixes.items()):
+            for number, record in sorted(self._numbered("trials", suffix).items()):
+                found.setdefault(number, {})[attempt] = record
         return found
 
     def _contents(self, folder: str, suffix: str) -> dict[str, bytes | StoreError]:

@@ -260,10 +260,18 @@ def show_promises(promises: Sequence[Promise]) -> None:
     counts = {verdict: sum(promise.verdict == verdict for promise in promises) for verdict in Verdict}
     said = [f"{n} {verdict}" for verdict, n in counts.items() if n]
     console.print(f"{count(len(promises), 'promise')}: {', '.join(said)}", soft_wrap=True)
+    for line in _remedies(promises):
+        console.print(clean(line), soft_wrap=True)
+
+
+def _remedies(promises: Sequence[Promise]) -> Iterator[str]:
+    """What to change, said once for all promises that have the same cause."""
+    same: dict[tuple[str, str, str], list[str]] = {}
     for promise in promises:
         if promise.remedy:
-            line = f"{promise.verdict}: {promise.name} ({promise.seen}): {promise.remedy}"
-            console.print(clean(line), soft_wrap=True)
+            same.setdefault((promise.verdict, promise.seen, promise.remedy), []).append(promise.name)
+    for (verdict, seen, remedy), names in same.items():
+        yield f"{verdict}: {', '.join(names)} ({seen}): {remedy}"
 
 
 def _ms(value: float | None) -> str:

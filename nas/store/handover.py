@@ -17,6 +17,7 @@ from nas.store.mounts import mount_of
 from nas.store.promises import (
     BUDGET_S,
     CHECKS,
+    N_TRIES,
     BrokenPromiseError,
     Promise,
     Verdict,
@@ -27,7 +28,6 @@ from nas.store.promises import (
 )
 from nas.store.reference import Reference
 
-N_TRIES = 30
 CLOCKS_AGREE_S = 30.0
 """Half of the time after which a session without a new beat counts as dead."""
 _HELLO_S = 30.0
@@ -56,21 +56,26 @@ def hand_over(side: Side) -> Iterator[Promise]:
         side.leave()
 
 
-def hand_over_here(one: Files, other: Files, *, limit_s: float = LIMIT_S) -> Iterator[Promise]:
+def hand_over_here(one: Files, other: Files, *, limit_s: float = LIMIT_S, n_tries: int = N_TRIES) -> Iterator[Promise]:
     """What two mounts of one root on this machine see of each other.
 
     Args:
         one: A folder of the root that nobody else uses.
         other: The same folder by the second mount.
         limit_s: How long a side waits for the other.
+        n_tries: How often a promise is tried at the most.
     """
+    sides = [Side(files, who, limit_s=limit_s, n_tries=n_tries) for files, who in ((one, "a"), (other, "b"))]
+    is_broken = False
     with ThreadPoolExecutor(1, thread_name_prefix="heirloom-side-b") as pool:
-        there = pool.submit(lambda: list(hand_over(Side(other, "b", limit_s=limit_s))))
-        yield from hand_over(Side(one, "a", limit_s=limit_s))
+        there = pool.submit(lambda: list(hand_over(sides[1])))
+        for promise in hand_over(sides[0]):
+            is_broken |= promise.verdict == Verdict.BROKEN
+            yield promise
         there.result()
-    places = [files.local_path("x") for files in (one, other)]
+    places = [side.files.local_path("x") for side in sides]
     devices = {os.stat(existing_folder(place)).st_dev for place in places if place is not None}
-    if len(devices) == 1 and None not in places:
+    if not is_broken and len(devices) == 1 and None not in places:
         seen = "both paths lead to one mount, or to two that share their cache"
         remedy = "to learn what another machine would see, mount the second one with nosharecache"
         yield Promise(name="two mounts, two caches", verdict=Verdict.RISK, seen=seen, remedy=remedy)
@@ -100,13 +105,13 @@ def _greet(side: Side) -> list[Promise]:
 def _hand(side: Side) -> list[Promise]:
     """Each reads, by reference, what the other has just published under a name that was looked up too early."""
     times_ms: list[float] = []
-    n_denied, owner, until = 0, None, time.monotonic() + 2 * BUDGET_S
-    for n in range(N_TRIES):
+    n_denied, until = 0, time.monotonic() + 2 * BUDGET_S
+    for n in range(side.n_tries):
         path = f"given-{side.other}/{n}"
         _denies(side.files, path)  # this client may now remember that there is no such file
         side.exchange(f"looked-{n}")
         given = side.files.publish(f"given-{side.name}/{n}", [_contents(side.name, n)])
-        more = n + 1 < N_TRIES and time.monotonic() < until
+        more = n + 1 < side.n_tries and time.monotonic() < until
         told = side.exchange(f"told-{n}", reference=given.to_json(), more=more)
         n_denied += _denies(side.files, path)
         reference = Reference.from_json(told["reference"])
@@ -114,23 +119,20 @@ def _hand(side: Side) -> list[Promise]:
         if side.files.read(reference) != _contents(side.other, n):
             raise BrokenPromiseError(f"try {n}: other contents", "check the network and the memory of both machines")
         times_ms.append((time.perf_counter() - began) * 1000)
-        owner = _owner(side.files, path)
         if not (more if side.name == "a" else told["more"]):
             break
-    there = side.exchange("handed", times_ms=times_ms, n_denied=n_denied, owner=owner, uid=os.geteuid())
-    both = (*times_ms, *there["times_ms"])
+    mine = {"own": _owner(side.files, f"given-{side.name}/0"), "others": _owner(side.files, f"given-{side.other}/0")}
+    there = side.exchange("handed", times_ms=times_ms, n_denied=n_denied, **mine)
+    both = tuple(sorted((*times_ms, *there["times_ms"])))
     seen = f"{len(both)} of {len(both)}; a plain look-up still denied {n_denied + there['n_denied']} of them"
-    name = "what the other side publishes is read"
-    return [Promise(name=name, times_ms=both, seen=seen), *_owners(owner, there)]
-
-
-def _owners(owner: int | None, there: dict[str, Any]) -> list[Promise]:
-    """Whether a file's owner is the same user on both sides."""
-    if owner is None or (owner, there["owner"]) == (there["uid"], os.geteuid()):
-        return []
-    seen = f"files of uid {there['uid']} belong to {owner} here, those of {os.geteuid()} to {there['owner']} there"
-    remedy = "user ids or NFSv4 names are mapped: see idmap and root_squash in docs/nfs.md"
-    return [Promise(name="a file has one owner on both", verdict=Verdict.RISK, seen=seen, remedy=remedy)]
+    promises = [Promise(name="what the other side publishes is read", times_ms=both, seen=seen)]
+    if (mine["own"], mine["others"]) != (there["others"], there["own"]):
+        seen = (
+            f"files of uid {mine['own']} are {there['others']}'s there, those of {there['own']} {mine['others']}'s here"
+        )
+        remedy = "one side maps user ids or NFSv4 names: see idmap in docs/nfs.md"
+        promises.append(Promise(name="a file has one owner on both", verdict=Verdict.RISK, seen=seen, remedy=remedy))
+    return promises
 
 
 def _ping(side: Side) -> list[Promise]:
@@ -145,7 +147,7 @@ def _ping(side: Side) -> list[Promise]:
 
     n_stirred = side.n_stirred
     if side.name == "a":
-        timed(ping)
+        timed(ping, side.n_tries)
         side.say(f"ping-{len(round_trips)}", more=False)
         offset_s = min(round_trips)[1]
         mine = {"times_ms": [took_s * 500 for took_s, _ in round_trips], "offset_s": offset_s}
@@ -181,14 +183,15 @@ def _race(side: Side) -> list[Promise]:
                 raise
 
     side.exchange("ready")
-    times_ms = timed(want)
+    times_ms = timed(want, side.n_tries)
     there = side.exchange("raced", won=won, times_ms=times_ms)
     tried = range(max(len(times_ms), len(there["times_ms"])))
     if wrong := [n for n in tried if (n in won) + (n in there["won"]) != 1]:
         remedy = "choose another storage.root: two machines could both drive a search here"
         raise BrokenPromiseError(f"{len(wrong)} of {len(tried)} names have two winners, or none", remedy)
-    seen = f"{len(tried)} names, won {len(won)} and {len(there['won'])} times"
-    return [Promise(name="one of two sides wins", times_ms=(*times_ms, *there["times_ms"]), seen=seen)]
+    seen = f"{len(tried)} names, won {' and '.join(map(str, sorted((len(won), len(there['won'])))))} times"
+    times = tuple(sorted((*times_ms, *there["times_ms"])))
+    return [Promise(name="one of two sides wins", times_ms=times, seen=seen)]
 
 
 def _beat(side: Side) -> list[Promise]:
@@ -200,14 +203,15 @@ def _beat(side: Side) -> list[Promise]:
         if side.name == writer:
             side.files.replace(path, bytes(3000))
             side.exchange(f"beating-{writer}")
-            times_ms = timed(lambda n, path=path: side.files.replace(path, bytes([n + 1]) * 3000))  # type: ignore[misc]
+            times_ms = timed(lambda n, at=path: side.files.replace(at, bytes([(n + 1) % 256]) * 3000), side.n_tries)  # type: ignore[misc]
             side.say(f"beaten-{writer}", last=len(times_ms))
         else:
             side.exchange(f"beating-{writer}")
             n_reads = _watch(side, path, f"beaten-{writer}")
     there = side.exchange("watched", times_ms=times_ms, n_reads=n_reads)
     seen = f"{n_reads + there['n_reads']} whole reads meanwhile, and the last one of the last contents"
-    return [Promise(name="the other side's heartbeat is whole", times_ms=(*times_ms, *there["times_ms"]), seen=seen)]
+    times = tuple(sorted((*times_ms, *there["times_ms"])))
+    return [Promise(name="the other side's heartbeat is whole", times_ms=times, seen=seen)]
 
 
 def _watch(side: Side, path: str, topic: str) -> int:
@@ -219,7 +223,7 @@ def _watch(side: Side, path: str, topic: str) -> int:
         check_whole(beat)
         n_reads += 1
         if ended is not None:
-            if beat is None or beat[0] != ended["last"]:
+            if beat is None or beat[0] != ended["last"] % 256:
                 remedy = "this client shows old contents when a file is opened anew: see stale caches in docs/nfs.md"
                 raise BrokenPromiseError("old contents after the last change", remedy)
             return n_reads

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar, final
@@ -211,7 +212,7 @@ class LocalFiles(Files):
                 os.mkdir(folder)
                 self._new.append(folder)
             except FileExistsError:
-                if not os.path.isdir(folder):
+                if not stat.S_ISDIR(os.stat(folder).st_mode):
                     raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder") from None
             sync_folder(parent)
         self._made.add(folder)

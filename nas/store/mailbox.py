@@ -13,7 +13,7 @@ from typing import Any
 
 from nas.errors import AlreadyPublishedError, StoreError
 from nas.store.files import Files
-from nas.store.promises import CHECKS, clear
+from nas.store.promises import CHECKS, N_TRIES, clear
 from nas.store.records import from_bytes, to_bytes
 
 FOLDERS = ("", "mail-a", "mail-b", "given-a", "given-b", "race", "beats")
@@ -33,10 +33,12 @@ class Side:
         files: The folder in which they met, as this side sees it.
         name: ``a`` or ``b``.
         limit_s: How long a message is waited for.
+        n_tries: How often a promise is tried; the same on both sides.
     """
 
-    def __init__(self, files: Files, name: str, *, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, files: Files, name: str, *, limit_s: float = LIMIT_S, n_tries: int = N_TRIES) -> None:
         self.files = files
+        self.n_tries = n_tries
         self.name = name
         self.other = "b" if name == "a" else "a"
         self.limit_s = limit_s

@@ -62,6 +62,10 @@ class BrokenPromiseError(HeirloomError):
     """The root did something else than was promised, without an error; the arguments: what was seen, the remedy."""
 
 
+class RiskyPromiseError(BrokenPromiseError):
+    """The same, where it harms some users only."""
+
+
 @contextmanager
 def workplace(root: Files, folder: str = "") -> Iterator[str]:
     """A folder of the root for a check, a new one by default; it is removed, and so is the root where it is new."""
@@ -99,15 +103,16 @@ def tried(name: str, attempt: Callable[[], tuple[list[float], str]], folder: str
 
 def broken(name: str, error: Exception, folder: str | None) -> Promise:
     """The promise that this error breaks; ``folder`` is where it was tried, or None: an object store."""
+    verdict = Verdict.RISK if isinstance(error, RiskyPromiseError) else Verdict.BROKEN
     if isinstance(error, BrokenPromiseError):
         seen, remedy = error.args
     else:
         seen = reason_of(error)
         remedy = remedy_for(error, None if folder is None else find_mount(folder), folder)
-    return Promise(name=name, verdict=Verdict.BROKEN, seen=seen, remedy=remedy)
+    return Promise(name=name, verdict=verdict, seen=seen, remedy=remedy)
 
 
-def timed(attempt: Callable[[int], object], n: int = N_TRIES) -> list[float]:
+def timed(attempt: Callable[[int], object], n: int) -> list[float]:
     """The milliseconds that each of ``n`` attempts took; fewer where they take long."""
     times_ms: list[float] = []
     until = time.monotonic() + BUDGET_S

@@ -16,6 +16,7 @@ from nas.store.promises import (
     N_TRIES,
     BrokenPromiseError,
     Promise,
+    RiskyPromiseError,
     Verdict,
     check_whole,
     timed,
@@ -25,29 +26,30 @@ from nas.store.reference import digest_of
 
 _RECORD = b"{" + b" " * 298 + b"}"
 _LARGE = 8 << 20
-_NAMES = ("Ä model (1).bin", "ä model (1).bin", f"{'long' * 50}.bin", "-", "a\\b:c*?")
+_NAMES = ("Modell ä (1).bin", "modell Ä (1).bin", f"{'long' * 50}.bin")
 
 
-def check_root(files: Files) -> Iterator[Promise]:
-    """Tries out, one by one, what one process sees of a root; ends early where nothing can be written.
+def check_root(files: Files, *, n: int = N_TRIES) -> Iterator[Promise]:
+    """Tries out, one by one, what one process sees of a root; ends with the first where nothing can be written.
 
     Args:
         files: A folder of the root that nobody else uses: see ``workplace``.
+        n: How often a promise is tried at the most.
     """
     folder = files.local_path("system")
-    first = tried("records are published", lambda: _publish(files, "small", _RECORD), folder)
+    first = tried("files can be written", lambda: (timed(lambda _: files.publish("first", [_RECORD]), 1), ""), folder)
     yield first
     if first.verdict == Verdict.BROKEN:
         return
     if folder is not None:
-        os.makedirs(folder)
-        yield from _check_system(folder)
-    yield tried("large files are published", lambda: _publish(files, "large", os.urandom(_LARGE)), folder)
-    yield tried("what was published is read", lambda: _read(files), folder)
-    yield tried("a new name is listed at once", lambda: _list(files), folder)
-    yield tried("one of many writers wins", lambda: _race(files), folder)
-    yield tried("a replaced file is never torn", lambda: _replace(files), folder)
-    yield tried("a deleted file is gone", lambda: _delete(files), folder)
+        yield from _check_system(folder, n)
+    yield tried("records are published", lambda: _publish(files, n), folder)
+    yield tried("large files are published", lambda: _publish_large(files, n), folder)
+    yield tried("what was published is read", lambda: _read(files, n), folder)
+    yield tried("a new name is listed at once", lambda: _list(files, n), folder)
+    yield tried("one of many writers wins", lambda: _race(files, n), folder)
+    yield tried("a replaced file is never torn", lambda: _replace(files, n), folder)
+    yield tried("a deleted file is gone", lambda: _delete(files, n), folder)
     yield tried("names are kept as given", lambda: _keep_names(files), folder)
     if folder is not None:
         yield from conditions(folder)
@@ -60,32 +62,36 @@ def check_root(files: Files) -> Iterator[Promise]:
 # ---- by Heirloom's own protocol
 
 
-def _publish(files: Files, folder: str, data: bytes) -> tuple[list[float], str]:
-    small = len(data) < _LARGE
-    times = timed(lambda n: files.publish(f"{folder}/{n}", [data], exclusive=small), N_TRIES if small else 5)
-    speed = "" if small else f", {len(data) / 1e3 / min(times):,.0f} MB/s"
-    return times, f"{len(data):,} bytes, durable{speed}"
+def _publish(files: Files, n: int) -> tuple[list[float], str]:
+    times = timed(lambda i: files.publish(f"small/{i}", [_RECORD], exclusive=True), n)
+    return times, f"{len(_RECORD)} bytes, durable"
 
 
-def _read(files: Files) -> tuple[list[float], str]:
+def _publish_large(files: Files, n: int) -> tuple[list[float], str]:
     data = os.urandom(_LARGE)
-    reference = files.publish("large/read", [data])
-    times = timed(lambda n: files.check_contents(reference), 5)
-    return times, f"{len(data):,} bytes, verified, not from a cache, {len(data) / 1e3 / min(times):,.0f} MB/s"
+    return _with_speed(timed(lambda i: files.publish(f"large/{i}", [data]), min(n, 5)), "durable")
 
 
-def _list(files: Files) -> tuple[list[float], str]:
-    def look(n: int) -> None:
-        files.publish(f"small/listed-{n}", [_RECORD])
-        if f"listed-{n}" not in files.names("small"):
-            raise BrokenPromiseError(
-                f"try {n}: not listed", "choose another storage.root: this one lists what was before"
-            )
-
-    return timed(look, 20), ""
+def _read(files: Files, n: int) -> tuple[list[float], str]:
+    reference = files.publish("large/read", [os.urandom(_LARGE)])
+    return _with_speed(timed(lambda _: files.check_contents(reference), min(n, 5)), "verified, not from a cache")
 
 
-def _race(files: Files) -> tuple[list[float], str]:
+def _with_speed(times_ms: list[float], how: str) -> tuple[list[float], str]:
+    return times_ms, f"{_LARGE:,} bytes, {how}, {_LARGE / 1e3 / min(times_ms):,.0f} MB/s"
+
+
+def _list(files: Files, n: int) -> tuple[list[float], str]:
+    def look(i: int) -> None:
+        files.publish(f"small/listed-{i}", [_RECORD])
+        if f"listed-{i}" not in files.names("small"):
+            remedy = "choose another storage.root: this one lists what was before"
+            raise BrokenPromiseError(f"try {i}: not listed", remedy)
+
+    return timed(look, min(n, 20)), ""
+
+
+def _race(files: Files, n: int) -> tuple[list[float], str]:
     """Eight threads want each name; every one of the others must be told that it is taken."""
 
     def want(name: str, who: bytes) -> bool:
@@ -95,25 +101,28 @@ def _race(files: Files) -> tuple[list[float], str]:
             return False
         return True
 
-    def race(n: int) -> None:
-        winners = [b"%d" % i for i, won in enumerate(pool.map(lambda i: want(f"race/{n}", b"%d" % i), range(8))) if won]
-        found = files.read_if_present(f"race/{n}")
+    def race(i: int) -> None:
+        names = [b"%d" % who for who in range(8)]
+        winners = [
+            who for who, won in zip(names, pool.map(lambda who: want(f"race/{i}", who), names), strict=True) if won
+        ]
+        found = files.read_if_present(f"race/{i}")
         if [found] != winners:
-            lines = f"try {n}: of 8 writers {len(winners)} won, and {found!r} is there"
+            lines = f"try {i}: of 8 writers {len(winners)} won, and {found!r} is there"
             raise BrokenPromiseError(lines, "choose another storage.root: two sessions could both drive a search here")
 
     with ThreadPoolExecutor(8) as pool:
-        times = timed(race, 20)
+        times = timed(race, min(n, 20))
     return times, f"{len(times)} names, 8 writers each"
 
 
-def _replace(files: Files) -> tuple[list[float], str]:
+def _replace(files: Files, n: int) -> tuple[list[float], str]:
     """One thread replaces a file all the while, another reads it."""
     files.replace("beat", bytes(3000))
     times_ms: list[float] = []
     n_reads = 0
     with ThreadPoolExecutor(1) as pool:
-        while not times_ms or (len(times_ms) < 2 * N_TRIES and sum(times_ms) < 1000 * BUDGET_S):
+        while not times_ms or (len(times_ms) < 2 * n and sum(times_ms) < 1000 * BUDGET_S):
             data = bytes([len(times_ms) % 256]) * 3000
             writing = pool.submit(timed, lambda n, data=data: files.replace("beat", data), 1)  # type: ignore[misc]
             while True:
@@ -126,76 +135,77 @@ def _replace(files: Files) -> tuple[list[float], str]:
     return times_ms, f"{n_reads} whole reads meanwhile"
 
 
-def _delete(files: Files) -> tuple[list[float], str]:
-    references = [files.publish(f"small/deleted-{n}", [_RECORD]) for n in range(10)]
+def _delete(files: Files, n: int) -> tuple[list[float], str]:
+    references = [files.publish(f"small/deleted-{i}", [_RECORD]) for i in range(min(n, 10))]
 
-    def delete(n: int) -> None:
-        files.delete(references[n].path)
-        if files.read_if_present(references[n].path) is not None:
-            raise BrokenPromiseError(
-                f"try {n}: still there", "choose another storage.root: sweeping frees no space here"
-            )
+    def delete(i: int) -> None:
+        files.delete(references[i].path)
+        if files.read_if_present(references[i].path) is not None:
+            remedy = "choose another storage.root: sweeping frees no space here"
+            raise BrokenPromiseError(f"try {i}: still there", remedy)
 
     return timed(delete, len(references)), ""
 
 
 def _keep_names(files: Files) -> tuple[list[float], str]:
-    """What problems save may have any name; folders that fold capitals or change letters mix files up."""
+    """What problems save may have any name; a folder that folds capitals or changes letters mixes files up."""
     for name in _NAMES:
         files.publish(f"names/{name}", [name.encode()])
     listed = files.names("names")
     if lost := [n for n in _NAMES if n not in listed or files.read_if_present(f"names/{n}") != n.encode()]:
-        remedy = "give saved files (run.save_dir) plain names that differ in more than capitals, or choose another root"
-        raise BrokenPromiseError(f"{', '.join(lost)} became {', '.join(listed)}", remedy)
+        remedy = "save no two files whose names differ in capitals only (run.save_dir), or choose another storage.root"
+        raise RiskyPromiseError(f"{', '.join(lost)} became {', '.join(listed)}", remedy)
     return [], "capitals, umlauts, 200 letters"
 
 
 # ---- by the system's calls, as the protocol uses them
 
 
-def _check_system(folder: str) -> Iterator[Promise]:
-    def new(n: int, kind: str) -> str:
-        path = f"{folder}/{kind}-{n}"
+def _check_system(folder: str, n: int) -> Iterator[Promise]:
+    os.makedirs(folder)
+
+    def new(i: int, kind: str) -> str:
+        path = f"{folder}/{kind}-{i}"
         with open(path, "xb", buffering=0) as file:
             file.write(_RECORD)
         return path
 
-    def create(n: int) -> None:
-        path = new(n, "new")
+    def create(i: int) -> None:
+        path = new(i, "new")
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-            raise BrokenPromiseError(f"try {n}: the second O_EXCL succeeded", "choose another storage.root")
+            raise BrokenPromiseError(f"try {i}: the second O_EXCL succeeded", "choose another storage.root")
 
-    def sync(n: int) -> None:
-        fd = os.open(f"{folder}/sync-{n}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    def sync(i: int) -> None:
+        fd = os.open(f"{folder}/sync-{i}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             os.write(fd, _RECORD)
             os.fsync(fd)
         finally:
             os.close(fd)
 
-    def rename(n: int) -> None:
-        path = new(n, "rename")
+    def rename(i: int) -> None:
+        path = new(i, "rename")
         rename_new(path, f"{path}-done", digest_of(_RECORD))
         if os.path.exists(path) or not os.path.exists(f"{path}-done"):
-            raise BrokenPromiseError(f"try {n}: both names, or none", "choose another storage.root")
+            raise BrokenPromiseError(f"try {i}: both names, or none", "choose another storage.root")
 
-    def link(n: int) -> None:
-        target = f"{folder}/linked-{n}"
-        link_new(new(n, "link"), target)
+    def link(i: int) -> None:
+        target = f"{folder}/linked-{i}"
+        link_new(new(i, "link"), target)
         with suppress(AlreadyPublishedError):
-            link_new(new(n, "link-again"), target)
-            raise BrokenPromiseError(f"try {n}: a link replaced a taken name", "choose another storage.root")
+            link_new(new(i, "link-again"), target)
+            raise BrokenPromiseError(f"try {i}: a link replaced a taken name", "choose another storage.root")
 
     calls: Sequence[tuple[str, Callable[[int], None], str]] = (
         ("exclusive create", create, "a taken name is refused"),
         ("write, fsync and close", sync, "returned without error"),
-        ("fsync of a folder", lambda n: sync_folder(folder), "returned without error"),
+        ("fsync of a folder", lambda i: sync_folder(folder), "returned without error"),
         ("rename", rename, "the old name is gone"),
         ("hard link", link, "a taken name is refused"),
     )
     for name, call, seen in calls:
-        yield tried(name, lambda call=call, seen=seen: (timed(call), seen), folder)  # type: ignore[misc]
+        yield tried(name, lambda call=call, seen=seen: (timed(call, n), seen), folder)  # type: ignore[misc]
 
 
 # ---- by what the system says of the mount

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -237,7 +238,8 @@ def show_places(root: Files, second: Files | None) -> None:
         print(f"{what:12}  {files.url}")
         if (place := files.local_path("x")) is not None:
             print(f"{'  mount':12}  {mount_of(place) or 'unknown'}")
-            print(f"{'  free':12}  {size(shutil.disk_usage(existing_folder(place)).free)}")
+            with suppress(OSError):  # a lost server; what is tried out next says so
+                print(f"{'  free':12}  {size(shutil.disk_usage(existing_folder(place)).free)}")
     print(flush=True)
 
 

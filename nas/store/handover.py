@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 from nas.errors import AlreadyPublishedError, StoreError
 from nas.store.files import Files
 from nas.store.mailbox import LIMIT_S, Side
-from nas.store.mounts import mount_of
 from nas.store.promises import (
     BUDGET_S,
     CHECKS,
     N_TRIES,
     BrokenPromiseError,
+    Place,
     Promise,
     Verdict,
     broken,
@@ -44,13 +44,14 @@ def hand_over(side: Side) -> Iterator[Promise]:
         ("one of two sides wins", _race),
         ("the other side's heartbeat is whole", _beat),
     )
+    place = Place.of(side.files)
     try:
         for name, step in steps:
             try:
                 yield from step(side)
-            except (BrokenPromiseError, StoreError) as error:
+            except (BrokenPromiseError, OSError) as error:
                 side.fail(f"{name}: {error}")
-                yield broken(name, error, side.files.local_path("x"))
+                yield broken(name, error, place)
                 return
     finally:
         side.leave()
@@ -83,8 +84,7 @@ def hand_over_here(one: Files, other: Files, *, limit_s: float = LIMIT_S, n_trie
 
 def _greet(side: Side) -> list[Promise]:
     """They tell each other where they are."""
-    place = side.files.local_path("x")
-    mount = "" if place is None else mount_of(place)
+    mount = " ".join(Place.of(side.files).mount or ())
     root = side.files.url.partition(f"/{CHECKS}/")[0]
     here = {"host": socket.gethostname(), "uid": os.geteuid(), "root": root, "mount": mount}
     side.say("hello", **here)

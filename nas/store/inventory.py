@@ -291,5 +291,7 @@ _STAND_IN: Mapping[str, Any] = {
 
 def reason_of(error: BaseException) -> str:
     """What the system said, in a word or two."""
-    cause = error.__cause__
-    return (cause.strerror or str(cause)) if isinstance(cause, OSError) else str(error)
+    for source in (error.__cause__, error):
+        if isinstance(source, OSError) and source.strerror:
+            return source.strerror
+    return str(error.__cause__ or error)

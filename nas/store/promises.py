@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import secrets
@@ -11,18 +12,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from nas.errors import HeirloomError
 from nas.store.files import Files
 from nas.store.inventory import reason_of
-from nas.store.mounts import find_mount
-from nas.store.remedies import remedy_for
+from nas.store.mounts import Mount, find_mount
+from nas.store.remedies import errno_of, remedy_for
 
 CHECKS = "_check"
 """The folder of a root in which checks work, each in one of its own; no search can have this name."""
 N_TRIES = 50
 BUDGET_S = 3.0
 """After which a promise on a slow root has been tried often enough."""
+
+
+_GONE = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH})
 
 
 class Verdict(StrEnum):
@@ -44,6 +49,7 @@ class Promise:
         times_ms: How long each try took.
         seen: What was seen.
         remedy: What to change where it is not kept.
+        is_lost: Whether the storage is gone, so that nothing more can be tried.
     """
 
     name: str
@@ -51,6 +57,7 @@ class Promise:
     times_ms: tuple[float, ...] = ()
     seen: str = ""
     remedy: str = ""
+    is_lost: bool = False
 
     def quantile_ms(self, share: float) -> float | None:
         """The time that this share of the tries did not exceed."""
@@ -81,10 +88,11 @@ def workplace(root: Files, folder: str = "") -> Iterator[str]:
                 os.rmdir(place)
 
 
-def clear(files: Files, folders: Sequence[str] = ("", "names", "race", "small", "large")) -> None:
+def clear(files: Files, folders: Sequence[str] = ("", "system", "names", "race", "small", "large")) -> None:
     """Removes what a check has left in its folder."""
     if (inside := files.local_path("x")) is not None:
-        shutil.rmtree(os.path.dirname(inside), ignore_errors=True)
+        with suppress(OSError):  # of a lost server, one error is enough
+            shutil.rmtree(os.path.dirname(inside))
         return
     for folder in folders:
         for name in files.names(folder):
@@ -92,24 +100,43 @@ def clear(files: Files, folders: Sequence[str] = ("", "names", "race", "small", 
                 files.delete(f"{folder}/{name}" if folder else name)
 
 
-def tried(name: str, attempt: Callable[[], tuple[list[float], str]], folder: str | None) -> Promise:
+class Place(NamedTuple):
+    """Where promises are tried out.
+
+    Attributes:
+        folder: On this machine, or None: an object store.
+        mount: On which it lies, as far as the system says.
+    """
+
+    folder: str | None
+    mount: Mount | None
+
+    @classmethod
+    def of(cls, files: Files) -> Place:
+        """The place of these files; asked for in good times, as a lost server would not answer."""
+        inside = files.local_path("x")
+        folder = None if inside is None else os.path.dirname(inside)
+        return cls(folder, None if folder is None else find_mount(folder))
+
+
+def tried(name: str, attempt: Callable[[], tuple[list[float], str]], place: Place) -> Promise:
     """The promise, kept where the attempt gives its times and what it saw."""
     try:
         times_ms, seen = attempt()
     except (BrokenPromiseError, OSError) as error:
-        return broken(name, error, folder)
+        return broken(name, error, place)
     return Promise(name=name, times_ms=tuple(times_ms), seen=seen)
 
 
-def broken(name: str, error: Exception, folder: str | None) -> Promise:
-    """The promise that this error breaks; ``folder`` is where it was tried, or None: an object store."""
-    verdict = Verdict.RISK if isinstance(error, RiskyPromiseError) else Verdict.BROKEN
+def broken(name: str, error: Exception, place: Place) -> Promise:
+    """The promise that this error breaks."""
     if isinstance(error, BrokenPromiseError):
+        verdict = Verdict.RISK if isinstance(error, RiskyPromiseError) else Verdict.BROKEN
         seen, remedy = error.args
-    else:
-        seen = reason_of(error)
-        remedy = remedy_for(error, None if folder is None else find_mount(folder), folder)
-    return Promise(name=name, verdict=verdict, seen=seen, remedy=remedy)
+        return Promise(name=name, verdict=verdict, seen=seen, remedy=remedy)
+    remedy = remedy_for(error, place.mount, place.folder)
+    is_lost = errno_of(error) in _GONE
+    return Promise(name=name, verdict=Verdict.BROKEN, seen=reason_of(error), remedy=remedy, is_lost=is_lost)
 
 
 def timed(attempt: Callable[[int], object], n: int) -> list[float]:

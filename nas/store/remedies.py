@@ -23,8 +23,7 @@ def remedy_for(error: BaseException, mount: Mount | None, folder: str | None) ->
         return "this client does not show what another one wrote: see stale caches in docs/nfs.md"
     if isinstance(error, CorruptError):
         return "what was read is not what was written: check the disk, the memory and the network of client and server"
-    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-    number = cause.errno if isinstance(cause, OSError) else None
+    number = errno_of(error)
     if number in NO_LINKS and "link" in str(error):
         return "choose another storage.root: hard links are needed (ext4, xfs, btrfs, zfs, NFS; not FAT, not all SMB)"
     if number in (errno.EACCES, errno.EPERM):
@@ -47,3 +46,11 @@ def remedy_for(error: BaseException, mount: Mount | None, folder: str | None) ->
     if folder is None:
         return "check the URL, storage.options and the network"
     return "choose another storage.root"
+
+
+def errno_of(error: BaseException) -> int | None:
+    """The number of the system's error that this one is, or that caused it."""
+    for source in (error.__cause__, error):
+        if isinstance(source, OSError) and source.errno is not None:
+            return source.errno
+    return None

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import TypeAlias
 
 from nas.errors import AlreadyPublishedError
 from nas.store.files import Files
-from nas.store.mounts import Mount, find_mount
+from nas.store.mounts import Mount
 from nas.store.posix import link_new, rename_new, sync_folder
 from nas.store.promises import (
     BUDGET_S,
     N_TRIES,
     BrokenPromiseError,
+    Place,
     Promise,
     RiskyPromiseError,
     Verdict,
@@ -24,36 +26,33 @@ from nas.store.promises import (
 )
 from nas.store.reference import digest_of
 
+_Tried: TypeAlias = tuple[list[float], str]
+"""Milliseconds of each try, and what was seen."""
+_Named: TypeAlias = tuple[str, Callable[[], _Tried]]
+"""What is promised, and how to try it out."""
 _RECORD = b"{" + b" " * 298 + b"}"
 _LARGE = 8 << 20
 _NAMES = ("Modell ä (1).bin", "modell Ä (1).bin", f"{'long' * 50}.bin")
 
 
 def check_root(files: Files, *, n: int = N_TRIES) -> Iterator[Promise]:
-    """Tries out, one by one, what one process sees of a root; ends with the first where nothing can be written.
+    """Tries out, one by one, what one process sees of a root; ends early where nothing can be written any more.
 
     Args:
         files: A folder of the root that nobody else uses: see ``workplace``.
         n: How often a promise is tried at the most.
     """
-    folder = files.local_path("system")
-    first = tried("files can be written", lambda: (timed(lambda _: files.publish("first", [_RECORD]), 1), ""), folder)
+    place = Place.of(files)
+    first = tried("files can be written", lambda: _write(files), place)
     yield first
     if first.verdict == Verdict.BROKEN:
         return
-    if folder is not None:
-        yield from _check_system(folder, n)
-    yield tried("records are published", lambda: _publish(files, n), folder)
-    yield tried("large files are published", lambda: _publish_large(files, n), folder)
-    yield tried("what was published is read", lambda: _read(files, n), folder)
-    yield tried("a new name is listed at once", lambda: _list(files, n), folder)
-    yield tried("one of many writers wins", lambda: _race(files, n), folder)
-    yield tried("a replaced file is never torn", lambda: _replace(files, n), folder)
-    yield tried("a deleted file is gone", lambda: _delete(files, n), folder)
-    yield tried("names are kept as given", lambda: _keep_names(files), folder)
-    if folder is not None:
-        yield from conditions(folder)
-    elif files.in_process:
+    for name, attempt in (*_system_calls(place, n), *_protocol(files, n), *_conditions(place)):
+        promise = tried(name, attempt, place)
+        yield promise
+        if promise.is_lost:
+            return
+    if files.in_process:
         seen = "memory://: this process only"
         remedy = "for runner=processes, other machines, or to keep anything, choose a folder or an object store"
         yield Promise(name="others see it", verdict=Verdict.RISK, seen=seen, remedy=remedy)
@@ -62,26 +61,41 @@ def check_root(files: Files, *, n: int = N_TRIES) -> Iterator[Promise]:
 # ---- by Heirloom's own protocol
 
 
-def _publish(files: Files, n: int) -> tuple[list[float], str]:
+def _protocol(files: Files, n: int) -> Iterator[_Named]:
+    yield "records are published", lambda: _publish(files, n)
+    yield "large files are published", lambda: _publish_large(files, n)
+    yield "what was published is read", lambda: _read(files, n)
+    yield "a new name is listed at once", lambda: _list(files, n)
+    yield "one of many writers wins", lambda: _race(files, n)
+    yield "a replaced file is never torn", lambda: _replace(files, n)
+    yield "a deleted file is gone", lambda: _delete(files, n)
+    yield "names are kept as given", lambda: _keep_names(files)
+
+
+def _write(files: Files) -> _Tried:
+    return timed(lambda _: files.publish("system/first", [_RECORD]), 1), ""
+
+
+def _publish(files: Files, n: int) -> _Tried:
     times = timed(lambda i: files.publish(f"small/{i}", [_RECORD], exclusive=True), n)
     return times, f"{len(_RECORD)} bytes, durable"
 
 
-def _publish_large(files: Files, n: int) -> tuple[list[float], str]:
+def _publish_large(files: Files, n: int) -> _Tried:
     data = os.urandom(_LARGE)
     return _with_speed(timed(lambda i: files.publish(f"large/{i}", [data]), min(n, 5)), "durable")
 
 
-def _read(files: Files, n: int) -> tuple[list[float], str]:
+def _read(files: Files, n: int) -> _Tried:
     reference = files.publish("large/read", [os.urandom(_LARGE)])
     return _with_speed(timed(lambda _: files.check_contents(reference), min(n, 5)), "verified, not from a cache")
 
 
-def _with_speed(times_ms: list[float], how: str) -> tuple[list[float], str]:
+def _with_speed(times_ms: list[float], how: str) -> _Tried:
     return times_ms, f"{_LARGE:,} bytes, {how}, {_LARGE / 1e3 / min(times_ms):,.0f} MB/s"
 
 
-def _list(files: Files, n: int) -> tuple[list[float], str]:
+def _list(files: Files, n: int) -> _Tried:
     def look(i: int) -> None:
         files.publish(f"small/listed-{i}", [_RECORD])
         if f"listed-{i}" not in files.names("small"):
@@ -91,7 +105,7 @@ def _list(files: Files, n: int) -> tuple[list[float], str]:
     return timed(look, min(n, 20)), ""
 
 
-def _race(files: Files, n: int) -> tuple[list[float], str]:
+def _race(files: Files, n: int) -> _Tried:
     """Eight threads want each name; every one of the others must be told that it is taken."""
 
     def want(name: str, who: bytes) -> bool:
@@ -116,7 +130,7 @@ def _race(files: Files, n: int) -> tuple[list[float], str]:
     return times, f"{len(times)} names, 8 writers each"
 
 
-def _replace(files: Files, n: int) -> tuple[list[float], str]:
+def _replace(files: Files, n: int) -> _Tried:
     """One thread replaces a file all the while, another reads it."""
     files.replace("beat", bytes(3000))
     times_ms: list[float] = []
@@ -135,7 +149,7 @@ def _replace(files: Files, n: int) -> tuple[list[float], str]:
     return times_ms, f"{n_reads} whole reads meanwhile"
 
 
-def _delete(files: Files, n: int) -> tuple[list[float], str]:
+def _delete(files: Files, n: int) -> _Tried:
     references = [files.publish(f"small/deleted-{i}", [_RECORD]) for i in range(min(n, 10))]
 
     def delete(i: int) -> None:
@@ -147,7 +161,7 @@ def _delete(files: Files, n: int) -> tuple[list[float], str]:
     return timed(delete, len(references)), ""
 
 
-def _keep_names(files: Files) -> tuple[list[float], str]:
+def _keep_names(files: Files) -> _Tried:
     """What problems save may have any name; a folder that folds capitals or changes letters mixes files up."""
     for name in _NAMES:
         files.publish(f"names/{name}", [name.encode()])
@@ -161,8 +175,10 @@ def _keep_names(files: Files) -> tuple[list[float], str]:
 # ---- by the system's calls, as the protocol uses them
 
 
-def _check_system(folder: str, n: int) -> Iterator[Promise]:
-    os.makedirs(folder)
+def _system_calls(place: Place, n: int) -> Iterator[_Named]:
+    folder = f"{place.folder}/system"
+    if place.folder is None:
+        return
 
     def new(i: int, kind: str) -> str:
         path = f"{folder}/{kind}-{i}"
@@ -197,54 +213,49 @@ def _check_system(folder: str, n: int) -> Iterator[Promise]:
             link_new(new(i, "link-again"), target)
             raise BrokenPromiseError(f"try {i}: a link replaced a taken name", "choose another storage.root")
 
-    calls: Sequence[tuple[str, Callable[[int], None], str]] = (
-        ("exclusive create", create, "a taken name is refused"),
-        ("write, fsync and close", sync, "returned without error"),
-        ("fsync of a folder", lambda i: sync_folder(folder), "returned without error"),
-        ("rename", rename, "the old name is gone"),
-        ("hard link", link, "a taken name is refused"),
-    )
-    for name, call, seen in calls:
-        yield tried(name, lambda call=call, seen=seen: (timed(call, n), seen), folder)  # type: ignore[misc]
+    yield "exclusive create", lambda: (timed(create, n), "a taken name is refused")
+    yield "write, fsync and close", lambda: (timed(sync, n), "returned without error")
+    yield "fsync of a folder", lambda: (timed(lambda _: sync_folder(folder), n), "returned without error")
+    yield "rename", lambda: (timed(rename, n), "the old name is gone")
+    yield "hard link", lambda: (timed(link, n), "a taken name is refused")
 
 
 # ---- by what the system says of the mount
 
 
-def conditions(folder: str) -> Iterator[Promise]:
-    """What the mount's type and options, and the owner of a new file, make of the promises."""
-    path = f"{folder}/owner"
+def _conditions(place: Place) -> Iterator[_Named]:
+    if place.folder is None:
+        return
+    yield "files belong to their writer", lambda: _keep_owner(f"{place.folder}/owner")
+    if (mount := place.mount) is not None:
+        yield "what is kept outlives a restart", lambda: _outlive(mount)
+        if mount.is_nfs:
+            yield "a slow server is waited for", lambda: _wait(mount)
+
+
+def _keep_owner(path: str) -> _Tried:
     with open(path, "xb"):
         owner, me = os.stat(path).st_uid, os.geteuid()
-    if owner == me:
-        yield Promise(name="files belong to their writer", seen=f"uid {me}")
-    else:
+    if owner != me:
         squashed = "the server maps root to another user (root_squash), or all users (all_squash)"
         mapped = "user ids or NFSv4 names are mapped: see idmap in docs/nfs.md"
         remedy = f"{squashed if me == 0 else mapped}; other users' processes may not be able to read or delete them"
-        seen = f"uid {owner} instead of {me}"
-        yield Promise(name="files belong to their writer", verdict=Verdict.RISK, seen=seen, remedy=remedy)
-    if (mount := find_mount(folder)) is not None:
-        yield _outlives(mount)
-        if mount.is_nfs:
-            yield _waits(mount)
+        raise RiskyPromiseError(f"uid {owner} instead of {me}", remedy)
+    return [], f"uid {me}"
 
 
-def _outlives(mount: Mount) -> Promise:
-    name = "what is kept outlives a restart"
+def _outlive(mount: Mount) -> _Tried:
     if mount.kind in ("tmpfs", "ramfs"):
-        remedy = "choose a folder on a disk or a server"
-        return Promise(name=name, verdict=Verdict.RISK, seen=f"{mount.kind}: kept in memory", remedy=remedy)
+        raise RiskyPromiseError(f"{mount.kind}: kept in memory", "choose a folder on a disk or a server")
     if mount.kind in ("overlay", "aufs"):
         remedy = "mount a volume into the container, and choose a folder of it"
-        return Promise(name=name, verdict=Verdict.RISK, seen=f"{mount.kind}: ends with its container", remedy=remedy)
+        raise RiskyPromiseError(f"{mount.kind}: ends with its container", remedy)
     server = "; on the server, check for sync in `exportfs -v`" if mount.is_nfs else ""
-    return Promise(name=name, seen=f"{mount.kind}, by fsync; only a power cut proves it{server}")
+    return [], f"{mount.kind}, by fsync; only a power cut proves it{server}"
 
 
-def _waits(mount: Mount) -> Promise:
-    name = "a slow server is waited for"
+def _wait(mount: Mount) -> _Tried:
     if mount.has("soft", "softerr"):
         remedy = "mount with hard: a soft mount gives up after a while, and the trial that was writing is lost"
-        return Promise(name=name, verdict=Verdict.RISK, seen="mounted soft", remedy=remedy)
-    return Promise(name=name, seen="mounted hard")
+        raise RiskyPromiseError("mounted soft", remedy)
+    return [], "mounted hard"

@@ -13,8 +13,8 @@ from flows.command import FAILED, OK, Invocation, complain, run_command
 from nas.errors import ConfigurationError, SearchNotFoundError
 
 if TYPE_CHECKING:
+    from nas.store.damage import Damage
     from nas.store.files import Files
-    from nas.store.inventory import Damage
     from nas.store.promises import Promise
     from nas.store.verify import Findings
 
@@ -170,13 +170,15 @@ def _trials(numbers: Iterable[int]) -> str:
 
 def _consequences(damages: Sequence[Damage], findings: Findings) -> Iterator[str]:
     """What the losses mean for the search, and what ends them."""
-    from nas.store.inventory import Fate
+    from nas.store.damage import Fate
 
     records = {damage.path: damage.fate for damage in damages if damage.kind == "record"}
     if any(fate != Fate.MISSING or path.endswith((".proposal.json", "search.json")) for path, fate in records.items()):
         yield "The search can't go on before these records are back; where a result is deleted its trial runs again."
     if any(fate == Fate.MISSING and path.endswith(".result.json") for path, fate in records.items()):
         yield "A trial whose result is missing runs again when the search goes on."
+    if any(damage.path.startswith("resume/") for damage in damages):
+        yield "A trial goes on from the partial checkpoint before the one that is lost, or from the beginning."
     if findings.touched:
         yield f"No child can take all that these trials have left: {_trials(findings.touched)}."
     if findings.unfinished:

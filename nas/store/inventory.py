@@ -6,47 +6,20 @@ where it is not what Heirloom writes under its name.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from nas.errors import CorruptError, StoreError
 from nas.store.checkpoint import Checkpoint
+from nas.store.damage import Damage, Fate, reason_of
 from nas.store.files import Files
-from nas.store.manifest import references
+from nas.store.manifest import Manifest, references
 from nas.store.records import from_bytes
-from nas.store.reference import Reference
+from nas.store.reference import Reference, digest_of
 from nas.trial import State, Trial, trial_from_records
-
-
-class Fate(StrEnum):
-    """What became of a file."""
-
-    MISSING = "missing"
-    CORRUPT = "corrupt"
-    UNREADABLE = "unreadable"
-    """The storage refuses to read it: no permission, a disk's error."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
-    """A file that should be there and whole, and is not.
-
-    Attributes:
-        kind: ``record``, ``manifest``, ``pack``, ``file`` (of a ``save_dir``) or ``export``.
-        path: Relative to the search's folder.
-        fate: Missing, corrupt, unreadable.
-        detail: How it shows.
-        trials: Those that it touches: whose record it is, or whose weights, files or export can't be read whole.
-    """
-
-    kind: str
-    path: str
-    fate: Fate
-    detail: str = ""
-    trials: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -57,6 +30,7 @@ class Inventory:
         trials: By number, each with its result where it has one; those without a readable proposal are left out.
         checkpoints: What finished trials published, by number.
         exports: The files of the winners' folders, each with its trial.
+        partials: The packs of partial checkpoints, each with its trial, which has no result yet.
         damages: Records that are lost.
         n_records: Records that were read.
         n_bytes: Their size.
@@ -65,6 +39,7 @@ class Inventory:
     trials: dict[int, Trial] = field(default_factory=dict)
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
     exports: list[tuple[int, Reference]] = field(default_factory=list)
+    partials: list[tuple[int, Reference]] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     n_records: int = 0
     n_bytes: int = 0
@@ -100,6 +75,7 @@ class _Reader:
         for number in self._numbered("tests", ".json"):
             self._expect_result(number, f"tests/{number:06d}.json is there")
         self._bests()
+        self._partials(results)
         for path, (why, trials) in sorted(self._proof.items()):
             if path not in self._there:
                 self._lose(path, Fate.MISSING, f"although {why}", trials)
@@ -277,6 +253,27 @@ class _Reader:
             self._found.exports += exported
             self._expect_result(number, f"{path} names it")
 
+    def _partials(self, results: Container[int]) -> None:
+        """What trials without a result have reached; the name of each record holds its digest."""
+        for folder in self._files.names("resume"):
+            if not folder.isdecimal() or (number := int(folder)) in results:
+                continue  # the result sweeps them
+            for name in self._files.names(f"resume/{folder}"):
+                path = f"resume/{folder}/{name}"
+                if not (match := re.fullmatch(r"\d+-([0-9a-f]{64})\.json", name)):
+                    continue
+                if (content := self._content(path)) is None:
+                    continue  # swept since
+                if isinstance(content, bytes) and digest_of(content) != f"blake3:{match[1]}":
+                    self._lose(path, Fate.CORRUPT, "other contents", (number,))
+                elif (record := self._parse(path, content, (number,))) is not None:
+                    try:
+                        manifest = Manifest.from_bytes(json.dumps(record["manifest"]).encode())
+                    except (CorruptError, KeyError) as error:
+                        self._lose(path, Fate.CORRUPT, f"no partial checkpoint: {error!r}", (number,))
+                        continue
+                    self._found.partials += [(number, pack) for pack in manifest.packs]
+
 
 _STAND_IN: Mapping[str, Any] = {
     **dict.fromkeys(("index", "job", "seed", "generation"), 0),
@@ -287,11 +284,3 @@ _STAND_IN: Mapping[str, Any] = {
     },
 }
 """What stands for a proposal that is lost, so that its trial's result can be read all the same."""
-
-
-def reason_of(error: BaseException) -> str:
-    """What the system said, in a word or two."""
-    for source in (error.__cause__, error):
-        if isinstance(source, OSError) and source.strerror:
-            return source.strerror
-    return str(error.__cause__ or error)

@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from nas.errors import HeirloomError
+from nas.store.damage import reason_of
 from nas.store.files import Files
-from nas.store.inventory import reason_of
 from nas.store.mounts import Mount, find_mount
 from nas.store.remedies import errno_of, remedy_for
 

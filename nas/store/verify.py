@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 
 from nas.errors import CorruptError, MissingError, StoreError
 from nas.store.checkpoint import Checkpoint, load_manifest
+from nas.store.damage import Damage, Fate, reason_of
 from nas.store.files import Files, Witness
-from nas.store.inventory import Damage, Fate, Inventory, reason_of, take_inventory
+from nas.store.inventory import Inventory, take_inventory
 from nas.store.parts import Part, PartHashes, parts_of
 from nas.store.reference import Reference
 
 PATIENCE_S = 0.02
 """Enough for one more look past the caches; what still seems lost is looked at again at the end."""
 PAUSE_S = 1.0
+KINDS = ("record", "manifest", "pack", "file", "partial", "export")
 
 
 @dataclass(slots=True)
@@ -41,9 +43,7 @@ class Findings:
         unfinished: Trials without a result that name a touched trial as donor.
     """
 
-    tallies: dict[str, Tally] = field(
-        default_factory=lambda: {kind: Tally() for kind in ("record", "manifest", "pack", "file", "export")}
-    )
+    tallies: dict[str, Tally] = field(default_factory=lambda: {kind: Tally() for kind in KINDS})
     damages: list[Damage] = field(default_factory=list)
     unfinished: tuple[int, ...] = ()
 
@@ -80,8 +80,7 @@ def verify_search(files: Files, *, progress: Progress = lambda findings: None, p
         inventory = take_inventory(files)
         again = _verify(files, inventory, Findings(), lambda findings: None, suspects)
         findings.damages = [damage for damage in again.damages if damage.path in suspects]
-    kinds = list(findings.tallies)
-    findings.damages.sort(key=lambda damage: (kinds.index(damage.kind), damage.path))
+    findings.damages.sort(key=lambda damage: (KINDS.index(damage.kind), damage.path))
     touched = set(findings.touched)
     findings.unfinished = tuple(
         number
@@ -98,8 +97,9 @@ def _verify(
     findings.tallies["record"] = Tally(inventory.n_records, inventory.n_bytes)
     verification = _Verification(files, inventory.checkpoints, findings, progress, only)
     verification.run()
-    for number, reference in inventory.exports:
-        verification.check_file("export", reference, (number,))
+    for kind, promised in (("partial", inventory.partials), ("export", inventory.exports)):
+        for number, reference in promised:
+            verification.check_file(kind, reference, (number,))
     return findings
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import pytest
 from flows.command import run_command
 from flows.verify import verify
 from nas.store.files import open_root
-from tests.flows.commands import everything, run
+from tests.flows.commands import ROOT, everything, run
 from tests.stored_search import write_stored_search
 
 PACK = "packs/000001-aa.safetensors"
@@ -56,13 +57,8 @@ def test_whole_search(root: Path, asked: Callable[..., tuple[int, str, str]]) ->
 
     assert (status, error) == (0, "")
     assert rows(output)["kind"] == ["read", "size", "lost"]
-    assert [rows(output)[kind][0] for kind in ("record", "manifest", "pack", "file", "export")] == [
-        "20",
-        "4",
-        "2",
-        "1",
-        "2",
-    ]
+    counts = {kind: rows(output)[kind][0] for kind in ("record", "manifest", "pack", "file", "partial", "export")}
+    assert counts == {"record": "20", "manifest": "4", "pack": "2", "file": "1", "partial": "0", "export": "2"}
     assert "stored: all whole (29 files" in output
     assert everything(root) == before
 
@@ -215,6 +211,19 @@ def test_lonely_machine_gives_up(here: Path) -> None:
     assert done.status == 1
     assert "no other machine came within 1 s" in done.err
     assert everything(here) == []
+
+
+def test_commands_of_the_documents_can_be_said(asked: Callable[..., tuple[int, str, str]]) -> None:
+    """Every flows.verify command in docs/nfs.md and the README has keys that exist."""
+    documents = [ROOT / "docs" / "nfs.md", ROOT / "README.md"]
+    text = "\n".join(document.read_text() for document in documents)
+    commands = set(re.findall(r"python -m flows\.verify ([^`\n]+)", text))
+
+    assert len(commands) >= 4
+    for command in commands:
+        status, output, error = asked(*command.split(), "--cfg", "job")
+        assert (status, error) == (0, ""), command
+        assert "machines:" in output
 
 
 def test_secrets_are_not_shown(tmp_path: Path, asked: Callable[..., tuple[int, str, str]]) -> None:

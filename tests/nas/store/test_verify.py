@@ -15,9 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nas.store.damage import Damage, Fate
 from nas.store.files import open_root
-from nas.store.inventory import Damage, Fate
 from nas.store.manifest import Manifest
+from nas.store.partial import PartialCheckpoints
 from nas.store.parts import Part, PartHashes
 from nas.store.records import Records
 from nas.store.reference import digest_of
@@ -78,7 +79,7 @@ def test_whole_search_is_whole(place: Path) -> None:
     assert findings.damages == []
     assert findings.unfinished == ()
     counts = {kind: tally.n_files for kind, tally in findings.tallies.items()}
-    assert counts == {"record": 20, "manifest": 4, "pack": 2, "file": 1, "export": 2}
+    assert counts == {"record": 20, "manifest": 4, "pack": 2, "file": 1, "partial": 0, "export": 2}
     on_disk = [path for path in place.rglob("*") if path.is_file()]
     assert sum(counts.values()) == len(on_disk)
     assert sum(tally.n_bytes for tally in findings.tallies.values()) == sum(path.stat().st_size for path in on_disk)
@@ -305,6 +306,25 @@ def test_swept_trial_is_no_loss(place: Path) -> None:
     assert found(place) == []
     (place / PACKS[1]).unlink()
     assert found(place) == [("pack", PACKS[1], "missing", (2,))]
+
+
+def test_partial_checkpoints_of_unfinished_trials_are_read(place: Path) -> None:
+    """Those of a trial without a result are promised, record and pack; those of a finished one are garbage."""
+    files = open_root(str(place))
+    for number in (1, 5):
+        PartialCheckpoints(files, number).publish({"step": 3, "names": ["stem"]}, {"stem": TENSORS["stem"]})
+    assert verified(place).tallies["partial"].n_files == 1
+    assert found(place) == []
+    [record] = (place / "resume/000005").glob("*.json")
+    [pack] = (place / "resume/000005").glob("*.safetensors")
+    for path in (place / "resume/000001").iterdir():
+        path.unlink()
+
+    flip(pack, -1)
+    assert found(place) == [("partial", str(pack.relative_to(place)), "corrupt", (5,))]
+    assert verified(place).touched == ()
+    flip(record, 5)
+    assert found(place) == [("record", str(record.relative_to(place)), "corrupt", (5,))]
 
 
 def test_what_comes_back_is_not_lost(place: Path) -> None:

@@ -23,7 +23,6 @@ __all__ = [
     "publish_checkpoint",
     "publish_folder",
     "publish_tensors",
-    "verify",
 ]
 
 
@@ -146,15 +145,3 @@ def load_manifest(files: Files, checkpoint: Checkpoint) -> Manifest:
     except CorruptError as error:
         raise CorruptError(f"manifest {checkpoint.manifest.path} in {files.url} is corrupt: {error}") from error
     return manifest
-
-
-def verify(files: Files, checkpoint: Checkpoint) -> None:
-    """Reads everything that the checkpoint names and compares sizes and digests.
-
-    Raises:
-        MissingError: a file is not there.
-        CorruptError: a file is not what was published.
-    """
-    load_manifest(files, checkpoint)
-    for reference in (*checkpoint.packs, *checkpoint.files):
-        files.check_contents(reference)

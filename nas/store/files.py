@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from nas.errors import ConfigurationError
 from nas.store.reference import Reference, Span
 
-__all__ = ["Buffer", "Files", "Reference", "Span", "Stored", "open_root"]
+__all__ = ["Buffer", "Files", "Reference", "Span", "Stored", "Witness", "no_witness", "open_root"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Witness: TypeAlias = Callable[[memoryview], object]
+"""Is shown the contents of a file block by block; a block's memory is used again afterwards."""
+
+
+def no_witness() -> Witness:
+    """One that does not look."""
+    return lambda block: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +96,13 @@ class Files(ABC):
         """
 
     @abstractmethod
-    def check_contents(self, reference: Reference) -> None:
+    def check_contents(self, reference: Reference, witness: Callable[[], Witness] = no_witness) -> None:
         """Reads the whole file in little memory, to compare size and digest.
+
+        Args:
+            reference: What to read.
+            witness: Called for each attempt, after the size was found right; what it gives is shown all blocks in
+                order, also those of contents that turn out to be wrong.
 
         Raises:
             MissingError, CorruptError: as for ``read``.

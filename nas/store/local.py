@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar, final
 
 from nas.errors import ConfigurationError, StoreError
-from nas.store.files import Buffer, Files, Span, Stored
+from nas.store.files import Buffer, Files, Span, Stored, Witness, no_witness
 from nas.store.mounts import mount_of
 from nas.store.posix import (
     NO_LINKS,
@@ -75,9 +76,9 @@ class LocalFiles(Files):
         """Opens the file, as ``read`` does."""
         self._read(reference, check_size)
 
-    def check_contents(self, reference: Reference) -> None:
-        """As ``read``, block by block."""
-        self._read(reference, check_contents)
+    def check_contents(self, reference: Reference, witness: Callable[[], Witness] = no_witness) -> None:
+        """From the disk or the server, block by block."""
+        self._read(reference, check_contents, witness)
 
     def read_if_present(self, path: str) -> bytes | None:
         """Opens the folder first, so that the answer is the server's and not a cache's."""
@@ -211,7 +212,7 @@ class LocalFiles(Files):
                 os.mkdir(folder)
                 self._new.append(folder)
             except FileExistsError:
-                if not os.path.isdir(folder):
+                if not stat.S_ISDIR(os.stat(folder).st_mode):
                     raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder") from None
             sync_folder(parent)
         self._made.add(folder)
@@ -219,10 +220,11 @@ class LocalFiles(Files):
     def _create(self, folder: str) -> tuple[str, int]:
         temporary = f"{folder}/{TEMPORARY}{secrets.token_hex(8)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._make(folder)
         try:
+            self._make(folder)
             return temporary, os.open(temporary, flags, 0o666)
-        except FileNotFoundError:  # somebody deleted the folder since
+        except FileNotFoundError:  # somebody deleted the folder since, perhaps on another machine, unseen by this one
+            look(folder)
             self._made.clear()
             self._make(folder)
             return temporary, os.open(temporary, flags, 0o666)

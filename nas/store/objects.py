@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from nas.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StoreError
 from nas.passwords import passwords_of, without_passwords
-from nas.store.files import Buffer, Files, Span, Stored
+from nas.store.files import Buffer, Files, Span, Stored, Witness, no_witness
 from nas.store.reference import (
     TEMPORARY,
     Reference,
@@ -117,13 +117,15 @@ class ObjectFiles(Files):
 
         self._read(reference, attempt)
 
-    def check_contents(self, reference: Reference) -> None:
+    def check_contents(self, reference: Reference, witness: Callable[[], Witness] = no_witness) -> None:
         """Gets the object block by block."""
 
         def attempt() -> None:
-            hasher = blake3()
+            hasher, show = blake3(), witness()
             for begin in range(0, reference.bytes, _BLOCK):
-                hasher.update(self._get(reference.path, begin, min(begin + _BLOCK, reference.bytes)))
+                block = memoryview(self._get(reference.path, begin, min(begin + _BLOCK, reference.bytes)))
+                hasher.update(block)
+                show(block)
             if (digest := f"blake3:{hasher.hexdigest()}") != reference.digest:
                 raise WrongContentsError(f"{reference.bytes} bytes {digest}")
 

@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from nas.errors import AlreadyPublishedError, HeirloomError, StoreError
 from nas.store.background import Background
-from nas.store.files import Buffer
+from nas.store.files import Buffer, Witness
 from nas.store.reference import Reference, Span, WrongContentsError, digest_of, expect, expect_span, is_stale, waits
 
 NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -135,10 +135,13 @@ def check_size(target: str, reference: Reference, *, around_cache: bool) -> None
         pass
 
 
-def check_contents(target: str, reference: Reference, *, around_cache: bool) -> None:
-    """Reads the whole file block by block, and compares the digest with the promised one."""
-    with _promised_size(target, reference, around_cache) as file:
-        digest = _digest_of_file(file)
+def check_contents(target: str, reference: Reference, witness: Callable[[], Witness], *, around_cache: bool) -> None:
+    """Reads what the disk or the server holds of a file, block by block, and compares the digest with the promised one.
+
+    Never from the cache, whatever ``around_cache`` says: what memory remembers proves nothing.
+    """
+    with _promised_size(target, reference, True) as file:
+        digest = _digest_of_file(file, witness())
     if digest != reference.digest:
         raise WrongContentsError(f"{reference.bytes} bytes {digest}")
 
@@ -214,10 +217,11 @@ def _promised_size(target: str, reference: Reference, around_cache: bool) -> Ite
         yield file
 
 
-def _digest_of_file(file: FileIO) -> str:
+def _digest_of_file(file: FileIO, witness: Witness = lambda block: None) -> str:
     hasher, block = blake3(), memoryview(bytearray(_BLOCK))
     while n := file.readinto(block):
         hasher.update(block[:n])
+        witness(block[:n])
     return f"blake3:{hasher.hexdigest()}"
 
 

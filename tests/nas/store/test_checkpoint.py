@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from nas.errors import ConfigurationError, CorruptError, MissingError
+from nas.errors import ConfigurationError, CorruptError
 from nas.store.checkpoint import (
     Checkpoint,
     fetch_folder,
@@ -20,7 +20,6 @@ from nas.store.checkpoint import (
     publish_checkpoint,
     publish_folder,
     publish_tensors,
-    verify,
 )
 from nas.store.files import Files, Reference, open_root
 from nas.store.reference import digest_of
@@ -87,7 +86,6 @@ def test_files_alone_are_a_checkpoint(files: Files, saved: Path, tmp_path: Path)
     """A trial of another framework saves files only; it has no tensors to load."""
     checkpoint = publish_checkpoint(files, "000002-cd", None, publish_folder(files, "000002-cd", saved))
 
-    verify(files, checkpoint)
     assert StoredWeights(files, checkpoint).read_all() == {}
     assert len(checkpoint.files) == 3
 
@@ -104,27 +102,6 @@ def test_manifest_may_name_packs_of_others(files: Files, checkpoint: Checkpoint)
     assert published.own_bytes == published.manifest.bytes + published.packs[0].bytes
     files.delete(checkpoint.manifest.path)
     assert all(torch.equal(tensor, child[name]) for name, tensor in StoredWeights(files, published).read_all().items())
-
-
-def test_whole_checkpoint_is_verified(files: Files, checkpoint: Checkpoint) -> None:
-    """verify passes where nothing is damaged."""
-    verify(files, checkpoint)
-
-
-@pytest.mark.parametrize("part", ["manifest", "pack", "file"])
-def test_damage_is_found_and_named(files: Files, checkpoint: Checkpoint, tmp_path: Path, part: str) -> None:
-    """verify finds one flipped bit, a lost byte and a lost file in manifest, pack and saved file, by name."""
-    reference = {"manifest": checkpoint.manifest, "pack": checkpoint.packs[0], "file": checkpoint.files[-1]}[part]
-    place = tmp_path / "root" / reference.path
-    whole = place.read_bytes()
-
-    for wrong in (bytes([whole[0] ^ 1]) + whole[1:], whole[:-1]):
-        place.write_bytes(wrong)
-        with pytest.raises(CorruptError, match=reference.path):
-            verify(files, checkpoint)
-    place.unlink()
-    with pytest.raises(MissingError, match=reference.path):
-        verify(files, checkpoint)
 
 
 def without(key: str) -> Callable[[dict[str, Any]], object]:

@@ -89,6 +89,24 @@ class TestEveryRoot:
         assert first + rest == data
         assert reference.digest == digest_of(data)
 
+    def test_witness_is_shown_everything(self, files: Files) -> None:
+        """Who watches check_contents is shown the whole contents in order, also where they turn out to be wrong."""
+        data = random.Random(5).randbytes(3_000_001)
+        reference = files.publish("packs/a.bin", [data])
+        seen: list[bytearray] = []
+
+        def witness() -> Callable[[memoryview], object]:
+            seen.append(bytearray())
+            return seen[-1].extend
+
+        files.check_contents(reference, witness)
+
+        assert seen == [data]
+        files.replace("packs/a.bin", data[:-1] + b"!")
+        with pytest.raises(CorruptError):
+            files.check_contents(reference, witness)
+        assert seen[-1] == data[:-1] + b"!"
+
     def test_taken_name_is_refused(self, files: Files) -> None:
         """The second writer of an exclusive name gets AlreadyPublishedError, and the first one's bytes stay."""
         files.publish("trials/000001.result.json", [b"first"], exclusive=True)

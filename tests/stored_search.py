@@ -1,0 +1,95 @@
+"""A small search as it lies in a store: real packs, manifests, files, exports and records, written as searches do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nas.search import FORMAT
+from nas.store.checkpoint import Checkpoint, load_manifest, publish_checkpoint, publish_folder, publish_tensors
+from nas.store.files import Files, open_root
+from nas.store.pack import write_pack
+from nas.store.records import Records
+from nas.trial import Proposal, Reason, State, Trial
+
+TENSORS = {"stem": torch.arange(64.0), "body": torch.arange(100.0, 200.0), "head": torch.arange(8.0)}
+
+
+def write_stored_search(root: Path, scratch: Path) -> Files:
+    """Writes a search under a root and gives its folder.
+
+    Trial 0 is a founder; 1 takes from 0 and changes ``head``, so that its checkpoint names 0's pack, too; 2 takes from
+    1 and changes nothing, so that it has no pack of its own; 3 has only saved files; 4 failed; 5 waits for 1 and 3. The
+    winner is 2. The only session has ended.
+
+    Args:
+        root: The folder of the search.
+        scratch: An empty folder for what trial 3 saves.
+    """
+    files = open_root(str(root))
+    records = Records(files)
+    identity = {"policy": [{"name": "search", "policies": [], "warm": False}]}
+    metrics = [{"name": "accuracy", "direction": "maximize"}]
+    records.publish("search.json", {"format": FORMAT, "identity": identity, "metrics": metrics})
+    session = {"session": 1, "host": "far", "pid": 1, "boot": "b", "born": "1", "started": 1.0, "settings": {}}
+    records.publish("sessions/0001.json", session)
+    (scratch / "model").mkdir()
+    (scratch / "model" / "weights.bin").write_bytes(b"of another framework" * 100)
+    founder = publish(files, 0, TENSORS)
+    child = publish(files, 1, {**TENSORS, "head": torch.ones(8)}, founder)
+    same = publish(files, 2, {**TENSORS, "head": torch.ones(8)}, child)
+    saved = publish_checkpoint(files, "000003-aa", None, publish_folder(files, "000003-aa", scratch))
+    finish(records, proposed(records, 0), founder)
+    finish(records, proposed(records, 1, parents=(0,), learned=(0,)), child)
+    finish(records, proposed(records, 2, parents=(1,), learned=(1,)), same)
+    finish(records, proposed(records, 3), saved)
+    failed = replace(proposed(records, 4), state=State.FAILED, reason=Reason.EXCEPTION, error="no")
+    records.commit(failed)
+    proposed(records, 5, parents=(1, 3), learned=(2, 4))
+    records.publish("tests/000002.json", {"trial": 2, "metrics": {"accuracy": 0.5}})
+    exported = [
+        files.publish("best/000002-aa/architecture.json", [b"{}"]),
+        write_pack(files, "best/000002-aa/model.safetensors", TENSORS)[0],
+    ]
+    plain = [reference.to_json() for reference in exported if reference is not None]
+    records.publish("best-0001.json", {"number": 1, "trial": 2, "files": plain})
+    records.publish("sessions/0001.beat", {"beat": 9, "time": 2.0, "hours": 0.1, "ended": True})
+    return files
+
+
+def publish(
+    files: Files, number: int, tensors: Mapping[str, torch.Tensor], donor: Checkpoint | None = None
+) -> Checkpoint:
+    """A trial's checkpoint, in whose pack lies only what its donor's does not hold."""
+    donors = [] if donor is None else [load_manifest(files, donor)]
+    manifest = publish_tensors(files, f"packs/{number:06d}-aa.safetensors", tensors, donors)
+    return publish_checkpoint(files, f"{number:06d}-aa", manifest)
+
+
+def proposed(records: Records, number: int, **fields: Any) -> Trial:
+    """A trial whose proposal is durable."""
+    proposal = Proposal(point={"width": number}, parents=fields.pop("parents", ()))
+    trial = Trial(number=number, index=number, proposal=proposal, job=number, created=1.0, **fields)
+    records.propose(trial)
+    return trial
+
+
+def finish(records: Records, trial: Trial, checkpoint: Checkpoint | None) -> Trial:
+    """The trial after its first attempt, which left this checkpoint."""
+    done = replace(
+        trial,
+        state=State.COMPLETE,
+        metrics={"accuracy": 0.5},
+        cost={"seconds": 1.0, "gpu_seconds": 0.0},
+        checkpoint=checkpoint,
+        attempt=1,
+        slot=0,
+        started=1.0,
+        finished=2.0,
+    )
+    records.start(done, {"session": 1, "host": "far", "pid": 1, "time": 1.0})
+    return records.commit(done)

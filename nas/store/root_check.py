@@ -32,7 +32,7 @@ _Named: TypeAlias = tuple[str, Callable[[], _Tried]]
 """What is promised, and how to try it out."""
 _RECORD = b"{" + b" " * 298 + b"}"
 _LARGE = 8 << 20
-_NAMES = ("Modell ä (1).bin", "modell Ä (1).bin", f"{'long' * 50}.bin")
+_NAMES = ("Modell ä (1).bin", "modell ä (1).bin", f"{'long' * 50}.bin")
 
 
 def check_root(files: Files, *, n: int = N_TRIES) -> Iterator[Promise]:

@@ -172,7 +172,8 @@ def _keep_names(files: Files) -> _Tried:
     listed = files.names("names")
     if lost := [n for n in _NAMES if n not in listed or files.read_if_present(f"names/{n}") != n.encode()]:
         remedy = "save no two files whose names differ in capitals only (run.save_dir), or choose another storage.root"
-        raise RiskyPromiseError(f"{', '.join(lost)} became {', '.join(listed)}", remedy)
+        before, after = (", ".join(f"{name:.20}" for name in names) for names in (lost, listed))
+        raise RiskyPromiseError(f"{before} became {after}", remedy)
     return [], "capitals, umlauts, 200 letters"
 
 

@@ -89,11 +89,11 @@ def bad_mounts(kind: str) -> dict[str, dict[str, object]]:
 def fat() -> dict[str, object]:
     """A file system without hard links, which folds capitals."""
     [kernel] = [release / "kernel" for release in MODULES.iterdir()]
-    for module in ("drivers/block/loop", "fs/fat/fat", "fs/fat/vfat", "fs/nls/nls_cp437", "fs/nls/nls_utf8"):
+    for module in ("drivers/block/loop", "fs/fat/fat", "fs/fat/vfat", "fs/nls/nls_cp437", "fs/nls/nls_iso8859-1"):
         if (path := kernel / f"{module}.ko").exists():
             shell(f"insmod {path}")
     shell("truncate -s 64M /run/fat; mkfs.vfat /run/fat; mknod /run/loop b 7 0; losetup /run/loop /run/fat")
-    shell("mkdir /mnt/fat; mount -t vfat -o iocharset=utf8 /run/loop /mnt/fat")
+    shell("mkdir /mnt/fat; mount -t vfat -o iocharset=iso8859-1,utf8 /run/loop /mnt/fat")
     found = verify("storage.root=/mnt/fat/root")
     shell("umount /mnt/fat")
     return found

@@ -95,14 +95,11 @@ class Side:
         return self.hear(topic)
 
     def leave(self) -> None:
-        """Parts; ``a`` removes everything once both have said so, and ``b`` waits for that."""
-        until = time.monotonic() + min(_LAST_WORD_S, self.limit_s)
+        """Parts; ``a`` goes last and removes everything."""
         with suppress(StoreError):  # all that had to be said is said
             self.say("bye")
             if self.name == "a":
                 self.hear("bye", min(_LAST_WORD_S, self.limit_s))
-            while self.name == "b" and self.files.names(f"mail-{self.other}") and time.monotonic() < until:
-                time.sleep(_LONG_S)
         if self.name == "a":
             clear(self.files, FOLDERS)
 

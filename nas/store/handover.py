@@ -124,7 +124,9 @@ def _hand(side: Side) -> list[Promise]:
     mine = {"own": _owner(side.files, f"given-{side.name}/0"), "others": _owner(side.files, f"given-{side.other}/0")}
     there = side.exchange("handed", times_ms=times_ms, n_denied=n_denied, **mine)
     both = tuple(sorted((*times_ms, *there["times_ms"])))
-    seen = f"{len(both)} of {len(both)}; a plain look-up still denied {n_denied + there['n_denied']} of them"
+    seen = f"{len(both)} of {len(both)}"
+    if side.files.local_path("x") is not None:
+        seen += f"; a plain look-up still denied {n_denied + there['n_denied']} of them"
     promises = [Promise(name="what the other side publishes is read", times_ms=both, seen=seen)]
     if (mine["own"], mine["others"]) != (there["others"], there["own"]):
         seen = (

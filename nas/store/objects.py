@@ -278,7 +278,7 @@ class ObjectFiles(Files):
         if begin is not None and begin == end:
             return b""  # which no range can ask for
         with self._calling("read", path):
-            return bytes(self._fs.cat_file(self._target(path), begin, end))
+            return bytes(self._fs.cat_file(self._target(path), start=begin, end=end))
 
     def _put(self, target: str, data: bytes, **mode: str) -> None:
         try:

@@ -27,6 +27,7 @@ BUDGET_S = 3.0
 """After which a promise on a slow root has been tried often enough."""
 
 
+_OTHERS_S = 2.0
 _GONE = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH})
 
 
@@ -83,9 +84,18 @@ def workplace(root: Files, folder: str = "") -> Iterator[str]:
         yield folder
     finally:
         clear(root.below(folder))
-        for place in created:
-            with suppress(OSError):  # another check is at work there
-                os.rmdir(place)
+        until = time.monotonic() + (_OTHERS_S if len(created) > 1 else 0)
+        for place in created:  # as far as no other check is at work there; one that is about to end is waited for
+            while not _is_removed(place) and time.monotonic() < until:
+                time.sleep(0.05)
+
+
+def _is_removed(folder: str) -> bool:
+    try:
+        os.rmdir(folder)
+    except OSError as error:
+        return error.errno not in (errno.ENOTEMPTY, errno.EEXIST)
+    return True
 
 
 def clear(files: Files, folders: Sequence[str] = ("", "system", "names", "race", "small", "large")) -> None:

@@ -32,7 +32,7 @@ _Named: TypeAlias = tuple[str, Callable[[], _Tried]]
 """What is promised, and how to try it out."""
 _RECORD = b"{" + b" " * 298 + b"}"
 _LARGE = 8 << 20
-_NAMES = ("Modell ä (1).bin", "modell Ä (1).bin", f"{'long' * 50}.bin")
+_NAMES = ("Modell ä (1).bin", "modell ä (1).bin", f"{'long' * 50}.bin")
 
 
 def check_root(files: Files, *, n: int = N_TRIES) -> Iterator[Promise]:
@@ -78,12 +78,16 @@ def _write(files: Files) -> _Tried:
 
 def _publish(files: Files, n: int) -> _Tried:
     times = timed(lambda i: files.publish(f"small/{i}", [_RECORD], exclusive=True), n)
-    return times, f"{len(_RECORD)} bytes, durable"
+    return times, f"{len(_RECORD)} bytes, {_how(files)}"
 
 
 def _publish_large(files: Files, n: int) -> _Tried:
     data = os.urandom(_LARGE)
-    return _with_speed(timed(lambda i: files.publish(f"large/{i}", [data]), min(n, 5)), "durable")
+    return _with_speed(timed(lambda i: files.publish(f"large/{i}", [data]), min(n, 5)), _how(files))
+
+
+def _how(files: Files) -> str:
+    return "whole" if files.local_path("x") is None else "durable"  # what an object store does is its own affair
 
 
 def _read(files: Files, n: int) -> _Tried:
@@ -168,7 +172,8 @@ def _keep_names(files: Files) -> _Tried:
     listed = files.names("names")
     if lost := [n for n in _NAMES if n not in listed or files.read_if_present(f"names/{n}") != n.encode()]:
         remedy = "save no two files whose names differ in capitals only (run.save_dir), or choose another storage.root"
-        raise RiskyPromiseError(f"{', '.join(lost)} became {', '.join(listed)}", remedy)
+        before, after = (", ".join(f"{name:.20}" for name in names) for names in (lost, listed))
+        raise RiskyPromiseError(f"{before} became {after}", remedy)
     return [], "capitals, umlauts, 200 letters"
 
 

@@ -19,11 +19,11 @@ class Sftp:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._fs, name)
 
-    def cat_file(self, path: str, begin: int | None = None, end: int | None = None) -> bytes:
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         """The contents, or those from ``begin`` to ``end``, asked for ahead."""
-        if begin is not None and end is not None:
+        if start is not None and end is not None:
             with self._fs.ftp.open(path, "rb") as file:
-                return b"".join(file.readv([(begin, end - begin)]))
+                return b"".join(file.readv([(start, end - start)]))
         data = BytesIO()
         self._fs.ftp.getfo(path, data)
         return data.getvalue()

@@ -95,8 +95,8 @@ def test_bad_mount_is_told_what_to_change(
 
 def test_file_system_without_hard_links_is_told(found: dict[str, Any]) -> None:
     """FAT knows no hard links and folds capitals: records can't be published, saved files may be mixed up."""
-    if found["vers"] == "3":
-        pytest.skip("the same whatever NFS speaks")
+    if "fat" not in found:
+        pytest.skip("tried beside NFSv4.2 only, and needs mkfs.vfat")
     output = found["fat"]["output"]
 
     assert found["fat"]["status"] == 1

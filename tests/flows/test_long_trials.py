@@ -71,7 +71,7 @@ def check(torn: Path, calm: Path, resumed: list[int]) -> None:
             assert f"trial {trial.number} goes on after step {epochs[0] - 1}, " in log
             assert epochs == list(range(epochs[0], len(trial.curve) + 1))
             assert epochs[0] > 2
-        assert not list((torn / "resume" / f"{trial.number:06d}").iterdir())
+        assert not (torn / "resume" / f"{trial.number:06d}").exists()
 
 
 def test_a_killed_worker(here: Path, calm: Path, api_url: str) -> None:
@@ -159,4 +159,4 @@ def test_a_failed_trial_leaves_nothing(here: Path, api_url: str, overrides: tupl
     assert done.status == 1
     assert [trial.reason for trial in trials(search)] == [reason]
     assert saved(search, 0) == []
-    assert list((search / "resume" / "000000").iterdir()) == []
+    assert not (search / "resume" / "000000").exists()

@@ -163,11 +163,11 @@ class Files(ABC):
 
 
 def open_root(url: str, options: Mapping[str, object] | None = None, *, patience_s: float = 60.0) -> Files:
-    """The files under a root: a folder (``~`` is expanded), ``file://``, or any URL that fsspec knows.
+    """The files under a root: a folder (``~`` is expanded), ``s3://``, ``sftp://``, or any other URL that fsspec knows.
 
     Args:
         url: The root; it need not exist yet.
-        options: What the fsspec file system takes: endpoints, credentials. No message ever shows them.
+        options: What the root's driver takes (docs/object_stores.md): endpoints, credentials. No message shows them.
         patience_s: How long caches and silent servers are lasted out; by default what common NFS clients take.
 
     Raises:

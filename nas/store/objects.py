@@ -1,4 +1,4 @@
-"""A root in whatever else fsspec reaches (``s3://``, ``gs://``, ``memory://``), or sftp: whole objects.
+"""A root in S3, over sftp, or in whatever else fsspec reaches (``gs://``, ``memory://``): whole objects.
 
 An object store shows an object when all of it has arrived, and so does our sftp; other file systems show it while it
 grows, which a reader with a reference notices by the digest.
@@ -94,7 +94,12 @@ class ObjectFiles(Files):
 
     def check_size(self, reference: Reference) -> None:
         """Asks for the object's size."""
-        self._read(reference, lambda: list(self._fill(reference, [])))
+
+        def attempt() -> None:
+            with self._calling("read", reference.path):
+                self._expect_size(reference, self._driver.size(self._target(reference.path)))
+
+        self._read(reference, attempt)
 
     def check_contents(self, reference: Reference, witness: Callable[[], Witness] = no_witness) -> None:
         """Gets the object block by block."""

@@ -120,11 +120,14 @@ class S3Driver(Driver):
                 Stored(item["Key"].removeprefix(prefix), item["Size"], item["LastModified"].timestamp())
                 for item in page.get("Contents", ())
             ]
-        with suppress(PermissionError):  # listing uploads is a permission of its own
+        try:
             for page in self._pages("list_multipart_uploads", bucket, prefix):
                 for item in page.get("Uploads", ()):
                     name = _unfinished(item["Key"].removeprefix(prefix), item["UploadId"])
                     found.append(Stored(name, 0, item["Initiated"].timestamp()))
+        except OSError as error:  # a permission of its own, and not everywhere
+            if error.errno not in (errno.EACCES, errno.ENOSYS):
+                raise
         return found
 
     def delete(self, target: str) -> None:

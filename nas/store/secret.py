@@ -8,7 +8,9 @@ from urllib.parse import unquote
 
 from nas.passwords import passwords_of
 
-_HARMLESS = frozenset({"endpoint_url", "region_name", "host", "known_hosts", "client_keys", "config"})
+_HARMLESS = frozenset(
+    {"endpoint_url", "region_name", "profile", "host", "username", "known_hosts", "client_keys", "config"}
+)
 """Options that help to understand a message; a password in a URL among them is masked all the same."""
 _VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _KINDS = (PermissionError, FileExistsError, FileNotFoundError, TimeoutError, ConnectionError, OSError, ValueError)
@@ -20,7 +22,7 @@ class Secrets:
     def __init__(self, url: str, options: Mapping[str, object]) -> None:
         found = {password for text in (url, *_texts(options)) for password in passwords_of(text)}
         found |= {unquote(secret) for secret in found}
-        found |= set(_texts({key: value for key, value in options.items() if key not in _HARMLESS}))
+        found |= set(_texts(options, but=_HARMLESS))
         found |= {os.environ.get(name, "") for name in _VARIABLES}
         self._found = sorted((secret for secret in found if len(secret) > 3), key=len, reverse=True)
 
@@ -50,13 +52,14 @@ def _chain(error: BaseException | None) -> Iterator[str]:
         error = error.__cause__
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Every text in nested options."""
+def _texts(value: object, *, but: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Every text in nested options, but for those under some names."""
     if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts(item)
+        for key, item in value.items():
+            if key not in but:
+                yield from _texts(item, but=but)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _texts(item)
+            yield from _texts(item, but=but)
     elif isinstance(value, str):
         yield value

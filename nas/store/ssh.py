@@ -54,9 +54,9 @@ class Connection:
             self._loop, self._lock, self._ssh = loop, asyncio.Lock(), None
         async with self._lock:
             if self._client is None or self._ssh is None or self._ssh.is_closed():
-                self._ssh = await asyncssh.connect(*self._server, options=self._options)
-                weakref.finalize(self, _end, loop, self._ssh)
-                self._client = await self._ssh.start_sftp_client(path_errors="surrogateescape")
+                ssh = await asyncssh.connect(*self._server, options=self._options)
+                weakref.finalize(self, _end, loop, ssh)
+                self._client, self._ssh = await ssh.start_sftp_client(path_errors="surrogateescape"), ssh
             return self._client
 
     def drop(self, client: SFTPClient) -> None:

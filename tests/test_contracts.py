@@ -60,7 +60,8 @@ def spec(content: Mapping[str, Any], **changes: Any) -> Spec:
 
 TUNERS, PROBLEMS, STORAGES = (choices(group) for group in ("tuner", "problem", "storage"))
 TABLES = {"nasbench201": "nasbench201_cifar10.parquet", "nasbench_macro": "nasbench_macro.parquet"}
-SLOW_TUNERS = [pytest.param(name, marks=pytest.mark.slow) if name in ("gp", "tpe") else name for name in TUNERS]
+LONG = [pytest.mark.slow, pytest.mark.timeout(1800)]
+SLOW_TUNERS = [pytest.param(name, marks=LONG) if name in ("gp", "tpe") else name for name in TUNERS]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) if "data_root" in PROBLEMS[name] else name for name in PROBLEMS]
 
 

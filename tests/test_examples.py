@@ -31,13 +31,13 @@ class Refusal(MetaPathFinder):
 
 sys.meta_path.insert(0, Refusal())
 import torch
+from sklearn.datasets import load_breast_cancer
 
-torch.manual_seed(0)
 program = torch.export.load(sys.argv[1]).module()
-inputs = 100 * torch.rand(64, 30)
+inputs = torch.tensor(load_breast_cancer().data[:64], dtype=torch.float32)
 outputs = {n: program(inputs[:n]) for n in (1, 7, 64)}
 for n, output in outputs.items():
-    torch.testing.assert_close(output, outputs[64][:n])
+    torch.testing.assert_close(output, outputs[64][:n], rtol=1e-4, atol=1e-4)
 print(json.dumps({"shapes": [list(o.shape) for o in outputs.values()], "dtype": str(outputs[64].dtype)}))
 """
 

@@ -16,8 +16,9 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -167,6 +168,7 @@ class WarmWorker:
         self._connection: Connection | None = None
         self._send_lock = threading.Lock()
         self._running: Trial | None = None
+        self._is_used = False
         self._booting_for: int | None = None
         self._killed_for: str | None = None
         self._is_closed = False
@@ -180,47 +182,47 @@ class WarmWorker:
             self._ensure()
         finally:
             self._booting_for = None
-        self._log.write_bytes(b"")
-        self._running = trial
+        with self._used(log_path(trial.number)):
+            self._running = trial
+            try:
+                self._send(("run", assignment))
+                return self._attend(trial, post, timeout_s)
+            finally:
+                self._running = None
+
+    def _attend(self, trial: Trial, post: Callable[[Event], None], timeout_s: float | None) -> Trial | None:
+        """Takes in what the attempt says, until it ends."""
         curve: list[tuple[int, Mapping[str, float]]] = []
         began: float | None = None
-        self._send(("run", assignment))
-        try:
-            while True:
-                left = None if timeout_s is None or began is None else began + timeout_s - time.monotonic()
-                message = self._receive(left)
-                if message is None:
-                    return self._timed_out(trial, curve, timeout_s or 0.0)
-                kind, content = message
-                if kind == "started":
-                    began = time.monotonic()
-                    post(Started(trial.number, trial.attempt, trial.slot or 0))
-                elif kind == "reported":
-                    curve.append(content)
-                    answer = self._send if self._spec.asks_stopper else None
-                    post(Reported(trial.number, content[0], content[1], answer))
-                elif kind == "resumed":
-                    curve += content
-                    for step, metrics in content:
-                        post(Reported(trial.number, step, metrics))
-                else:
-                    result = self._outcome(kind, content)
-                    return result if result is None or isinstance(result, Trial) else None
-        finally:
-            self._running = None
-            self._store_log(log_path(trial.number))
+        while True:
+            left = None if timeout_s is None or began is None else began + timeout_s - time.monotonic()
+            message = self._receive(left)
+            if message is None:
+                return self._timed_out(trial, curve, timeout_s or 0.0)
+            kind, content = message
+            if kind == "started":
+                began = time.monotonic()
+                post(Started(trial.number, trial.attempt, trial.slot or 0))
+            elif kind == "reported":
+                curve.append(content)
+                answer = self._send if self._spec.asks_stopper else None
+                post(Reported(trial.number, content[0], content[1], answer))
+            elif kind == "resumed":
+                curve += content
+                for step, metrics in content:
+                    post(Reported(trial.number, step, metrics))
+            else:
+                result = self._outcome(kind, content)
+                return result if result is None or isinstance(result, Trial) else None
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports; see ``Place.call``."""
         try:
             self._ensure()
-            self._log.write_bytes(b"")
             self._killed_for = None
-            try:
+            with self._used(log_path(trial.number, action)):
                 self._send((action, trial))
                 kind, content = self._receive(None) or ("", None)
-            finally:
-                self._store_log(log_path(trial.number, action))
         except WorkerLostError as error:
             raise ActionError(f"{action} of trial {trial.number}: {error}") from error
         if kind == "error":
@@ -251,10 +253,10 @@ class WarmWorker:
         process = self._process
         if process is None:
             return
-        if self._running is not None:
+        if self._is_used:
             process.kill()
-            for _ in range(500):  # until the thread that runs the attempt has noticed; it still uses the pipe
-                if self._running is None:
+            for _ in range(500):  # until the thread that uses it has noticed: it waits at the pipe, and for the process
+                if not self._is_used:
                     break
                 time.sleep(0.01)
         if self._connection is not None:
@@ -356,6 +358,19 @@ class WarmWorker:
         if self._process is not None:
             self._process.kill()
             self._process.join(5.0)
+
+    @contextmanager
+    def _used(self, log: str) -> Iterator[None]:
+        """Meanwhile a thread uses the process; afterwards what was printed is stored."""
+        self._log.write_bytes(b"")
+        self._is_used = True
+        try:
+            yield
+        finally:
+            try:
+                self._store_log(log)
+            finally:
+                self._is_used = False
 
     def _store_log(self, path: str) -> None:
         with self._log.open("rb") as file:

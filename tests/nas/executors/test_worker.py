@@ -391,6 +391,7 @@ shop = Shop(Path(sys.argv[1]), slots=2)
 print("ready", flush=True)
 trials = shop.run((sys.argv[2], int(sys.argv[3])), (sys.argv[2], int(sys.argv[3])))
 shop.close()
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python gives up a handler while it ends, and a signal would kill it then
 print(*[f"{trial.state}:{trial.attempt}" for trial in trials], flush=True)
 """
 

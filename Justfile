@@ -25,6 +25,7 @@ report:
 # The ratios that the README quotes
 bench:
     python benchmarks/overhead.py && python benchmarks/startup.py && python benchmarks/lineage.py
+    python benchmarks/remote.py
 
 # Remove what tools leave behind
 clean:

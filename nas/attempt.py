@@ -9,7 +9,7 @@ import socket
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nas.errors import AlreadyPublishedError, CorruptError, MissingError, StoreError, TrialInterrupted
@@ -31,9 +31,9 @@ class BenchSpec:
     """What a process needs to know to run the trials of one search; plain data, so that it travels."""
 
     problem: Spec
-    url: str
-    """The search's folder: the root and the search's name."""
-    options: Mapping[str, Any]
+    url: str = field(repr=False)
+    """The search's folder: the root and the search's name; it may hold a password."""
+    options: Mapping[str, Any] = field(repr=False)
     """Storage options; they may hold credentials and are kept in no record."""
     session: int = 0
     device: str = "cpu"

@@ -1,12 +1,16 @@
-"""What holds for all tests."""
+"""What holds for all tests, and servers that many share."""
 
 from __future__ import annotations
 
+import gc
+import logging
 from collections.abc import Iterator
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import settings
+
+from tests.servers import S3, s3_server, sftp_server
 
 settings.register_profile("shared", deadline=None)  # other processes take their share of a small machine
 settings.load_profile("shared")
@@ -19,3 +23,34 @@ def nothing_stays_in_memory() -> Iterator[None]:
     yield
     for path in MemoryFileSystem.store.keys() - before:
         del MemoryFileSystem.store[path]
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """An S3 server with a bucket."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sftp_port() -> Iterator[int]:
+    """The port of an sftp server."""
+    with sftp_server() as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def silence() -> Iterator[None]:
+    """No error is left behind for asyncio to complain of, wherever a connection was lost."""
+    complaints: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            complaints.append(self.format(record))
+
+    listener = Listener(logging.ERROR)
+    logging.getLogger("asyncio").addHandler(listener)
+    yield
+    gc.collect()
+    logging.getLogger("asyncio").removeHandler(listener)
+    assert complaints == []

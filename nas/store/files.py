@@ -48,7 +48,7 @@ class Files(ABC):
     url: str
     """The root for a person's eyes, without passwords."""
     patience_s: float
-    """How long ``read`` lasts out caches that do not show a file yet."""
+    """How long caches are lasted out that do not show a file yet, and servers that do not answer."""
     batch_bytes: int = 4 << 20
     """How much is best read at once by who has little memory."""
     in_process: bool = False
@@ -163,12 +163,12 @@ class Files(ABC):
 
 
 def open_root(url: str, options: Mapping[str, object] | None = None, *, patience_s: float = 60.0) -> Files:
-    """The files under a root: a folder (``~`` is expanded), ``file://``, or any URL that fsspec knows.
+    """The files under a root: a folder (``~`` is expanded), ``s3://``, ``sftp://``, or any other URL that fsspec knows.
 
     Args:
         url: The root; it need not exist yet.
-        options: What the fsspec file system takes: endpoints, credentials. No message ever shows them.
-        patience_s: How long ``read`` lasts out caches; above the 30 to 60 s of common NFS clients by default.
+        options: What the root's driver takes (docs/object_stores.md): endpoints, credentials. No message shows them.
+        patience_s: How long caches and silent servers are lasted out; by default what common NFS clients take.
 
     Raises:
         ConfigurationError: an unknown protocol, a driver that is not installed, options that the protocol refuses.

@@ -1,4 +1,4 @@
-"""A root in whatever else fsspec reaches (``s3://``, ``gs://``, ``sftp://``, ``memory://``): whole objects, no rename.
+"""A root in S3, over sftp, or in whatever else fsspec reaches (``gs://``, ``memory://``): whole objects.
 
 An object store shows an object when all of it has arrived, and so does our sftp; other file systems show it while it
 grows, which a reader with a reference notices by the digest.
@@ -6,18 +6,17 @@ grows, which a reader with a reference notices by the digest.
 
 from __future__ import annotations
 
-import importlib
+import errno
 import secrets
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from datetime import UTC, datetime
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Any, TypeVar, final
 
-from blake3 import blake3
-
 from nas.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StoreError
-from nas.passwords import passwords_of, without_passwords
+from nas.passwords import without_passwords
+from nas.store.chunks import BLOCK, Hashed, Run, runs_for, runs_of
+from nas.store.driver import Driver, open_driver
 from nas.store.files import Buffer, Files, Span, Stored, Witness, no_witness
 from nas.store.reference import (
     TEMPORARY,
@@ -30,21 +29,12 @@ from nas.store.reference import (
     expect_span,
     read_verified,
 )
-from nas.store.sftp import Sftp
+from nas.store.secret import Secrets
 
-_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss"})
-"""Protocols without folders: "not found" on writing means the bucket, and a misspelt bucket is not to be created."""
-_SFTP = frozenset({"sftp", "ssh"})
 _PACKAGES = {"smbclient": "smbprotocol"}
 """The package that brings a module, where their names differ."""
-_ONE_AT_A_TIME = threading.RLock()
-"""Held around calls of file systems that are not asynchronous: these share open files between threads."""
-
-
-_GAP = 1 << 20
-"""Unwanted bytes between two parts that cost less to get than another request."""
-_BLOCK = 32 << 20
-"""Bytes that are asked for at once, and held in memory."""
+_CHECK_S = 5.0
+"""How long a root that does not answer is tried at the start of a command."""
 
 T = TypeVar("T")
 
@@ -53,56 +43,52 @@ T = TypeVar("T")
 class ObjectFiles(Files):
     """The objects under one URL; what each method promises stands at ``Files``.
 
-    A name is exclusive where the file system honours ``mode="create"`` (S3 does, sftp by its rename; in ``memory://`` a
-    lock sees to it). Others look and then put: two writers within the same moment can both win.
+    A name is exclusive where the store sees to it (S3, sftp and ``memory://`` do). Others are asked before a put: two
+    writers within the same moment can both win.
     """
 
-    batch_bytes = _BLOCK
+    batch_bytes = 32 << 20
 
     def __init__(self, url: str, options: Mapping[str, object], *, patience_s: float = 60.0) -> None:
         self.url = without_passwords(url)
         self.patience_s = patience_s
-        self._protocol = url.partition("://")[0]
-        self.in_process = self._protocol == "memory"
         self._opening = (url, dict(options))
-        self._fs, root = self._open()
+        self._secrets = Secrets(url, options)
+        self._driver, root = self._open()
         self._root = root.rstrip("/")
+        self.in_process = self._driver.in_process
 
     def publish(self, path: str, chunks: Iterable[Buffer], *, exclusive: bool = False) -> Reference:
-        """One put of the whole object, after the last chunk has come."""
-        target = self._target(path)
-        data = b"".join(chunks)
-        with self._calling("publish", path):
-            if exclusive:
-                self._put_new(target, data)
-            else:
-                self._put(target, data)
-        return Reference(path, len(data), digest_of(data))
+        """One put of the whole object, which the store shows when the last chunk has arrived."""
+        hashed = Hashed(chunks)
+        with self._calling("publish", path, hashed):
+            self._driver.put(self._target(path), hashed, exclusive=exclusive)
+        return Reference(path, hashed.bytes, hashed.digest)
 
     def read(self, reference: Reference) -> bytes:
         """Gets the object; one that is missing or wrong is tried again, as some stores show new objects late."""
 
         def attempt() -> bytes:
-            data = self._get(reference.path)
+            with closing(self._fill(reference, runs_of(reference.bytes))) as runs:
+                data = b"".join(run.views[0] for run in runs)
             expect(reference, data)
             return data
 
         return self._read(reference, attempt)
 
     def read_spans(self, reference: Reference, spans: Sequence[Span]) -> None:
-        """Gets ranges, near parts in one."""
-        groups = list(_groups(checked_spans(reference, spans)))
+        """Gets ranges, near parts in one, straight into their memory."""
+        ordered = checked_spans(reference, spans)
+        runs = list(runs_for([span for span in ordered if span.memory.nbytes]))
 
         def attempt() -> None:
-            for group in groups:
-                begin, end = group[0].offset, group[-1].end
-                data = memoryview(self._get(reference.path, begin, end))
-                if len(data) != end - begin:
-                    expect(reference, self._get(reference.path))
-                    raise WrongContentsError(f"only {len(data)} of the {end - begin} bytes from {begin} on")
-                for span in group:
-                    span.memory[:] = data[span.offset - begin : span.end - begin]
-                    expect_span(reference, span, digest_of(span.memory))
+            waiting = deque(ordered)
+            with closing(self._fill(reference, runs)) as filled:
+                for run in filled:
+                    while waiting and waiting[0].end <= run.begin + run.bytes:
+                        expect_span(reference, span := waiting.popleft(), digest_of(span.memory))
+            for span in waiting:  # without bytes
+                expect_span(reference, span, digest_of(span.memory))
 
         self._read(reference, attempt)
 
@@ -111,9 +97,7 @@ class ObjectFiles(Files):
 
         def attempt() -> None:
             with self._calling("read", reference.path):
-                size = self._fs.info(self._target(reference.path))["size"]
-            if size != reference.bytes:
-                expect(reference, self._get(reference.path))
+                self._expect_size(reference, self._driver.size(self._target(reference.path)))
 
         self._read(reference, attempt)
 
@@ -121,102 +105,103 @@ class ObjectFiles(Files):
         """Gets the object block by block."""
 
         def attempt() -> None:
-            hasher, show = blake3(), witness()
-            for begin in range(0, reference.bytes, _BLOCK):
-                block = memoryview(self._get(reference.path, begin, min(begin + _BLOCK, reference.bytes)))
-                hasher.update(block)
-                show(block)
-            if (digest := f"blake3:{hasher.hexdigest()}") != reference.digest:
-                raise WrongContentsError(f"{reference.bytes} bytes {digest}")
+            self.check_size(reference)
+            show = witness()
+            with closing(self._fill(reference, runs_of(reference.bytes, BLOCK))) as runs:
+                found = Hashed(run.views[0] for run in runs)
+                for block in found:
+                    show(block)
+            if found.digest != reference.digest:
+                raise WrongContentsError(f"{found.bytes} bytes {found.digest}")
 
-        self.check_size(reference)
         self._read(reference, attempt)
 
     def read_if_present(self, path: str) -> bytes | None:
         """Gets the object and does not ask first whether there is one."""
-        with suppress(FileNotFoundError):
-            return self._get(path)
+        with suppress(FileNotFoundError), self._calling("read", path):
+            return self._driver.get(self._target(path))
         return None
 
     def read_all(self, folder: str, suffix: str) -> dict[str, bytes]:
-        """Lists the folder and gets its objects, all at once where the file system can."""
+        """Lists the folder and gets its objects, many at once."""
         names = [name for name in self.names(folder) if name.endswith(suffix)]
-        targets = [f"{self._folder(folder)}/{name}" for name in names]
-        found: dict[str, bytes] = {}
         with self._calling("read", folder):
-            everything = [None] * len(names)
-            contents = self._fs.cat_ranges(targets, everything, everything, on_error="return") if names else []
-            for name, content in zip(names, contents, strict=True):
-                if isinstance(content, bytes):
-                    found[name] = content
-                elif not isinstance(content, FileNotFoundError):
-                    raise content
-        return found
+            contents = self._driver.get_all([f"{self._folder(folder)}/{name}" for name in names])
+        return {name: content for name, content in zip(names, contents, strict=True) if content is not None}
 
     def names(self, folder: str = "") -> list[str]:
         """A listing that no cache answers."""
-        place = self._folder(folder)
-        entries: list[str] = []
+        found: list[str] = []
         with suppress(FileNotFoundError), self._calling("list", folder):
-            self._fs.invalidate_cache()
-            entries = [str(entry).rstrip("/") for entry in self._fs.ls(place, detail=False)]
-        found = {entry.rpartition("/")[2] for entry in entries if entry != place}
-        return sorted(name for name in found if not name.startswith(TEMPORARY))
+            found = self._driver.names(self._folder(folder))
+        return sorted(name for name in set(found) if name and not name.startswith(TEMPORARY))
 
     def replace(self, path: str, data: bytes) -> None:
         """One put of the whole object."""
-        with self._calling("replace", path):
-            self._put(self._target(path), data)
+        source = Hashed([data])
+        with self._calling("replace", path, source):
+            self._driver.put(self._target(path), source, exclusive=False)
 
     def put(self, path: str, data: bytes) -> None:
         """One put of the whole object."""
         self.replace(path, data)
 
     def delete(self, path: str) -> None:
-        """Removes the object."""
+        """Removes the object; then a checkpoint's folder that is empty, where there are folders."""
+        target = f"{self._root}/{checked_path(path, unfinished=True)}"
         with suppress(FileNotFoundError), self._calling("delete", path):
-            self._fs.rm_file(f"{self._root}/{checked_path(path, unfinished=True)}")
+            self._driver.delete(target)
+        folder = path.rpartition("/")[0]
+        with self._calling("delete", path):
+            while "/" in folder and self._driver.prune(f"{self._root}/{folder}"):  # files/<stem>/, never files/ itself
+                folder = folder.rpartition("/")[0]
 
     def walk(self) -> list[Stored]:
         """A listing of everything that no cache answers."""
-        entries: dict[str, Any] = {}
+        found: list[Stored] = []
         with suppress(FileNotFoundError), self._calling("list", ""):
-            self._fs.invalidate_cache()
-            entries = self._fs.find(self._root, detail=True)
-        return [
-            Stored(str(name).removeprefix(self._root).lstrip("/"), int(info["size"] or 0), _modified(info))
-            for name, info in sorted(entries.items())
-        ]
+            found = self._driver.walk(self._root)
+        return sorted(found, key=lambda stored: stored.path)
 
     def check_writable(self) -> None:
-        """Publishes a small object, proves that no second writer gets its name, and deletes it."""
-        path, exclusive = f"check-{secrets.token_hex(8)}", False
+        """Publishes a small object, proves that no second writer gets its name, replaces it, and deletes it."""
+        quick = self._with(_driver=self._driver.within(min(_CHECK_S, self.patience_s)))
+        path = f"check-{secrets.token_hex(8)}"
         try:
-            reference = self.publish(path, [b"heirloom"], exclusive=True)
-            with suppress(AlreadyPublishedError):
-                self.publish(path, [b"a second writer"], exclusive=True)
-            exclusive = self.read_if_present(path) == b"heirloom"
-            self.delete(reference.path)
+            quick.publish(path, [b"heirloom"], exclusive=True)
+            try:
+                with suppress(AlreadyPublishedError):
+                    quick.publish(path, [b"a second writer"], exclusive=True)
+                is_first = quick.read_if_present(path) == b"heirloom"
+                quick.replace(path, b"replaced")
+            finally:
+                quick.delete(path)
         except StoreError as error:
-            other = isinstance(error.__cause__, PermissionError | FileNotFoundError)
-            kind = ConfigurationError if other else StoreError
-            raise kind(f"storage root {self.url} can't be used: {error}") from error
-        if not exclusive:
-            raise ConfigurationError(f"storage root {self.url} can't be used: it lets a second writer replace a record")
+            cause = error.__cause__
+            other = isinstance(cause, PermissionError | FileNotFoundError)
+            refuses = isinstance(cause, OSError) and cause.errno in (errno.ENOSYS, errno.ENOTSUP)
+            kind = ConfigurationError if other or refuses else StoreError
+            raise kind(f"storage root {self.url} can't be used: {error}") from cause
+        if not is_first:
+            raise ConfigurationError(
+                f"storage root {self.url} can't be used: it lets a second writer replace a record; choose a store that "
+                "honours conditional writes (S3's If-None-Match), or a folder"
+            )
 
     def below(self, folder: str) -> ObjectFiles:
         """The objects under a folder of this root."""
-        return self._at(self._target(folder), f"{self.url.rstrip('/')}/{folder}")
+        return self._with(_root=self._target(folder), url=f"{self.url.rstrip('/')}/{folder}")
 
     def sibling(self, name: str) -> ObjectFiles:
         """The objects under the folder of that name beside this root."""
         parent, _, own = self._root.rpartition("/")
-        return self._at(f"{parent}/{checked_path(name)}", self.url.rstrip("/").removesuffix(own) + name)
+        url = self.url.rstrip("/").removesuffix(own) + name
+        return self._with(_root=f"{parent}/{checked_path(name)}", url=url)
 
     def siblings(self) -> list[str]:
         """The names in the folder above, without this one's."""
         parent, _, own = self._root.rpartition("/")
-        above = self._at(parent, self.url.rstrip("/").removesuffix(own).rstrip("/"))
+        above = self._with(_root=parent, url=self.url.rstrip("/").removesuffix(own).rstrip("/"))
         return [name for name in above.names() if name != own]
 
     def local_path(self, path: str) -> str | None:
@@ -225,44 +210,38 @@ class ObjectFiles(Files):
         return None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_fs"}
+        return {key: value for key, value in self.__dict__.items() if key != "_driver"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._fs, _ = self._open()
+        self._driver, _ = self._open()
 
-    def _at(self, root: str, url: str) -> ObjectFiles:
+    def _with(self, **changes: object) -> ObjectFiles:
+        """The same, with other attributes; the driver, and its connection, are shared."""
         other = object.__new__(ObjectFiles)
-        other.__dict__.update(self.__dict__, url=url, _root=root)
+        other.__dict__.update(self.__dict__ | changes)
         return other
 
-    def _open(self) -> tuple[Any, str]:
-        """The fsspec file system, which remembers no listings and is nobody else's, and the root's path in it."""
-        fsspec: Any = importlib.import_module("fsspec")
+    def _open(self) -> tuple[Driver, str]:
         url, options = self._opening
         try:
-            fsspec.get_filesystem_class(self._protocol)
-        except ValueError as error:
-            known = ", ".join(sorted(fsspec.available_protocols()))
-            raise ConfigurationError(
-                f"storage root {self.url}: unknown protocol; try a folder or one of {known}"
-            ) from error
+            return open_driver(url, options, patience_s=self.patience_s)
         except ImportError as error:
-            module = getattr(error.__cause__, "name", None) or self._protocol
+            module = getattr(error.__cause__, "name", None) or error.name or "fsspec"
             package = _PACKAGES.get(module, module)
             raise ConfigurationError(
                 f"storage root {self.url} needs the package {package}: pip install {package}"
             ) from error
-        try:
-            fs, root = fsspec.core.url_to_fs(url, **options, skip_instance_cache=True)
-        except (TypeError, ValueError) as error:
+        except ConfigurationError:
+            raise
+        except (TypeError, ValueError, KeyError) as error:
             raise ConfigurationError(
-                f"storage root {self.url} refuses its URL or storage.options: {self._masked(error)}"
-            ) from error
+                f"storage root {self.url} refuses its URL or storage.options: {self._secrets.masked(error)}"
+            ) from self._secrets.cause(error)
         except Exception as error:
-            raise StoreError(f"can't reach storage root {self.url}: {self._masked(error)}") from error
-        fs.dircache.use_listings_cache = False
-        return Sftp(fs) if self._protocol in _SFTP else fs, root
+            raise StoreError(
+                f"can't reach storage root {self.url}: {self._secrets.masked(error)}"
+            ) from self._secrets.cause(error)
 
     def _target(self, path: str) -> str:
         return f"{self._root}/{checked_path(path)}"
@@ -274,89 +253,38 @@ class ObjectFiles(Files):
         where = f"{self.url}/{reference.path}"
         return read_verified(reference, lambda _around_cache: attempt(), lambda: where, self.patience_s)
 
-    def _get(self, path: str, begin: int | None = None, end: int | None = None) -> bytes:
-        if begin is not None and begin == end:
-            return b""  # which no range can ask for
-        with self._calling("read", path):
-            return bytes(self._fs.cat_file(self._target(path), start=begin, end=end))
+    def _fill(self, reference: Reference, runs: Iterable[Run]) -> Generator[Run, None, None]:
+        """The runs, filled, if the object's size is the promised one."""
+        target, is_known = self._target(reference.path), False
+        with self._calling("read", reference.path):
+            with closing(self._driver.fill(target, runs)) as filled:
+                for size, run in filled:
+                    self._expect_size(reference, size)
+                    is_known = True
+                    yield run
+            if not is_known:
+                self._expect_size(reference, self._driver.size(target))
 
-    def _put(self, target: str, data: bytes, **mode: str) -> None:
-        try:
-            self._fs.pipe_file(target, data, **mode)
-        except FileNotFoundError as error:
-            if self._protocol in _BUCKETS:
-                raise StoreError(f"can't write {self.url}: there is no such bucket") from error
-            self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-            self._fs.pipe_file(target, data, **mode)
-
-    def _put_new(self, target: str, data: bytes) -> None:
-        taken: FileExistsError | None = None
-        try:
-            if self._fs.async_impl or self._protocol in _SFTP:
-                self._put(target, data, mode="create")
-            # memory's own exists() walks all names
-            elif target in self._fs.store if self.in_process else self._fs.exists(target):
-                taken = FileExistsError()
-            else:
-                self._put(target, data)
-        except FileExistsError as error:
-            taken = error
-        if taken is not None:
-            raise AlreadyPublishedError(f"{self.url}: {target} is published already") from taken
+    def _expect_size(self, reference: Reference, size: int) -> None:
+        if size != reference.bytes:
+            runs = self._driver.fill(self._target(reference.path), runs_of(size, BLOCK))
+            found = Hashed(run.views[0] for _, run in runs)
+            deque(found, maxlen=0)
+            raise WrongContentsError(f"{found.bytes} bytes {found.digest}")
 
     @contextmanager
-    def _calling(self, doing: str, path: str) -> Iterator[None]:
-        """One call at a time where fsspec needs that; its errors in one line, but for "not found"."""
-        with nullcontext() if self._fs.async_impl else _ONE_AT_A_TIME:
-            try:
-                yield
-            except (HeirloomError, FileNotFoundError):
+    def _calling(self, doing: str, path: str, source: Hashed | None = None) -> Iterator[None]:
+        """Errors in one line, without credentials; those of the source that is published pass as they are."""
+        try:
+            yield
+        except (HeirloomError, WrongContentsError):
+            raise
+        except Exception as error:
+            if source is not None and source.error is error:
                 raise
-            except Exception as error:
-                raise StoreError(f"can't {doing} {self.url}/{path}: {self._masked(error)}") from error
-
-    def _masked(self, error: Exception) -> str:
-        """The error on one line, without anything that stood in the options or as a password in the URL."""
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        url, options = self._opening
-        for secret in [*_texts(options), *passwords_of(url)]:
-            text = text.replace(secret, "***")
-        return text
-
-
-def _groups(spans: Sequence[Span]) -> Iterator[list[Span]]:
-    """Parts that one request gets, because they lie near one another."""
-    group: list[Span] = []
-    for span in spans:
-        if group and (span.offset - group[-1].end > _GAP or span.end - group[0].offset > _BLOCK):
-            yield group
-            group = []
-        group.append(span)
-    if group:
-        yield group
-
-
-def _modified(info: Mapping[str, Any]) -> float | None:
-    """When an object was written, by whichever name its file system gives that."""
-    for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
-        value = info.get(key)
-        if isinstance(value, str):
-            with suppress(ValueError):
-                value = datetime.fromisoformat(value)
-        if isinstance(value, datetime):
-            return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-        if isinstance(value, int | float):
-            return float(value)
-    return None
-
-
-def _texts(value: object) -> Iterator[str]:
-    """Every text in nested options that is long enough to be a secret."""
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _texts(item)
-    elif isinstance(value, str) and len(value) > 3:
-        yield value
+            where, cause = f"{self.url}/{path}", self._secrets.cause(error)
+            if isinstance(error, FileExistsError):
+                raise AlreadyPublishedError(f"{where} is published already") from cause
+            if isinstance(error, FileNotFoundError) and source is None:
+                raise FileNotFoundError(errno.ENOENT, "no such object", where) from cause
+            raise StoreError(f"can't {doing} {where}: {self._secrets.masked(error)}") from cause

@@ -116,14 +116,14 @@ def is_stale(error: OSError) -> bool:
     return error.errno == errno.ESTALE
 
 
-def waits(patience_s: float) -> Iterator[float]:
+def waits(patience_s: float, *, first_s: float = 0.005, longest_s: float = 0.25) -> Iterator[float]:
     """The seconds to wait before each attempt: none before the first, then longer and longer until the bound."""
     give_up_s = time.monotonic() + patience_s
     yield 0.0
-    wait_s = 0.005
+    wait_s = first_s
     while (left_s := give_up_s - time.monotonic()) > 0:
         yield min(wait_s, left_s)
-        wait_s = min(2 * wait_s, 0.25)
+        wait_s = min(2 * wait_s, longest_s)
 
 
 @dataclass(frozen=True, slots=True)

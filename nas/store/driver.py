@@ -1,0 +1,113 @@
+"""What Heirloom needs of a store of whole objects, in few operations; one module a kind implements it."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from nas.store.chunks import Hashed, Run
+from nas.store.files import Stored
+
+AnyDriver = TypeVar("AnyDriver", bound="Driver")
+
+_MODULES = {"s3": "nas.store.s3", "s3a": "nas.store.s3", "sftp": "nas.store.sftp", "ssh": "nas.store.sftp"}
+
+
+class Driver(ABC):
+    """A store of objects under full names, each of which appears whole or not at all.
+
+    What can be repeated without harm is, for ``patience_s``, after errors that may pass (a lost connection, a server
+    that is busy). Errors are Python's own where there is one: FileNotFoundError, FileExistsError, PermissionError.
+    """
+
+    patience_s: float
+    in_process = False
+    """Whether only this process sees the objects."""
+
+    @abstractmethod
+    def put(self, target: str, chunks: Hashed, *, exclusive: bool) -> None:
+        """Stores an object under a name, where that is exclusive only if it is free; its errors leave nothing there.
+
+        Raises:
+            FileExistsError: exclusive, and the name is taken by another's object.
+            FileNotFoundError: there is no such bucket.
+        """
+
+    @abstractmethod
+    def get(self, target: str) -> bytes:
+        """An object whose size is not known, and small.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+
+    @abstractmethod
+    def get_all(self, targets: Sequence[str]) -> list[bytes | None]:
+        """Many small objects; None for one that is not there."""
+
+    @abstractmethod
+    def size(self, target: str) -> int:
+        """The size of an object.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+
+    @abstractmethod
+    def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
+        """Fills each run's memory, the next ones while one is looked at; gives them in order, with the object's size.
+
+        What of a run lies beyond the object's end is not filled.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """The last parts of the names below a folder, as of now, and of the folders there.
+
+        Raises:
+            FileNotFoundError: there is no such folder, where folders exist by themselves.
+        """
+
+    @abstractmethod
+    def walk(self, folder: str) -> list[Stored]:
+        """All objects below a folder as of now, and what crashed writers have left; paths begin after the folder.
+
+        Raises:
+            FileNotFoundError: there is no such folder, where folders exist by themselves.
+        """
+
+    @abstractmethod
+    def delete(self, target: str) -> None:
+        """Removes an object, or what a crashed writer has left, by the name that ``walk`` gives.
+
+        Raises:
+            FileNotFoundError: there is none, where the store tells.
+        """
+
+    def prune(self, folder: str) -> bool:
+        """Removes a folder that is empty, and says whether it did; for stores that have folders."""
+        return False
+
+    def within(self: AnyDriver, patience_s: float) -> AnyDriver:
+        """The same store, with another patience."""
+        other = copy.copy(self)
+        other.patience_s = patience_s
+        return other
+
+
+def open_driver(url: str, options: Mapping[str, object], *, patience_s: float) -> tuple[Driver, str]:
+    """The driver for a URL, and the full name of the URL's folder in it; nothing is asked of the store yet.
+
+    Raises:
+        ImportError: a package that the protocol needs is missing.
+        TypeError, ValueError: the URL or the options can't be.
+    """
+    module = importlib.import_module(_MODULES.get(url.partition("://")[0], "nas.store.anywhere"))
+    opened: tuple[Driver, str] = module.open_driver(url, options, patience_s=patience_s)
+    return opened

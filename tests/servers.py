@@ -1,0 +1,339 @@
+"""Real servers on loopback (S3 by moto, sftp by asyncssh or OpenSSH), and a proxy that fails when it is told to."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from nas.store.files import Files, open_root
+
+SECRET = "hunter2-hunter2"
+KEY_ID = "heirloomkey"
+MOTO = """
+import sys, threading
+from moto.s3.responses import S3Response
+from moto.server import ThreadedMotoServer
+
+put, lock = S3Response.put_object, threading.Lock()
+
+def put_alone(response):  # S3 looks and puts in one step, moto in two
+    with lock:
+        return put(response)
+
+S3Response.put_object = put_alone
+server = ThreadedMotoServer(port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def program(*command: str | Path, cwd: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A program of its own, and the port that it prints; it ends with the tests, however they end."""
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    pipe = subprocess.PIPE
+    arguments = [sys.executable, *map(str, command)]
+    with subprocess.Popen(
+        arguments, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=cwd
+    ) as it:
+        assert it.stdout is not None
+        line = it.stdout.readline()
+        try:
+            assert line, f"{arguments[1:3]} did not start"
+            yield it, int(line)
+        finally:
+            it.kill()
+
+
+@dataclass
+class S3:
+    """An S3 server with a bucket named ``bucket``."""
+
+    endpoint: str
+    process: subprocess.Popen[str]
+
+    def options(self) -> dict[str, object]:
+        """What to open a root with."""
+        return {"key": KEY_ID, "secret": SECRET, "endpoint_url": self.endpoint}
+
+    def environment(self) -> dict[str, str]:
+        """The variables in which Amazon's tools look for the same."""
+        return {
+            "AWS_ACCESS_KEY_ID": KEY_ID,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+
+    def root(self, url: str, *, patience_s: float = 0, endpoint: str | None = None) -> Files:
+        """A root on this server, or behind a proxy."""
+        return open_root(url, self.options() | {"endpoint_url": endpoint or self.endpoint}, patience_s=patience_s)
+
+    @cached_property
+    def client(self) -> Any:
+        """Amazon's own client."""
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=KEY_ID,
+            aws_secret_access_key=SECRET,
+            region_name="us-east-1",
+        )
+
+    def unfinished(self) -> list[str]:
+        """The keys of uploads that were begun and neither completed nor aborted."""
+        return [upload["Key"] for upload in self.client.list_multipart_uploads(Bucket="bucket").get("Uploads", [])]
+
+
+@contextmanager
+def s3_server() -> Iterator[S3]:
+    """An S3 server, by moto."""
+    with program("-c", MOTO) as (process, port):
+        server = S3(f"http://127.0.0.1:{port}", process)
+        server.client.create_bucket(Bucket="bucket")
+        yield server
+
+
+@contextmanager
+def sftp_server(fault: str = "", *, home: Path | None = None) -> Iterator[int]:
+    """The port of an sftp server, by asyncssh, for any user with the password ``SECRET``."""
+    arguments = [fault] if fault else []
+    with program(Path(__file__).parent / "sftp_server.py", SECRET, *arguments, cwd=home) as (_, port):
+        yield port
+
+
+def sftp_root(port: int, folder: Path | str, *, patience_s: float = 0) -> Files:
+    """A root on such a server."""
+    return open_root(f"sftp://me@127.0.0.1:{port}{folder}", {"password": SECRET}, patience_s=patience_s)
+
+
+@contextmanager
+def openssh_server(folder: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    """The port of OpenSSH's own server, and the options with which its user gets in.
+
+    Raises:
+        FileNotFoundError: it is not installed.
+    """
+    sshd = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if sshd is None:
+        raise FileNotFoundError("sshd is not installed")
+    import asyncssh
+
+    for name in ("host", "user"):
+        asyncssh.generate_private_key("ssh-ed25519").write_private_key(folder / name)
+        asyncssh.read_private_key(folder / name).write_public_key(folder / f"{name}.pub")
+        (folder / name).chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    settings = {
+        "Port": port,
+        "ListenAddress": "127.0.0.1",
+        "HostKey": folder / "host",
+        "AuthorizedKeysFile": folder / "user.pub",
+        "PidFile": "none",
+        "StrictModes": "no",
+        "UsePAM": "no",
+        "PermitRootLogin": "yes",
+        "Subsystem": "sftp internal-sftp",
+    }
+    (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    with subprocess.Popen([sshd, "-f", folder / "sshd_config", "-D", "-e"], stderr=subprocess.PIPE, text=True) as it:
+        assert it.stderr is not None
+        line = it.stderr.readline()
+        try:
+            assert "listening" in line, line
+            yield port, {"client_keys": [str(folder / "user")], "config": None}
+        finally:
+            it.terminate()
+
+
+class HttpProxy:
+    """Passes requests on to a server, and fails those that it is told to; ``seen`` lists their methods and paths.
+
+    Faults: a status (answered instead of the server), ``reset`` (the connection is reset before the server sees
+    anything), ``lost`` (the server does it, its reply is thrown away), ``short`` (half of the reply's body),
+    ``half`` (half of the request is read, nothing is passed on), ``unconditional`` (the condition is ignored).
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self.seen: list[str] = []
+        self._faults: list[tuple[str, str, int | str]] = []
+        self._server_place = endpoint.removeprefix("http://")
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def fail(self, fault: int | str, *, method: str, path: str = "", times: int = 1) -> None:
+        """Makes the next requests of this method, whose path and query contain the text, fail."""
+        self._faults += [(method, path, fault)] * times
+
+    def take(self, method: str, path: str) -> int | str | None:
+        """The fault of this request."""
+        self.seen.append(f"{method} {path}")
+        for planned in self._faults:
+            if planned[0] == method and planned[1] in path:
+                self._faults.remove(planned)
+                return planned[2]
+        return None
+
+    def __enter__(self) -> HttpProxy:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def serve(self) -> None:
+                fault = proxy.take(self.command, self.path)
+                length = int(self.headers.get("Content-Length") or 0)
+                if fault == "reset":
+                    return self.reset()
+                body = self.rfile.read(length // 2 if fault == "half" else length)
+                if fault == "half":
+                    return self.reset()
+                if isinstance(fault, int):
+                    return self.answer(fault)
+                if fault == "unconditional":
+                    del self.headers["If-None-Match"]
+                server = http.client.HTTPConnection(proxy._server_place)
+                server.request(self.command, self.path, body, dict(self.headers))
+                reply = server.getresponse()
+                content = reply.read()
+                server.close()
+                if fault == "lost":
+                    return self.reset()
+                self.send_response(reply.status)
+                for name, value in reply.getheaders():
+                    if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                        self.send_header(name, value)
+                self.send_header("Content-Length", reply.getheader("Content-Length") or str(len(content)))
+                self.end_headers()
+                if fault == "short":
+                    self.wfile.write(content[: len(content) // 2])
+                    return self.reset()
+                self.wfile.write(content)
+                return None
+
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = serve  # noqa: N815
+
+            def reset(self) -> None:
+                self.wfile.flush()
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.close_connection = True
+                self.connection.close()
+
+            def answer(self, status: int) -> None:
+                word = {500: "InternalError", 501: "NotImplemented", 503: "SlowDown", 403: "AccessDenied"}[status]
+                content = f"<Error><Code>{word}</Code><Message>{word}, {SECRET}</Message></Error>".encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content if self.command != "HEAD" else b"")
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        return Handler
+
+
+class TcpProxy:
+    """Passes bytes on to a port, until ``cut`` or until so many have gone up; then it does so for new connections."""
+
+    def __init__(self, port: int, *, cut_after: int | None = None) -> None:
+        self._target = port
+        self._left = cut_after
+        self._open: list[socket.socket] = []
+        self.n_connections = 0
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._server.getsockname()[1])
+
+    def cut(self) -> None:
+        """Cuts all connections."""
+        while self._open:
+            with suppress(OSError):  # closed already
+                self._open.pop().shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> TcpProxy:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() does not
+        self._server.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._server.accept()
+            except OSError:
+                return
+            self.n_connections += 1
+            far = socket.create_connection(("127.0.0.1", self._target))
+            for end in (near, far):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._open += [near, far]
+            threading.Thread(target=self._pump, args=(near, far, True), daemon=True).start()
+            threading.Thread(target=self._pump, args=(far, near, False), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
+        with source, sink, suppress(OSError):  # the other direction has closed both
+            while data := source.recv(1 << 16):
+                if up and self._left is not None:
+                    self._left -= len(data)
+                    if self._left < 0:
+                        self._left = None
+                        self.cut()
+                sink.sendall(data)
+
+
+def eventually(claim: Any, within_s: float = 10.0) -> bool:
+    """Whether the claim becomes true in time."""
+    until = time.monotonic() + within_s
+    while not claim():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def assert_walked(root: Files, other: Files) -> None:
+    """A root is walked, swept and listed beside others, from another process whose listings are of now."""
+    before = time.time()
+    assert other.walk() == []
+    for name in ("trials/1.json", "files/000001-aa/deep/notes", "search.json"):
+        root.publish(name, [name.encode()])
+    root.below("inner").publish("a", [b"a"])
+    found = {stored.path: stored for stored in other.walk()}
+    sizes = {path: stored.bytes for path, stored in found.items()}
+    assert sizes == {"files/000001-aa/deep/notes": 26, "inner/a": 1, "search.json": 11, "trials/1.json": 13}
+    assert all(abs((stored.modified or 0.0) - before) < 60 for stored in found.values())
+    assert other.below("inner").siblings() == ["files", "search.json", "trials"]
+    other.delete("files/000001-aa/deep/notes")
+    other.delete("trials/.tmp-0123")
+    assert [stored.path for stored in root.walk()] == ["inner/a", "search.json", "trials/1.json"]

@@ -50,6 +50,12 @@ TUNERS: dict[str, Spec] = {
     "random": Spec("nas.tuners.random.RandomTuner"),
     "evolution": Spec("nas.tuners.evolution.EvolutionTuner", {"population_size": 10, "sample_size": 3}),
     "anneal": Spec("nas.tuners.anneal.AnnealTuner"),
+    "tpe": Spec("nas.tuners.optuna.OptunaTuner", {"sampler": "tpe"}),
+    "gp": Spec("nas.tuners.optuna.OptunaTuner", {"sampler": "gp", "max_points": 500}),
+    "cmaes": Spec("nas.tuners.cmaes.CmaEsTuner"),
+    "reinforce": Spec("nas.tuners.reinforce.ReinforceTuner"),
+    "metis": Spec("nas.tuners.metis.MetisTuner"),
+    "smac": Spec("nas.tuners.smac.SmacTuner"),
 }
 """With the arguments of the published runs where there are any, else the defaults of conf/tuner."""
 Row = dict[str, Any]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from typing import overload
 
 from nas.errors import TrialNotFoundError
 from nas.metric import Metric
@@ -22,6 +24,7 @@ class LineageLog:
         self.n_noted = 0
         self._noted: dict[str, int] = {}
         self._keys: dict[int, str] = {}
+        self._rankings: dict[Metric, tuple[int, list[tuple[float, int, int]]]] = {}
         for trial in trials:
             self.append(trial)
 
@@ -44,6 +47,19 @@ class LineageLog:
         self.position[trial.number] = len(self.learned)
         self.first_with.setdefault(self.key_of(trial), len(self.learned))
         self.learned.append(trial)
+
+    def ranking(self, metric: Metric) -> list[tuple[float, int, int]]:
+        """The scored trials, the best first: (minus rank, number, position). The list is never changed."""
+        n_seen, entries = self._rankings.get(metric, (0, []))
+        if n_seen == len(self.learned):
+            return entries
+        entries = entries.copy()  # costs less than a comparison for each entry
+        for position in range(n_seen, len(self.learned)):
+            trial = self.learned[position]
+            if (value := trial.value(metric.name)) is not None:
+                insort(entries, (-metric.rank(value), trial.number, position))
+        self._rankings[metric] = (len(self.learned), entries)
+        return entries
 
     def lose_weights(self, number: int) -> None:
         """Notes, where the trial is here, that its weights were swept."""
@@ -146,12 +162,14 @@ class Lineage:
 
     def best(self, metric: Metric, n: int = 1) -> list[Trial]:
         """The ``n`` best scored trials by this metric, best first; of equals, the lower number first."""
-        return self.ranked(metric)[:n]
+        return list(itertools.islice(self.ranked(metric), n))
 
-    def ranked(self, metric: Metric) -> list[Trial]:
-        """All scored trials by this metric, best first; of equals, the lower number first."""
-        scored = [(metric.rank(v), -t.number, t) for t in self if (v := t.value(metric.name)) is not None]
-        return [t for _, _, t in sorted(scored, key=lambda entry: entry[:2], reverse=True)]
+    def ranked(self, metric: Metric) -> Sequence[Trial]:
+        """All scored trials by this metric, best first; of equals, the lower number first. Costs little to ask for."""
+        entries = self._log.ranking(metric)
+        if self.n_finished < len(self._log):
+            entries = [entry for entry in entries if entry[2] < self.n_finished]
+        return _Ranked(self._log.learned, entries)
 
     def ancestors(self, number: int) -> list[Trial]:
         """The line of first parents from this trial's parent back to its founder."""
@@ -177,3 +195,25 @@ class Lineage:
     def n_in_state(self, state: State) -> int:
         """How many trials are in this state."""
         return sum(t.state == state for t in self)
+
+
+class _Ranked(Sequence[Trial]):
+    """The learned trials in another order, of which nothing is copied."""
+
+    def __init__(self, learned: Sequence[Trial], entries: Sequence[tuple[float, int, int]]) -> None:
+        self._learned = learned
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, index: int) -> Trial: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Trial]: ...
+
+    def __getitem__(self, index: int | slice) -> Trial | list[Trial]:
+        if isinstance(index, slice):
+            return [self._learned[entry[2]] for entry in self._entries[index]]
+        return self._learned[self._entries[index][2]]

@@ -61,7 +61,8 @@ def spec(content: Mapping[str, Any], **changes: Any) -> Spec:
 TUNERS, PROBLEMS, STORAGES = (choices(group) for group in ("tuner", "problem", "storage"))
 TABLES = {"nasbench201": "nasbench201_cifar10.parquet", "nasbench_macro": "nasbench_macro.parquet"}
 LONG = [pytest.mark.slow, pytest.mark.timeout(1800)]
-SLOW_TUNERS = [pytest.param(name, marks=LONG) if name in ("gp", "tpe") else name for name in TUNERS]
+SLOW_TUNERS = [pytest.param(name, marks=LONG) if name in ("gp", "metis", "smac", "tpe") else name for name in TUNERS]
+FEW_MODELS = {"metis": {"n_founders": 14, "n_candidates": 50}, "smac": {"n_founders": 16}}
 SLOW = [pytest.param(name, marks=pytest.mark.slow) if "data_root" in PROBLEMS[name] else name for name in PROBLEMS]
 
 
@@ -76,7 +77,7 @@ def test_everything_is_found() -> None:
 @pytest.mark.parametrize("name", SLOW_TUNERS)
 def test_tuner(name: str, space: ParameterSpace) -> None:
     """The tuner is a function of the lineage, at any number of slots, with failures, and after a resume."""
-    changes = {}
+    changes: dict[str, Any] = dict(FEW_MODELS.get(name, {}))
     if name == "batch":
         rng = random.Random(0)
         changes["points"] = [space.sample(rng) for _ in range(80)]
@@ -84,11 +85,22 @@ def test_tuner(name: str, space: ParameterSpace) -> None:
     check_tuner(spec(TUNERS[name], **changes), space, METRICS)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("donor", ["nearest", "best"])
-def test_sampler_with_donors(donor: str) -> None:
-    """A sampler that names donors keeps the contract too: whom it may name is never swept."""
-    check_tuner(spec(TUNERS["tpe"], donor=donor), SPACE, METRICS, n_trials=16)
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("evolution", {"crossover": 0.7}),
+    ("evolution", {"dies": "worst", "crossover": 0.3}),
+    ("evolution", {"dies": "loser", "sample_size": 2}),
+    ("pbt", {"synchronous": True}),
+    ("pbt", {"perturbed": ["rate"], "resample": 0}),
+    ("reinforce", {"donor": "nearest"}),
+    ("reinforce", {"donor": "best"}),
+    ("reinforce", {"donor": "best_donor"}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), OPTIONS, ids=[f"{name}-{changes}" for name, changes in OPTIONS])
+def test_tuner_with_options(name: str, changes: dict[str, Any]) -> None:
+    """Its other kinds keep the contract too; whom a tuner may name as a donor is never swept."""
+    check_tuner(spec(TUNERS[name], **changes), SPACE, METRICS, n_trials=16)
 
 
 @pytest.mark.parametrize("name", SLOW)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from nas.errors import PointError
-from nas.spaces.domain import Ask, Decision
+from nas.spaces.domain import Ask, Decision, Domain
 
 Point: TypeAlias = dict[str, Any]
 """One member of a space: plain JSON data (dict, list, str, int, finite float, bool, None)."""
@@ -63,6 +63,20 @@ class Space(ABC):
         Raises:
             PointError: ``point`` lies outside the space.
         """
+
+    def cross(self, first: Point, second: Point, rng: random.Random) -> Point:
+        """A point whose every decision is that of one of the two, either as likely; what neither decides is drawn.
+
+        Raises:
+            PointError: one of them lies outside the space.
+        """
+        answers = [{decision.name: decision.answer for decision in self.decisions(p)} for p in (first, second)]
+
+        def ask(name: str, domain: Domain) -> float:
+            known = [own[name] for own in answers if name in own]
+            return rng.choice(known) if known else domain.draw(rng)
+
+        return self.decide(ask)
 
     @property
     @abstractmethod

@@ -50,6 +50,13 @@ class Tuner(ABC):
         """
         return [trial.number for trial in lineage]
 
+    def ranked(self, lineage: Lineage) -> Sequence[Trial]:
+        """The scored trials of the lineage, the best first: the finalists are taken from its beginning.
+
+        By the first metric, unless the tuner knows better (a model that knows which scores were luck).
+        """
+        return lineage.ranked(self.metrics[0])
+
     def rng(self, number: int) -> random.Random:
         """The randomness of one ask, the same in every process."""
         return random.Random(f"{self.seed}/{number}")

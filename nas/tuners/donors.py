@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from nas.donors import LineageDonors
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
 from nas.metric import Metric
@@ -11,44 +12,54 @@ from nas.spaces.base import Point, Space
 from nas.spaces.domain import Decision, Numbers
 from nas.trial import Trial
 
-DonorChoice = Literal["none", "nearest", "best"]
+DonorChoice = Literal["none", "nearest", "best", "best_donor"]
 
 
-def checked_choice(donor: str) -> str:
-    """The choice, if it is one.
+class DonorChooser:
+    """Names the donors of new points.
+
+    Args:
+        choice: ``none``: nobody. ``nearest``: the trial with weights whose point is nearest; distance is the mean over
+            all decisions of either point, where a number counts by its distance on its scale from 0 to 1, and another
+            option or a decision that the other point lacks counts 1. ``best``: the best one with weights.
+            ``best_donor``: the one whose architecture has most entries from the beginning in common with the new one
+            (``nas.donors``). Of equal ones the better.
+        space: Where points lie.
+        metric: What makes a trial better.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: there is no such choice.
     """
-    if donor not in get_args(DonorChoice):
-        raise ConfigurationError(f"tuner.donor ({donor!r}) must be one of {', '.join(get_args(DonorChoice))}")
-    return donor
 
+    def __init__(self, choice: str, space: Space, metric: Metric) -> None:
+        if choice not in get_args(DonorChoice):
+            raise ConfigurationError(f"tuner.donor ({choice!r}) must be one of {', '.join(get_args(DonorChoice))}")
+        self.choice = choice
+        self._space = space
+        self._metric = metric
+        self._most_in_common = LineageDonors(space, metric)
 
-def choose_donors(choice: str, lineage: Lineage, space: Space, point: Point, metric: Metric) -> tuple[int, ...]:
-    """The donor of a new point: nobody, the trial with weights whose point is nearest, or the best one with weights.
+    def choose(self, lineage: Lineage, point: Point) -> tuple[int, ...]:
+        """One donor, or none where nobody has weights (or shares anything)."""
+        if self.choice == "none":
+            return ()
+        if self.choice == "best_donor":
+            found = self._most_in_common.best_donor(lineage, point)
+            return () if found is None else (found.trial.number,)
+        able = self._able(lineage)
+        if not able or self.choice == "best":
+            return tuple(trial.number for trial in able)
+        own = self._space.decisions(point)
+        return (min(able, key=lambda trial: _distance(own, trial, self._space)).number,)
 
-    Of equally near ones the better is taken. Distance: the mean over all decisions of either point; a number counts by
-    its distance on its scale from 0 to 1, another option or a decision that the other point lacks counts 1.
-    """
-    if choice == "none":
-        return ()
-    able = _able(choice, lineage, metric)
-    if not able or choice == "best":
-        return tuple(trial.number for trial in able)
-    own = space.decisions(point)
-    return (min(able, key=lambda trial: _distance(own, trial, space)).number,)
+    def possible(self, lineage: Lineage) -> tuple[int, ...]:
+        """Whom ``choose`` may give for this or a later point, of those in the lineage."""
+        return () if self.choice == "none" else tuple(trial.number for trial in self._able(lineage))
 
-
-def possible_donors(choice: str, lineage: Lineage, metric: Metric) -> tuple[int, ...]:
-    """Whom ``choose_donors`` may give for this or a later point, of those in the lineage."""
-    return () if choice == "none" else tuple(trial.number for trial in _able(choice, lineage, metric))
-
-
-def _able(choice: str, lineage: Lineage, metric: Metric) -> list[Trial]:
-    """The trials with weights, the best first; where the best alone is wanted, that one."""
-    able = [trial for trial in lineage.ranked(metric) if trial.checkpoint is not None]
-    return able[:1] if choice == "best" else able
+    def _able(self, lineage: Lineage) -> list[Trial]:
+        """The trials with weights, the best first; where the best alone is wanted, that one."""
+        able = (trial for trial in lineage.ranked(self._metric) if trial.checkpoint is not None)
+        return [trial for trial, _ in zip(able, range(1), strict=False)] if self.choice == "best" else list(able)
 
 
 def _distance(own: list[Decision], trial: Trial, space: Space) -> float:

@@ -2,31 +2,42 @@
 
 The population is the last ``population_size`` scored trials in the order learned: the oldest dies, however good.
 A failed trial is no member: founders are drawn until the population is full, so failures never shrink it.
+
+Two older kinds are options: a population without age, in which the worst dies (``dies=worst``), and NNI's naive
+tournament, in which the loser of each tournament dies (``dies=loser sample_size=2``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import random
+from collections.abc import Collection, Sequence
 from itertools import islice
+from typing import Any, Literal, get_args
 
 from nas.errors import ConfigurationError, SpaceExhaustedError
 from nas.lineage import Lineage
 from nas.metric import Metric
-from nas.spaces.base import Space
+from nas.spaces.base import Point, Space
 from nas.trial import Proposal, Trial
 from nas.tuners.base import Answer, Tuner
 from nas.tuners.random import draw_new_point
+
+Dies = Literal["oldest", "worst", "loser"]
 
 
 class EvolutionTuner(Tuner):
     """Mutates the best of a random sample of the living; the parent is the donor of the child's weights.
 
     Args:
-        space: Where points lie; gives mutation.
+        space: Where points lie; gives mutation and crossing.
         metrics: The first decides the tournament.
         seed: Seeds every ask together with its number.
         population_size: How many trials live at once (the paper: 100; small here, for budgets of tens of trials).
         sample_size: How many of them enter the tournament (the paper: 25).
+        crossover: The probability that a child has two parents, the winners of two tournaments: each decision is that
+            of one of them, and both are donors, the better first. Where that gives a point that a trial has already, it
+            is mutated as well.
+        dies: Who makes room: the ``oldest``; the ``worst`` of all; or the ``loser`` of each tournament, of two or more.
     """
 
     def __init__(
@@ -37,6 +48,8 @@ class EvolutionTuner(Tuner):
         seed: int = 0,
         population_size: int = 8,
         sample_size: int = 3,
+        crossover: float = 0.0,
+        dies: str = "oldest",
     ) -> None:
         super().__init__(space, metrics, seed=seed)
         for name, value in (("population_size", population_size), ("sample_size", sample_size)):
@@ -48,28 +61,36 @@ class EvolutionTuner(Tuner):
             raise ConfigurationError(
                 f"sample_size ({sample_size}) must lie between 1 and population_size ({population_size})"
             )
+        if isinstance(crossover, bool) or not isinstance(crossover, int | float) or not 0 <= crossover <= 1:
+            raise ConfigurationError(f"crossover ({crossover!r}) must be a probability: a number from 0 to 1")
+        if dies not in get_args(Dies):
+            raise ConfigurationError(f"dies ({dies!r}) must be one of {', '.join(get_args(Dies))}")
+        if dies == "loser" and sample_size < 2:
+            raise ConfigurationError(f"sample_size ({sample_size}) must be at least 2 where the loser dies")
         self.population_size = population_size
         self.sample_size = sample_size
+        self.crossover = crossover
+        self.dies = dies
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """A founder while the population is not full, else a mutated child."""
+        """A founder while the population is not full, else a child of one or two of the living."""
         rng = self.rng(number)
         population = self._population(lineage)
         if not population or self._wants_founders(lineage, len(population)):
             point = draw_new_point(self.space, lineage, rng)
             return Proposal(point=self.space.sample(rng) if point is None else point, reason="founder")
-        metric = self.metrics[0]
-        sample = rng.sample(population, min(self.sample_size, len(population)))
-        parent = max(sample, key=lambda t: (metric.rank(t.metrics[metric.name]), t.index))
-        try:
-            point = self.space.mutate(parent.point, rng)
-        except SpaceExhaustedError:
-            point = parent.point
-        changed = sorted(k for k in {*point, *parent.point} if point.get(k) != parent.point.get(k))
+        sample = self._tournament(population, rng)
+        parent = sample[0]
+        dead = {"dead": sample[-1].number} if self.dies == "loser" and len(sample) > 1 else {}
+        if self.crossover and rng.random() < self.crossover:
+            other = self._tournament(population, rng)[0]
+            if other.number != parent.number:
+                return self._crossed(sorted((parent, other), key=self._merit, reverse=True), dead, lineage, rng)
+        point = self._mutated(parent.point, rng)
         return Proposal(
             point=point,
             parents=(parent.number,),
-            derivation={"mutated": changed},
+            derivation={"mutated": _changed(point, parent.point), **dead},
             reason=f"child of {parent.number}",
         )
 
@@ -77,12 +98,55 @@ class EvolutionTuner(Tuner):
         """The living: who has died is no parent again."""
         return [trial.number for trial in self._population(lineage)]
 
+    def _tournament(self, population: Sequence[Trial], rng: random.Random) -> list[Trial]:
+        """Some of the living, the best first."""
+        sample = rng.sample(population, min(self.sample_size, len(population)))
+        return sorted(sample, key=self._merit, reverse=True)
+
+    def _merit(self, trial: Trial) -> tuple[float, int]:
+        metric = self.metrics[0]
+        return metric.rank(trial.metrics[metric.name]), trial.index
+
+    def _crossed(
+        self, parents: Sequence[Trial], dead: dict[str, Any], lineage: Lineage, rng: random.Random
+    ) -> Proposal:
+        """A child of two."""
+        point, mutated = self.space.cross(parents[0].point, parents[1].point, rng), []
+        if lineage.has_point(point):
+            point = self._mutated(crossed := point, rng)
+            mutated = _changed(point, crossed)
+        numbers = tuple(parent.number for parent in parents)
+        return Proposal(
+            point=point,
+            parents=numbers,
+            derivation={"crossed": list(numbers), "mutated": mutated, **dead},
+            reason=f"child of {numbers[0]} and {numbers[1]}",
+        )
+
+    def _mutated(self, point: Point, rng: random.Random) -> Point:
+        try:
+            return self.space.mutate(point, rng)
+        except SpaceExhaustedError:
+            return point
+
     def _wants_founders(self, lineage: Lineage, n_living: int) -> bool:
-        """Whether the population is not full, counting the founders that still run."""
+        """Whether the population is not full, counting the children and founders that still run."""
         lacking = self.population_size - n_living
+        if self.dies == "loser":  # whose child still runs is dead already
+            return lacking > len(lineage.pending)
         return lacking > 0 and sum(not trial.parents for trial in lineage.pending) < lacking
 
     def _population(self, lineage: Lineage) -> list[Trial]:
         name = self.metrics[0].name
+        if self.dies == "worst":
+            return list(islice(lineage.ranked(self.metrics[0]), self.population_size))
         living = (t for t in lineage.newest() if t.value(name) is not None)
-        return list(islice(living, self.population_size))
+        if self.dies == "oldest":
+            return list(islice(living, self.population_size))
+        dead = {d.get("dead") for t in lineage if isinstance(d := t.proposal.derivation, dict)}
+        return [trial for trial in living if trial.number not in dead]
+
+
+def _changed(point: Point, before: Point) -> list[str]:
+    """The names of what differs."""
+    return sorted(k for k in {*point, *before} if point.get(k) != before.get(k))

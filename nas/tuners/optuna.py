@@ -18,7 +18,7 @@ from nas.spaces.base import Point, Space
 from nas.spaces.domain import Domain, Options
 from nas.trial import Proposal, Trial
 from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.donors import checked_choice, choose_donors, possible_donors
+from nas.tuners.donors import DonorChooser
 from nas.tuners.random import draw_new_point
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class OptunaTuner(Tuner):
         sampler: ``tpe`` or ``gp``.
         options: More arguments of Optuna's sampler.
         max_points: A model of more scored trials than this is made of their best half and their newest half.
-        donor: Whose weights a trial takes: ``none``, ``nearest`` or ``best``.
+        donor: Whose weights a trial takes; see ``DonorChooser``.
 
     Raises:
         ConfigurationError: Optuna is not installed, or does not take the options.
@@ -68,7 +68,7 @@ class OptunaTuner(Tuner):
         self.sampler = sampler
         self.options = dict(options or {})
         self.max_points = max_points
-        self.donor = checked_choice(donor)
+        self.donors = DonorChooser(donor, space, metrics[0])
         self._known: dict[int, optuna.trial.FrozenTrial] = {}  # a cache: finished trials in Optuna's words
         try:
             import optuna
@@ -88,12 +88,11 @@ class OptunaTuner(Tuner):
             point = draw_new_point(self.space, lineage, rng)
         if point is None:
             return STOP
-        donors = choose_donors(self.donor, lineage, self.space, point, self.metrics[0])
-        return Proposal(point=point, donors=donors, reason=self.sampler)
+        return Proposal(point=point, donors=self.donors.choose(lineage, point), reason=self.sampler)
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Nobody, the best with weights, or every trial with weights, as ``donor`` says."""
-        return possible_donors(self.donor, lineage, self.metrics[0])
+        """Whom ``donor`` may name."""
+        return self.donors.possible(lineage)
 
     def _suggested(self, lineage: Lineage, seed: int) -> Point | None:
         """The first suggestion that no trial has, or None."""

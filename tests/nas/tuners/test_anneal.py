@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 
 import pytest
 
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.spaces.base import Point
-from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spaces.parameter import Choice, ParameterSpace
 from nas.trial import Proposal, Reason, State, Trial
 from nas.tuners.anneal import AnnealTuner
 from nas.tuners.base import STOP
 from nas.tuners.random import RandomTuner
-
-METRIC = Metric("loss", "minimize")
-SPACE = ParameterSpace(
-    {"x": Float(-10.0, 10.0), "rate": Float(1e-5, 1.0, log=True), "n": Int(1, 64), "op": Choice(*"abcdef")}
-)
-
-
-def loss(point: Point) -> float:
-    return abs(point["x"] - 3.0) + abs(point["n"] - 20) / 10 + (point["op"] != "c")
-
-
-def search(tuner: AnnealTuner | RandomTuner, n: int, score: Callable[[Point], float] = loss) -> list[Trial]:
-    trials: list[Trial] = []
-    for number in range(n):
-        answer = tuner.ask(Lineage.of(trials), number, number)
-        assert isinstance(answer, Proposal)
-        metrics = {"loss": score(answer.point)}
-        trials.append(Trial(number=number, index=number, proposal=answer, state=State.COMPLETE, metrics=metrics))
-    return trials
+from tests.nas.tuners.landscape import METRIC, SPACE, mean_best, search
 
 
 def test_it_finds_better_points_than_random_search() -> None:
     """Over ten seeds, the best of 60 trials is on average less than half as far from the optimum as random search's."""
+    best = mean_best(lambda seed: AnnealTuner(SPACE, (METRIC,), seed=seed), 60)
 
-    def best(tuner: type[AnnealTuner] | type[RandomTuner]) -> float:
-        return statistics.mean(
-            min(t.metrics["loss"] for t in search(tuner(SPACE, (METRIC,), seed=seed), 60)) for seed in range(10)
-        )
-
-    assert best(AnnealTuner) < 0.5 * best(RandomTuner)
+    assert best < 0.5 * mean_best(lambda seed: RandomTuner(SPACE, (METRIC,), seed=seed), 60)
 
 
 def test_children_are_near_their_parents() -> None:

@@ -1,0 +1,138 @@
+"""CMA-ES (Hansen 2016, arXiv:1604.00772) with restarts of doubled populations (Auger and Hansen 2005), by cmaes.
+
+Differs: asynchronous. A generation is the next ``population_size`` finished trials, whichever distribution they were
+drawn from. A choice is drawn as one number for each option, of which the greatest wins.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nas.errors import ConfigurationError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.spaces.base import Point, Space
+from nas.trial import Proposal, Trial
+from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.donors import DonorChooser
+from nas.tuners.flat import FlatSpace
+from nas.tuners.random import draw_new_point
+
+if TYPE_CHECKING:
+    import numpy as np
+    from cmaes import CMA
+
+_TRIES = 16
+
+
+class CmaEsTuner(Tuner):
+    """Draws from a normal distribution that moves and turns towards the better half of each generation.
+
+    Args:
+        space: Any; made for numbers.
+        metrics: The first one.
+        seed: Seeds every ask together with its number.
+        population_size: Trials a generation; None: ``4 + 3 ln n`` for n coordinates.
+        sigma: The first standard deviation, as a share of each range.
+        donor: Whose weights a trial takes; see ``DonorChooser``.
+
+    Raises:
+        ConfigurationError: cmaes is not installed, or an argument can't be.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        metrics: tuple[Metric, ...],
+        *,
+        seed: int = 0,
+        population_size: int | None = None,
+        sigma: float = 0.3,
+        donor: str = "none",
+    ) -> None:
+        super().__init__(space, metrics, seed=seed)
+        whole = isinstance(population_size, int) and not isinstance(population_size, bool)
+        if population_size is not None and (not whole or population_size < 3):
+            raise ConfigurationError(
+                f"tuner.population_size ({population_size!r}) must be a whole number of at least 3, or null"
+            )
+        if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not 0 < sigma <= 1:
+            raise ConfigurationError(f"tuner.sigma ({sigma!r}) must be a number over 0 and at most 1")
+        try:
+            import cmaes  # noqa: F401
+        except ImportError as error:
+            raise ConfigurationError("tuner cmaes needs a library: pip install heirloom-nas[cmaes]") from error
+        self.sigma = float(sigma)
+        self.donors = DonorChooser(donor, space, metrics[0])
+        self._flat = FlatSpace(space)
+        self._n_coordinates = max(self._flat.n_coordinates, 2)  # the library knows no fewer
+        self.population_size = population_size or 4 + int(3 * math.log(self._n_coordinates))
+        self._told: list[int] = []  # a cache: the trials that the distribution knows
+        self._cma: CMA | None = None
+        self._n_restarts = 0
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """A point drawn from the distribution that the finished trials give; a random one where that is not new."""
+        rng = self.rng(number)
+        cma = self._distribution(lineage)
+        cma.reseed_rng(rng.getrandbits(32))
+        for _ in range(_TRIES):
+            vector = [float(x) for x in cma.ask()]
+            point = self._flat.point(self._flat.answers_of(vector), rng)
+            if not lineage.has_point(point):
+                return self._proposal(lineage, point, {"restart": self._n_restarts, "vector": vector})
+        drawn = draw_new_point(self.space, lineage, rng)
+        return STOP if drawn is None else self._proposal(lineage, drawn, None)
+
+    def _proposal(self, lineage: Lineage, point: Point, derivation: Any) -> Proposal:
+        donors = self.donors.choose(lineage, point)
+        return Proposal(point=point, donors=donors, derivation=derivation, reason="cmaes" if derivation else "random")
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        """Whom ``donor`` may name."""
+        return self.donors.possible(lineage)
+
+    def _distribution(self, lineage: Lineage) -> CMA:
+        """The distribution after the finished trials, told in the order learned, a generation at a time."""
+        drawn = [t for t in lineage.finished if t.proposal.derivation is not None]
+        numbers = [t.number for t in drawn]
+        if self._cma is None or numbers[: len(self._told)] != self._told:
+            self._told, self._n_restarts = [], 0
+            self._cma = self._fresh()
+        while True:
+            generation = drawn[len(self._told) : len(self._told) + self._cma.population_size]
+            if len(generation) < self._cma.population_size:
+                return self._cma
+            self._told += [t.number for t in generation]
+            self._cma.tell(self._losses(generation))
+            if self._cma.should_stop():
+                self._n_restarts += 1
+                self._cma = self._fresh()
+
+    def _losses(self, generation: Sequence[Trial]) -> list[tuple[np.ndarray, float]]:
+        """The vectors with what to minimise. Only the order counts to CMA-ES: failed trials come last."""
+        import numpy as np
+
+        metric = self.metrics[0]
+        values = [t.value(metric.name) for t in generation]
+        losses = [math.inf if value is None else -metric.rank(value) for value in values]
+        return [(np.array(t.proposal.derivation["vector"]), loss) for t, loss in zip(generation, losses, strict=True)]
+
+    def _fresh(self) -> CMA:
+        """The first distribution, in the middle, or after a restart one of a larger population somewhere else."""
+        import numpy as np
+        from cmaes import CMA
+
+        rng = random.Random(f"{self.seed}/restart/{self._n_restarts}")
+        n = self._n_coordinates
+        mean = [0.5] * n if not self._n_restarts else [rng.random() for _ in range(n)]
+        return CMA(
+            mean=np.array(mean),
+            sigma=self.sigma,
+            bounds=np.array([[0.0, 1.0]] * n),
+            population_size=self.population_size * 2**self._n_restarts,
+            seed=0,
+        )

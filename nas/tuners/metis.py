@@ -1,0 +1,230 @@
+"""Metis (Li et al. 2018, USENIX ATC): a Gaussian process that explores, exploits, and measures again what it doubts.
+
+At each ask three candidates compete: the point with the best prediction, the one that is known least, and the measured
+point that lies farthest from what all the others say of it (leave one out). The one whose hopeful outcome would move
+the best prediction farthest is trained. So a lucky score is measured again before it is believed, and the finalists are
+the best *predicted and confirmed* ones: a mean over the measurements, drawn towards what the neighbours say.
+
+Differs: candidates come from draws and from steps around the best, not from a mixture model; pending trials are taken
+to score as predicted.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nas.errors import ConfigurationError, SpaceExhaustedError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.spaces.base import Point, Space, point_key
+from nas.trial import Proposal, Trial
+from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.donors import DonorChooser
+from nas.tuners.flat import FlatSpace
+from nas.tuners.random import draw_new_point
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_HOPE = 1.96
+"""Standard deviations over the mean that a candidate is hoped to reach, and beyond which a measurement is suspect."""
+_N_BEST = 5
+_N_STEPS = 10
+
+
+class _Row(NamedTuple):
+    """One measurement: a point's key, the point, and its score, greater where better (None while the trial runs)."""
+
+    key: str
+    point: Point
+    score: float | None
+
+
+class MetisTuner(Tuner):
+    """Proposes by the prediction of a Gaussian process; suspect points come again.
+
+    Args:
+        space: Any.
+        metrics: The first one.
+        seed: Seeds every ask together with its number.
+        n_founders: Random points before the first prediction.
+        n_candidates: Random points of which the best predicted and the least known are sought, besides steps from the
+            best measured ones.
+        max_repeats: How often one point is measured at most; 1: nothing is measured again.
+        max_points: A model of more measured points is made of the best half and the newest half.
+        donor: Whose weights a trial takes; see ``DonorChooser``.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        metrics: tuple[Metric, ...],
+        *,
+        seed: int = 0,
+        n_founders: int = 10,
+        n_candidates: int = 500,
+        max_repeats: int = 3,
+        max_points: int = 500,
+        donor: str = "none",
+    ) -> None:
+        super().__init__(space, metrics, seed=seed)
+        for name, value, low in (
+            ("n_founders", n_founders, 2),
+            ("n_candidates", n_candidates, 1),
+            ("max_repeats", max_repeats, 1),
+            ("max_points", max_points, 2),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least {low}")
+        self.n_founders = n_founders
+        self.n_candidates = n_candidates
+        self.max_repeats = max_repeats
+        self.max_points = max_points
+        self.donors = DonorChooser(donor, space, metrics[0])
+        self._flat = FlatSpace(space)
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """A founder while few points are measured, else the candidate that promises most."""
+        rng = self.rng(number)
+        rows = self._rows(lineage)
+        point, reason = None, "founder"
+        if self._is_enough(rows):
+            point, reason = self._chosen(rows, lineage, rng)
+        if point is None:
+            point = draw_new_point(self.space, lineage, rng)
+        if point is None:
+            return STOP
+        return Proposal(point=point, donors=self.donors.choose(lineage, point), reason=reason)
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        """Whom ``donor`` may name."""
+        return self.donors.possible(lineage)
+
+    def ranked(self, lineage: Lineage) -> Sequence[Trial]:
+        """The scored trials by what the model predicts of their points, the best first."""
+        trials = super().ranked(lineage)
+        rows = self._rows(lineage)
+        if not self._is_enough(rows):
+            return trials
+        model = self._model([row for row in rows if row.score is not None], 0)
+        means, _ = model.predict(trial.point for trial in trials)
+        order = sorted(range(len(trials)), key=lambda index: -means[index])
+        return [trials[index] for index in order]
+
+    def _is_enough(self, rows: Sequence[_Row]) -> bool:
+        """Whether there is something to model, and enough to model it by."""
+        return bool(self._flat.domains) and len({row.key for row in rows if row.score is not None}) >= self.n_founders
+
+    def _rows(self, lineage: Lineage) -> list[_Row]:
+        """The measurements in the order learned, at most ``max_points`` of them, then the trials that still run."""
+        metric = self.metrics[0]
+        found = [
+            _Row(point_key(trial.point), trial.point, metric.rank(value))
+            for trial in lineage.finished
+            if (value := trial.value(metric.name)) is not None
+        ]
+        if len(found) > self.max_points:
+            half = self.max_points // 2
+            order = sorted(range(len(found)), key=lambda index: -(found[index].score or 0.0))
+            kept = {*order[:half], *range(len(found) - (self.max_points - half), len(found))}
+            found = [row for index, row in enumerate(found) if index in kept]
+        return found + [_Row(point_key(trial.point), trial.point, None) for trial in lineage.pending]
+
+    def _chosen(self, rows: Sequence[_Row], lineage: Lineage, rng: random.Random) -> tuple[Point | None, str]:
+        """The candidate that promises most, and why; None where nothing is left."""
+        known = [row for row in rows if row.score is not None]
+        running = [row for row in rows if row.score is None]
+        model = self._model(known, rng.getrandbits(31))
+        if running:  # they are taken to score as predicted, so that the model is as sure there as it will be
+            means, _ = model.predict(row.point for row in running)
+            model = model.with_rows([row._replace(score=float(m)) for row, m in zip(running, means, strict=True)])
+        best = float(model.predict(row.point for row in model.rows)[0].max())
+        offers = []
+        if (suspect := self._suspect(model, len(known), best)) is not None:
+            offers.append(suspect)
+        if points := self._candidates(known, lineage, rng):
+            means, spreads = model.predict(points)
+            for index, reason in ((int(means.argmax()), "exploits"), (int(spreads.argmax()), "explores")):
+                offers.append((float(means[index] + _HOPE * spreads[index]) - best, points[index], reason))
+        if not offers:
+            return None, "founder"
+        _, point, reason = max(offers, key=lambda offer: offer[0])
+        return point, reason
+
+    def _candidates(self, known: Sequence[_Row], lineage: Lineage, rng: random.Random) -> list[Point]:
+        """New points: draws, and steps from the best measured ones."""
+        found = [self.space.sample(rng) for _ in range(self.n_candidates)]
+        for row in sorted(known, key=lambda row: -(row.score or 0.0))[:_N_BEST]:
+            try:
+                found += [self.space.mutate(row.point, rng) for _ in range(_N_STEPS)]
+            except SpaceExhaustedError:
+                break
+        return [point for point in found if not lineage.has_point(point)]
+
+    def _suspect(self, model: _Model, n_measured: int, best: float) -> tuple[float, Point, str] | None:
+        """The measured point that is farthest from what all others say of it, if that is far, and what it promises."""
+        n_times = Counter(row.key for row in model.rows)
+        running = {row.key for row in model.rows[n_measured:]}
+        doubts = model.doubts()
+        means, spreads = model.predict(row.point for row in model.rows)
+        for index in sorted(range(n_measured), key=lambda index: -doubts[index]):
+            row = model.rows[index]
+            if doubts[index] <= _HOPE:
+                return None
+            if row.key not in running and n_times[row.key] < self.max_repeats:
+                hope = max(row.score or 0.0, float(means[index])) + _HOPE * float(spreads[index])
+                return hope - best, row.point, "measures again"
+        return None
+
+    def _model(self, rows: Sequence[_Row], seed: int) -> _Model:
+        from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+        kernel = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(math.sqrt(self._flat.n_coordinates), (0.05, 50.0), nu=2.5)
+        return _Model(self._flat, rows, kernel + WhiteKernel(1e-2, (1e-5, 1.0)), seed)
+
+
+class _Model:
+    """A Gaussian process of scores, normalised; a point that was measured more often is known better."""
+
+    def __init__(self, flat: FlatSpace, rows: Sequence[_Row], kernel: Any, seed: int | None) -> None:
+        """Fits the kernel, or takes it as it is where the seed is None."""
+        import numpy as np
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.gaussian_process import GaussianProcessRegressor
+
+        self.rows = list(rows)
+        self._flat = flat
+        scores = np.array([row.score for row in rows], dtype=np.float64)
+        self._mean = float(scores.mean())
+        self._scale = float(scores.std()) or 1.0
+        optimizer = None if seed is None else "fmin_l_bfgs_b"
+        self._process = GaussianProcessRegressor(kernel, optimizer=optimizer, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a length at its bound is no mistake
+            self._process.fit(flat.vectors(row.point for row in rows), (scores - self._mean) / self._scale)
+
+    def with_rows(self, more: Sequence[_Row]) -> _Model:
+        """The same kernel with more rows."""
+        return _Model(self._flat, [*self.rows, *more], self._process.kernel_, None)
+
+    def predict(self, points: Iterable[Point]) -> tuple[np.ndarray, np.ndarray]:
+        """Means and standard deviations of new measurements."""
+        means, spreads = self._process.predict(self._flat.vectors(points), return_std=True)
+        return means * self._scale + self._mean, spreads * self._scale
+
+    def doubts(self) -> np.ndarray:
+        """How many standard deviations each row's score lies from what all other rows predict for it.
+
+        In closed form (Rasmussen and Williams 2006, eq. 5.12): no model is fitted again.
+        """
+        import numpy as np
+        from scipy.linalg import cho_solve
+
+        precision = np.diag(cho_solve((self._process.L_, True), np.eye(len(self.rows))))
+        doubts: np.ndarray = np.abs(self._process.alpha_.ravel()) / np.sqrt(precision)
+        return doubts

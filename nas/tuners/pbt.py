@@ -1,0 +1,160 @@
+"""Population-based training (Jaderberg et al. 2017, arXiv:1711.09846). One trial is one interval of one member.
+
+A member goes on from its last trial: the same point, its weights. A member among the worst gives up both, and goes on
+from one of the best: its weights *and* its point, perturbed (truncation selection). So ``problem.train`` trains one
+interval, and inherits at its beginning; the sum of intervals along a line of parents is a full training.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nas.errors import ConfigurationError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.spaces.base import Point, Space
+from nas.spaces.domain import Domain, Numbers
+from nas.trial import Proposal, Trial
+from nas.tuners.base import WAIT, Answer, Tuner
+from nas.tuners.random import draw_new_point
+
+
+@dataclass(slots=True)
+class _Member:
+    """One member: its last trial that has a score, how many of its trials have ended, and whether one has not."""
+
+    number: int
+    last: Trial | None = None
+    n_ended: int = 0
+    is_busy: bool = False
+
+
+class PbtTuner(Tuner):
+    """Trains a population in intervals; the worst copy the best, weights and point, and explore from there.
+
+    Args:
+        space: Any; a copied point may take another architecture, which then inherits what fits.
+        metrics: The first ranks.
+        seed: Seeds every ask together with its number.
+        population_size: How many members; with fewer slots they take turns.
+        fraction: The share of the population that is worst and copies, and that is best and is copied.
+        factor: A perturbed number is multiplied or divided by it; a whole one changes by 1 at least.
+        resample: The probability that a perturbed decision is drawn afresh instead; a choice changes by this alone.
+        perturbed: The decisions that exploring may change, by name or the beginning of a path; None: all.
+        synchronous: Whether a member waits until all have ended as many trials; else it compares itself with the
+            others as they are.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        metrics: tuple[Metric, ...],
+        *,
+        seed: int = 0,
+        population_size: int = 8,
+        fraction: float = 0.25,
+        factor: float = 1.2,
+        resample: float = 0.25,
+        perturbed: Sequence[str] | None = None,
+        synchronous: bool = False,
+    ) -> None:
+        super().__init__(space, metrics, seed=seed)
+        if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 2:
+            raise ConfigurationError(f"population_size ({population_size!r}) must be a whole number of at least 2")
+        for name, value, low, high in (("fraction", fraction, 0.0, 0.5), ("resample", resample, 0.0, 1.0)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+                raise ConfigurationError(f"{name} ({value!r}) must be a number from {low} to {high}")
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 < factor <= 10:
+            raise ConfigurationError(f"factor ({factor!r}) must be a number over 1 and at most 10")
+        if isinstance(perturbed, str) or not all(isinstance(name, str) for name in perturbed or ()):
+            raise ConfigurationError(f"perturbed ({perturbed!r}) must be a list of names, or null")
+        self.population_size = population_size
+        self.fraction = fraction
+        self.factor = factor
+        self.resample = resample
+        self.perturbed = None if perturbed is None else tuple(perturbed)
+        self.synchronous = synchronous
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """The next interval of the member that has had fewest; WAIT while all that may go on are busy."""
+        rng = self.rng(number)
+        members = self._members(lineage)
+        free = [m for m in members if not m.is_busy]
+        if self.synchronous:
+            slowest = min(m.n_ended for m in members)
+            free = [m for m in free if m.n_ended == slowest]
+        if not free:
+            return WAIT
+        member = min(free, key=lambda m: (m.n_ended, m.number))
+        derivation: dict[str, Any] = {"member": member.number, "interval": member.n_ended}
+        last = member.last
+        source = self._copied(members, member, rng)
+        if source is not None:
+            point = self._explored(source.point, rng)
+            derivation |= {"copied": source.number, "given_up": None if last is None else last.number}
+            reason = f"member {member.number} copies {source.number}"
+            return Proposal(point=point, parents=(source.number,), derivation=derivation, reason=reason)
+        if last is not None:
+            reason = f"member {member.number} goes on from {last.number}"
+            return Proposal(point=last.point, parents=(last.number,), derivation=derivation, reason=reason)
+        drawn = draw_new_point(self.space, lineage, rng)
+        point = self.space.sample(rng) if drawn is None else drawn
+        return Proposal(point=point, derivation=derivation, reason=f"member {member.number} begins")
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        """The members' last trials with a score."""
+        return [member.last.number for member in self._members(lineage) if member.last is not None]
+
+    def _members(self, lineage: Lineage) -> list[_Member]:
+        members = [_Member(number) for number in range(self.population_size)]
+        for trial in lineage:
+            member = members[trial.proposal.derivation["member"]]
+            if not trial.is_finished:
+                member.is_busy = True
+                continue
+            member.n_ended += 1
+            if trial.value(self.metrics[0].name) is not None:
+                member.last = trial
+        return members
+
+    def _copied(self, members: Sequence[_Member], member: _Member, rng: random.Random) -> Trial | None:
+        """One of the best, where the member is one of the worst, or has nothing to go on from but has failed."""
+        metric = self.metrics[0]
+        trials = [m.last for m in members if m.last is not None]
+        trials.sort(key=lambda t: (metric.rank(t.metrics[metric.name]), t.number), reverse=True)
+        n = max(1, round(self.fraction * len(trials))) if self.fraction else 0
+        if not n or len(trials) < 2:
+            return None
+        if member.last is None:
+            return rng.choice(trials[:n]) if member.n_ended else None
+        return rng.choice(trials[:n]) if trials.index(member.last) >= len(trials) - n else None
+
+    def _explored(self, point: Point, rng: random.Random) -> Point:
+        """The point with every decision that may change perturbed."""
+        here = {decision.name: decision for decision in self.space.decisions(point)}
+
+        def ask(name: str, domain: Domain) -> float:
+            decision = here.get(name)
+            if decision is None:
+                return domain.draw(rng)
+            if not self._may_change(name):
+                return decision.answer
+            if rng.random() < self.resample:
+                return domain.draw(rng)
+            return self._perturbed(domain, decision.answer, rng) if isinstance(domain, Numbers) else decision.answer
+
+        return self.space.decide(ask)
+
+    def _may_change(self, name: str) -> bool:
+        return self.perturbed is None or any(name == n or name.startswith(f"{n}.") for n in self.perturbed)
+
+    def _perturbed(self, domain: Numbers, value: float, rng: random.Random) -> float:
+        """The number times or divided by the factor; whole numbers change by one at least."""
+        up = rng.random() < 0.5
+        moved = value * self.factor if up else value / self.factor
+        if domain.is_integer:
+            moved = max(round(moved), value + 1) if up else min(round(moved), value - 1)
+        return min(max(moved, domain.low), domain.high)

@@ -1,0 +1,215 @@
+"""SMAC (Hutter et al. 2011; Lindauer et al. 2022, JMLR 23): expected improvement by a random forest, by SMAC3.
+
+Differs from SMAC3's own runs: nothing is stored. Each ask builds a run of the lineage, seeded by the search's seed and
+the number. Founders are drawn at random; a point is tried once; trials that still run are taken to score as the median.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import tempfile
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from nas.errors import ConfigurationError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.spaces.base import Point, Space
+from nas.spaces.domain import Domain, Numbers
+from nas.trial import Proposal
+from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.donors import DonorChooser
+from nas.tuners.flat import FlatSpace
+from nas.tuners.random import draw_new_point
+
+if TYPE_CHECKING:
+    from ConfigSpace import Configuration, ConfigurationSpace
+    from smac import HyperparameterOptimizationFacade
+
+_TRIES = 8
+
+
+class SmacTuner(Tuner):
+    """Proposes what SMAC3's facade for hyper-parameter optimisation asks for; about a second an ask.
+
+    Args:
+        space: Any; choices are taken as categories.
+        metrics: The first one.
+        seed: Seeds every ask together with its number.
+        n_founders: Trials with a score before the first forest is made.
+        options: More arguments of the forest (``HyperparameterOptimizationFacade.get_model``): ``{n_trees: 30}``.
+        random_share: The probability that a point is drawn at random instead.
+        donor: Whose weights a trial takes; see ``DonorChooser``.
+
+    Raises:
+        ConfigurationError: SMAC3 is not installed, or does not take the options.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        metrics: tuple[Metric, ...],
+        *,
+        seed: int = 0,
+        n_founders: int = 10,
+        options: Mapping[str, Any] | None = None,
+        random_share: float = 0.2,
+        donor: str = "none",
+    ) -> None:
+        super().__init__(space, metrics, seed=seed)
+        if isinstance(n_founders, bool) or not isinstance(n_founders, int) or n_founders < 1:
+            raise ConfigurationError(f"tuner.n_founders ({n_founders!r}) must be a whole number of at least 1")
+        is_number = isinstance(random_share, int | float) and not isinstance(random_share, bool)
+        if not is_number or not 0 <= random_share < 1:
+            raise ConfigurationError(f"tuner.random_share ({random_share!r}) must be a number from 0, and under 1")
+        self.n_founders = n_founders
+        self.options = dict(options or {})
+        self.random_share = random_share
+        self.donors = DonorChooser(donor, space, metrics[0])
+        self._flat = FlatSpace(space)
+        try:
+            import smac  # noqa: F401
+        except ImportError as error:
+            raise ConfigurationError("tuner smac needs SMAC3: pip install heirloom-nas[smac]") from error
+        logging.getLogger("smac").setLevel(logging.ERROR)  # each ask builds a run, which warns of having no founders
+        if self._flat.domains:
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    self._facade(folder, 0)
+                except (TypeError, ValueError) as error:
+                    raise ConfigurationError(f"tuner.options ({self.options}): {error}") from error
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """A founder while few trials have scores, else what SMAC asks for where that is new."""
+        rng = self.rng(number)
+        point, reason = None, "founder"
+        if self._flat.domains and len(lineage.ranked(self.metrics[0])) >= self.n_founders:
+            reason = "random"
+            if rng.random() >= self.random_share and (point := self._suggested(lineage, rng.getrandbits(31))):
+                reason = "smac"
+        if point is None:
+            point = draw_new_point(self.space, lineage, rng)
+        if point is None:
+            return STOP
+        return Proposal(point=point, donors=self.donors.choose(lineage, point), reason=reason)
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        """Whom ``donor`` may name."""
+        return self.donors.possible(lineage)
+
+    def _suggested(self, lineage: Lineage, seed: int) -> Point | None:
+        """The first point that SMAC asks for and no trial has, or None."""
+        import joblib
+
+        metric = self.metrics[0]
+        costs = [-metric.rank(t.metrics[metric.name]) for t in lineage.ranked(metric)]
+        lie = statistics.median(costs)
+        with tempfile.TemporaryDirectory() as folder, joblib.parallel_config(backend="sequential"):
+            facade = self._facade(folder, seed)
+            for trial in lineage:
+                configuration = _configuration(facade.scenario.configspace, self._flat, trial.point)
+                if (value := trial.value(metric.name)) is not None:
+                    _tell(facade, configuration, -metric.rank(value))
+                elif trial.is_finished:
+                    _tell(facade, configuration, max(costs), has_failed=True)
+                else:
+                    _tell(facade, configuration, lie)
+            for _ in range(_TRIES):
+                asked = facade.ask()
+                point = self._flat.point(_answers(asked.config, self._flat), self.rng(seed))
+                if not lineage.has_point(point):
+                    return point
+                _tell(facade, asked.config, lie)
+        return None
+
+    def _facade(self, folder: str, seed: int) -> HyperparameterOptimizationFacade:
+        from smac import HyperparameterOptimizationFacade, Scenario
+
+        made = HyperparameterOptimizationFacade
+        scenario = Scenario(
+            _configuration_space(self._flat, seed),
+            deterministic=True,
+            n_trials=2**31,
+            output_directory=folder,  # type: ignore[arg-type]  # which it makes a Path
+            seed=seed,
+        )
+        maximizer = made.get_acquisition_maximizer(scenario)
+        maximizer._local_search = _local_search(scenario)
+        return made(
+            scenario,
+            _never_called,
+            model=made.get_model(scenario, **self.options),
+            acquisition_maximizer=maximizer,
+            random_design=made.get_random_design(scenario, probability=1e-9),  # it takes no 0; the share is ours
+            initial_design=made.get_initial_design(scenario, n_configs=0),
+            logging_level=False,
+            overwrite=True,
+        )
+
+
+def _tell(
+    facade: HyperparameterOptimizationFacade, configuration: Configuration, cost: float, *, has_failed: bool = False
+) -> None:
+    """Tells SMAC what a configuration cost; one that failed is told so, and to have cost as much as the worst."""
+    from smac.runhistory import StatusType
+    from smac.runhistory.dataclasses import TrialInfo, TrialValue
+
+    status = StatusType.CRASHED if has_failed else StatusType.SUCCESS
+    facade.tell(TrialInfo(configuration, seed=0), TrialValue(cost=cost, status=status), save=False)
+
+
+def _never_called(config: Configuration, seed: int = 0) -> float:
+    raise NotImplementedError("SMAC is asked and told; it runs nothing")
+
+
+def _local_search(scenario: Any) -> Any:
+    """SMAC's local search from points in an order of ours: its own is that of a set, another one in each process."""
+    from smac.acquisition.maximizer.local_search import LocalSearch
+
+    class OrderedLocalSearch(LocalSearch):
+        def _get_init_points_from_previous_configs(self, *args: Any, **kwargs: Any) -> list[Configuration]:
+            found = super()._get_init_points_from_previous_configs(*args, **kwargs)
+            return sorted(found, key=lambda configuration: tuple(configuration.get_array()))
+
+    return OrderedLocalSearch(configspace=scenario.configspace, n_steps_plateau_walk=10, seed=scenario.seed)
+
+
+def _name(index: int) -> str:
+    """Names of ours: ConfigSpace sorts by name, and takes not every character."""
+    return f"p{index:06d}"
+
+
+def _configuration_space(flat: FlatSpace, seed: int) -> ConfigurationSpace:
+    from ConfigSpace import ConfigurationSpace
+
+    space = ConfigurationSpace(seed=seed)
+    space.add(*[_hyperparameter(_name(i), domain) for i, domain in enumerate(flat.domains.values())])
+    return space
+
+
+def _hyperparameter(name: str, domain: Domain) -> Any:
+    from ConfigSpace import CategoricalHyperparameter, UniformFloatHyperparameter, UniformIntegerHyperparameter
+
+    if not isinstance(domain, Numbers):
+        return CategoricalHyperparameter(name, list(range(domain.n)))
+    if domain.is_integer:
+        return UniformIntegerHyperparameter(name, int(domain.low), int(domain.high), log=domain.log)
+    return UniformFloatHyperparameter(name, domain.low, domain.high, log=domain.log)
+
+
+def _configuration(space: ConfigurationSpace, flat: FlatSpace, point: Point) -> Configuration:
+    from ConfigSpace import Configuration
+
+    answers = flat.answers(point).values()
+    return Configuration(space, values={_name(index): answer for index, answer in enumerate(answers)})
+
+
+def _answers(configuration: Configuration, flat: FlatSpace) -> dict[str, float]:
+    """What SMAC chose, as plain numbers."""
+    found: dict[str, float] = {}
+    for index, (name, domain) in enumerate(flat.domains.items()):
+        value = configuration[_name(index)]
+        is_whole = not isinstance(domain, Numbers) or domain.is_integer
+        found[name] = int(value) if is_whole else float(value)
+    return found

@@ -1,0 +1,53 @@
+"""A small landscape with numbers, a scale and a choice, and searches on it without an executor."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.spaces.base import Point
+from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.trial import Proposal, Reason, State, Trial
+from nas.tuners.base import Tuner
+
+METRIC = Metric("loss", "minimize")
+SPACE = ParameterSpace(
+    {"x": Float(-10.0, 10.0), "rate": Float(1e-5, 1.0, log=True), "n": Int(1, 64), "op": Choice(*"abcdef")}
+)
+
+
+def loss(point: Point) -> float:
+    """0 at the optimum; ``rate`` has no say."""
+    return abs(point["x"] - 3.0) + abs(point["n"] - 20) / 10 + (point["op"] != "c")
+
+
+def finished(number: int, proposal: Proposal, score: float | None) -> Trial:
+    """A COMPLETE trial, or a FAILED one where there is no score."""
+    trial = Trial(number=number, index=number, proposal=proposal, state=State.COMPLETE, metrics={"loss": score or 0.0})
+    if score is None:
+        trial = Trial(
+            number=number,
+            index=number,
+            proposal=proposal,
+            state=State.FAILED,
+            reason=Reason.EXCEPTION,
+            error="no score",
+        )
+    return trial
+
+
+def search(tuner: Tuner, n: int, score: Callable[[Point], float | None] = loss) -> list[Trial]:
+    """The trials of a search with one slot."""
+    trials: list[Trial] = []
+    for number in range(n):
+        answer = tuner.ask(Lineage.of(trials), number, number)
+        assert isinstance(answer, Proposal)
+        trials.append(finished(number, answer, score(answer.point)))
+    return trials
+
+
+def mean_best(make: Callable[[int], Tuner], n: int, n_seeds: int = 10) -> float:
+    """The best loss of ``n`` trials, on average over the seeds."""
+    return statistics.mean(min(t.metrics["loss"] for t in search(make(seed), n)) for seed in range(n_seeds))

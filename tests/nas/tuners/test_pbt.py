@@ -1,0 +1,102 @@
+"""Population-based training: the worst copy the weights and the point of the best, and the rest go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import nn
+
+from nas import Search, run_search
+from nas.budget import Budget
+from nas.errors import ConfigurationError
+from nas.metric import Metric
+from nas.policy import Policy
+from nas.problems.base import Problem
+from nas.run import TrialRun
+from nas.spaces.parameter import Choice, ParameterSpace
+from nas.spec import Spec
+from nas.tuners.pbt import PbtTuner
+from tests.nas.tuners.landscape import METRIC, SPACE, search
+
+
+class TwoSlopes(Problem):
+    """The example of the paper's figure 2: each point trains one of two weights, and only both together score well.
+
+    A member that never copies ends at 1.2 - 0.9 ** 2 = 0.39, however long it trains. The score is 1.2 at best.
+    """
+
+    metrics = (Metric("score"),)
+    policies = frozenset({Policy.SHARE_PARAMS})
+    space = ParameterSpace({"trains": Choice("first", "second")})
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        model = nn.ParameterDict({name: nn.Parameter(torch.tensor([0.9])) for name in ("first", "second")})
+        run.inherit(model)
+        with torch.no_grad():
+            model[run.point["trains"]].mul_(0.8)
+        run.save(model)
+        return {"score": 1.2 - float(sum(weight.item() ** 2 for weight in model.values()))}
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_exploiting_passes_on_weights_and_exploring_changes_points(synchronous: bool) -> None:
+    """With copies both weights are trained; without, each member trains its one for ever."""
+
+    def best(fraction: float) -> float:
+        arguments = {"population_size": 2, "fraction": fraction, "resample": 0.5, "synchronous": synchronous}
+        tuner = Spec("nas.tuners.pbt.PbtTuner", arguments)
+        given = Search(problem=Spec.of(TwoSlopes), tuner=tuner)
+        root = f"memory://pbt-{synchronous}-{fraction}"
+        found = run_search(given, root=root, budget=Budget(trials=60), finalists=1)
+        return max(t.metrics["score"] for t in found.lineage if t.stage == "search")
+
+    assert best(0.5) > 1.1
+    assert best(0.0) < 0.4
+
+
+def test_members_go_on_from_their_own_last_trial_or_from_one_of_the_best() -> None:
+    """Every trial after the founders has one parent: the member's own with its very point, or one of the best two."""
+    trials = search(PbtTuner(SPACE, (METRIC,), population_size=8), 80)
+    last: dict[int, int] = {}
+    n_copies = 0
+    for trial in trials:
+        made = trial.proposal.derivation
+        if made["interval"] == 0:
+            assert trial.parents == ()
+        elif "copied" in made:
+            n_copies += 1
+            ranked = sorted(last.values(), key=lambda number: trials[number].metrics["loss"])
+            assert trial.parents == (made["copied"],)
+            assert trials[made["copied"]].metrics["loss"] <= trials[ranked[1]].metrics["loss"]
+            assert trials[made["given_up"]].metrics["loss"] >= trials[ranked[-2]].metrics["loss"]
+        else:
+            assert trial.parents == (last[made["member"]],)
+            assert trial.point == trials[trial.parents[0]].point
+        last[made["member"]] = trial.number
+
+    assert n_copies >= 15
+
+
+def test_only_what_is_named_is_perturbed() -> None:
+    """Exploring changes a number by the factor, and nothing that is not named."""
+    trials = search(PbtTuner(SPACE, (METRIC,), perturbed=["rate"], resample=0), 80)
+    copies = [(t.point, trials[t.parents[0]].point) for t in trials if "copied" in t.proposal.derivation]
+
+    assert copies
+    for point, source in copies:
+        assert {name for name in point if point[name] != source[name]} <= {"rate"}
+        inside = 1e-5 * 1.2 < source["rate"] < 1 / 1.2
+        assert (
+            not inside
+            or point["rate"] / source["rate"] == pytest.approx(1.2)
+            or source["rate"] / point["rate"] == pytest.approx(1.2)
+        )
+
+
+@pytest.mark.parametrize("wrong", [{"population_size": 1}, {"fraction": 0.6}, {"factor": 1}, {"perturbed": "rate"}])
+def test_arguments_that_can_not_be(wrong: dict[str, object]) -> None:
+    """What can't be is refused by name."""
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        PbtTuner(SPACE, (METRIC,), **wrong)  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nas.store.signature import Signature
     from nas.trial import Proposal, State, Trial
     from nas.tuners.base import STOP, WAIT, Tuner
+    from nas.spaces.nni import load_nni_space
     from nas.weights.inherit import inherit
 
     __version__: str
@@ -59,6 +60,7 @@ _HOMES = {
     "Tuner": "nas.tuners.base",
     "WAIT": "nas.tuners.base",
     "inherit": "nas.weights.inherit",
+    "load_nni_space": "nas.spaces.nni",
     "run_search": "nas.program",
 }
 
@@ -91,6 +93,7 @@ __all__ = [
     "TrialRun",
     "Tuner",
     "inherit",
+    "load_nni_space",
     "run_search",
 ]
 

@@ -185,7 +185,7 @@ class MetisTuner(Tuner):
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
         kernel = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(math.sqrt(self._flat.n_coordinates), (0.05, 50.0), nu=2.5)
-        return _Model(self._flat, rows, kernel + WhiteKernel(1e-2, (1e-5, 1.0)), seed)
+        return _Model(self._flat, rows, kernel + WhiteKernel(0.1, (1e-5, 2.0)), seed)
 
 
 class _Model:

@@ -38,7 +38,7 @@ class _Policy:
 
 
 class ReinforceTuner(Tuner):
-    """Draws each decision from a softmax that rewards have shifted; where that gives a point that came before, from a flatter one.
+    """Draws each decision from a softmax that rewards have shifted; instead of a point that came before, a flatter one.
 
     Args:
         space: Any.

@@ -1,0 +1,90 @@
+"""What one ask costs, by tuner and number of trials: a median over asks with a fresh result between them.
+
+    python benchmarks/ask.py                     # about 3 minutes
+    python benchmarks/ask.py --tuners evolution,anneal
+
+The lineage holds random points with made-up scores, as a search that has come so far. The ratio compares the cost after
+many trials with that after few in the same run. Targets: evolution, random and anneal at most twice as much at 10,000
+as at 1,000; TPE under a second at 2,000 trials, GP at 300 and, cut to 500 points, at 1,000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+
+from nas import Choice, Float, Int, Metric, ParameterSpace, Spec
+from nas.lineage import LineageLog
+from nas.trial import Proposal, State, Trial
+
+METRIC = Metric("accuracy")
+SPACE = ParameterSpace(
+    {
+        **{f"layer_{i}": Choice("conv3", "conv5", "pool", "skip") for i in range(6)},
+        "width": Int(8, 128, log=True),
+        "lr": Float(1e-4, 1e-1, log=True),
+    }
+)
+SIZES: dict[str, tuple[Spec, tuple[int, int]]] = {
+    "random": (Spec("nas.tuners.random.RandomTuner"), (1_000, 10_000)),
+    "evolution": (Spec("nas.tuners.evolution.EvolutionTuner"), (1_000, 10_000)),
+    "anneal": (Spec("nas.tuners.anneal.AnnealTuner"), (1_000, 10_000)),
+    "reinforce": (Spec("nas.tuners.reinforce.ReinforceTuner"), (1_000, 10_000)),
+    "tpe": (Spec("nas.tuners.optuna.OptunaTuner", {"sampler": "tpe"}), (200, 2_000)),
+    "gp": (Spec("nas.tuners.optuna.OptunaTuner", {"sampler": "gp", "max_points": 500}), (300, 1_000)),
+    "metis": (Spec("nas.tuners.metis.MetisTuner"), (100, 300)),
+    "smac": (Spec("nas.tuners.smac.SmacTuner"), (100, 300)),
+}
+
+
+def finished(number: int) -> Trial:
+    """A random point with a score."""
+    rng = random.Random(number)
+    point = SPACE.sample(rng)
+    score = rng.random() + point["width"] / 128
+    return Trial(
+        number=number,
+        index=number,
+        proposal=Proposal(point=point),
+        state=State.COMPLETE,
+        metrics={"accuracy": score},
+    )
+
+
+def cost_s(spec: Spec, n_trials: int, n_asks: int) -> float:
+    """The median seconds of an ask after so many trials."""
+    tuner = spec.build(SPACE, (METRIC,), seed=1)
+    log = LineageLog()
+    for number in range(n_trials):
+        log.note(trial := finished(number))
+        log.append(trial)
+    tuner.ask(log.view(), n_trials, 0)  # what is kept between asks is there
+    taken = []
+    for number in range(n_trials, n_trials + n_asks):
+        log.note(trial := finished(number))
+        log.append(trial)
+        lineage = log.view()
+        began = time.perf_counter()
+        tuner.ask(lineage, number + 1, 0)
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tuners", default=",".join(SIZES))
+    given = parser.parse_args()
+    print("| tuner | trials | an ask | trials | an ask | ratio |\n| --- | --- | --- | --- | --- | --- |")
+    for name in given.tuners.split(","):
+        spec, (few, many) = SIZES[name]
+        n_asks = 200 if many == 10_000 else 5
+        first, second = cost_s(spec, few, n_asks), cost_s(spec, many, n_asks)
+        cells = (name, few, f"{first * 1000:.2f} ms", many, f"{second * 1000:.2f} ms", f"{second / first:.2f}")
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

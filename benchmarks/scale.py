@@ -1,0 +1,116 @@
+"""Ten thousand workers, a hundred thousand trials: what the loop costs, and what a generational barrier wastes.
+
+    python benchmarks/scale.py                                  # about 3 minutes and 2 GB on one core
+    python benchmarks/scale.py --workers 1000 --trials 10000
+
+Asynchronous evolution on simulated workers whose trials take lognormal times (half of them between 0.5 and 2 times the
+median), with one worker in a thousand lost. Everything that the loop does is done: every proposal and result becomes a
+record (in memory). Idle is the share of the workers' time, from the first second to the last start of a trial, in which
+they had none. Beside it stands the same evolution with a barrier: nobody is asked for before a generation is complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import time
+from collections.abc import Mapping
+from uuid import uuid4
+
+from nas import Choice, Float, Metric, ParameterSpace, Problem
+from nas.budget import Budget
+from nas.executors.simulated import SimulatedExecutor, Workers
+from nas.lineage import Lineage
+from nas.loop import Loop, LoopSettings
+from nas.policy import Stage
+from nas.problems.base import Simulation
+from nas.run import TrialRun
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.trial import Proposal, Trial
+from nas.tuners.base import WAIT, Answer, Tuner
+from nas.tuners.evolution import EvolutionTuner
+
+MEDIAN_S = 600.0
+SPREAD = 1.0277  # of the logarithm: half of the times lie within a factor of two
+
+
+class Networks(Problem):
+    """Ten layers of five kinds and a learning rate; the score is how many layers are right."""
+
+    metrics = (Metric("score"),)
+
+    def __init__(self) -> None:
+        layers = {f"layer_{i}": Choice(*"abcde") for i in range(10)}
+        self.space = ParameterSpace({**layers, "lr": Float(1e-4, 1e-1, log=True)})
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """Never called."""
+        raise NotImplementedError
+
+    def simulate(self, trial: Trial) -> Simulation:
+        """Seconds by chance, the same for the same trial."""
+        rng = random.Random(trial.number)
+        n_right = sum(trial.point[f"layer_{i}"] == "abcde"[i % 5] for i in range(10))
+        return Simulation(MEDIAN_S * rng.lognormvariate(0.0, SPREAD), {"score": n_right + rng.random() / 10})
+
+
+class GenerationalTuner(Tuner):
+    """Evolution that waits until all trials of a generation have ended."""
+
+    def __init__(self, tuner: Tuner, generation_size: int) -> None:
+        super().__init__(tuner.space, tuner.metrics, seed=tuner.seed)
+        self.tuner = tuner
+        self.generation_size = generation_size
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """WAIT at the end of each generation while one of it runs."""
+        if number % self.generation_size == 0 and lineage.pending:
+            return WAIT
+        return self.tuner.ask(lineage, number, job)
+
+
+def measure(name: str, n_workers: int, n_trials: int, *, barrier: bool) -> tuple[str, float]:
+    """One search; its line of the table, and the idle share."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    problem = Networks()
+    records = Records(open_root(f"memory://{uuid4().hex}"))
+    executor = SimulatedExecutor(problem, records, slots=n_workers, workers=Workers(loss_rate=0.001))
+    tuner: Tuner = EvolutionTuner(problem.space, problem.metrics, population_size=1000, sample_size=25)
+    if barrier:
+        tuner = GenerationalTuner(tuner, n_workers)
+    settings = LoopSettings(budget=Budget(trials=n_trials), max_failures=n_trials)
+    loop = Loop(records, executor, settings, tuner=tuner, space=problem.space)
+    began = time.perf_counter()
+    loop.search(Stage(name="search"))
+    seconds = time.perf_counter() - began
+    MemoryFileSystem.store.clear()
+    trials = loop.trials
+    last_s = max(trial.started or 0.0 for trial in trials)
+    busy = sum(min(trial.finished or 0.0, last_s) - (trial.started or 0.0) for trial in trials)
+    idle = 1 - busy / (n_workers * last_s)
+    best = max(trial.metrics.get("score", 0.0) for trial in trials)
+    hours = max(trial.finished or 0.0 for trial in trials) / 3600
+    cells = (name, f"{len(trials)}", f"{seconds:.0f} s", f"{seconds / len(trials) * 1000:.2f} ms", f"{idle:.2%}")
+    return f"| {' | '.join(cells)} | {hours:.1f} h | {best:.2f} |", idle
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=10_000)
+    parser.add_argument("--trials", type=int, default=100_000)
+    given = parser.parse_args()
+    print(
+        "| evolution | trials | took | a trial | idle | simulated | best |\n| --- | --- | --- | --- | --- | --- | --- |"
+    )
+    for name, barrier in (("asynchronous", False), ("with a barrier", True)):
+        line, _ = measure(name, given.workers, given.trials, barrier=barrier)
+        print(line, flush=True)
+    print(f"most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

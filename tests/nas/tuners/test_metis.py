@@ -1,0 +1,110 @@
+"""Metis: predicts, measures again what it doubts, and recommends what is predicted and confirmed."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import Counter
+
+import pytest
+
+from nas.errors import ConfigurationError
+from nas.lineage import Lineage
+from nas.spaces.base import Point, point_key
+from nas.spaces.parameter import Choice, Float, ParameterSpace
+from nas.trial import Proposal, Trial
+from nas.tuners.metis import MetisTuner
+from nas.tuners.random import RandomTuner
+from tests.nas.tuners.landscape import METRIC, SPACE, finished, mean_best, search
+
+LINE = ParameterSpace({"x": Float(0.0, 1.0)})
+
+
+def valley(point: Point) -> float:
+    return float((point["x"] - 0.3) ** 2)
+
+
+def with_a_lucky_one() -> list[Trial]:
+    """Fifteen measurements of the valley, and one far from its bottom whose loss is the lowest of all, by luck."""
+    points = [{"x": i / 15} for i in range(16)]
+    losses = [-0.05 if i == 13 else valley(point) for i, point in enumerate(points)]
+    return [finished(i, Proposal(point=p), v) for i, (p, v) in enumerate(zip(points, losses, strict=True))]
+
+
+@pytest.mark.slow
+def test_it_finds_better_points_than_random_search() -> None:
+    """Over three seeds, the best of 40 trials is on average much nearer to the optimum than random search's."""
+    best = mean_best(lambda seed: MetisTuner(SPACE, (METRIC,), seed=seed, n_candidates=100), 40, 3)
+
+    assert best < 0.7 * mean_best(lambda seed: RandomTuner(SPACE, (METRIC,), seed=seed), 40, 3)
+
+
+def test_a_lucky_score_is_measured_again() -> None:
+    """Among the next few proposals is the suspect point itself; where repeats are not allowed, it is not."""
+    trials = with_a_lucky_one()
+    for max_repeats, expected in ((3, True), (1, False)):
+        tuner = MetisTuner(LINE, (METRIC,), max_repeats=max_repeats)
+        grown = list(trials)
+        for number in range(16, 20):
+            answer = tuner.ask(Lineage.of(grown), number, number)
+            assert isinstance(answer, Proposal)
+            grown.append(finished(number, answer, valley(answer.point)))
+        assert ({"x": 13 / 15} in [t.point for t in grown[16:]]) is expected
+
+
+def test_the_best_predicted_and_confirmed_come_first() -> None:
+    """The luckiest trial leads by its score, and does not lead by what the model predicts of it."""
+    lineage = Lineage.of(with_a_lucky_one())
+
+    assert lineage.ranked(METRIC)[0].number == 13
+    ranked = MetisTuner(LINE, (METRIC,)).ranked(lineage)
+    assert abs(ranked[0].point["x"] - 0.3) < 0.15
+    assert len(ranked) == 16
+
+
+@pytest.mark.slow
+def test_noise_does_not_decide_who_is_recommended() -> None:
+    """Of 40 noisy random trials, the one that it recommends is on average better than the one that scored best."""
+    own, lucky = [], []
+    for seed in range(20):
+        noise = random.Random(seed)
+        trials = search(RandomTuner(LINE, (METRIC,), seed=seed), 40, lambda p, n=noise: valley(p) + n.gauss(0, 0.1))
+        lineage = Lineage.of(trials)
+        own.append(valley(MetisTuner(LINE, (METRIC,)).ranked(lineage)[0].point))
+        lucky.append(valley(lineage.ranked(METRIC)[0].point))
+
+    assert statistics.mean(own) < 0.7 * statistics.mean(lucky)
+
+
+def test_pending_trials_count() -> None:
+    """Twelve asks without a result between them give twelve points; none is measured again while it runs."""
+    tuner = MetisTuner(LINE, (METRIC,), n_candidates=100)
+    trials = with_a_lucky_one()
+    for number in range(16, 28):
+        answer = tuner.ask(Lineage.of(trials), number, number)
+        assert isinstance(answer, Proposal)
+        trials.append(Trial(number=number, index=number, proposal=answer))
+
+    assert max(Counter(point_key(t.point) for t in trials[16:]).values()) == 1
+
+
+def test_small_space_is_exhausted_after_the_repeats() -> None:
+    """Where every point is known and none is doubted, the answer is STOP."""
+    space = ParameterSpace({"a": Choice(*range(6)), "b": Choice("x", "y")})
+    tuner = MetisTuner(space, (METRIC,), n_founders=5)
+    trials: list[Trial] = []
+    for number in range(60):
+        answer = tuner.ask(Lineage.of(trials), number, number)
+        if not isinstance(answer, Proposal):
+            break
+        trials.append(finished(number, answer, float(answer.point["a"])))
+
+    assert 12 <= len(trials) < 60
+    assert len({point_key(t.point) for t in trials}) == 12
+
+
+@pytest.mark.parametrize("wrong", [{"n_founders": 1}, {"n_candidates": 0}, {"max_repeats": 0}, {"max_points": 1}])
+def test_arguments_that_can_not_be(wrong: dict[str, int]) -> None:
+    """What can't be is refused by name."""
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        MetisTuner(SPACE, (METRIC,), **wrong)  # type: ignore[arg-type]

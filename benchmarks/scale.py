@@ -5,8 +5,9 @@
 
 Asynchronous evolution on simulated workers whose trials take lognormal times (half of them between 0.5 and 2 times the
 median), with one worker in a thousand lost. Everything that the loop does is done: every proposal and result becomes a
-record (in memory). Idle is the share of the workers' time, from the first second to the last start of a trial, in which
-they had none. Beside it stands the same evolution with a barrier: nobody is asked for before a generation is complete.
+record (in memory). Idle is the share of the workers' time, from the first second to the last trial's start, in which
+they had none that came to an end (what lost workers did counts as idle). Beside it stands the same evolution with a
+barrier: nobody is asked before a generation is complete.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def measure(name: str, n_workers: int, n_trials: int, *, barrier: bool) -> tuple
     seconds = time.perf_counter() - began
     MemoryFileSystem.store.clear()
     trials = loop.trials
-    last_s = max(trial.started or 0.0 for trial in trials)
+    last_s = max(trial.started or 0.0 for trial in trials if trial.attempt == 1)
     busy = sum(min(trial.finished or 0.0, last_s) - (trial.started or 0.0) for trial in trials)
     idle = 1 - busy / (n_workers * last_s)
     best = max(trial.metrics.get("score", 0.0) for trial in trials)

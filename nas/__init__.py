@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nas.run import TrialRun
     from nas.search import Search
     from nas.spaces.base import Point, Space
+    from nas.spaces.nni import load_nni_space
     from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
     from nas.spec import Spec
     from nas.stoppers.base import Stopper
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from nas.store.signature import Signature
     from nas.trial import Proposal, State, Trial
     from nas.tuners.base import STOP, WAIT, Tuner
-    from nas.spaces.nni import load_nni_space
     from nas.weights.inherit import inherit
 
     __version__: str

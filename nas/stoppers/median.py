@@ -7,7 +7,7 @@ from statistics import median
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
 from nas.metric import Metric
-from nas.stoppers.base import Stopper
+from nas.stoppers.base import Stopper, learning_curve
 from nas.trial import State, Trial
 
 
@@ -47,6 +47,5 @@ class MedianStopper(Stopper):
         return own is not None and len(others) >= self.min_trials and own < median(others)
 
     def _best(self, trial: Trial, step: int) -> float | None:
-        metric = self.metrics[0]
-        ranks = [metric.rank(m[metric.name]) for s, m in trial.curve if s <= step and metric.name in m]
+        ranks = [rank for at, rank in learning_curve(trial, self.metrics[0]) if at <= step]
         return max(ranks, default=None)

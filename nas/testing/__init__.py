@@ -8,6 +8,7 @@ Some checks start another process: in a script, call them under ``if __name__ ==
 
 from nas.testing.files import check_files
 from nas.testing.problems import check_problem
+from nas.testing.stoppers import check_stopper
 from nas.testing.tuners import check_tuner
 
-__all__ = ["check_files", "check_problem", "check_tuner"]
+__all__ = ["check_files", "check_problem", "check_stopper", "check_tuner"]

@@ -24,7 +24,7 @@ Array = npt.NDArray[np.float64]
 MIN_NOISE = 0.02
 """The least standard deviation of a report, as a share of the range of its curve."""
 SPREAD = 1.0
-"""Standard deviation of the prior of what is still to come, in ranges of the curve up to now."""
+"""Standard deviation of the prior of what is still to come; 1: as much as a straight line would bring."""
 
 
 class CurveStopper(Stopper):
@@ -107,7 +107,7 @@ def _posterior(at: Array, y: Array) -> tuple[Array, Array, Array]:
     at the target; end and rest are normal, before (around the last report) and after.
     """
     shares, log_prior = _shares(at)
-    n, precision = len(y), 1 / SPREAD**2
+    n, precision = len(y), (float(at[-1]) / SPREAD) ** 2
     prior = np.array([y[-1], y[-1] - y[0]])
     s_1, s_2, sy, s_y = shares.sum(1), (shares**2).sum(1), y.sum(), shares @ y
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
 from nas.metric import Metric
-from nas.stoppers.base import Stopper, learning_curve
+from nas.stoppers.base import Stopper
 from nas.trial import Trial
 
 _GOLDEN = (5**0.5 - 1) / 2
@@ -66,12 +66,10 @@ class AshaStopper(Stopper):
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
         """Whether its last report has reached a rung at which it is not among the best."""
-        metric = self.metrics[0]
-        own = learning_curve(trial, metric)
-        step, reported = trial.curve[-1] if trial.curve else (0, {})
-        if not own or metric.name not in reported or own[-1][0] != step:
+        own, name = self.curve_of(trial), self.metrics[0].name
+        if not own.steps or (step := own.steps[-1]) != trial.curve[-1][0] or name not in trial.curve[-1][1]:
             return False
-        before = max((at for at, metrics in trial.curve[:-1] if metric.name in metrics), default=0)
+        before = max((at for at, metrics in trial.curve[:-1] if name in metrics), default=0)
         bracket = self.bracket_of(trial)
         rung = self._rung(bracket, step)
         if rung is None or before >= rung:
@@ -81,10 +79,10 @@ class AshaStopper(Stopper):
             for other in lineage
             if other.number != trial.number
             and self.bracket_of(other) == bracket
-            and (rank := next((r for at, r in learning_curve(other, metric) if at >= rung), None)) is not None
+            and (rank := self.curve_of(other).first_from(rung)) is not None
         ]
         n_kept = (len(others) + 1) // self.reduction
-        return n_kept > 0 and sum(rank > own[-1][1] for rank in others) >= n_kept
+        return n_kept > 0 and sum(rank > own.ranks[-1] for rank in others) >= n_kept
 
     def bracket_of(self, trial: Trial) -> int:
         """The trial's bracket: by its index, spread evenly, each as often as Hyperband would."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from nas.lineage import Lineage
-from nas.metric import Metric, is_finite
+from nas.metric import Metric
+from nas.stoppers.learning_curve import LearningCurve
 from nas.trial import Trial
 
 
@@ -14,6 +15,7 @@ class Stopper(ABC):
 
     def __init__(self, metrics: tuple[Metric, ...]) -> None:
         self.metrics = metrics
+        self._curves: dict[int, tuple[object, LearningCurve]] = {}
 
     @abstractmethod
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
@@ -23,12 +25,9 @@ class Stopper(ABC):
         far (with ``deterministic``: what the trial's proposal saw, and so no running one).
         """
 
-
-def learning_curve(trial: Trial, metric: Metric) -> list[tuple[int, float]]:
-    """What the trial has reported of a metric, as (step, rank), greater ranks being better, in the order of steps.
-
-    A step that was reported again (by an attempt that went on from an earlier save) counts as it was reported last;
-    reports without the metric, or where it is not finite, are left out.
-    """
-    last = {step: metrics[metric.name] for step, metrics in trial.curve if metric.name in metrics}
-    return [(step, float(metric.rank(value))) for step, value in sorted(last.items()) if is_finite(value)]
+    def curve_of(self, trial: Trial) -> LearningCurve:
+        """What the trial has reported of the first metric; made once for a trial that reports no more."""
+        found = self._curves.get(trial.number)
+        if found is None or found[0] is not trial.curve:
+            found = self._curves[trial.number] = trial.curve, LearningCurve(trial, self.metrics[0])
+        return found[1]

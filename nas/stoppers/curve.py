@@ -8,7 +8,7 @@ is the weighted mixture of all: the same on every machine, without sampling, for
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
 from nas.metric import Metric
-from nas.stoppers.base import Stopper, learning_curve
+from nas.stoppers.base import Stopper
 from nas.trial import State, Trial
 
 Array = npt.NDArray[np.float64]
@@ -65,33 +65,35 @@ class CurveStopper(Stopper):
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
         """Whether the chance that it ends better than the best finished one is too small."""
-        metric = self.metrics[0]
-        curve = learning_curve(trial, metric)
-        if len(curve) < self.min_reports or curve[-1][0] < self.start_step:
+        metric, own = self.metrics[0], self.curve_of(trial)
+        if len(own.steps) < self.min_reports or own.steps[-1] < self.start_step:
             return False
         finished = [t for t in lineage if t.number != trial.number and t.is_finished]
         best = max((metric.rank(v) for t in finished if (v := t.value(metric.name)) is not None), default=None)
-        ends = [max(step for step, _ in t.curve) for t in finished if t.state == State.COMPLETE and t.curve]
-        target = max(ends, default=None) if self.target_step is None else self.target_step
-        if best is None or target is None or target <= curve[-1][0]:
+        curves = (self.curve_of(t).steps for t in finished if t.state == State.COMPLETE)
+        target = max((steps[-1] for steps in curves if steps), default=None)
+        if self.target_step is not None:
+            target = self.target_step
+        if best is None or target is None or target <= own.steps[-1]:
             return False
-        return chance_to_beat(best, curve, target) < self.threshold
+        return chance_to_beat(best, own.steps, own.ranks, target) < self.threshold
 
 
-def chance_to_beat(best: float, curve: list[tuple[int, float]], target: int) -> float:
+def chance_to_beat(best: float, steps: Sequence[int], ranks: Sequence[float], target: int) -> float:
     """The probability that a curve's value at step ``target`` is greater than ``best``.
 
     Args:
         best: The value to beat.
-        curve: (step, value) in the order of steps, at least four; greater values are better.
+        steps: Of the curve, in order, at least four.
+        ranks: Its values; greater ones are better.
         target: A step beyond the last.
     """
-    values = np.array([value for _, value in curve])
+    values = np.array(ranks)
     low, span = float(values.min()), float(np.ptp(values))
     if not span > 0.0 or not math.isfinite(span):
         return float(values[-1] > best)
-    origin = min(0, curve[0][0] - 1)  # steps count from 1, or from wherever they begin below
-    at = np.array([step - origin for step, _ in curve]) / (target - origin)
+    origin = min(0, steps[0] - 1)  # steps count from 1, or from wherever they begin below
+    at = np.array([step - origin for step in steps]) / (target - origin)
     if at[0] > 0.999:  # all reports are from the very end: there is nothing to extrapolate from
         return 1.0
     y = (values - low) / span

@@ -7,7 +7,7 @@ from statistics import median
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
 from nas.metric import Metric
-from nas.stoppers.base import Stopper, learning_curve
+from nas.stoppers.base import Stopper
 from nas.trial import State, Trial
 
 
@@ -34,7 +34,7 @@ class MedianStopper(Stopper):
         if len(trial.curve) <= self.warmup_steps:
             return False
         step = trial.curve[-1][0]
-        own = self._best(trial, step)
+        own = self.curve_of(trial).best_until(step)
         others = [
             best
             for other in lineage
@@ -42,10 +42,6 @@ class MedianStopper(Stopper):
             and other.state in (State.COMPLETE, State.STOPPED)
             and other.curve
             and other.curve[-1][0] >= step
-            and (best := self._best(other, step)) is not None
+            and (best := self.curve_of(other).best_until(step)) is not None
         ]
         return own is not None and len(others) >= self.min_trials and own < median(others)
-
-    def _best(self, trial: Trial, step: int) -> float | None:
-        ranks = [rank for at, rank in learning_curve(trial, self.metrics[0]) if at <= step]
-        return max(ranks, default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
 from nas.metric import Metric
-from nas.stoppers.base import Stopper, learning_curve
+from nas.stoppers.base import Stopper
 from nas.trial import Trial
 
 
@@ -32,6 +32,6 @@ class PatienceStopper(Stopper):
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
         """Whether the best of its last ``n_reports`` beats its best before them by no more than ``min_delta``."""
-        ranks = [rank for _, rank in learning_curve(trial, self.metrics[0])]
+        ranks = self.curve_of(trial).ranks
         before, last = ranks[: -self.n_reports], ranks[-self.n_reports :]
         return bool(before) and max(last) - max(before) <= self.min_delta

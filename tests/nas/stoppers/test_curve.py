@@ -10,11 +10,17 @@ import pytest
 
 from nas.errors import ConfigurationError
 from nas.metric import Metric
-from nas.stoppers.curve import CurveStopper, chance_to_beat
+from nas.stoppers.curve import CurveStopper
+from nas.stoppers.curve import chance_to_beat as chance
 from nas.trial import State
 from tests.nas.stoppers.trials import METRIC, others, trial
 
 TARGET = 60
+
+
+def chance_to_beat(best: float, curve: list[tuple[int, float]], target: int) -> float:
+    """The same for pairs of step and rank."""
+    return chance(best, *zip(*curve, strict=True), target)
 
 
 def rise(limit: float, rate: float = 1.0, n: int = TARGET) -> list[float]:

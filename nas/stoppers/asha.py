@@ -69,10 +69,11 @@ class AshaStopper(Stopper):
         own, name = self.curve_of(trial), self.metrics[0].name
         if not own.steps or (step := own.steps[-1]) != trial.curve[-1][0] or name not in trial.curve[-1][1]:
             return False
-        before = max((at for at, metrics in trial.curve[:-1] if name in metrics), default=0)
+        if any(at >= step and name in metrics for at, metrics in trial.curve[:-1]):  # judged by an earlier attempt
+            return False
         bracket = self.bracket_of(trial)
         rung = self._rung(bracket, step)
-        if rung is None or before >= rung:
+        if rung is None or (len(own.steps) > 1 and own.steps[-2] >= rung):
             return False
         others = [
             rank

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from nas.budget import Budget
 from nas.errors import ConfigurationError, PointError, SearchFailedError, SearchInterruptedError
 from nas.executors.base import Broke, Event, Executor, Finished, Lost, Proposed, Reported, StopAsked, Swept
-from nas.lineage import LineageLog, recall
+from nas.lineage import Lineage, LineageLog, recall
 from nas.policy import Policy, Stage
 from nas.run import DonorWeights
 from nas.spaces.base import Space, is_json
@@ -529,9 +529,14 @@ class Loop:
         if event.answer is not None:
             stop = False
             if self._stopper is not None and trial.stage == self._search_stage:
-                n_seen = self._seen_at[trial.index] if self._settings.deterministic else len(self._log)
-                stop = self._stopper.should_stop(self._log.view(n_seen), trial)
+                stop = self._stopper.should_stop(self._seen_by_stopper(trial), trial)
             event.answer(stop)
+
+    def _seen_by_stopper(self, trial: Trial) -> Lineage:
+        """All others, the running ones as far as they have reported; with ``deterministic``, what the proposal saw."""
+        if self._settings.deterministic:
+            return self._log.view(self._seen_at[trial.index])
+        return self._log.view(pending=[t for t in self._pending.values() if t.number != trial.number])
 
     def _free_job(self, job: int | None) -> None:
         for number in [n for n in self._running.values() if self.trials[n].job == job]:

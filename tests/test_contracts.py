@@ -1,4 +1,4 @@
-"""Every tuner, problem and storage that conf/ names keeps its contract; new ones are found by their yaml."""
+"""Every tuner, stopper, problem and storage that conf/ names keeps its contract; new ones are found by their yaml."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from nas.policy import Policy
 from nas.run import TrialRun
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
 from nas.spec import Spec
-from nas.testing import check_files, check_problem, check_tuner
-from nas.trial import Proposal
+from nas.stoppers.base import Stopper
+from nas.testing import check_files, check_problem, check_stopper, check_tuner
+from nas.trial import Proposal, Trial
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
@@ -58,7 +59,7 @@ def spec(content: Mapping[str, Any], **changes: Any) -> Spec:
     return Spec(content["_target_"], {**arguments, **changes})
 
 
-TUNERS, PROBLEMS, STORAGES = (choices(group) for group in ("tuner", "problem", "storage"))
+TUNERS, STOPPERS, PROBLEMS, STORAGES = (choices(group) for group in ("tuner", "stopper", "problem", "storage"))
 TABLES = {"nasbench201": "nasbench201_cifar10.parquet", "nasbench_macro": "nasbench_macro.parquet"}
 LONG = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SLOW_TUNERS = [pytest.param(name, marks=LONG) if name in ("gp", "metis", "smac", "tpe") else name for name in TUNERS]
@@ -69,6 +70,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) if "data_root" in PROBLEMS[na
 def test_everything_is_found() -> None:
     """The folders of conf/ hold at least what the documents name."""
     assert TUNERS.keys() >= {"random", "evolution"}
+    assert STOPPERS.keys() >= {"median", "asha", "curve", "patience"}
     assert PROBLEMS.keys() >= {"digits", "fashion_mnist"}
     assert STORAGES.keys() >= {"local", "memory", "nfs", "s3", "sftp"}
 
@@ -101,6 +103,17 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 def test_tuner_with_options(name: str, changes: dict[str, Any]) -> None:
     """Its other kinds keep the contract too; whom a tuner may name as a donor is never swept."""
     check_tuner(spec(TUNERS[name], **changes), SPACE, METRICS, n_trials=16)
+
+
+@pytest.mark.parametrize("name", STOPPERS)
+def test_stopper(name: str) -> None:
+    """The stopper is a function of what it sees, spares the best, and ends the hopeless."""
+    check_stopper(spec(STOPPERS[name]), METRICS)
+
+
+def test_hyperband() -> None:
+    """With brackets, and a last step, asha keeps the contract as well."""
+    check_stopper(spec(STOPPERS["asha"], brackets=3, max_steps=27, reduction=2), METRICS)
 
 
 @pytest.mark.parametrize("name", SLOW)
@@ -238,6 +251,100 @@ class Choosy(EvolutionTuner):
         super().__init__(space, metrics, seed=seed)
         if space.n_points == 1:
             raise ConfigurationError("the space needs two points")
+
+
+class Counting(Stopper):
+    """Judges by how often it was asked."""
+
+    n_asks = 0
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        self.n_asks += 1
+        return self.n_asks > 10 and is_poor(self, trial)
+
+
+class Rolling(Stopper):
+    """Draws from Python's global generator."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        return random.random() < 0 or is_poor(self, trial)
+
+
+class Salted(Stopper):
+    """Judges by Python's hash of text, which differs from process to process."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        return is_poor(self, trial) and hash(f"{trial.number}") % 2 == 0
+
+
+class Directionless(Stopper):
+    """Takes greater values for better ones whatever the metric says."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        return trial.curve[-1][1].get("accuracy", 1.0) < 0.1
+
+
+class Merciless(Stopper):
+    """Ends every trial at its fifth report."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        return len(trial.curve) == 5
+
+
+class Ambitious(Stopper):
+    """Ends who is not far better than the best, however well it does."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        best = lineage.best(self.metrics[0])
+        return bool(best) and len(trial.curve) == 2
+
+
+class Lenient(Stopper):
+    """Ends nobody."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        return False
+
+
+class Trusting(Stopper):
+    """Takes it that every report holds the metric."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        return self.metrics[0].rank(trial.curve[-1][1]["accuracy"]) < -1
+
+
+class Vague(Stopper):
+    """Answers something that may be taken for a bool."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        return None  # type: ignore[return-value]
+
+
+def is_poor(stopper: Stopper, trial: Trial) -> bool:
+    """Whether its last report is below a tenth."""
+    metric, reported = stopper.metrics[0], trial.curve[-1][1]
+    return metric.name in reported and metric.rank(reported[metric.name]) < 0.1
+
+
+class TestBrokenStoppers:
+    @pytest.mark.parametrize(
+        ("stopper", "line"),
+        [
+            (Counting, "asked in another order gives another answer"),
+            (Rolling, "draws from a global random generator"),
+            (Salted, "in another process gives another answer"),
+            (Directionless, "with each metric's mirror image gives another answer"),
+            (Merciless, "ends the only trial, which improves, at its report 5"),
+            (Ambitious, "ends one that is better than all others, which improves, at its report 2"),
+            (Lenient, "ends none of 8 trials that are flat and far worse"),
+            (Trusting, r"at report 2 of trial 9 raised KeyError: 'accuracy'"),
+            (Vague, "answered None, which is no bool"),
+        ],
+    )
+    def test_broken_stopper_is_found(self, stopper: type[Stopper], line: str) -> None:
+        """A stopper that breaks its contract is told how."""
+        with pytest.raises(AssertionError, match=line):
+            check_stopper(Spec.of(stopper), METRICS)
 
 
 class Dice(ExportProblem):

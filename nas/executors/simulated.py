@@ -13,7 +13,7 @@ import queue
 import random
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from nas.errors import ConfigurationError, SearchInterruptedError
@@ -58,7 +58,7 @@ class _Attempt:
     simulation: Simulation
     began_s: float
     seconds: float
-    n_reported: int = 0
+    reported: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
     has_ended: bool = False
 
 
@@ -198,8 +198,8 @@ class SimulatedExecutor:
     def _next(self, attempt: _Attempt) -> None:
         """Plans the attempt's next report, or its end."""
         curve = attempt.simulation.curve
-        if attempt.n_reported < len(curve):
-            share = curve[attempt.n_reported][0]
+        if len(attempt.reported) < len(curve):
+            share = curve[len(attempt.reported)][0]
             self._at(attempt.began_s + share * attempt.seconds, lambda: self._report(attempt))
         else:
             self._at(attempt.began_s + attempt.seconds, lambda: self._end(attempt, self._complete(attempt)))
@@ -207,8 +207,12 @@ class SimulatedExecutor:
     def _report(self, attempt: _Attempt) -> Event | None:
         if attempt.has_ended:
             return None
-        _, step, metrics = attempt.simulation.curve[attempt.n_reported]
-        attempt.n_reported += 1
+        _, step, raw = attempt.simulation.curve[len(attempt.reported)]
+        metrics = plain_metrics(raw)
+        if bad := not_finite(metrics):  # as TrialRun.report has it
+            error = f"step {step} reported {', '.join(f'{name}={metrics[name]}' for name in bad)}"
+            return self._end(attempt, replace(attempt.trial, state=State.FAILED, reason=Reason.NOT_FINITE, error=error))
+        attempt.reported.append((step, metrics))
 
         def answer(stop: bool) -> None:
             if stop:
@@ -228,19 +232,19 @@ class SimulatedExecutor:
         return replace(attempt.trial, state=State.COMPLETE, metrics=metrics)
 
     def _stopped(self, attempt: _Attempt, reason: Reason) -> Trial:
-        curve = attempt.simulation.curve[: attempt.n_reported]
-        if not curve:
+        if not attempt.reported:
             return replace(attempt.trial, state=State.FAILED, reason=reason, error="stopped before its first report")
-        return replace(attempt.trial, state=State.STOPPED, reason=reason, metrics=curve[-1][2])
+        return replace(attempt.trial, state=State.STOPPED, reason=reason, metrics=attempt.reported[-1][1])
 
     def _end(self, attempt: _Attempt, trial: Trial) -> Event | None:
         if attempt.has_ended:
             return None
         self._forget(attempt)
         seconds = self._now_s - attempt.began_s
-        curve = tuple((step, metrics) for _, step, metrics in attempt.simulation.curve[: attempt.n_reported])
         cost = {"seconds": seconds, "gpu_seconds": 0.0}
-        return Finished(self._records.commit(replace(trial, finished=self._now_s, cost=cost, curve=curve)))
+        return Finished(
+            self._records.commit(replace(trial, finished=self._now_s, cost=cost, curve=tuple(attempt.reported)))
+        )
 
     def _lose(self, attempt: _Attempt, why: str) -> Event | None:
         if attempt.has_ended:

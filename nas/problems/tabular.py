@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from nas.errors import ConfigurationError
-from nas.metric import Direction, Metric
+from nas.metric import Direction, Metric, is_finite
 from nas.problems.base import Problem, Simulation
 from nas.spaces.base import Point, point_key
 from nas.spaces.parameter import Choice, ParameterSpace
@@ -26,8 +27,10 @@ class TabularProblem(Problem):
         table: A parquet or csv file: a path, or any URL that fsspec knows.
         parameters: The columns that make a point.
         letters: A column of texts of one length; each letter is a parameter ``<column>_0``, ``<column>_1``, ...
-        metrics: By name: ``{"column": ..., "direction": "maximize"}``; the first ranks. The column is the name where
-            it is not given.
+        metrics: By name: ``{"column": ..., "direction": "maximize", "curve": "accuracy_*"}``; the first ranks. The
+            column is the name where it is not given. ``curve`` names the columns of what a trial reports on the way,
+            if there are any: a whole number in place of ``*`` is the step, the greatest step is reached at the end of
+            the trial's time, and where a cell is empty nothing is reported.
         tests: Columns of test scores by metric's name, for the finalists.
         seconds: What a trial takes: ``{"column": ..., "factor": 1.0}``, or a number of seconds for all.
         options: For fsspec, where the table is remote.
@@ -62,6 +65,12 @@ class TabularProblem(Problem):
         self.metrics = tuple(
             Metric(name, cast("Direction", kind.get("direction", "maximize"))) for name, kind in metrics.items()
         )
+        self._curves = {name: kind["curve"] for name, kind in metrics.items() if kind.get("curve")}
+        for name, pattern in self._curves.items():
+            if pattern.count("*") != 1:
+                raise ConfigurationError(
+                    f"problem.metrics.{name}.curve ({pattern!r}) must hold one `*`, for the step: accuracy_*, say"
+                )
         self._tests = dict(tests or {})
         given: Mapping[str, Any] = seconds if isinstance(seconds, Mapping) else {"factor": seconds}
         self._seconds_column: str | None = given.get("column")
@@ -71,11 +80,14 @@ class TabularProblem(Problem):
     def space(self) -> ParameterSpace:  # type: ignore[override]
         """Every value that a parameter has in the table, in the order of sorting."""
         points = self._points
+        _ = self._steps  # a curve that is not there is named before anything runs
         options = {name: sorted({point[name] for point in points}, key=_sort_key) for name in points[0]}
         return ParameterSpace({name: Choice(*values) for name, values in options.items()})
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """The scores in the table, at once; ``runner=simulated`` takes the time that the table says."""
+        for step, metrics in self._reports(run.point):
+            run.report(step, **metrics)
         return self._scores(run.point, self._columns)
 
     def test(self, run: TrialRun) -> Mapping[str, float]:
@@ -92,7 +104,9 @@ class TabularProblem(Problem):
         seconds = (
             self._factor if self._seconds_column is None else self._factor * self._values(self._seconds_column)[row]
         )
-        return Simulation(seconds, {name: self._values(column)[row] for name, column in self._columns.items()})
+        reports = self._reports(trial.point)
+        curve = tuple((step / max(self._steps), step, metrics) for step, metrics in reports)
+        return Simulation(seconds, self._scores(trial.point, self._columns), curve)
 
     def value(self, point: Point, column: str) -> float:
         """What the table says of a point in any of its columns of numbers."""
@@ -101,6 +115,36 @@ class TabularProblem(Problem):
     def _scores(self, point: Point, columns: Mapping[str, str]) -> dict[str, float]:
         row = self._row(point)
         return {name: self._values(column)[row] for name, column in columns.items()}
+
+    def _reports(self, point: Point) -> list[tuple[int, dict[str, float]]]:
+        """What a trial of the point reports on the way, step by step."""
+        row = self._row(point)
+        found = []
+        for step, columns in sorted(self._steps.items()):
+            values = {name: self._values(column)[row] for name, column in columns.items()}
+            if metrics := {name: value for name, value in values.items() if is_finite(value)}:
+                found.append((step, metrics))
+        return found
+
+    @cached_property
+    def _steps(self) -> dict[int, dict[str, str]]:
+        """By step, the columns of the metrics' curves by name."""
+        steps: dict[int, dict[str, str]] = {}
+        for name, pattern in self._curves.items():
+            before, after = map(re.escape, pattern.split("*"))
+            found = [
+                (m, str(c)) for c in self._frame.columns if (m := re.fullmatch(f"{before}([0-9]+){after}", str(c)))
+            ]
+            found = [(match, column) for match, column in found if int(match[1]) > 0]
+            if not found:
+                known = ", ".join(map(str, self._frame.columns))
+                raise ConfigurationError(
+                    f"problem.metrics.{name}.curve ({pattern!r}): {self._table_url} has no such column with a whole "
+                    f"number from 1 on in place of `*`; it has {known}"
+                )
+            for match, column in found:
+                steps.setdefault(int(match[1]), {})[name] = column
+        return steps
 
     def _row(self, point: Point) -> int:
         row = self._rows.get(point_key(point))

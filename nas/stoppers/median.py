@@ -34,7 +34,7 @@ class MedianStopper(Stopper):
         if len(trial.curve) <= self.warmup_steps:
             return False
         step = trial.curve[-1][0]
-        own = self._best(trial, step)
+        own = self.curve_of(trial).best_until(step)
         others = [
             best
             for other in lineage
@@ -42,11 +42,6 @@ class MedianStopper(Stopper):
             and other.state in (State.COMPLETE, State.STOPPED)
             and other.curve
             and other.curve[-1][0] >= step
-            and (best := self._best(other, step)) is not None
+            and (best := self.curve_of(other).best_until(step)) is not None
         ]
         return own is not None and len(others) >= self.min_trials and own < median(others)
-
-    def _best(self, trial: Trial, step: int) -> float | None:
-        metric = self.metrics[0]
-        ranks = [metric.rank(m[metric.name]) for s, m in trial.curve if s <= step and metric.name in m]
-        return max(ranks, default=None)

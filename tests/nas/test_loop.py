@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -1018,6 +1019,24 @@ class TestStopper:
         )
 
         assert seen == [([0.1], [0]), ([0.1, 0.0], [0])]
+
+    @pytest.mark.parametrize("deterministic", [False, True])
+    def test_stopper_sees_what_running_trials_report(self, records: Records, deterministic: bool) -> None:
+        """At a report the other running trials are shown as far as they have come; with deterministic, none is."""
+        seen: list[list[tuple[int, int]]] = []
+
+        class Watching(Stopper):
+            def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+                seen.append([(t.number, len(t.curve)) for t in lineage])
+                return False
+
+        ends = {number: [End(reports=(0.1, 0.2))] for number in (0, 1)}
+        turns = itertools.cycle([0, 1])
+        executor = ScriptedExecutor(records, 2, ends=ends, pick=lambda running: next(turns) % len(running))
+        settings = up_to(2, deterministic=deterministic)
+        make_loop(records, executor, ListTuner((), ()), settings=settings, stopper=Watching((METRIC,))).search(SEARCH)
+
+        assert seen == ([[]] * 4 if deterministic else [[(1, 0)], [(0, 1)], [(1, 1)], [(0, 2)]])
 
 
 class TestFinal:

@@ -186,6 +186,19 @@ def test_problem_that_raises_or_scores_nan_fails_its_trial() -> None:
     assert "no such row" in (trials[1].error or "")
 
 
+def test_report_that_is_not_finite_fails_its_trial() -> None:
+    """A report of NaN ends the trial where it is made, as it does in training; what came before is kept."""
+    curve = ((0.25, 1, {"score": 0.5}), (0.5, 2, {"score": float("nan")}), (1.0, 3, {"score": 1.0}))
+
+    [trial] = Simulated(
+        PaperProblem(lambda trial: Simulation(60.0, {"score": 1.0}, curve)), budget=Budget(trials=1)
+    ).run()
+
+    assert (trial.state, trial.reason, trial.duration_s) == (State.FAILED, Reason.NOT_FINITE, 30.0)
+    assert trial.curve == ((1, {"score": 0.5}),)
+    assert trial.error == "step 2 reported score=nan"
+
+
 def test_an_interrupted_search_goes_on() -> None:
     """A stop leaves running trials without a result; they run again as they stand, none is asked for twice."""
     records = Records(open_root(f"memory://{uuid4().hex}"))

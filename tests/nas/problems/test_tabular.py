@@ -67,6 +67,21 @@ def test_rows_are_points_with_scores_and_costs(table: str) -> None:
         assert (simulation.seconds, simulation.metrics) == (row["time"] / 2, {"acc": row["acc"]})
 
 
+def test_curves_are_reported_on_the_way(tmp_path: Path) -> None:
+    """Columns named by step are reported in order, empty cells left out, each at its share of the trial's time."""
+    frame = FRAME.assign(**{"acc@10": 0.3, "acc@2": [0.1, None, 0.1, 0.1], "loss_2": 7.0, "acc@x": 9, "acc@0": 9})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    metrics = {"acc": {"curve": "acc@*"}, "loss": {"column": "acc", "curve": "loss_*", "direction": "minimize"}}
+    problem = make(str(tmp_path / "t.csv"), metrics=metrics, tests={})
+    full, gap = ({"width": 16, "op": op} for op in ("conv", "pool"))
+    run = TrialRun(trial(full), open_root("memory://nothing"))
+
+    assert problem.train(run) == {"acc": 0.5, "loss": 0.5}
+    assert run.curve == [(2, {"acc": 0.1, "loss": 7.0}), (10, {"acc": 0.3})]
+    assert problem.simulate(trial(full)).curve == ((0.2, 2, {"acc": 0.1, "loss": 7.0}), (1.0, 10, {"acc": 0.3}))
+    assert problem.simulate(trial(gap)).curve == ((0.2, 2, {"loss": 7.0}), (1.0, 10, {"acc": 0.3}))
+
+
 def test_letters_of_a_column_are_parameters(table: str) -> None:
     """A column of texts becomes a parameter a letter; csv readers that take 01 for a number are told so."""
     if table.endswith("parquet"):
@@ -88,6 +103,8 @@ def test_letters_of_a_column_are_parameters(table: str) -> None:
         ({"letters": "code"}, "`letters`"),
         ({"metrics": {}}, r"problem\.metrics"),
         ({"metrics": {"acc": {"direction": "up"}}}, "direction"),
+        ({"metrics": {"acc": {"curve": "acc_"}}}, r"metrics\.acc\.curve \('acc_'\) must hold one `\*`"),
+        ({"metrics": {"acc": {"curve": "acc_*"}}}, r"no such column.*; it has width, op"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:

@@ -1,0 +1,199 @@
+"""What each stopper saves, and what it loses, on learning curves between real accuracies.
+
+    python benchmarks/stoppers.py --data DIR            # 50 seeds, some minutes on two cores
+    python benchmarks/stoppers.py --data DIR --seeds 20 --noise 1.0
+
+``DIR`` holds ``nasbench201_cifar10.parquet``. A trial is a random cell of NAS-Bench-201 (Dong and Yang 2020) that
+trains for 200 epochs on a simulated worker and reports every fourth. Its curve is a Weibull curve, one of the families
+of Domhan et al. (2015, table 1), through three points: chance (10 %) at the start, and the cell's real validation
+accuracies after 12 epochs and after 200; how steep it is in between is drawn from the seed, with noise on each report.
+The accuracy after 12 epochs is that of a schedule of its own, which a longer one would not have reached by then; so
+early reports say more here than they do in real life.
+
+In each seed all stoppers see the same cells in the same order, 64 of them:
+
+* saved: the share of the epochs of a search without a stopper that were not trained;
+* regret: by how much the winner (the best trial by its last report) is worse after 200 epochs than the best of the
+  cells, in percent points, as mean and 95 % confidence interval; and in how many seeds it is worse than without;
+* gain at equal cost: the same search with as much time as without a stopper, in which it tries more cells; by how much
+  its winner is better after 200 epochs than the winner without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import random
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from nas.budget import Budget
+from nas.executors.simulated import SimulatedExecutor
+from nas.loop import Loop, LoopSettings
+from nas.metric import Metric
+from nas.policy import Stage
+from nas.problems.base import Problem, Simulation
+from nas.run import TrialRun
+from nas.spaces.parameter import Int, ParameterSpace
+from nas.spec import Spec
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.trial import Trial
+from nas.tuners.random import RandomTuner
+
+N_EPOCHS = 200
+REPORT_EVERY = 4
+CHANCE = 10.0
+STOPPERS: dict[str, Spec | None] = {
+    "none": None,
+    "median": Spec("nas.stoppers.median.MedianStopper"),
+    "asha": Spec("nas.stoppers.asha.AshaStopper", {"min_steps": 4, "max_steps": N_EPOCHS}),
+    "asha, min_steps=20": Spec("nas.stoppers.asha.AshaStopper", {"min_steps": 20, "max_steps": N_EPOCHS}),
+    "asha, brackets=3": Spec("nas.stoppers.asha.AshaStopper", {"min_steps": 4, "brackets": 3, "max_steps": N_EPOCHS}),
+    "curve": Spec("nas.stoppers.curve.CurveStopper"),
+    "patience": Spec("nas.stoppers.patience.PatienceStopper"),
+}
+
+
+class CurveProblem(Problem):
+    """The rows of the table as trials that report after every epoch.
+
+    Args:
+        table: NAS-Bench-201 as a parquet file.
+        seed: Of the curves' shapes and their noise.
+        noise: Standard deviation of a report, in percent points.
+    """
+
+    metrics = (Metric("accuracy"),)
+
+    def __init__(self, table: str, seed: int, noise: float) -> None:
+        self.rows = rows_of(table)
+        self.space = ParameterSpace({"row": Int(0, len(self.rows) - 1)})
+        self._seed = seed
+        self._noise = noise
+
+    def train(self, run: TrialRun) -> dict[str, float]:
+        """Not meant to be."""
+        raise LookupError("nothing trains")
+
+    def simulate(self, trial: Trial) -> Simulation:
+        """The cell's curve: an epoch a second, so that seconds are epochs."""
+        row = trial.point["row"]
+        at_12, at_200 = self.rows[row]
+        rng = random.Random(f"{self._seed}/{row}")
+        power = rng.uniform(0.3, 0.9)
+        limit = at_200 + 0.1
+        # limit - (limit - CHANCE) * exp(-(rate * epoch) ** power), through the point at epoch 12
+        share = min(max((limit - at_12) / (limit - CHANCE), 1e-3), 0.99) if limit > CHANCE else 0.99
+        rate = (-math.log(share)) ** (1 / power) / 12
+        values = [limit - (limit - CHANCE) * math.exp(-((rate * epoch) ** power)) for epoch in range(1, N_EPOCHS + 1)]
+        drift = at_200 - values[-1]  # the curve ends where the cell does
+        curve = tuple(
+            (epoch / N_EPOCHS, epoch, {"accuracy": value + drift * epoch / N_EPOCHS + rng.gauss(0.0, self._noise)})
+            for epoch, value in enumerate(values, 1)
+            if epoch % REPORT_EVERY == 0
+        )
+        return Simulation(float(N_EPOCHS), curve[-1][2], curve)
+
+
+@cache
+def rows_of(table: str) -> list[tuple[float, float]]:
+    """By cell, the validation accuracies after 12 and 200 epochs, in percent."""
+    import pandas as pd
+
+    frame = pd.read_parquet(table, columns=["c10_valid_12", "c10_valid_200"])
+    return [(float(a), float(b)) for a, b in frame.itertuples(index=False)]
+
+
+def search(problem: CurveProblem, stopper: Spec | None, budget: Budget, *, seed: int, slots: int) -> list[Trial]:
+    """All trials of one search by random proposals."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    records = Records(open_root(f"memory://{uuid4().hex}"))
+    executor = SimulatedExecutor(problem, records, slots=slots, asks_stopper=stopper is not None)
+    loop = Loop(
+        records,
+        executor,
+        LoopSettings(seed=seed, budget=budget),
+        tuner=RandomTuner(problem.space, problem.metrics, seed=seed),
+        space=problem.space,
+        stopper=None if stopper is None else stopper.build(problem.metrics),
+        spent_hours=lambda: executor.now_s() / 3600,
+    )
+    loop.search(Stage(name="search"))
+    MemoryFileSystem.store.clear()
+    return loop.trials
+
+
+class Outcome(NamedTuple):
+    """What one stopper did in one seed."""
+
+    name: str
+    epochs: float
+    final: float
+    """The winner's accuracy after 200 epochs."""
+    best: float
+    """The best there was among the cells proposed."""
+    at_equal_cost: float
+
+
+def outcomes_of(task: tuple[int, argparse.Namespace]) -> list[Outcome]:
+    """What all stoppers did in one seed."""
+    seed, given = task
+    problem = CurveProblem(str(Path(given.data) / "nasbench201_cifar10.parquet"), seed, given.noise)
+
+    def final(trials: Sequence[Trial]) -> float:
+        winner = max(trials, key=lambda trial: trial.value("accuracy") or -math.inf)
+        return problem.rows[winner.point["row"]][1]
+
+    found = []
+    hours = N_EPOCHS * given.trials / given.slots / 3600
+    for name, stopper in STOPPERS.items():
+        trials = search(problem, stopper, Budget(trials=given.trials), seed=seed, slots=given.slots)
+        more = search(problem, stopper, Budget(hours=hours), seed=seed, slots=given.slots) if stopper else trials
+        in_time = [trial for trial in more if (trial.finished or math.inf) <= hours * 3600 + 1e-6]
+        best = max(problem.rows[trial.point["row"]][1] for trial in trials)
+        epochs = sum(trial.duration_s or 0.0 for trial in trials)
+        found.append(Outcome(name, epochs, final(trials), best, final(in_time)))
+    return found
+
+
+def interval(values: Sequence[float]) -> str:
+    """The mean and its 95 % confidence interval."""
+    half = 1.96 * statistics.stdev(values) / math.sqrt(len(values))
+    return f"{statistics.fmean(values):5.2f} +- {half:.2f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options: dict[str, Any] = {"--seeds": 50, "--trials": 64, "--slots": 8, "--processes": 2}
+    parser.add_argument("--data", required=True, help="folder of nasbench201_cifar10.parquet")
+    parser.add_argument("--noise", type=float, default=0.2, help="of each report, in percent points (0.2)")
+    for name, default in options.items():
+        parser.add_argument(name, type=int, default=default, help=f"({default})")
+    given = parser.parse_args(arguments)
+    tasks = [(seed, given) for seed in range(given.seeds)]
+    with ProcessPoolExecutor(given.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        outcomes = list(pool.map(outcomes_of, tasks))
+    setting = f"{given.trials} trials of {N_EPOCHS} epochs on {given.slots} workers, noise {given.noise}"
+    print(f"{given.seeds} seeds, {setting}\n")
+    print("| stopper | epochs saved | regret (points) | worse winner | gain at equal cost (points) |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for place, name in enumerate(STOPPERS):
+        own, none = [seed[place] for seed in outcomes], [seed[0] for seed in outcomes]
+        saved = 1 - sum(o.epochs for o in own) / sum(o.epochs for o in none)
+        lost = sum(o.final < n.final for o, n in zip(own, none, strict=True))
+        gain = [o.at_equal_cost - n.final for o, n in zip(own, none, strict=True)]
+        regret = interval([o.best - o.final for o in own])
+        print(f"| {name} | {saved:.0%} | {regret} | {lost} of {len(own)} | {interval(gain)} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""What every problem must keep."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import random
+from typing import TYPE_CHECKING, Literal
+from uuid import uuid4
+
+from nas.attempt import BenchSpec
+from nas.executors.base import Broke, Finished, Reported
+from nas.executors.local import LocalExecutor
+from nas.executors.place import InProcessPlace
+from nas.metric import is_finite
+from nas.policy import Policy
+from nas.problems.base import Problem
+from nas.run import DonorWeights
+from nas.spaces.base import Point, point_key
+from nas.spec import Spec
+from nas.store.checkpoint import Checkpoint, publish_checkpoint, publish_tensors
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.testing.expectations import expect, in_another_process
+from nas.trial import Proposal, State, Trial
+
+if TYPE_CHECKING:
+    import torch
+
+
+def check_problem(problem: Spec) -> None:
+    """Checks that a problem trains on the debug runner, honours its policies, and hands its weights on to the bit.
+
+    * It can be built here and in another process, where its space draws the same points.
+    * A trial with the cheap policies that it declares is COMPLETE with every metric finite; and again, with the same
+      seed, with the same metrics and weights.
+    * A trial that is told to stop at its first report is STOPPED.
+    * SHARE_PARAMS: a child of the same point inherits all of its parent's parameters. SKIP_TRAIN: and publishes them
+      unchanged. EARLY_STOP: without it there are more reports. (DOWNSCALE and QUICK_EVAL can't be seen from outside.)
+    * The checkpoint survives a round trip through a storage; ``test`` and ``export``, where defined, work on it.
+
+    Args:
+        problem: Its class and arguments, such that a trial with all of its cheap policies takes seconds.
+    """
+    built: Problem = problem.build()
+    expect(isinstance(built, Problem), f"{problem.target} must be a subclass of nas.Problem")
+    point = built.space.sample(random.Random(5))
+    built.space.validate(point)
+    elsewhere = in_another_process(_sample, pickle.loads(pickle.dumps(problem)))
+    expect(elsewhere == point_key([built.space.describe(), point]), "another process has another space")
+    with _Trainer(problem, built) as trainer:
+        cheap = built.policies - {Policy.SKIP_TRAIN}
+        first, again = (trainer.train(point, cheap) for _ in range(2))
+        for trial in (first, again):
+            expect(trial.state == State.COMPLETE, f"{problem.target} failed on {point}: {trial.reason}: {trial.error}")
+        expect(first.metrics == again.metrics, f"the same seed scored {first.metrics}, and then {again.metrics}")
+        expect(all(m.name in first.metrics for m in built.metrics), f"not every metric is in {first.metrics}")
+        expect(trainer.state_of(first) == trainer.state_of(again), "the same seed saved other weights")
+        if first.curve:
+            stopped = trainer.train(point, cheap, max_reports=1)
+            expect(stopped.state == State.STOPPED, f"told to stop at its first report, it is {stopped.state}")
+        _check_policies(trainer, built, first)
+        _check_checkpoint(trainer, first)
+        for action in ("test", "export"):
+            if built.has(action):
+                trainer.check_action(action, first)
+
+
+def _sample(problem: Spec) -> str:
+    space = problem.build().space
+    return point_key([space.describe(), space.sample(random.Random(5))])
+
+
+class _Trainer:
+    """Trains one trial after the other on the debug executor, in memory, with one torch thread."""
+
+    def __init__(self, problem: Spec, built: Problem) -> None:
+        import torch
+
+        self._n_threads = torch.get_num_threads()
+        self.files = open_root(f"memory://contract-{uuid4().hex}", patience_s=0)
+        spec = BenchSpec(problem=problem, url=self.files.url, options={}, asks_stopper=True)
+        self._executor = LocalExecutor(InProcessPlace(spec, self.files, built))
+        self._records = Records(self.files)
+        self._n_trials = 0
+
+    def __enter__(self) -> _Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import torch
+
+        self._executor.close()
+        torch.set_num_threads(self._n_threads)
+
+    def train(
+        self,
+        point: Point,
+        policies: frozenset[Policy],
+        *,
+        parent: Trial | None = None,
+        max_reports: float = math.inf,
+    ) -> Trial:
+        """The finished trial; told to stop at its ``max_reports``-th report."""
+        number, self._n_trials = self._n_trials, self._n_trials + 1
+        trial = Trial(
+            number=number,
+            index=number,
+            proposal=Proposal(point=point, parents=() if parent is None else (parent.number,)),
+            job=number,
+            policies=policies,
+            seed=7,
+            state=State.RUNNING,
+            slot=0,
+            attempt=1,
+        )
+        self._records.propose(trial)
+        donors = []
+        if parent is not None and parent.checkpoint is not None:
+            donors = [DonorWeights(parent.number, parent.checkpoint)]
+        self._executor.submit(trial, donors)
+        n_reports = 0
+        while True:
+            match self._executor.next_event(None):
+                case Reported(answer=answer):
+                    n_reports += 1
+                    if answer is not None:
+                        answer(n_reports >= max_reports)
+                case Finished(trial=finished):
+                    return finished
+                case Broke(error=error):
+                    raise error
+
+    def state_of(self, trial: Trial) -> list[tuple[object, ...]]:
+        """Every bit that the trial has published."""
+        if trial.checkpoint is None:
+            return []
+        from nas.store.weights import StoredWeights
+
+        tensors = StoredWeights(self.files, trial.checkpoint).read_all()
+        found: list[tuple[object, ...]] = [(n, str(t.dtype), t.shape, _bytes_of(t)) for n, t in tensors.items()]
+        names = [reference.path.split("/", 2)[2] for reference in trial.checkpoint.files]
+        return sorted(found + [(n, r.digest) for n, r in zip(names, trial.checkpoint.files, strict=True)])
+
+    def check_action(self, action: Literal["test", "export"], trial: Trial) -> None:
+        """Tests or exports the trial."""
+        answer = self._executor.call(action, trial)
+        if action == "test":
+            expect(all(map(is_finite, answer.values())), f"test returned {answer}")
+        else:
+            expect(not answer["missing"], f"the export lacks {answer['missing']}")
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    import torch
+
+    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _check_policies(trainer: _Trainer, built: Problem, parent: Trial) -> None:
+    policies = parent.policies
+    if Policy.SHARE_PARAMS in built.policies:
+        expect(parent.checkpoint is not None, "it declares SHARE_PARAMS, and a trial published no weights")
+        more = {Policy.SKIP_TRAIN} & built.policies
+        child = trainer.train(parent.point, policies | more, parent=parent)
+        expect(child.state == State.COMPLETE, f"a child failed: {child.reason}: {child.error}")
+        files_only = parent.checkpoint is not None and not parent.checkpoint.packs
+        if not files_only:
+            expect(child.inherited == 1.0, f"a child of the same point inherited {child.inherited} of its parameters")
+        if more:
+            same = trainer.state_of(child) == trainer.state_of(parent)
+            expect(same, "with SKIP_TRAIN a child published other weights than it inherited")
+    if Policy.EARLY_STOP in built.policies and parent.curve:
+        longer = trainer.train(parent.point, policies - {Policy.EARLY_STOP}, max_reports=len(parent.curve) + 1)
+        n_reports = len(parent.curve)
+        expect(len(longer.curve) > n_reports, f"there are {n_reports} reports with EARLY_STOP, and no more without")
+
+
+def _check_checkpoint(trainer: _Trainer, trial: Trial) -> None:
+    if trial.checkpoint is None or not trial.checkpoint.packs:
+        return
+    from nas.store.weights import StoredWeights
+
+    tensors = StoredWeights(trainer.files, trial.checkpoint).read_all()
+    other = open_root(f"memory://contract-{uuid4().hex}", patience_s=0)
+    copy = publish_checkpoint(other, "copy", publish_tensors(other, "packs/copy", tensors))
+    found = StoredWeights(other, Checkpoint.from_json(json.loads(json.dumps(copy.to_json())))).read_all()
+    same = found.keys() == tensors.keys() and all(_bytes_of(found[n]) == _bytes_of(tensors[n]) for n in tensors)
+    expect(same, "the checkpoint came back from a storage with other bits")

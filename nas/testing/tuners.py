@@ -1,0 +1,273 @@
+"""What every tuner must keep."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+from uuid import uuid4
+
+from nas.budget import Budget
+from nas.errors import ConfigurationError, HeirloomError, SearchInterruptedError
+from nas.executors.base import Action, Event, Finished, Lost, StopAsked
+from nas.lineage import Lineage
+from nas.loop import Loop, LoopSettings
+from nas.metric import Metric
+from nas.policy import Policy, Stage
+from nas.run import DonorWeights
+from nas.spaces.base import Space, is_json, point_key
+from nas.spaces.parameter import ParameterSpace
+from nas.spec import Spec
+from nas.store.checkpoint import Checkpoint
+from nas.store.files import Reference, open_root
+from nas.store.records import Records
+from nas.store.reference import digest_of
+from nas.store.retention import Retention
+from nas.sweeper import Scope, Sweeper
+from nas.testing.expectations import compare, expect, global_states, in_another_process, opposite, share
+from nas.trial import Donor, Proposal, Reason, State, Trial
+from nas.tuners.base import STOP, WAIT, Answer, Tuner
+
+_SEARCH = Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS}))
+_Ask = tuple[Lineage, int, int]
+
+
+def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_trials: int = 24) -> None:
+    """Checks that a tuner is a function of the lineage, and proposes points of the space, come what may.
+
+    * The same lineage, number and seed give the same answer: from another instance, whatever it was asked before, from
+      another process, and whatever state the global random generators are in, which it leaves alone.
+    * Every point lies in the space, and is plain JSON data, as is every derivation.
+    * It goes on at 1, 7 and 64 slots while every fifth trial fails, with metrics maximised and minimised, and in a
+      space of one point (or refuses that one with a ConfigurationError).
+    * Stopped at any trial and resumed, it proposes what it would have.
+    * ``may_inherit_from`` holds every parent and donor that it proposes, and never gives again what it once left out: a
+      search in which all other weights are swept proposes the same, and every trial gets the same donors.
+
+    Args:
+        tuner: Its class and arguments.
+        space: Where it proposes.
+        metrics: By name and direction; the scores are made up.
+        n_trials: Of each search.
+    """
+    for chosen in (tuple(replace(m, direction=opposite(m)) for m in metrics), metrics):
+        for slots in (1, 64, 7):
+            asks = _search_on_paper(tuner, space, chosen, slots=slots, n_trials=max(n_trials, slots + 8)).asks
+            _check_answers(asks, space)
+            _check_inheritance(tuner, space, chosen, asks)
+    _check_same_answers(tuner, space, metrics, asks)
+    for slots in (1, 7):
+        _check_resuming(tuner, space, metrics, slots, n_trials)
+        _check_sweeping(tuner, space, metrics, slots, n_trials)
+    try:
+        tuner.build(one_point := ParameterSpace({"only": 1}), metrics, seed=0)
+    except ConfigurationError:
+        return
+    _search_on_paper(tuner, one_point, metrics, slots=2, n_trials=5)
+
+
+class _Listening(Tuner):
+    """Passes every ask to a tuner, and keeps what it was asked and answered."""
+
+    def __init__(self, tuner: Tuner) -> None:
+        super().__init__(tuner.space, tuner.metrics, seed=tuner.seed)
+        self.tuner = tuner
+        self.asks: list[tuple[_Ask, Proposal | Answer]] = []
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        answer = self.tuner.ask(lineage, number, job)
+        self.asks.append(((lineage, number, job), answer))
+        return answer
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        return self.tuner.may_inherit_from(lineage)
+
+
+class _PaperExecutor:
+    """Runs trials on paper: which one ends next, its scores, and whether it fails follow from numbers and points."""
+
+    def __init__(self, records: Records, slots: int, metrics: Sequence[Metric], stop_after: int | None) -> None:
+        self.slots = slots
+        self.donors: dict[int, list[Donor]] = {}
+        self._records = records
+        self._metrics = metrics
+        self._n_left = stop_after
+        self._running: list[Trial] = []
+        self._posted: list[Event] = []
+        self._clock = 0.0
+
+    def now_s(self) -> float:
+        return self._clock
+
+    def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
+        self._running.append(trial)
+        self.donors[trial.number] = [donor.donor for donor in donors]
+
+    def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
+        self._running = [other for other in self._running if other.number != trial.number]
+        self._posted.append(Lost(trial.job, "interrupted"))
+
+    def next_event(self, until_s: float | None) -> Event | None:
+        self._clock += 1.0
+        if self._posted:
+            return self._posted.pop(0)
+        if self._n_left == 0:
+            return StopAsked("as the check wants")
+        trial = min(self._running, key=lambda t: share("next", t.number))
+        self._running.remove(trial)
+        if self._n_left is not None:
+            self._n_left -= 1
+        result = replace(trial, started=self._clock - 1.0, finished=self._clock, cost={"seconds": 1.0})
+        if trial.number % 5 == 3:
+            failed = replace(result, state=State.FAILED, reason=Reason.EXCEPTION, error="as the check wants")
+            return Finished(self._records.commit(failed))
+        scores = {metric.name: share(metric.name, point_key(trial.point)) for metric in self._metrics}
+        result = replace(result, state=State.COMPLETE, metrics=scores)
+        if trial.number % 7 != 2:  # the others end without weights
+            paper = Reference(f"manifests/{trial.number:06d}-paper.json", 0, digest_of(b""))
+            result = replace(result, checkpoint=Checkpoint(manifest=paper, packs=(), files=()))
+        return Finished(self._records.commit(result))
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    def post(self, event: Event) -> None:
+        self._posted.append(event)
+
+    def close(self) -> None:
+        pass
+
+
+class _OnPaper(NamedTuple):
+    """What was asked and answered, the trials, and whose weights each was given."""
+
+    asks: list[tuple[_Ask, Proposal | Answer]]
+    trials: list[Trial]
+    donors: dict[int, list[Donor]]
+
+
+def _search_on_paper(
+    tuner: Spec,
+    space: Space,
+    metrics: tuple[Metric, ...],
+    *,
+    slots: int,
+    n_trials: int,
+    records: Records | None = None,
+    stop_after: int | None = None,
+    sweeps: bool = False,
+) -> _OnPaper:
+    """A search, begun or resumed on the records.
+
+    Args:
+        tuner: See ``check_tuner``, as the next ones.
+        space: Where it proposes.
+        metrics: By name and direction.
+        slots: Trials at a time.
+        n_trials: The budget.
+        records: New ones by default.
+        stop_after: Results after which it is stopped.
+        sweeps: Whether weights that are not needed are swept at every result.
+    """
+    records = records or _fresh_records()
+    listening = _Listening(tuner.build(space, metrics, seed=11))
+    trials, starts = records.load()
+    settings = LoopSettings(budget=Budget(trials=n_trials), max_failures=n_trials + 1)
+    executor = _PaperExecutor(records, slots, metrics, stop_after)
+    scope = Scope(metric=metrics[0], finalists=lambda trials: (), borrowed=lambda: (), stands_in=True, slots=slots)
+    sweeper = Sweeper(records, Retention(max_gb=1e-9), scope) if sweeps else None
+    loop = Loop(
+        records, executor, settings, trials=trials, starts=starts, tuner=listening, space=space, sweeper=sweeper
+    )
+    try:
+        loop.search(_SEARCH)
+    except SearchInterruptedError:
+        pass
+    except HeirloomError as error:
+        text = str(error).replace(type(listening).__name__, tuner.target)
+        raise AssertionError(f"{tuner.target} at {slots} slots: {text}") from error
+    return _OnPaper(listening.asks, loop.trials, executor.donors)
+
+
+def _fresh_records() -> Records:
+    return Records(open_root(f"memory://contract-{uuid4().hex}", patience_s=0))
+
+
+def _check_answers(asks: Sequence[tuple[_Ask, Proposal | Answer]], space: Space) -> None:
+    for (_, number, _), answer in asks:
+        if isinstance(answer, Proposal):
+            space.validate(answer.point)
+            plain = (answer.point, answer.derivation)
+            expect(all(map(is_json, plain)), f"proposal {number} is no plain JSON data: {plain}")
+            expect(Proposal.from_json(json.loads(json.dumps(answer.to_json()))) == answer, f"{answer} is not JSON")
+        else:
+            expect(answer in (WAIT, STOP), f"ask {number} was answered {answer!r}")
+
+
+def _check_same_answers(
+    tuner: Spec, space: Space, metrics: tuple[Metric, ...], asks: Sequence[tuple[_Ask, Proposal | Answer]]
+) -> None:
+    questions, answers = [ask for ask, _ in asks], [_as_text(answer) for _, answer in asks]
+    random.seed(1)
+    before = global_states()
+    backwards = _answers(tuner, space, metrics, questions[::-1])[::-1]
+    expect(global_states() == before, f"{tuner.target} draws from a global random generator")
+    compare(answers, backwards, f"{tuner.target} asked in another order")
+    random.seed(2)
+    elsewhere = in_another_process(_answers, tuner, space, metrics, questions)
+    compare(answers, elsewhere, f"{tuner.target} in another process")
+
+
+def _answers(tuner: Spec, space: Space, metrics: tuple[Metric, ...], questions: Sequence[_Ask]) -> list[str]:
+    """What one new instance answers to these asks, one after the other."""
+    built: Tuner = tuner.build(space, metrics, seed=11)
+    return [_as_text(built.ask(*question)) for question in questions]
+
+
+def _as_text(answer: Proposal | Answer) -> str:
+    return point_key(answer.to_json()) if isinstance(answer, Proposal) else str(answer)
+
+
+def _check_inheritance(
+    tuner: Spec, space: Space, metrics: tuple[Metric, ...], asks: Sequence[tuple[_Ask, Proposal | Answer]]
+) -> None:
+    built: Tuner = tuner.build(space, metrics, seed=11)
+    left_out: set[int] = set()
+    for (lineage, number, _), answer in asks:
+        given = set(built.may_inherit_from(lineage))
+        again = sorted(given & left_out)
+        expect(not again, f"{tuner.target}.may_inherit_from gives {again} at ask {number}, which it had left out")
+        left_out |= {trial.number for trial in lineage.finished} - given
+        if isinstance(answer, Proposal):
+            named = {source for source in (*answer.parents, *answer.weight_donors) if isinstance(source, int)}
+            names = f"{tuner.target} names {sorted(named - given)} at ask {number}, which may_inherit_from leaves out"
+            expect(named <= given, names)
+
+
+def _check_sweeping(tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, n_trials: int) -> None:
+    calm = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials)
+    swept = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials, sweeps=True)
+    where = f"{tuner.target} at {slots} slots, with weights swept that may_inherit_from leaves out,"
+    compare(_proposed(calm.trials), _proposed(swept.trials), where)
+    for number, donors in calm.donors.items():
+        found = swept.donors[number]
+        expect(found == donors, f"{where} gives trial {number} the weights of {found}, not of {donors}")
+
+
+def _proposed(trials: Sequence[Trial]) -> list[str]:
+    return [f"{_as_text(trial.proposal)} after {trial.learned}" for trial in trials]
+
+
+def _check_resuming(tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, n_trials: int) -> None:
+    undisturbed = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials).trials
+    for stop_after in (0, 1, n_trials // 2, n_trials - 1):
+        records = _fresh_records()
+        for n_results in (stop_after, None):
+            trials = _search_on_paper(
+                tuner, space, metrics, slots=slots, n_trials=n_trials, records=records, stop_after=n_results
+            ).trials
+        where = f"{tuner.target} at {slots} slots, resumed after {stop_after} results,"
+        expect(len(trials) == len(undisturbed), f"{where} proposes {len(trials)} trials, not {len(undisturbed)}")
+        compare(_proposed(undisturbed), _proposed(trials), where)

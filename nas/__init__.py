@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nas.spec import Spec
     from nas.stoppers.base import Stopper
     from nas.store.donors import DonorIndex
+    from nas.store.retention import Retention
     from nas.store.signature import Signature
     from nas.trial import Proposal, State, Trial
     from nas.tuners.base import STOP, WAIT, Tuner
@@ -46,6 +47,7 @@ _HOMES = {
     "PolicyPlan": "nas.policy",
     "Problem": "nas.problems.base",
     "Proposal": "nas.trial",
+    "Retention": "nas.store.retention",
     "STOP": "nas.tuners.base",
     "Search": "nas.search",
     "Signature": "nas.store.signature",
@@ -81,6 +83,7 @@ __all__ = [
     "PolicyPlan",
     "Problem",
     "Proposal",
+    "Retention",
     "Search",
     "Signature",
     "Space",

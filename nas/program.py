@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -240,33 +240,37 @@ def run_search(
     search: Search,
     *,
     root: str = "heirloom",
+    options: Mapping[str, Any] | None = None,
     name: str | None = None,
     budget: Budget | None = None,
     finalists: int = 2,
+    retention: Retention | None = None,
 ) -> Summary:
     """Runs a search in this process, one trial at a time, without Prefect; the same call resumes it.
 
     Args:
         search: The problem, the tuner and the rest.
         root: A folder or any fsspec URL (``memory://`` keeps nothing).
+        options: How to open the URL: credentials, endpoints; nothing of them is stored.
         name: By default from the problem, the tuner and the identity's digest.
         budget: 16 trials by default.
         finalists: How many of the best are trained in full.
+        retention: Whose weights are kept; all by default.
     """
     if search.deterministic and search.slots != 1:
         raise ConfigurationError(f"slots ({search.slots}) must be 1: run_search runs one trial at a time")
     built = search.build()
-    files: Files = open_root(root).below(check_name(name or built.default_name))
+    files: Files = open_root(root, options).below(check_name(name or built.default_name))
     records = open_records(files)
     claim_identity(records, built)
-    program = Program(built, records, budget or Budget(), finalists=finalists)
+    program = Program(built, records, budget or Budget(), finalists=finalists, retention=retention)
     if program.ended_by():
         return program.summary()
     session = Session(records, settings={"runner": "debug"})
     bench = BenchSpec(
         problem=search.problem,
         url=files.url,
-        options={},
+        options=dict(options or {}),
         session=session.number,
         n_threads=search.n_threads,
         asks_stopper=search.stopper is not None,

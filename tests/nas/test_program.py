@@ -18,6 +18,7 @@ from nas.search import Search
 from nas.spec import Spec
 from nas.store.files import open_root
 from nas.store.records import Records
+from nas.store.retention import Retention
 from nas.store.weights import StoredWeights
 from nas.trial import State
 from tests.nas.scripted import paths_in_order
@@ -422,6 +423,16 @@ class TestRunSearch:
 
         assert summary.winner is not None
         assert list(tmp_path.iterdir()) == []
+
+    def test_weights_that_no_plan_keeps_are_swept(self, tmp_path: Path) -> None:
+        """A retention plan holds here, too: of eight trials the last two keep their weights, and who is needed."""
+        search = Search(problem=Spec.of(ExportProblem), tuner=Spec("nas.tuners.random.RandomTuner"))
+
+        found = run_search(search, root=str(tmp_path), budget=Budget(trials=8), retention=Retention(keep="last:2"))
+
+        assert sum(trial.swept for trial in found.lineage) >= 3
+        assert found.winner is not None
+        assert found.winner.checkpoint is not None
 
     @pytest.mark.parametrize(
         ("more", "message"),

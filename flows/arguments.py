@@ -17,7 +17,7 @@ BUILT = ("problem", "tuner", "stopper")
 """Groups whose yaml says how to build a class: the constructor is the schema, so they take any key."""
 ADDED = ("tuner", "experiment")
 """Groups of ``flows.search`` that have no default, so that a choice is written with a +."""
-FREE = (*(f"{group}." for group in BUILT), "storage.options.")
+FREE = (*(f"{group}." for group in BUILT), "storage.options.", "constraints.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class Workplace:
 
         print_summary(
             program.summary(),
-            program.metric,
+            program.built.problem.metrics,
             self.root,
             has_finals=program.built.plan.final is not None,
             more=self._said_again(program),

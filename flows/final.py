@@ -71,6 +71,7 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: 
         plan=PolicyPlan.from_stages(identity["policy"]),
         seed=identity["seed"],
         on_parent_failure=identity["on_parent_failure"],
+        constraints=identity.get("constraints", {}),
         deterministic=identity["deterministic"],
         slots=machine.slots,
         n_threads=machine.n_threads,

@@ -37,7 +37,7 @@ class Cleaning:
 
     Attributes:
         plan: The policy plan.
-        metric: The first of the problem's.
+        metrics: The problem's; the first ranks.
         tuner: Of the search, or None: all of its trials count as those that it may inherit from.
         n_finalists: How many of the best stages to come may need.
     """
@@ -45,7 +45,7 @@ class Cleaning:
     records: Records
     retention: Retention
     plan: PolicyPlan
-    metric: Metric
+    metrics: tuple[Metric, ...]
     tuner: Tuner | None
     n_finalists: int
     identity: Mapping[str, Any]
@@ -93,8 +93,8 @@ class Cleaning:
         from nas.sweeper import Scope, Sweeper
 
         scope = Scope(
-            metric=self.metric,
-            finalists=Ranking(self.plan, self.metric, self.n_finalists).needed,
+            metrics=self.metrics,
+            finalists=Ranking(self.plan, self.metrics, self.n_finalists).needed,
             borrowed=lambda: borrowed(self.records),
             stands_in=self.identity["on_parent_failure"] == "ancestor",
             session=session,
@@ -181,7 +181,7 @@ def read_cleaning(invocation: Invocation) -> Cleaning:
         records=records,
         retention=retention,
         plan=PolicyPlan.from_stages(identity["policy"]),
-        metric=metrics[0],
+        metrics=metrics,
         tuner=None if retention.keeps_all else _tuner(identity, invocation),
         n_finalists=n_finalists or _last_finalists(records),
         identity=identity,

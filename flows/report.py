@@ -130,7 +130,7 @@ def _show(root: Files, snapshot: Snapshot, request: Request) -> None:
     else:
         from flows.table import lineage_table, to_csv, to_json
 
-        table = lineage_table(snapshot.lineage, snapshot.tests, metrics=[metric.name for metric in snapshot.metrics])
+        table = lineage_table(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
         _deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
 
 
@@ -141,7 +141,7 @@ def _show_trial(root: Files, snapshot: Snapshot, request: Request) -> None:
     if request.format == "csv":
         from flows.table import lineage_table, to_csv
 
-        table = lineage_table(snapshot.lineage, snapshot.tests, metrics=[metric.name for metric in snapshot.metrics])
+        table = lineage_table(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
         _deliver(to_csv(table[table["trial"] == trial.number]), root, request.out)
         return
     from flows.terminal import print_trial, trial_record

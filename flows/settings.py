@@ -17,6 +17,7 @@ from nas.executors.simulated import Workers
 from nas.policy import PolicyPlan
 from nas.search import Search
 from nas.store.retention import Retention
+from nas.tuners.constrained import checked_limits
 
 RunnerKind = Literal["debug", "threads", "processes", "simulated"]
 RUNNERS = ("debug", "threads", "processes", "simulated")
@@ -24,7 +25,7 @@ WITH_PREFECT = frozenset({"threads", "processes"})
 MAX_DEFAULT_SLOTS = 4
 UNFIT = r"[^A-Za-z0-9._+=-]+"
 """What a search's name can't hold."""
-IDENTITY_KEYS = ("problem", "tuner", "policy", "stopper", "seed", "on_parent_failure", "deterministic")
+IDENTITY_KEYS = ("problem", "tuner", "policy", "stopper", "seed", "on_parent_failure", "constraints", "deterministic")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +180,7 @@ def check_values(invocation: Invocation) -> None:
     read_limits(values)
     read_root(values)
     read_retention(values)
+    checked_limits(values["constraints"])
     if isinstance(values["seed"], bool) or not isinstance(values["seed"], int):
         raise ConfigurationError(f"seed ({values['seed']!r}) must be a whole number")
     for name in ("deterministic", "trust"):
@@ -274,6 +276,7 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
         stopper=invocation.spec("stopper"),
         seed=values["seed"],
         on_parent_failure=values["on_parent_failure"],
+        constraints=checked_limits(values["constraints"]),
         deterministic=deterministic,
         slots=machine.slots,
         n_threads=machine.n_threads,

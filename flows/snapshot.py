@@ -155,7 +155,7 @@ def read_header(records: Records, name: str) -> tuple[Mapping[str, Any], tuple[M
         raise ConfigurationError(f"{name} has format {header.get('format')}; this Heirloom reads format {FORMAT}")
     try:
         identity = dict(header["identity"])
-        metrics = tuple(Metric(metric["name"], metric["direction"]) for metric in header["metrics"])
+        metrics = tuple(Metric(m["name"], m["direction"], m.get("reference")) for m in header["metrics"])
         stages = tuple(str(stage["name"]) for stage in identity["policy"])
         if not metrics or not stages:
             raise ValueError("it names no metric or no stage")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flows.arguments import as_shell
+from flows.fronts import front_lines
 from nas.metric import Metric
 from nas.passwords import without_passwords
 from nas.program import Summary
@@ -15,7 +16,7 @@ DEFAULT_ROOT = "heirloom"
 
 def print_summary(
     summary: Summary,
-    metric: Metric,
+    metrics: Sequence[Metric],
     root: str,
     *,
     has_finals: bool = True,
@@ -27,7 +28,7 @@ def print_summary(
 
     Args:
         summary: What was found.
-        metric: The first of the problem's.
+        metrics: The problem's; the first ranks, of several the fronts are told.
         root: The storage root, as the user named it.
         has_finals: The plan has a stage of finals, of which there may be more.
         more: The overrides that ``flows.final`` needs besides.
@@ -44,14 +45,16 @@ def print_summary(
         write("best: no trial has a score; the report shows the errors")
     else:
         line = " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])
-        value = winner.metrics[metric.name]
-        write(f"best: trial {winner.number} ({winner.stage}), validation {metric.name} {value:.4f}")
+        name = metrics[0].name
+        write(f"best: trial {winner.number} ({winner.stage}), validation {name} {winner.metrics[name]:.4f}")
         test = summary.tests.get(winner.number, {})
         if "metrics" in test:
             write("test: " + ", ".join(f"{name} {value:.4f}" for name, value in test["metrics"].items()))
         elif "error" in test:
             write(f"test: failed: {test['error']}")
         write(f"ancestors: {line}")
+        for line in front_lines(lineage, metrics):
+            write(line)
         write("point: " + ", ".join(f"{key}={_short(value)}" for key, value in winner.point.items()))
     if root.startswith("memory://"):
         write("records and weights: kept in memory only, so they end with this command")

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flows.wording import last_line
+from nas.pareto import numbers_on_front
 from nas.trial import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from nas.lineage import Lineage
+    from nas.metric import Metric
 
 Tests = Mapping[int, Mapping[str, Any]]
 """Test records by trial: ``{"metrics": {...}}`` or ``{"error": line}``."""
@@ -42,21 +44,25 @@ _LAST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
 
 
 def lineage_columns(
-    lineage: Lineage, tests: Tests | None = None, *, metrics: Sequence[str] = ()
+    lineage: Lineage, tests: Tests | None = None, *, metrics: Sequence[Metric] = ()
 ) -> dict[str, list[Any]]:
     """The table as plain lists by column, one entry a trial in order of number; None is unknown or not finite.
 
     Args:
         lineage: The trials.
         tests: Test records by trial; a test that failed is told in ``error``.
-        metrics: Metrics that get a column, in this order, even before a trial has them; others follow as they come.
+        metrics: The problem's, which get a column, in this order, even before a trial has them; others follow as they
+            come. Of several, ``front`` says which trials are on the front of their stage.
     """
     trials = sorted(lineage, key=lambda trial: trial.number)
     tests = tests or {}
     columns = {name: [value(trial) for trial in trials] for name, (_, value) in _FIRST.items()}
-    columns |= _spread("metric.", [trial.metrics for trial in trials], metrics)
+    columns |= _spread("metric.", [trial.metrics for trial in trials], [metric.name for metric in metrics])
     columns |= _spread("test.", [tests.get(trial.number, {}).get("metrics") or {} for trial in trials])
     columns |= _spread("point.", [flat_point(trial.point) for trial in trials])
+    if len(metrics) > 1:
+        on_front = numbers_on_front(trials, metrics)
+        columns["front"] = [trial.number in on_front for trial in trials]
     columns |= {name: [value(trial) for trial in trials] for name, (_, value) in _LAST.items()}
     for row, trial in enumerate(trials):
         failure = tests.get(trial.number, {}).get("error")
@@ -65,12 +71,13 @@ def lineage_columns(
     return {name: [_known(value) for value in values] for name, values in columns.items()}
 
 
-def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequence[str] = ()) -> pd.DataFrame:
+def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequence[Metric] = ()) -> pd.DataFrame:
     """The lineage as a pandas table with nullable types, one row a trial in order of number.
 
     Columns: ``trial, parent, donor, generation, job, stage, state, reason, policies, attempt, started, finished,
     duration_s, inherited``, then ``metric.<name>``, ``test.<name>`` (where tests are), ``point.<name>`` (dots lead into
-    nested dicts), ``checkpoint_bytes``, ``swept`` (its weights were deleted) and ``error`` (its last line). ``parent``
+    nested dicts), ``front`` (of several metrics: whether it is on its stage's front), ``checkpoint_bytes``,
+    ``swept`` (its weights were deleted) and ``error`` (its last line). ``parent``
     is the first one. ``donor`` is whose weights went in: a number, or ``"name:42"`` for another search's. The arguments
     are those of ``lineage_columns``.
     """

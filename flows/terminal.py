@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flows.details import brief
+from flows.fronts import front_lines
 from flows.searches import search_lines, states_text
 from flows.table import lineage_columns
 from flows.wording import cell, clean, count, number
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from nas.trial import Trial
 
 _ORDER = (
-    *("trial", "parent", "donor", "state", "inherited", "score", "duration_s", "stage", "metric.", "test."),
+    *("trial", "parent", "donor", "state", "inherited", "score", "duration_s", "stage", "metric.", "front", "test."),
     *("generation", "reason", "error", "point.", "attempt", "started", "finished", "checkpoint_bytes", "swept"),
     *("policies", "job"),
 )
@@ -80,10 +81,9 @@ def print_search(console: Console, snapshot: Snapshot, *, all_columns: bool = Fa
         snapshot: The search.
         all_columns: Print them all the same; the terminal wraps the lines.
     """
-    names = [metric.name for metric in snapshot.metrics]
-    columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=names)
+    columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
     full = {name: values for name, values in columns.items() if any(cell(name, value) for value in values)}
-    score = f"metric.{names[0]}"
+    score = f"metric.{snapshot.metric.name}"
     in_order = sorted(full, key=lambda name: _ORDER.index("score" if name == score else _kind(name)))
     shown = {name: [_short(cell(name, v)) for v in full[name]] for name in in_order}
     if all_columns:
@@ -112,6 +112,7 @@ def summary_lines(snapshot: Snapshot) -> list[str]:
     scores = [f"{name} {number(value)}" for name, value in trial.metrics.items()]
     scores += [f"test {name} {number(value)}" for name, value in tested.items()]
     lines.append(f"{said}: trial {trial.number} ({trial.stage}): {', '.join(scores)}{descent}")
+    lines += front_lines(snapshot.lineage, snapshot.metrics)
     if best.get("export"):
         lines.append(f"export of trial {best.get('trial')}: {snapshot.url.rstrip('/')}/{best['export']}")
     return [clean(line) for line in lines]
@@ -150,8 +151,7 @@ def trial_record(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> d
         trial: The trial.
         logs: By what wrote them: ``attempt 1``, ``test``; under the empty text that of the last attempt.
     """
-    names = [metric.name for metric in snapshot.metrics]
-    columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=names)
+    columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
     row = columns["trial"].index(trial.number)
     return {
         **{name: values[row] for name, values in columns.items()},

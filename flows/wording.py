@@ -81,6 +81,7 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "last_activity": clock,
     "checkpoint_bytes": size,
     "swept": lambda is_swept: "swept" if is_swept else "",
+    "front": lambda is_on_front: "front" if is_on_front else "",
 }
 
 

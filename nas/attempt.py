@@ -137,7 +137,7 @@ class Bench:
             if isinstance(run.stop, TrialInterrupted):
                 return None
             if run.stop is not None:  # also where the problem's code turned the stop into another exception
-                last = run.curve[-1][1]
+                last = {**run.curve[-1][1], **self._foretold(trial, run.curve[-1][1])}
                 stopped = replace(trial, state=State.STOPPED, reason=Reason.STOPPER, metrics=last)
                 return replace(stopped, checkpoint=run.commit_weights())
             return self._judge(run, trial, returned)
@@ -148,6 +148,13 @@ class Bench:
             text = traceback.format_exc()
             logger.error("%s", text)
             return replace(trial, state=State.FAILED, reason=reason, error=text)
+
+    def _foretold(self, trial: Trial, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The declared metrics that are known without training, but for those that training has given."""
+        missing = {metric.name for metric in self.problem.metrics} - metrics.keys()
+        if not missing or not self.problem.has("foretell"):
+            return {}
+        return {name: v for name, v in plain_metrics(self.problem.foretell(trial.point)).items() if name in missing}
 
     def _declared_first(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """The metrics, those that the problem declares before the others, which a record may have no room for."""
@@ -179,6 +186,7 @@ class Bench:
         """COMPLETE with its weights published, or FAILED for want of the metrics that the problem declares."""
         wanted = [metric.name for metric in self.problem.metrics]
         metrics = plain_metrics(returned) if isinstance(returned, Mapping) else {}
+        metrics |= self._foretold(trial, metrics)
         if missing := [name for name in wanted if name not in metrics]:
             error = f"train returned {returned!r:.800}, without {', '.join(missing)}"
             return replace(trial, state=State.FAILED, reason=Reason.NO_METRIC, error=error)

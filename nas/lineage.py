@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from bisect import insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from typing import overload
 
@@ -106,6 +107,7 @@ class Lineage:
         self.n_finished = n_finished
         self.pending = pending
         self._n_noted = log.n_noted if pending else 0
+        self._is_refused: Callable[[Point], bool] | None = None
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> Lineage:
@@ -154,11 +156,21 @@ class Lineage:
             yield self._log.learned[position]
 
     def has_point(self, point: Point) -> bool:
-        """Whether a trial of this very point is finished, running or waiting."""
+        """Whether a trial of this very point is finished, running or waiting, or none may be proposed."""
         key = point_key(point)
         if self._log.first_with.get(key, self.n_finished) < self.n_finished:
             return True
-        return self._log.was_noted(key, self._n_noted)
+        return self._log.was_noted(key, self._n_noted) or self.refuses(point)
+
+    def refusing(self, is_refused: Callable[[Point], bool]) -> Lineage:
+        """The same lineage, which refuses these points."""
+        refusing = copy(self)  # the log may have grown since
+        refusing._is_refused = is_refused
+        return refusing
+
+    def refuses(self, point: Point) -> bool:
+        """Whether the point breaks a constraint, so that no trial of it may be proposed."""
+        return self._is_refused is not None and self._is_refused(point)
 
     def best(self, metric: Metric, n: int = 1) -> list[Trial]:
         """The ``n`` best scored trials by this metric, best first; of equals, the lower number first."""

@@ -15,10 +15,16 @@ Direction = Literal["maximize", "minimize"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A named number that ``train`` returns, and which way is better; the name has at most 100 characters."""
+    """A named number that ``train`` returns, and which way is better; the name has at most 100 characters.
+
+    Attributes:
+        reference: A value beyond which a score counts nothing: the metric's part of the reference point of the
+            hypervolume (``nas.pareto``). None: the worst value that the search has seen.
+    """
 
     name: str
     direction: Direction = "maximize"
+    reference: float | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= MAX_NAME or not self.name.isprintable():
@@ -27,6 +33,11 @@ class Metric:
             raise ConfigurationError(
                 f"metric {self.name}: direction ({self.direction!r}) must be 'maximize' or 'minimize'"
             )
+        given = self.reference
+        if given is not None and (
+            isinstance(given, bool) or not isinstance(given, int | float) or not is_finite(given)
+        ):
+            raise ConfigurationError(f"metric {self.name}: reference ({given!r}) must be a finite number, or None")
 
     def rank(self, value: float) -> float:
         """A number that is greater for a better value."""

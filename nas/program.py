@@ -78,7 +78,7 @@ class Program:
         self.finalists = finalists
         self.retention = retention or Retention()
         self.metric = built.problem.metrics[0]
-        self.ranking = Ranking(built.plan, self.metric, finalists)
+        self.ranking = Ranking(built.plan, built.problem.metrics, finalists)
 
     def ended_by(self) -> str | None:
         """What ended the search, where nothing is left to do: a part of the budget (``trials``), or ``tuner``; or None.
@@ -170,7 +170,7 @@ class Program:
         if self.retention.keeps_all:
             return None
         scope = Scope(
-            metric=self.metric,
+            metrics=self.ranking.metrics,
             finalists=self.ranking.needed,
             borrowed=partial(borrowed, self.records),
             stands_in=self.built.search.on_parent_failure == "ancestor",

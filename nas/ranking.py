@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from nas import pareto
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.policy import PolicyPlan
@@ -32,12 +33,12 @@ class Ranking:
 
     Attributes:
         plan: The stages.
-        metric: The first of the problem's.
+        metrics: The problem's: the first ranks; where there are more, finalists come from the front.
         n_finalists: How many of the best the final stage trains.
     """
 
     plan: PolicyPlan
-    metric: Metric
+    metrics: tuple[Metric, ...]
     n_finalists: int
 
     def next_finalists(self, trials: Sequence[Trial]) -> list[Trial]:
@@ -47,7 +48,7 @@ class Ranking:
 
     def competitors(self, trials: Sequence[Trial]) -> list[Trial]:
         """The trials that compete for the export, best first."""
-        return competitors(trials, self.metric, [stage.name for stage in self.plan.stages])
+        return competitors(trials, self.metrics[0], [stage.name for stage in self.plan.stages])
 
     def tested(self, trials: Sequence[Trial]) -> list[Trial]:
         """The competitors that are scored on test data."""
@@ -70,12 +71,26 @@ class Ranking:
         if self.plan.final is None:
             return []
         best_of: dict[str, Trial] = {}  # by point, the best first
-        for trial in self._ranked(trials, self.plan.search.name):
+        for trial in self._candidates(trials):
             best_of.setdefault(point_key(trial.point), trial)
         finals = [t for t in self._finals(trials) if t.is_finished]
-        failed = {t.parents[0] for t in finals if t.value(self.metric.name) is None}
+        failed = {t.parents[0] for t in finals if t.value(self.metrics[0].name) is None}
         return [t for t in best_of.values() if t.number not in failed][: self.n_finalists]
+
+    def _candidates(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The scored trials of the search stage in the order in which they become finalists.
+
+        By the only metric; of several objectives the best by the first one, then the front, the least crowded first,
+        then who would be on the front without these, and so on, and those without a value for each in the end.
+        """
+        ranked = self._ranked(trials, self.plan.search.name)
+        able = pareto.competing(ranked, self.metrics)
+        if len(self.metrics) == 1 or not able:
+            return ranked
+        in_order = [able[place][0] for place in pareto.best_first([losses for _, losses in able])]
+        best = min(able, key=lambda entry: (entry[1][0], entry[0].number))[0]
+        return list({trial.number: trial for trial in (best, *in_order, *ranked)}.values())
 
     def _ranked(self, trials: Sequence[Trial], stage: str) -> list[Trial]:
         in_stage = [t for t in trials if t.stage == stage]
-        return Lineage.of(in_stage).best(self.metric, n=len(in_stage))
+        return Lineage.of(in_stage).best(self.metrics[0], n=len(in_stage))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from nas.errors import ConfigurationError
@@ -16,6 +16,7 @@ from nas.spec import Spec
 from nas.stoppers.base import Stopper
 from nas.trial import OnParentFailure
 from nas.tuners.base import Tuner
+from nas.tuners.constrained import ConstrainedTuner, checked_limits
 
 FORMAT = 1
 
@@ -38,6 +39,7 @@ class Search:
     Attributes:
         plan: What the stages ask for; policies that the problem does not declare are left out.
         plan_is_named: The user named the plan, so that an undeclared policy is a mistake.
+        constraints: The most that is allowed of what the problem knows of a point before training, by name.
         deterministic: The final table is the same on every run, kills included; ties ``slots`` and ``n_threads``
             (torch threads a worker) to the identity.
     """
@@ -49,6 +51,7 @@ class Search:
     stopper: Spec | None = None
     seed: int = 0
     on_parent_failure: OnParentFailure = "ancestor"
+    constraints: Mapping[str, float] = field(default_factory=dict)
     deterministic: bool = False
     slots: int = 1
     n_threads: int = 1
@@ -82,6 +85,9 @@ class Search:
         tuner = self.tuner.build(problem.space, problem.metrics, seed=self.seed)
         if not isinstance(tuner, Tuner):
             raise ConfigurationError(f"tuner {self.tuner.target} must be a subclass of nas.Tuner")
+        limits = checked_limits(self.constraints)
+        if limits:
+            tuner = ConstrainedTuner(tuner, problem.foretell, limits)
         stopper = None if self.stopper is None else self.stopper.build(problem.metrics)
         if stopper is not None and not isinstance(stopper, Stopper):
             raise ConfigurationError(f"stopper {cast('Spec', self.stopper).target} must be a subclass of nas.Stopper")
@@ -95,6 +101,8 @@ class Search:
             "on_parent_failure": self.on_parent_failure,
             "deterministic": self.deterministic,
         }
+        if limits:
+            identity |= {"constraints": limits}
         if self.deterministic:
             identity |= {"slots": self.slots, "n_threads": self.n_threads}
         try:
@@ -130,7 +138,10 @@ class Built:
     @property
     def search_json(self) -> dict[str, Any]:
         """What ``search.json`` holds: the identity, the metrics, and the format's version."""
-        metrics = [{"name": metric.name, "direction": metric.direction} for metric in self.problem.metrics]
+        metrics: list[dict[str, Any]] = [{"name": m.name, "direction": m.direction} for m in self.problem.metrics]
+        for described, metric in zip(metrics, self.problem.metrics, strict=True):
+            if metric.reference is not None:
+                described["reference"] = metric.reference
         return {"format": FORMAT, "identity": self.identity, "metrics": metrics}
 
 

@@ -59,7 +59,7 @@ class Scope:
     """What a sweep must know of its search.
 
     Attributes:
-        metric: The first of the problem's.
+        metrics: The problem's; the first ranks.
         finalists: Whose weights later stages, tests and the export need, by all trials.
         borrowed: Whom unfinished trials of other searches name as donors.
         stands_in: Whether an ancestor stands in for a donor without weights.
@@ -68,7 +68,7 @@ class Scope:
         grace_s: How old a file must be that an unknown writer may still need.
     """
 
-    metric: Metric
+    metrics: tuple[Metric, ...]
     finalists: Callable[[Sequence[Trial]], Iterable[int]]
     borrowed: Callable[[], Iterable[int]]
     stands_in: bool
@@ -194,7 +194,7 @@ class Sweeper:
             borrowed=frozenset() if retention.keeps_all else frozenset(scope.borrowed()),
             stands_in=scope.stands_in,
         )
-        needs, kept = needed(trials, wanted), retention.kept(trials, scope.metric)
+        needs, kept = needed(trials, wanted), retention.kept(trials, scope.metrics)
         everything = Ledger(trial.checkpoint for trial in trials if trial.checkpoint is not None)
         exports = self._exports(stored)
         litter = [
@@ -208,7 +208,7 @@ class Sweeper:
             trials,
             needed=needs,
             kept=kept,
-            order=from_worst_to_best(trials, scope.metric),
+            order=from_worst_to_best(trials, scope.metrics[0]),
             why=(f"keep={retention.keep} leaves it out", f"storage.max_gb={retention.max_gb}"),
         )
         marking, limit = choose(), retention.max_bytes

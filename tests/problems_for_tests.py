@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
@@ -17,7 +17,7 @@ from nas.policy import Policy
 from nas.problems.base import Problem
 from nas.run import TrialRun
 from nas.spaces.base import Space
-from nas.spaces.parameter import Choice, Int, ParameterSpace
+from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
 from nas.trial import Proposal
 from nas.tuners.base import STOP, Answer, Tuner
 
@@ -256,6 +256,39 @@ class TroubleProblem(Problem):
     def test(self, run: TrialRun) -> Mapping[str, float]:
         """Does it as well."""
         return self.train(run)
+
+
+def size_of(point: Mapping[str, Any]) -> int:
+    """``a`` times ``b``, each 1 where a space has it not."""
+    return int(point.get("a", 1) * point.get("b", 1))
+
+
+class SizeProblem(Problem):
+    """Knows the size of a point before it is trained: the better the score, the larger.
+
+    Args:
+        space: Instead of its own.
+        error: What ``foretell`` raises.
+    """
+
+    metrics = (Metric("score"), Metric("size", "minimize"))
+    own_space: ClassVar[ParameterSpace] = ParameterSpace(
+        {"a": Int(1, 12), "b": Choice(1, 2, 4, 8), "c": Int(1, 12, when={"b": [4, 8]}), "d": Float(0, 1)}
+    )
+
+    def __init__(self, *, space: Space | None = None, error: str = "") -> None:
+        self.space = space or self.own_space
+        self.error = error
+
+    def foretell(self, point: Mapping[str, Any]) -> Mapping[str, float]:
+        """Its size."""
+        if self.error:
+            raise ValueError(self.error)
+        return {"size": size_of(point)}
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """The size again, as a score: a search runs against the constraint."""
+        return {"score": size_of(run.point)}
 
 
 def _process_name() -> str:

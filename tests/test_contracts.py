@@ -12,11 +12,14 @@ from uuid import uuid4
 import pytest
 from omegaconf import OmegaConf
 
+from nas.budget import Budget
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.policy import Policy
+from nas.program import run_search
 from nas.run import TrialRun
+from nas.search import Search
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
 from nas.spec import Spec
 from nas.stoppers.base import Stopper
@@ -25,7 +28,7 @@ from nas.trial import Proposal, Trial
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
-from tests.problems_for_tests import ExportProblem, PlainProblem, ScoreProblem, network
+from tests.problems_for_tests import ExportProblem, PlainProblem, ScoreProblem, SizeProblem, network
 from tests.servers import S3, SECRET
 
 ROOT = Path(__file__).parents[1]
@@ -85,6 +88,20 @@ def test_tuner(name: str, space: ParameterSpace) -> None:
         changes["points"] = [space.sample(rng) for _ in range(80)]
 
     check_tuner(spec(TUNERS[name], **changes), space, METRICS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [name for name in TUNERS if name != "batch"])
+def test_tuner_under_a_constraint(name: str) -> None:
+    """Whatever the tuner, no trial is larger than allowed, and the search has as many trials as it may."""
+    tuner = spec(TUNERS[name], **FEW_MODELS.get(name, {}))
+    search = Search(problem=Spec.of(SizeProblem), tuner=tuner, constraints={"size": 8})
+    found = run_search(search, root=f"memory://constraint-{name}", budget=Budget(trials=24))
+
+    searched = [trial for trial in found.lineage if trial.stage == "search"]
+    assert len(searched) == 24
+    assert max(trial.metrics["size"] for trial in searched) <= 8
 
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [

@@ -15,7 +15,7 @@
   }
   for (const dot of all(".score[data-n]")) {
     dot.querySelector("title").remove();
-    dots.set(dot.dataset.n, dot);
+    dots.set(dot.dataset.n, [...(dots.get(dot.dataset.n) || []), dot]);
   }
   for (const edge of all(".tree .edge[data-c]")) {
     const child = edge.dataset.c;
@@ -35,7 +35,7 @@
       seen.add(n);
       hot.push(nodes.get(n), ...(edges.get(n) || []).filter((e) => n === number || e.dataset.s === nodes.get(n).dataset.p));
     }
-    if (dots.has(number)) hot.push(dots.get(number));
+    hot.push(...(dots.get(number) || []));
     hot.forEach((element) => element.classList.add("hot"));
     if (target.closest("table")) return;
     tip.textContent = details.get(number);
@@ -135,8 +135,8 @@
       const matches = words.every((word) => text.includes(word));
       n += matches;
       row.hidden = !matches;
-      for (const marks of [nodes, dots]) {
-        const mark = marks.get(row.dataset.n);
+      const number = row.dataset.n;
+      for (const mark of [nodes.get(number), ...(dots.get(number) || [])]) {
         if (mark) mark.classList.toggle("dim", !matches);
       }
     }

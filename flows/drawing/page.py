@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a search: its tree, its curve, its table. It loads nothing from anywhere."""
+"""One self-contained HTML page about a search: its tree, curve, objectives, table. It loads nothing from anywhere."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from flows.details import brief
 from flows.drawing.curve import CURVE_CSS, best_curve
 from flows.drawing.marks import MARKS_CSS, WINNER_CSS, legend_html
 from flows.drawing.palette import css_variables
+from flows.drawing.scatter import SCATTER_CSS, objectives_scatter
 from flows.drawing.sheet import sheet_html
 from flows.drawing.tree import draw_tree
+from flows.fronts import front_lines
 from flows.searches import states_text
 from flows.wording import clock, count, duration, markup, number
 from nas.spec import Spec
@@ -28,10 +30,10 @@ _HINT = "Point at a trial for its details; click it for its row in the table."
 
 
 def lineage_page(snapshot: Snapshot) -> str:
-    """The page: header, family tree, best-so-far curve, table. Everything shows without scripts, too."""
-    styles = css_variables() + MARKS_CSS + WINNER_CSS + CURVE_CSS + _beside("page.css")
+    """The page: header, family tree, best-so-far curve, objectives, table. All of it shows without scripts."""
+    styles = css_variables() + MARKS_CSS + WINNER_CSS + CURVE_CSS + SCATTER_CSS + _beside("page.css")
     title = f"{snapshot.name}: {count(len(snapshot.lineage), 'trial')}"
-    body = "".join([_header(snapshot), _tree(snapshot), _curve(snapshot), _sheet(snapshot)])
+    body = "".join([_header(snapshot), _tree(snapshot), _curve(snapshot), _objectives(snapshot), _sheet(snapshot)])
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -75,6 +77,9 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if identity.get("stopper"):
         yield "stopper", _spec(identity["stopper"])
     yield "stages", ", ".join(_stage(stage) for stage in identity.get("policy", ()))
+    if identity.get("constraints"):
+        limits = (f"{name} at most {number(most)}" for name, most in identity["constraints"].items())
+        yield "constraints", markup(", ".join(limits))
     yield "seed", markup(identity.get("seed", ""))
     yield "trials", f"{len(trials):,}" + (f": {states_text(snapshot.lineage)}" if trials else "")
     shares = [t.inherited for t in trials if t.offered is not None and t.inherited is not None]
@@ -185,6 +190,18 @@ def _curve(snapshot: Snapshot) -> str:
     return (
         f'<section id="curve" aria-label="Scores"><h2>Scores and the best so far</h2>{legend_html(legend, dense=False)}'
         f'<div class="plot">{svg}</div></section>\n'
+    )
+
+
+def _objectives(snapshot: Snapshot) -> str:
+    """The first two objectives against each other; nothing of a single one."""
+    if len(snapshot.metrics) < 2:
+        return ""
+    svg, legend = objectives_scatter(snapshot.lineage, snapshot.metrics, winner=_winner(snapshot))
+    lines = "".join(f'<p class="soft">{markup(line)}</p>' for line in front_lines(snapshot.lineage, snapshot.metrics))
+    return (
+        '<section id="objectives" aria-label="Objectives"><h2>Objectives and the front</h2>'
+        f'{legend_html(legend, dense=False)}<div class="plot">{svg}</div>{lines}</section>\n'
     )
 
 

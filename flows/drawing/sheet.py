@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from flows.snapshot import Snapshot
 
 _ORDER = (
-    *("trial", "metric.", "test.", "state", "reason", "stage", "generation", "parent", "donor", "inherited"),
+    *("trial", "metric.", "front", "test.", "state", "reason", "stage", "generation", "parent", "donor", "inherited"),
     *("duration_s", "point.", "policies", "attempt", "job", "started", "finished", "checkpoint_bytes", "swept"),
     "error",
 )
@@ -20,7 +20,7 @@ _LONG = 48
 
 def sheet_html(snapshot: Snapshot) -> str:
     """The table; columns that hold nothing are left out."""
-    columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=[metric.name for metric in snapshot.metrics])
+    columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
     names = [name for name in sorted(columns, key=_place) if any(cell(name, value) for value in columns[name])]
     better = {f"{kind}.{m.name}": m.direction for m in snapshot.metrics for kind in ("metric", "test")}
     numeric = {name: _is_numeric(columns[name]) for name in names}

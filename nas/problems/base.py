@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from nas.metric import Metric
 from nas.policy import Policy
-from nas.spaces.base import Space
+from nas.spaces.base import Point, Space
 
 if TYPE_CHECKING:
     import torch
@@ -63,10 +63,33 @@ class Problem(ABC):
         """
         raise LookupError("no export")
 
+    def build(self, point: Point) -> torch.nn.Module:
+        """The network of a point, as it is trained in full; optional, for ``foretell``."""
+        raise LookupError("no network")
+
+    def example_inputs(self) -> tuple[torch.Tensor, ...]:
+        """What the network takes, as a batch of one; optional, for ``foretell``. Only shapes and types matter."""
+        raise LookupError("no example inputs")
+
+    def foretell(self, point: Point) -> Mapping[str, float]:
+        """What is known of a point before it is trained, by name: what ``constraints`` may limit.
+
+        The same names for every point, and the same numbers whenever it is asked. Those that ``metrics`` declares and
+        ``train`` does not return become metrics of the trial. By default, where the problem has ``build`` and
+        ``example_inputs``, the ``parameters`` and ``flops`` of the network (``nas.problems.cost``), else nothing.
+        """
+        if not self.has("foretell"):
+            return {}
+        from nas.problems.cost import network_cost
+
+        return network_cost(lambda: self.build(point), self.example_inputs)
+
     def simulate(self, trial: Trial) -> Simulation:
         """What the trial would take and score; optional, for ``runner=simulated``."""
         raise LookupError("no simulation")
 
     def has(self, method: str) -> bool:
-        """Whether the problem defines this optional method."""
+        """Whether the problem defines this optional method, or what it is made of by default."""
+        if method == "foretell" and self.has("build") and self.has("example_inputs"):
+            return True
         return getattr(type(self), method) is not getattr(Problem, method)

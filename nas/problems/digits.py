@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, final
 
 import torch
@@ -19,6 +20,7 @@ class DigitsProblem(ImageProblem):
 
     Args:
         split_seed: Decides which images are for training (60 %), validation (20 %) and testing (20 %), by class alike.
+        objectives: ``accuracy`` (alone by default), and ``parameters`` and ``flops``, which are known before training.
     """
 
     space = ParameterSpace(
@@ -39,10 +41,13 @@ class DigitsProblem(ImageProblem):
     pixel_mean: ClassVar[float] = 4.884
     pixel_std: ClassVar[float] = 6.017
 
-    def __init__(self, *, split_seed: int = 0) -> None:
+    image_size: ClassVar[int] = 8
+
+    def __init__(self, *, split_seed: int = 0, objectives: Sequence[str] | None = None) -> None:
         if split_seed < 0:
             raise ConfigurationError(f"split_seed ({split_seed}) must not be negative")
         self.split_seed = split_seed
+        self.choose_objectives(objectives)
 
     def load_train(self) -> tuple[Images, Images]:
         """1,077 images to train on, 360 to validate with."""

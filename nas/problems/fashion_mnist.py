@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import fsspec
@@ -35,6 +35,7 @@ class FashionMnistProblem(ImageProblem):
         split_seed: Decides which images are for validation.
         n_epochs: Of a full training.
         n_search_images: Training images under DOWNSCALE.
+        objectives: ``accuracy`` (alone by default), and ``parameters`` and ``flops``, which are known before training.
 
     Raises:
         ConfigurationError: a file is not there, its host does not answer, or a number is out of range.
@@ -63,6 +64,7 @@ class FashionMnistProblem(ImageProblem):
     )
     pixel_mean: ClassVar[float] = 72.94
     pixel_std: ClassVar[float] = 90.02
+    image_size: ClassVar[int] = 28
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_root", "data_options"})
 
     def __init__(
@@ -73,6 +75,7 @@ class FashionMnistProblem(ImageProblem):
         split_seed: int = 0,
         n_epochs: int = 8,
         n_search_images: int = 8_000,
+        objectives: Sequence[str] | None = None,
     ) -> None:
         for name, value, least in (
             ("split_seed", split_seed, 0), ("n_epochs", n_epochs, 1), ("n_search_images", n_search_images, 1)
@@ -84,6 +87,7 @@ class FashionMnistProblem(ImageProblem):
         self.data_root = data_root.rstrip("/")
         self.data_options = dict(data_options or {})
         self.split_seed = split_seed
+        self.choose_objectives(objectives)
         self.recipe = Recipe(
             n_epochs=n_epochs,
             n_epochs_early=2,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nas.errors import TrialStopped
+from nas.errors import ConfigurationError, TrialStopped
 from nas.metric import Metric
 from nas.policy import Policy
 from nas.problems.base import Problem
@@ -71,13 +71,20 @@ class ImageProblem(Problem):
     ``recipe.n_epochs`` and goes before EARLY_STOP. Networks take raw pixels: uint8 ``(batch, 1, height, width)``.
     """
 
-    metrics = (Metric("accuracy"),)
+    OBJECTIVES: ClassVar[tuple[Metric, ...]] = (
+        Metric("accuracy"),
+        Metric("parameters", "minimize"),
+        Metric("flops", "minimize"),
+    )
+    metrics = OBJECTIVES[:1]
     policies = frozenset(
         {Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.SKIP_TRAIN, Policy.QUICK_EVAL, Policy.DOWNSCALE}
     )
     recipe: Recipe
     pixel_mean: ClassVar[float]
     pixel_std: ClassVar[float]
+    image_size: ClassVar[int]
+    """Pixels of height and of width."""
 
     @abstractmethod
     def load_train(self) -> tuple[Images, Images]:
@@ -86,6 +93,21 @@ class ImageProblem(Problem):
     @abstractmethod
     def load_test(self) -> Images:
         """The held-out test images."""
+
+    def choose_objectives(self, names: Sequence[str] | None) -> None:
+        """Makes these the metrics, in this order; None: accuracy alone.
+
+        Raises:
+            ConfigurationError: a name that is none, or twice; or accuracy, for which it trains, is missing.
+        """
+        known = {metric.name: metric for metric in self.OBJECTIVES}
+        chosen = ["accuracy"] if names is None else [names] if isinstance(names, str) else list(names)
+        if "accuracy" not in chosen or len({*chosen}) < len(chosen) or not {*chosen} <= known.keys():
+            raise ConfigurationError(
+                f"problem.objectives ({chosen}) must be accuracy and any of parameters, flops, each once: "
+                "problem.objectives=[accuracy,parameters]"
+            )
+        self.metrics = tuple(known[name] for name in chosen)
 
     @cached_property
     def data(self) -> tuple[Images, Images]:
@@ -96,6 +118,10 @@ class ImageProblem(Problem):
         """The network of this point, freshly initialised from torch's own generator."""
         halved = Policy.DOWNSCALE in policies
         return ConvNet(point, halved=halved, pixel_mean=self.pixel_mean, pixel_std=self.pixel_std)
+
+    def example_inputs(self) -> tuple[Tensor, ...]:
+        """One blank image."""
+        return (torch.zeros(1, 1, self.image_size, self.image_size, dtype=torch.uint8),)
 
     def train(self, run: TrialRun) -> dict[str, float]:
         """Trains the point as the policies say; a network whose output is not finite scores NaN, and so fails."""

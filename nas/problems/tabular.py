@@ -27,10 +27,13 @@ class TabularProblem(Problem):
         table: A parquet or csv file: a path, or any URL that fsspec knows.
         parameters: The columns that make a point.
         letters: A column of texts of one length; each letter is a parameter ``<column>_0``, ``<column>_1``, ...
-        metrics: By name: ``{"column": ..., "direction": "maximize", "curve": "accuracy_*"}``; the first ranks. The
-            column is the name where it is not given. ``curve`` names the columns of what a trial reports on the way,
-            if there are any: a whole number in place of ``*`` is the step, the greatest step is reached at the end of
-            the trial's time, and where a cell is empty nothing is reported.
+        metrics: By name: ``{"column": ..., "direction": "maximize", "reference": 0.5, "curve": "accuracy_*"}``; the
+            first ranks. The column is the name where it is not given; the reference is that of ``nas.Metric``.
+            ``curve`` names the columns of what a trial reports on the way, if there are any: a whole number in place
+            of ``*`` is the step, the greatest step is reached at the end of the trial's time, and where a cell is empty
+            nothing is reported.
+        known: Columns that are known before training, by name: ``constraints`` may limit them, and a metric of such a
+            name is that column.
         tests: Columns of test scores by metric's name, for the finalists.
         seconds: What a trial takes: ``{"column": ..., "factor": 1.0}``, or a number of seconds for all.
         options: For fsspec, where the table is remote.
@@ -45,9 +48,10 @@ class TabularProblem(Problem):
         self,
         table: str | None = None,
         *,
-        metrics: Mapping[str, Mapping[str, str]] | None = None,
+        metrics: Mapping[str, Mapping[str, Any]] | None = None,
         parameters: Sequence[str] = (),
         letters: str | None = None,
+        known: Mapping[str, str] | None = None,
         tests: Mapping[str, str] | None = None,
         seconds: Mapping[str, Any] | float = 1.0,
         options: Mapping[str, Any] | None = None,
@@ -61,9 +65,11 @@ class TabularProblem(Problem):
         self._letters = letters
         if bool(self._parameters) == bool(letters):
             raise ConfigurationError("a tabular problem needs `parameters` (columns), or `letters` (one column)")
-        self._columns = {name: kind.get("column", name) for name, kind in metrics.items()}
+        self._known = dict(known or {})
+        self._columns = {name: kind.get("column", self._known.get(name, name)) for name, kind in metrics.items()}
         self.metrics = tuple(
-            Metric(name, cast("Direction", kind.get("direction", "maximize"))) for name, kind in metrics.items()
+            Metric(name, cast("Direction", kind.get("direction", "maximize")), kind.get("reference"))
+            for name, kind in metrics.items()
         )
         self._curves = {name: kind["curve"] for name, kind in metrics.items() if kind.get("curve")}
         for name, pattern in self._curves.items():
@@ -107,6 +113,10 @@ class TabularProblem(Problem):
         reports = self._reports(trial.point)
         curve = tuple((step / max(self._steps), step, metrics) for step, metrics in reports)
         return Simulation(seconds, self._scores(trial.point, self._columns), curve)
+
+    def foretell(self, point: Point) -> Mapping[str, float]:
+        """What the table says of the point in the columns of ``known``."""
+        return self._scores(point, self._known)
 
     def value(self, point: Point, column: str) -> float:
         """What the table says of a point in any of its columns of numbers."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nas import pareto
 from nas.errors import ConfigurationError
 from nas.metric import Metric
 from nas.trial import Trial, given_weights
@@ -20,8 +21,8 @@ class Retention:
 
     Attributes:
         keep: ``all``; ``frontier``: the trials from which no finished trial that published weights was given weights;
-            ``best:K``: of each stage the K best by the first metric; ``last:K``: the K that finished last. Only trials
-            that have weights are counted.
+            and, of several objectives, the front of each stage (``nas.pareto``); ``best:K``: of each stage the K best
+            by the first metric; ``last:K``: the K that finished last. Only trials that have weights are counted.
         max_gb: Gigabytes (1,000,000,000 bytes) that the search's folder may take, or None. It goes before ``keep``.
     """
 
@@ -48,17 +49,18 @@ class Retention:
         """Whether nothing is ever swept but what no record names."""
         return self.keep == "all" and self.max_gb is None
 
-    def kept(self, trials: Sequence[Trial], metric: Metric) -> frozenset[int]:
-        """The trials that the plan keeps, of those that have weights."""
+    def kept(self, trials: Sequence[Trial], metrics: Sequence[Metric]) -> frozenset[int]:
+        """The trials that the plan keeps, of those that have weights; the first metric ranks."""
         holders = [trial for trial in trials if trial.checkpoint is not None]
         kind, _, number = self.keep.partition(":")
         match kind:
             case "frontier":
                 parents = {donor for t in trials if t.checkpoint is not None or t.swept for donor in given_weights(t)}
-                holders = [trial for trial in holders if trial.number not in parents]
+                front = pareto.numbers_on_front(trials, metrics) if len(metrics) > 1 else frozenset()
+                holders = [t for t in holders if t.number not in parents or t.number in front]
             case "best":
-                best_first = from_worst_to_best(holders, metric)[::-1]
-                scored = [trial for trial in best_first if trial.value(metric.name) is not None]
+                best_first = from_worst_to_best(holders, metrics[0])[::-1]
+                scored = [trial for trial in best_first if trial.value(metrics[0].name) is not None]
                 in_stage = [[t for t in scored if t.stage == stage] for stage in {t.stage for t in scored}]
                 holders = [trial for stage in in_stage for trial in stage[: int(number)]]
             case "last":

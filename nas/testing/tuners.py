@@ -176,7 +176,7 @@ def _search_on_paper(
     trials, starts = records.load()
     settings = LoopSettings(budget=Budget(trials=n_trials), max_failures=n_trials + 1)
     executor = _PaperExecutor(records, slots, metrics, stop_after)
-    scope = Scope(metric=metrics[0], finalists=lambda trials: (), borrowed=lambda: (), stands_in=True, slots=slots)
+    scope = Scope(metrics=metrics, finalists=lambda trials: (), borrowed=lambda: (), stands_in=True, slots=slots)
     sweeper = Sweeper(records, Retention(max_gb=1e-9), scope) if sweeps else None
     loop = Loop(
         records, executor, settings, trials=trials, starts=starts, tuner=listening, space=space, sweeper=sweeper

@@ -33,6 +33,9 @@ class Tuner(ABC):
     randomness from ``self.rng(number)``.
     """
 
+    n_refused: int = 0
+    """How many answers to this very ask were refused (``nas.tuners.constrained``): another one is wanted."""
+
     def __init__(self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0) -> None:
         self.space = space
         self.metrics = metrics
@@ -58,8 +61,8 @@ class Tuner(ABC):
         return lineage.ranked(self.metrics[0])
 
     def rng(self, number: int) -> random.Random:
-        """The randomness of one ask, the same in every process."""
-        return random.Random(f"{self.seed}/{number}")
+        """The randomness of one ask, the same in every process; another after a refused answer."""
+        return random.Random(f"{self.seed}/{number}" + (f"/{self.n_refused}" if self.n_refused else ""))
 
 
 def inheritable(tuner: Tuner, log: LineageLog, n_seen: int, in_stage: Sequence[Trial]) -> frozenset[int]:

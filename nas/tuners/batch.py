@@ -45,8 +45,9 @@ class BatchTuner(Tuner):
                 raise ConfigurationError(f"tuner.points[{place}] is no point of the space: {error}") from error
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """The ``number``-th point of the list."""
-        return Proposal(point=self.points[number], reason="batch") if number < len(self.points) else STOP
+        """The ``number``-th point of the list, of those that no constraint refuses."""
+        allowed = [point for point in self.points if not lineage.refuses(point)]
+        return Proposal(point=allowed[number], reason="batch") if number < len(allowed) else STOP
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
         """None: no proposal has a parent or a donor."""

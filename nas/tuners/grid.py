@@ -32,12 +32,13 @@ class GridTuner(Tuner):
         self._rest = grid(space, resolution)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """The ``number``-th point of the grid."""
+        """The ``number``-th point of the grid, of those that no constraint refuses."""
         while len(self._points) <= number:
             point = next(self._rest, None)
             if point is None:
                 return STOP
-            self._points.append(point)
+            if not lineage.refuses(point):
+                self._points.append(point)
         return Proposal(point=self._points[number], reason="grid")
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nas.metric import Metric
 from nas.policy import Policy
 from nas.search import FORMAT
 from nas.store.checkpoint import Checkpoint
@@ -98,11 +99,13 @@ def write_search(
     active: float = BEGAN,
     tests: dict[int, dict[str, Any]] | None = None,
     identity: dict[str, Any] | None = None,
+    metrics: Sequence[Metric] = (Metric("accuracy"),),
 ) -> Records:
     """Writes the records of a search whose only session has ended; ``active`` is its last beat."""
     records = Records(open_root(f"{root}/{name}"))
-    metrics = [{"name": "accuracy", "direction": "maximize"}]
-    records.publish("search.json", {"format": FORMAT, "identity": {**IDENTITY, **(identity or {})}, "metrics": metrics})
+    described = [{"name": m.name, "direction": m.direction, "reference": m.reference} for m in metrics]
+    header = {"format": FORMAT, "identity": {**IDENTITY, **(identity or {})}, "metrics": described}
+    records.publish("search.json", header)
     session = {"session": 0, "host": "far", "pid": 1, "boot": "b", "born": "1", "started": active, "settings": {}}
     records.publish("sessions/0000.json", session)
     beat = {"beat": 1, "time": active, "hours": 0.1, "ended": True}

@@ -18,12 +18,27 @@ from tests.flows.lineages import write_search
 Mistakes = dict[str, Future[tuple[Path, Done]]]
 DEBUG = (*QUICK, "runner=debug", "budget.trials=2")
 NO_TUNER = QUICK[1:]
+TUNERS = "anneal, batch, cmaes, evolution, gp, grid, metis, nsga2, pbt, random, reinforce, smac, tpe"
 MISTAKES = {
-    "no_tuner": (NO_TUNER, r"no tuner: add \+tuner=NAME, one of anneal, batch, evolution, gp, grid, random, tpe"),
-    "unknown_tuner": (("+tuner=nope",), "unknown tuner nope: choose anneal, batch, evolution, gp, grid, random, tpe"),
+    "no_tuner": (
+        NO_TUNER,
+        rf"no tuner: add \+tuner=NAME, one of {TUNERS}",
+    ),
+    "unknown_tuner": (
+        ("+tuner=nope",),
+        f"unknown tuner nope: choose {TUNERS}",
+    ),
     "tuner_without_plus": (("tuner=random",), r"tuner=random: .* write \+tuner=random"),
     "two_tuners": ((*QUICK, "+tuner=evolution"), "tuner is chosen twice"),
     "tuner_without_a_choice": ((*NO_TUNER, "tuner.sample_size=3"), r"no choice: add \+tuner=NAME, one of anneal"),
+    "constraint_that_is_no_number": (
+        (*QUICK, "+constraints.parameters=few"),
+        r"constraints.parameters \('few'\) must be a number, the most that is allowed",
+    ),
+    "constraint_of_nothing_known": (
+        (*QUICK, "+constraints.parameters=1e6"),
+        "constraints.parameters: the problem does not know it before training; define `foretell`, or `build` and",
+    ),
     "tuner_that_cannot_be": (
         (*NO_TUNER, "+tuner=evolution", "tuner.sample_size=9"),
         r"sample_size \(9\) .* population_size \(8\)",

@@ -20,15 +20,18 @@ from flows.drawing.curve import best_curve, ticks
 from flows.drawing.layout import lay_out
 from flows.drawing.page import lineage_page
 from flows.drawing.palette import N_STEPS, ScoreScale
+from flows.drawing.scatter import objectives_scatter
 from flows.drawing.tree import MAX_LABELLED, draw_tree, family_tree_svg
 from flows.snapshot import Snapshot, read_snapshot
 from nas.lineage import Lineage
 from nas.metric import Metric
+from nas.pareto import numbers_on_front
 from nas.store.files import open_root
 from nas.trial import Reason, State, Trial
 from tests.flows.lineages import BEGAN, evolved, trial, write_search
 
 ACCURACY = Metric("accuracy")
+OBJECTIVES = (ACCURACY, Metric("flops", "minimize"))
 SVG = "{http://www.w3.org/2000/svg}"
 ATTACK = "</title></script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
 
@@ -37,6 +40,17 @@ def snapshot_of(trials: list[Trial], folder: Path, **more: Any) -> Snapshot:
     """What the records of a search with these trials say."""
     write_search(folder, "search", trials, **more)
     return read_snapshot(open_root(f"{folder}/search"), BEGAN + 100)
+
+
+def two_objectives(trials: list[Trial], folder: Path) -> Snapshot:
+    """A search that also wants its networks small: accuracy costs flops, some more than others."""
+    sized = [
+        replace(t, metrics={**t.metrics, "flops": 1e6 * t.metrics["accuracy"] ** 9 * (1 + t.number * 7 % 11)})
+        if t.metrics
+        else t
+        for t in trials
+    ]
+    return snapshot_of(sized, folder, metrics=OBJECTIVES)
 
 
 def tree_of(trials: list[Trial], **more: Any) -> ET.Element:
@@ -258,6 +272,40 @@ def test_no_scores() -> None:
     assert "no trial has a score yet" in best_curve(Lineage.of([]), ACCURACY)[0]
 
 
+# ---- the objectives
+
+
+def test_scatter_shows_the_front(tmp_path: Path) -> None:
+    """One mark a scored trial, those on the front told apart; a staircase a stage; nothing of one objective."""
+    snapshot = two_objectives(evolved(60), tmp_path)
+    drawing, _ = objectives_scatter(snapshot.lineage, OBJECTIVES, winner=58)
+    picture = ET.fromstring(drawing)
+
+    scored = {t.number for t in snapshot.lineage if t.metrics}
+    marks = having(picture, "score")
+    leading = {int(mark.get("data-n", "")) for mark in having(picture, "leading")}
+    assert {int(mark.get("data-n", "")) for mark in marks} == scored
+    assert leading == numbers_on_front(snapshot.lineage, OBJECTIVES)
+    assert len(having(picture, "front")) == 2
+    assert "★ 58" in "".join(picture.itertext())
+    page = lineage_page(snapshot)
+    assert "Objectives and the front" in page
+    assert "front (search): " in page
+    assert "(the worst seen)" in page
+    assert "Objectives and the front" not in lineage_page(snapshot_of(evolved(12), tmp_path / "one"))
+
+
+@pytest.mark.parametrize("values", [[], [(0.5, 3.0)], [(0.5, 0.0), (0.5, 0.0)], [(0.1, 1e-9), (0.9, 1e12)]])
+def test_scatter_of_any_range(values: list[tuple[float, float]]) -> None:
+    """No trial, one, equal ones, or twenty powers of ten: the marks lie within the picture."""
+    trials = [trial(n, score=a, metrics={"accuracy": a, "flops": f}) for n, (a, f) in enumerate(values)]
+    picture = ET.fromstring(objectives_scatter(Lineage.of(trials), OBJECTIVES)[0])
+
+    places = [re.findall(r"[\d.]+", mark.get("transform", "")) for mark in having(picture, "score")]
+    assert len(places) == len(values)
+    assert all(0 < float(x) < 1180 and 0 < float(y) < 460 for x, y in places)
+
+
 # ---- the page
 
 
@@ -383,6 +431,22 @@ def test_page_in_a_browser(browser: Any, tmp_path: Path, n: int) -> None:
     assert browser.execute_script(counted) == [n, n]
     inside = "const b = document.documentElement; return b.scrollWidth <= b.clientWidth"
     assert browser.execute_script(inside)
+
+
+@pytest.mark.slow
+def test_objectives_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    """Pointing at a trial lights its marks in tree, curve and scatter; the filter dims them all."""
+    shown(browser, lineage_page(two_objectives(evolved(50), tmp_path)), tmp_path)
+    node = browser.find_element("css selector", '.tree [data-n="3"]')
+    browser.execute_script('arguments[0].dispatchEvent(new MouseEvent("mouseover", {bubbles: true}))', node)
+
+    assert browser.get_log("browser") == []
+    assert len(browser.find_elements("css selector", '.score.hot[data-n="3"]')) == 2
+    browser.find_element("id", "filter").send_keys("front final")
+    on_front = column(browser, "trial")
+    assert column(browser, "front") == ["front"] * len(on_front)
+    lit = browser.find_elements("css selector", "#objectives .score[data-n]:not(.dim)")
+    assert sorted(element.get_attribute("data-n") for element in lit) == sorted(on_front)
 
 
 @pytest.mark.slow

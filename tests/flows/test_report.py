@@ -22,6 +22,7 @@ from flows.command import run_command
 from flows.report import report
 from flows.searches import find_searches
 from flows.snapshot import read_snapshot
+from nas.metric import Metric
 from nas.session import Session
 from nas.store.files import open_root
 from nas.trial import State
@@ -387,3 +388,19 @@ def test_nothing_heavy_is_imported() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment())
 
     assert done.stdout == "[]\n"
+
+
+def test_several_objectives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table says who is on the front, and below it stand the front's size, hypervolume and reference point."""
+    metrics = (Metric("accuracy"), Metric("flops", "minimize", 9.0))
+    scores = [(0.9, 5), (0.8, 2), (0.7, 4)]
+    trials = [trial(n, score=a, metrics={"accuracy": a, "flops": f}) for n, (a, f) in enumerate(scores)]
+    write_search(tmp_path, "two", trials, metrics=metrics)
+
+    assert asked(tmp_path, "name=two", "format=csv") == 0
+    table = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    assert table["front"].tolist() == [True, True, False]
+    assert asked(tmp_path, "name=two") == 0
+    printed = capsys.readouterr().out
+    line = "front (search): 2 trials (0, 1), hypervolume 1.1 to accuracy 0.7 (the worst seen), flops 9 (given)"
+    assert line in printed.splitlines()

@@ -12,6 +12,7 @@ import pytest
 
 from flows.table import lineage_table, to_csv, to_json
 from nas.lineage import Lineage
+from nas.metric import Metric
 from nas.policy import Policy
 from nas.trial import Reason, State
 from tests.flows.lineages import evolved, trial
@@ -53,7 +54,7 @@ def test_columns() -> None:
 
 def test_no_trials() -> None:
     """A lineage without trials has the columns that are known, their types included, and no rows."""
-    table = lineage_table(Lineage.of([]), metrics=["accuracy"])
+    table = lineage_table(Lineage.of([]), metrics=[Metric("accuracy")])
 
     assert list(table.columns) == [*FIRST, "metric.accuracy", "checkpoint_bytes", "swept", "error"]
     assert (len(table), table["parent"].dtype, table["stage"].dtype) == (0, "Int64", "string")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from nas.metric import Metric
-from nas.ranking import competitors
+from nas.policy import PolicyPlan, Stage
+from nas.ranking import Ranking, competitors
 from nas.trial import Proposal, State, Trial
 
 STAGES = ("search", "final")
@@ -33,3 +37,52 @@ def test_competitors_are_of_the_last_stage_with_a_score() -> None:
     assert ranked(*search, failed, stopped, *finals) == [6, 5]
     assert ranked(*search, *finals, metric=Metric("a", "minimize")) == [5, 6]
     assert ranked() == []
+
+
+# ---- several objectives
+
+OBJECTIVES = (Metric("a"), Metric("size", "minimize"))
+PLAN = PolicyPlan((Stage(name="search"), Stage(name="final")))
+
+
+def sized(number: int, score: float, size: float, **changes: Any) -> Trial:
+    return replace(trial(number, score), metrics={"a": score, "size": size}, **changes)
+
+
+SEARCHED = [
+    sized(0, 0.90, 100),  # the best by the first metric, and the end of the front
+    sized(1, 0.89, 95),
+    sized(2, 0.60, 40),
+    sized(3, 0.50, 10),  # the other end
+    sized(4, 0.55, 60),  # beaten by 2
+    sized(5, 0.99, 5, state=State.STOPPED),
+]
+
+
+def finalists(n: int, trials: list[Trial], metrics: tuple[Metric, ...] = OBJECTIVES) -> list[int]:
+    return [trial.number for trial in Ranking(PLAN, metrics, n).next_finalists(trials)]
+
+
+def test_finalists_come_from_the_front() -> None:
+    """The best of the first metric first, then the least crowded; more finalists follow, none is exchanged."""
+    assert finalists(6, SEARCHED) == [0, 3, 2, 1, 4, 5]
+    assert [finalists(n, SEARCHED) for n in (1, 2, 3)] == [[0], [0, 3], [0, 3, 2]]
+    assert finalists(3, SEARCHED, OBJECTIVES[:1]) == [5, 0, 1]
+
+
+def test_a_finalist_whose_final_failed_gives_its_place_to_the_next() -> None:
+    """Of several objectives as of one."""
+    failed = replace(trial(6, None, stage="final", state=State.FAILED), proposal=Proposal(point={"x": 3}, parents=(3,)))
+
+    assert finalists(2, [*SEARCHED, failed]) == [0, 2]
+
+
+def test_the_winner_is_the_best_finalist_by_the_first_metric() -> None:
+    """Whatever the other metrics say."""
+    finals = [
+        sized(6, 0.95, 100, stage="final"),
+        sized(7, 0.94, 10, stage="final"),
+    ]
+    ranking = Ranking(PLAN, OBJECTIVES, 2)
+
+    assert [t.number for t in ranking.competitors([*SEARCHED, *finals])] == [6, 7]

@@ -64,7 +64,7 @@ def family(records: Records) -> list[Trial]:
 
 
 def sweeper(records: Records, retention: Retention, **scope: Any) -> Sweeper:
-    defaults: dict[str, Any] = {"metric": METRIC, "finalists": lambda trials: (), "stands_in": True}
+    defaults: dict[str, Any] = {"metrics": (METRIC,), "finalists": lambda trials: (), "stands_in": True}
     defaults["borrowed"] = lambda: borrowed(records)
     return Sweeper(records, retention, Scope(**{**defaults, **scope}))
 

@@ -78,7 +78,7 @@ class WindowTuner(Tuner):
 def sweeper(records: Records, slots: int, keep: str = "all", **scope: Any) -> Sweeper:
     """One that is never content: at every result it takes all that is not needed."""
     stated: dict[str, Any] = {"finalists": lambda t: (), "borrowed": lambda: (), "stands_in": True, "slots": slots}
-    return Sweeper(records, Retention(keep, max_gb=1e-9), Scope(metric=METRIC, **{**stated, **scope}))
+    return Sweeper(records, Retention(keep, max_gb=1e-9), Scope(metrics=(METRIC,), **{**stated, **scope}))
 
 
 def run(

@@ -237,6 +237,32 @@ def test_every_point_can_be_built(problem: DigitsProblem) -> None:
             assert logits.isfinite().all()
 
 
+def test_cost_is_known_before_training(problem: DigitsProblem) -> None:
+    """Parameters and FLOPs of the full network, by hand: two convolutions with batch norm, and a linear layer."""
+    first, second = 8 * 8 * 16 * 1 * 9, 4 * 4 * 24 * 16 * 9  # multiplications of an 8x8 and of a 4x4 image
+
+    assert problem.foretell(POINT) == {
+        "parameters": 16 * 9 + 2 * 16 + 24 * 16 * 9 + 2 * 24 + 10 * 24 + 10,
+        "flops": 2 * (first + second + 24 * 10),
+    }
+
+
+def test_knowing_the_cost_changes_nothing(problem: DigitsProblem) -> None:
+    """Torch's random state stays as it was, and the network that is built next is on the CPU."""
+    before = torch.get_rng_state()
+    problem.foretell(POINT)
+
+    assert torch.equal(torch.get_rng_state(), before)
+    assert next(problem.build(POINT).parameters()).device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("objectives", [["parameters"], [], ["accuracy", "latency"], ["accuracy", "accuracy"], "flops"])
+def test_objectives_that_cannot_be(objectives: Any) -> None:
+    """Accuracy must be one, and each of the others is known, and named once."""
+    with pytest.raises(ConfigurationError, match=r"problem.objectives \(.*\) must be accuracy and any of parameters"):
+        DigitsProblem(objectives=objectives)
+
+
 def test_yaml_holds_the_defaults() -> None:
     """conf/problem/digits.yaml names the class and each argument with its default."""
     text = (Path(__file__).parents[3] / "conf/problem/digits.yaml").read_text()

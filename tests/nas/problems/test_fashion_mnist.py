@@ -193,6 +193,7 @@ def test_every_point_can_be_built(tiny: Path) -> None:
 
     for _ in range(30):
         point = problem.space.sample(draw)
+        assert problem.foretell(point)["parameters"] == sum(p.numel() for p in problem.build(point).parameters())
         for policies in (frozenset[Policy](), SEARCH):
             assert problem.build(point, policies).eval()(problem.data[0].pixels[:2]).isfinite().all()
 

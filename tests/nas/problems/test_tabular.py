@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from nas.errors import ConfigurationError
+from nas.metric import Metric
 from nas.problems.tabular import TabularProblem
 from nas.run import TrialRun
 from nas.store.files import open_root
@@ -131,3 +132,20 @@ def test_point_without_a_row_fails_by_name(tmp_path: Path) -> None:
 
     with pytest.raises(LookupError, match=r"no row for the point.*'pool'"):
         problem.simulate(trial({"width": 32, "op": "pool"}))
+
+
+def test_known_columns(table: str) -> None:
+    """A known column can be constrained whether it is a metric or not; a metric of its name is that column."""
+    problem = make(table, known={"latency": "time"}, metrics={"acc": {}, "latency": {"direction": "minimize"}})
+
+    assert problem.foretell({"width": 32, "op": "conv"}) == {"latency": 30.0}
+    assert problem.metrics[1] == Metric("latency", "minimize")
+    assert problem.simulate(trial({"width": 32, "op": "conv"})).metrics == {"acc": 0.0, "latency": 30.0}
+    assert make(table).foretell({"width": 32, "op": "conv"}) == {}
+
+
+def test_reference_of_a_metric(table: str) -> None:
+    """A metric's part of the hypervolume's reference point; what is no number is refused by name."""
+    assert make(table, metrics={"acc": {"reference": 0.1}}).metrics == (Metric("acc", reference=0.1),)
+    with pytest.raises(ConfigurationError, match=r"metric acc: reference \('low'\) must be a finite number"):
+        make(table, metrics={"acc": {"reference": "low"}})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given as over
 
@@ -20,7 +22,7 @@ def whole(number: int, **fields: object) -> Trial:
 
 
 def kept(keep: str, *trials: Trial, metric: Metric = METRIC) -> set[int]:
-    return set(Retention(keep).kept(trials, metric))
+    return set(Retention(keep).kept(trials, (metric,)))
 
 
 @over(lineages())
@@ -71,6 +73,17 @@ class TestFrontier:
 
         assert given_weights(trials[2]) == (0,)
         assert kept("frontier", *trials) == {1, 2}
+
+    def test_of_several_objectives_the_front_stays_too(self) -> None:
+        """An ancestor that nothing beats keeps its weights, and a child that it beats does as a leaf."""
+        trials = [
+            replace(whole(0), metrics={"accuracy": 0.5, "flops": 1}),
+            replace(whole(1, parents=[0]), metrics={"accuracy": 0.4, "flops": 2}),
+            replace(whole(2, parents=[1]), metrics={"accuracy": 0.3, "flops": 2}),
+        ]
+
+        assert Retention("frontier").kept(trials, (METRIC, Metric("flops", "minimize"))) == {0, 2}
+        assert Retention("frontier").kept(trials, (METRIC,)) == {2}
 
 
 class TestBest:

@@ -1,0 +1,158 @@
+"""How much of the front NSGA-II finds beside random search: NAS-Bench-201, accuracy and FLOPs.
+
+    python benchmarks/objectives.py --data DIR            # what is missing, then the table
+    python benchmarks/objectives.py                       # the table of the results that are kept
+
+``DIR`` holds ``nasbench201_cifar10.parquet``. A search sees the validation accuracy after 12 epochs, which it
+maximises, and the FLOPs of the cell's network, which it minimises. What is told is the hypervolume of the front of the
+first N trials as a share of that of the whole table's front, to the reference point of 10 % (chance) and the greatest
+FLOPs of the table. Each row of docs/objectives.csv is one search (tuner, slots, seed) after N trials; a search that
+is there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import multiprocessing
+import os
+import statistics
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+from uuid import uuid4
+
+from nas.budget import Budget
+from nas.executors.simulated import SimulatedExecutor
+from nas.loop import Loop, LoopSettings
+from nas.pareto import Losses, hypervolume, losses_of
+from nas.policy import Stage
+from nas.problems.tabular import TabularProblem
+from nas.spec import Spec
+from nas.store.files import open_root
+from nas.store.records import Records
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "objectives.csv"
+FIELDS = ("tuner", "slots", "seed", "trials", "share")
+SIZES = (50, 100, 200, 400)
+SLOTS = (1, 16)
+CHANCE = 10.0
+TUNERS = {"random": Spec("nas.tuners.random.RandomTuner"), "nsga2": Spec("nas.tuners.nsga2.Nsga2Tuner")}
+"""With the defaults of conf/tuner."""
+Row = dict[str, str | float]
+
+
+@cache
+def problem(data: str) -> TabularProblem:
+    """The table, loaded once a process."""
+    return TabularProblem(
+        str(Path(data) / "nasbench201_cifar10.parquet"),
+        parameters=["op_0_1", "op_0_2", "op_1_2", "op_0_3", "op_1_3", "op_2_3"],
+        metrics={"accuracy": {"column": "c10_valid_12"}, "flops": {"column": "c10_flops_m", "direction": "minimize"}},
+        seconds={"column": "c10_train_time_200_s", "factor": 0.06175},
+    )
+
+
+@cache
+def whole_table(data: str) -> tuple[float, Losses]:
+    """The hypervolume of the whole table's front, and the reference point, as losses."""
+    given = problem(data)
+    points = [(-given.value(p, "c10_valid_12"), given.value(p, "c10_flops_m")) for p in given.space.points()]
+    reference = (-CHANCE, max(flops for _, flops in points))
+    return hypervolume(points, reference), reference
+
+
+def rows_of(task: tuple[str, int, int, str]) -> list[Row]:
+    """The results of one search."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    tuner, slots, seed, data = task
+    given = problem(data)
+    records = Records(open_root(f"memory://{uuid4().hex}"))
+    loop = Loop(
+        records,
+        SimulatedExecutor(given, records, slots=slots),
+        LoopSettings(seed=seed, budget=Budget(trials=max(SIZES))),
+        tuner=TUNERS[tuner].build(given.space, given.metrics, seed=seed),
+        space=given.space,
+    )
+    loop.search(Stage(name="search"))
+    MemoryFileSystem.store.clear()
+    best, reference = whole_table(data)
+    losses = [found for trial in loop.trials if (found := losses_of(trial, given.metrics)) is not None]
+    shares = [round(hypervolume(losses[:size], reference) / best, 6) for size in SIZES]
+    return [
+        dict(zip(FIELDS, (tuner, slots, seed, size, share), strict=True))
+        for size, share in zip(SIZES, shares, strict=True)
+    ]
+
+
+def kept() -> list[Row]:
+    """The rows of the results file."""
+    if not RESULTS.exists():
+        return []
+    with RESULTS.open(newline="") as file:
+        return [{name: v if name == "tuner" else float(v) for name, v in row.items()} for row in csv.DictReader(file)]
+
+
+def run(n_seeds: int, data: str, n_processes: int) -> None:
+    """Runs the searches that have no row yet, and appends theirs as they come."""
+    there = {(row["tuner"], row["slots"], row["seed"]) for row in kept()}
+    every = [(tuner, slots, seed, data) for seed in range(n_seeds) for slots in SLOTS for tuner in TUNERS]
+    tasks = [task for task in every if task[:3] not in there]
+    is_new = not RESULTS.exists()
+    context = multiprocessing.get_context("spawn")
+    with RESULTS.open("a", newline="") as file, ProcessPoolExecutor(n_processes, mp_context=context) as pool:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        for done, rows in enumerate(pool.map(rows_of, tasks), 1):
+            writer.writerows(rows)
+            file.flush()
+            if done % 20 == 0 or done == len(tasks):
+                print(f"{done} of {len(tasks)} searches", file=sys.stderr)
+
+
+def interval(values: list[float]) -> float:
+    """Half the width of the 95 % confidence interval of the mean (normal)."""
+    return 1.96 * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+
+
+def table() -> Iterator[str]:
+    """The table, as markdown. In a cell: mean (half of its 95 % interval), mean paired difference to random."""
+    shares = {(row["tuner"], row["slots"], row["trials"], row["seed"]): float(row["share"]) for row in kept()}
+    yield "| tuner | slots | seeds | " + " | ".join(f"{size} trials" for size in SIZES) + " |"
+    yield "| --- | --- | --- |" + " --- |" * len(SIZES)
+    for slots in SLOTS:
+        for tuner in TUNERS:
+            seeds = sorted({seed for name, n, _, seed in shares if (name, n) == (tuner, slots)})
+            cells = [tuner, str(slots), str(len(seeds))]
+            for size in SIZES:
+                own = [shares[tuner, slots, size, seed] for seed in seeds]
+                cell = f"{statistics.mean(own):.4f} ({interval(own):.4f})"
+                base = [shares.get(("random", slots, size, seed), math.nan) for seed in seeds]
+                if tuner != "random":
+                    paired = [a - b for a, b in zip(own, base, strict=True)]
+                    cell += f", {statistics.mean(paired):+.4f} +- {interval(paired):.4f}"
+                cells.append(cell)
+            yield "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Runs what is asked for, then prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", help="the folder of the table; without it nothing is run")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    if given.data:
+        run(given.seeds, given.data, given.processes)
+    print("\n".join(table()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""The fronts of a search with several objectives, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from flows.wording import count, number
+from nas.metric import Metric
+from nas.pareto import Front, front_of
+from nas.trial import Trial
+
+_MOST = 12
+"""Trials that a line lists."""
+
+
+def fronts_by_stage(trials: Iterable[Trial], metrics: Sequence[Metric]) -> dict[str, Front]:
+    """The front of each stage that has one, in the order of the stages; none of a single objective."""
+    by_stage: dict[str, list[Trial]] = {}
+    for trial in sorted(trials, key=lambda trial: trial.number) if len(metrics) > 1 else ():
+        by_stage.setdefault(trial.stage, []).append(trial)
+    found = ((stage, front_of(in_stage, metrics)) for stage, in_stage in by_stage.items())
+    return {stage: front for stage, front in found if front is not None}
+
+
+def front_lines(trials: Iterable[Trial], metrics: Sequence[Metric]) -> Iterator[str]:
+    """One line a stage: the front's size and trials, its hypervolume, and to which reference point."""
+    for stage, front in fronts_by_stage(trials, metrics).items():
+        listed = ", ".join(str(trial.number) for trial in front.trials[:_MOST])
+        more = f" and {len(front.trials) - _MOST:,} more" if len(front.trials) > _MOST else ""
+        yield (
+            f"front ({stage}): {count(len(front.trials), 'trial')} ({listed}{more}), "
+            f"hypervolume {number(front.hypervolume, 6)} to {reference_text(front)}"
+        )
+
+
+def reference_text(front: Front) -> str:
+    """The reference point, and where it comes from: ``accuracy 0.5 (given), flops 1200 (the worst seen)``."""
+    return ", ".join(
+        f"{name} {number(value)} ({'given' if name in front.given else 'the worst seen'})"
+        for name, value in front.reference.items()
+    )

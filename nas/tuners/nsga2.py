@@ -1,0 +1,129 @@
+"""NSGA-II (Deb et al. 2002, doi:10.1109/4235.996017): evolution towards the front of several objectives.
+
+Differs: asynchronous. A generation is the next ``population_size`` scored trials in the order learned, so that it
+follows from the lineage; each of them may be a parent at once, and at the generation's end the best of parents and
+children live on. A child is crossed with probability 0.9 and then changed at one decision, where the paper changes each
+with probability one by their number. No point is proposed twice. Children inherit weights.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from typing import TypeAlias
+
+from nas.errors import ConfigurationError, SpaceExhaustedError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.pareto import Losses, best_first, losses_of
+from nas.spaces.base import Point, Space
+from nas.trial import Proposal
+from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.random import draw_new_point
+
+_TRIES = 16
+_Members: TypeAlias = tuple[tuple[int, Losses], ...]
+
+
+class Nsga2Tuner(Tuner):
+    """Breeds from tournaments of two, which the better front wins, or, on one front, the less crowded.
+
+    A child has two parents where it was crossed, that first of which it has more; both are donors of its weights.
+
+    Args:
+        space: Any.
+        metrics: All of them count; of a single one the best are the front.
+        seed: Seeds every ask together with its number.
+        population_size: How many live from one generation to the next (the paper: 100; small here, for small budgets).
+        crossover_rate: The share of children that have two parents (the paper: 0.9).
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        metrics: tuple[Metric, ...],
+        *,
+        seed: int = 0,
+        population_size: int = 16,
+        crossover_rate: float = 0.9,
+    ) -> None:
+        super().__init__(space, metrics, seed=seed)
+        if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 2:
+            raise ConfigurationError(f"population_size ({population_size!r}) must be a whole number of at least 2")
+        rate = crossover_rate
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+            raise ConfigurationError(f"crossover_rate ({rate!r}) must be a number between 0 and 1")
+        self.population_size = population_size
+        self.crossover_rate = crossover_rate
+        self._survivors: dict[tuple[_Members, _Members], _Members] = {}  # a cache
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """A founder while there are too few, else a child; STOP where the space has no other point."""
+        rng = self.rng(number)
+        elders, children = self._generations(lineage)
+        living = self._best((*elders, *children))
+        if living and not self._wants_founders(lineage, len(living)):
+            for _ in range(_TRIES):
+                parents = self._parents(living, rng)
+                try:
+                    point = self._child([lineage[parent].point for parent in parents], rng)
+                except SpaceExhaustedError:
+                    break
+                if not lineage.has_point(point):
+                    return self._proposal(point, parents, lineage)
+        fresh = draw_new_point(self.space, lineage, rng)
+        return STOP if fresh is None else Proposal(point=fresh, reason="founder")
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        """The last generation's survivors and what has been learned since: the rest is never a parent again."""
+        elders, children = self._generations(lineage)
+        return [number for number, _ in (*elders, *children)]
+
+    def _wants_founders(self, lineage: Lineage, n_living: int) -> bool:
+        """Whether there are fewer than a population, counting the founders that still run."""
+        lacking = self.population_size - n_living
+        return lacking > 0 and sum(not trial.parents for trial in lineage.pending) < lacking
+
+    def _generations(self, lineage: Lineage) -> tuple[_Members, _Members]:
+        """Who survived the last whole generation, and who was scored since."""
+        scored = ((trial.number, losses_of(trial, self.metrics)) for trial in lineage.finished)
+        members = tuple((number, losses) for number, losses in scored if losses is not None)
+        size = self.population_size
+        elders = members[:size]
+        n_whole = len(members) // size * size
+        for start in range(size, n_whole, size):
+            generation = members[start : start + size]
+            if (elders, generation) not in self._survivors:
+                self._survivors[elders, generation] = self._best((*elders, *generation))
+            elders = self._survivors[elders, generation]
+        return elders, members[max(n_whole, size) :]
+
+    def _best(self, members: _Members) -> _Members:
+        """As many as a population holds, the best first."""
+        order = best_first([losses for _, losses in members])
+        return tuple(members[place] for place in order[: self.population_size])
+
+    def _parents(self, living: _Members, rng: random.Random) -> list[int]:
+        """One or two of the living, each the winner of a tournament of two; the living are the best first."""
+        first = min(rng.randrange(len(living)) for _ in range(2))
+        if len(living) == 1 or rng.random() >= self.crossover_rate:
+            return [living[first][0]]
+        others = [place for place in range(len(living)) if place != first]
+        second = min(rng.choice(others) for _ in range(2))
+        return [living[first][0], living[second][0]]
+
+    def _child(self, points: list[Point], rng: random.Random) -> Point:
+        crossed = self.space.cross(points[0], points[1], rng) if len(points) == 2 else points[0]
+        return self.space.mutate(crossed, rng)
+
+    def _proposal(self, point: Point, parents: list[int], lineage: Lineage) -> Proposal:
+        own = {(decision.name, decision.answer) for decision in self.space.decisions(point)}
+
+        def n_shared(parent: int) -> int:
+            theirs = self.space.decisions(lineage[parent].point)
+            return sum((decision.name, decision.answer) in own for decision in theirs)
+
+        nearest_first = sorted(parents, key=n_shared, reverse=True)
+        shared = {str(parent): n_shared(parent) for parent in nearest_first}
+        reason = f"child of {' and '.join(shared)}"
+        return Proposal(point=point, parents=tuple(nearest_first), derivation={"decisions_of": shared}, reason=reason)

@@ -1,0 +1,127 @@
+"""Who is on the front, and how much it covers, against definitions that are slow and obvious."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from nas.metric import Metric
+from nas.pareto import Losses, best_first, crowding, front_of, fronts, hypervolume, numbers_on_front
+from nas.trial import Proposal, State, Trial
+
+METRICS = (Metric("accuracy"), Metric("flops", "minimize"))
+
+
+def trial(number: int, *scores: float | None, state: State = State.COMPLETE, stage: str = "search") -> Trial:
+    """A finished trial with these scores, None being one that it lacks."""
+    metrics = {m.name: s for m, s in zip(METRICS, scores, strict=False) if s is not None}
+    return Trial(
+        number=number, index=number, proposal=Proposal(point={"x": number}), state=state, metrics=metrics, stage=stage
+    )
+
+
+def drawn(n: int, n_objectives: int, seed: int, *, steps: int = 8) -> list[Losses]:
+    """Points of a coarse grid, so that some are equal and many have a coordinate in common."""
+    rng = random.Random(f"{n}/{n_objectives}/{seed}")
+    return [tuple(float(rng.randrange(steps)) for _ in range(n_objectives)) for _ in range(n)]
+
+
+def covered(points: list[Losses], steps: int) -> int:
+    """The hypervolume to the reference (steps, ...) of whole-numbered points: the unit cells that a point covers."""
+    cells = itertools.product(range(steps), repeat=len(points[0]) if points else 1)
+    return sum(any(all(p <= c for p, c in zip(point, cell, strict=True)) for point in points) for cell in cells)
+
+
+class TestFront:
+    def test_one_objective_has_a_front_of_one(self) -> None:
+        """It is the best trial; of equal ones, the first."""
+        front = front_of([trial(0, 0.5), trial(2, 0.9), trial(1, 0.9)], METRICS[:1])
+
+        assert front is not None
+        assert [t.number for t in front.trials] == [1]
+
+    def test_of_equal_trials_the_first(self) -> None:
+        """A trial that scores as another on the front is not on it, whatever the order they come in."""
+        trials = [trial(2, 0.9, 5), trial(1, 0.9, 5), trial(0, 0.8, 4), trial(3, 0.8, 5)]
+
+        assert numbers_on_front(trials, METRICS) == {0, 1}
+
+    def test_only_complete_trials_with_every_value(self) -> None:
+        """Stopped, failed and running trials, a missing value and one that is not finite: none is on the front."""
+        trials = [
+            trial(0, 0.1, 9),
+            trial(1, 0.9, 1, state=State.STOPPED),
+            trial(2, 0.9, 1, state=State.FAILED),
+            trial(3, 0.9, 1, state=State.RUNNING),
+            trial(4, 0.9),
+            trial(5, math.nan, 1),
+            trial(6, 0.9, -math.inf),
+        ]
+
+        assert numbers_on_front(trials, METRICS) == {0}
+        assert front_of(trials[1:], METRICS) is None
+
+    def test_stages_have_fronts_of_their_own(self) -> None:
+        """A final's full score beats no cheap one."""
+        assert numbers_on_front([trial(0, 0.5, 5), trial(1, 0.9, 5, stage="final")], METRICS) == {0, 1}
+
+    def test_reference_is_the_worst_seen_or_given(self) -> None:
+        """By default the worst of all that compete; a metric may give its own, and the front says which did."""
+        trials = [trial(0, 0.5, 1), trial(1, 0.9, 3), trial(2, 0.4, 7)]
+        seen = front_of(trials, METRICS)
+        given = front_of(trials, (Metric("accuracy", reference=0.0), METRICS[1]))
+
+        assert seen is not None
+        assert given is not None
+        assert [t.number for t in seen.trials] == [1, 0]
+        assert (dict(seen.reference), seen.given) == ({"accuracy": 0.4, "flops": 7}, frozenset())
+        assert seen.hypervolume == pytest.approx(0.1 * 6 + 0.4 * 4)
+        assert (dict(given.reference), given.given) == ({"accuracy": 0.0, "flops": 7}, {"accuracy"})
+        assert given.hypervolume == pytest.approx(0.5 * 6 + 0.4 * 4)
+
+
+@pytest.mark.parametrize("n_objectives", [1, 2, 3, 4])
+def test_hypervolume_is_what_the_points_cover(n_objectives: int) -> None:
+    """It equals the count of cells, with points that are beaten, equal, or beyond the reference point."""
+    steps = {1: 12, 2: 12, 3: 7, 4: 5}[n_objectives]
+    for n in (0, 1, 2, 5, 14):
+        for seed in range(3):
+            points = drawn(n, n_objectives, seed, steps=steps + 2)
+            inside = [point for point in points if max(point) < steps]
+
+            assert hypervolume(points, (float(steps),) * n_objectives) == covered(inside, steps)
+
+
+@pytest.mark.parametrize("n_objectives", [1, 2, 3])
+def test_fronts_by_the_definition(n_objectives: int) -> None:
+    """The first front holds who is beaten by nobody; without it, the second does; every point is on one front."""
+    for seed in range(5):
+        points = drawn(40, n_objectives, seed)
+        left = list(range(len(points)))
+        for front in fronts(points):
+            alone = [i for i in left if not any(_beats(points, j, i) for j in left)]
+            assert front == alone
+            left = [i for i in left if i not in front]
+        assert not left
+
+
+def _beats(points: list[Losses], one: int, other: int) -> bool:
+    a, b = points[one], points[other]
+    return one != other and all(x <= y for x, y in zip(a, b, strict=True)) and (a != b or one < other)
+
+
+def test_crowding() -> None:
+    """The ends are infinitely far from others; within, the neighbours' distance in shares of the range, summed."""
+    assert crowding([(0.0, 10.0), (1.0, 5.0), (3.0, 4.0), (4.0, 0.0)]) == [math.inf, 1.35, 1.25, math.inf]
+    assert crowding([(1.0, 1.0)]) == [math.inf]
+    assert crowding([]) == []
+
+
+def test_best_first() -> None:
+    """Front by front, the ends of each first, then the least crowded; a point's equals come on later fronts."""
+    points = [(1.0, 5.0), (9.0, 9.0), (0.0, 10.0), (3.0, 4.0), (4.0, 0.0), (0.0, 10.0)]
+
+    assert best_first(points) == [2, 4, 0, 3, 1, 5]

@@ -1,0 +1,153 @@
+"""Constraints: what breaks one is never trained, whatever the tuner; the search stays what it was, and ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nas.budget import Budget
+from nas.errors import ConfigurationError, SearchFailedError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.program import Summary, run_search
+from nas.search import Search
+from nas.spaces.base import Space
+from nas.spaces.parameter import Choice, Int, ParameterSpace
+from nas.spec import Spec
+from nas.testing import check_tuner
+from nas.trial import Proposal
+from nas.tuners.anneal import AnnealTuner
+from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.batch import BatchTuner
+from nas.tuners.constrained import MAX_ANSWERS, ConstrainedTuner
+from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.grid import GridTuner
+from nas.tuners.nsga2 import Nsga2Tuner
+from nas.tuners.random import RandomTuner
+from tests.problems_for_tests import SizeProblem, size_of
+
+METRICS, SPACE = SizeProblem.metrics, SizeProblem.own_space
+GRID = ParameterSpace({"a": Int(1, 12), "b": Choice(1, 2, 4, 8)})
+
+
+class KeepingTuner(Tuner):
+    """Another tuner under constraints, as ``check_tuner`` builds it."""
+
+    def __init__(
+        self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0, tuner: type[Tuner], size: float = 20
+    ) -> None:
+        super().__init__(space, metrics, seed=seed)
+        self.inner = ConstrainedTuner(
+            tuner(space, metrics, seed=seed), SizeProblem(space=space).foretell, {"size": size}
+        )
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """What the constrained tuner answers, which keeps the constraint."""
+        answer = self.inner.ask(lineage, number, job)
+        assert not isinstance(answer, Proposal) or size_of(answer.point) <= 20
+        return answer
+
+    def may_inherit_from(self, lineage: Lineage) -> list[int]:
+        """Whom the tuner names."""
+        return list(self.inner.may_inherit_from(lineage))
+
+
+def found(tuner: type[Tuner], n: int = 30, **more: Any) -> Summary:
+    search = Search(problem=Spec.of(SizeProblem), tuner=Spec.of(tuner), constraints={"size": 20}, **more)
+    return run_search(search, root=f"memory://constrained-{tuner.__name__}-{n}", budget=Budget(trials=n))
+
+
+@pytest.mark.parametrize("tuner", [RandomTuner, EvolutionTuner, AnnealTuner, GridTuner, Nsga2Tuner])
+def test_no_trial_breaks_a_constraint(tuner: type[Tuner]) -> None:
+    """Half of the space is too large; of thirty trials none is, and the numbers of the search have no gap."""
+    summary = found(tuner)
+    searched = [t for t in summary.lineage if t.stage == "search"]
+
+    assert [t.index for t in searched] == list(range(30))
+    assert all(t.metrics["size"] <= 20 for t in searched)
+
+
+@pytest.mark.parametrize(
+    "tuner", [EvolutionTuner, *(pytest.param(t, marks=pytest.mark.slow) for t in (RandomTuner, Nsga2Tuner))]
+)
+def test_contract(tuner: type[Tuner]) -> None:
+    """Under a constraint a tuner is a function of the lineage still: in another process, resumed, swept."""
+    check_tuner(Spec.of(KeepingTuner, tuner=tuner), SPACE, METRICS)
+
+
+def test_a_grid_leaves_out_what_is_too_large() -> None:
+    """Every point that keeps the constraint once, in the grid's order, then STOP."""
+    tuner = ConstrainedTuner(GridTuner(GRID, METRICS, resolution=12), SizeProblem(space=GRID).foretell, {"size": 20})
+    answers = [tuner.ask(Lineage.of([]), number, 0) for number in range(49)]
+
+    kept = [point for point in GRID.points() if point["a"] * point["b"] <= 20]
+    assert [answer.point for answer in answers if isinstance(answer, Proposal)] == kept
+    assert answers[len(kept) :] == [STOP] * (49 - len(kept))
+
+
+def test_a_list_leaves_out_what_is_too_large() -> None:
+    """Of fixed points, those that keep the constraint."""
+    points = [{"a": a, "b": 4} for a in (9, 5, 6, 1)]
+    tuner = ConstrainedTuner(BatchTuner(GRID, METRICS, points=points), SizeProblem(space=GRID).foretell, {"size": 20})
+    answers = [tuner.ask(Lineage.of([]), number, 0) for number in range(3)]
+
+    assert [a.point for a in answers if isinstance(a, Proposal)] == [points[1], points[3]]
+    assert answers[2] is STOP
+
+
+class Stubborn(Tuner):
+    """Asks for the same point for ever."""
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal:
+        return Proposal(point={"a": 12, "b": 2, "d": 0.5})
+
+
+def test_a_tuner_that_gives_nothing_else_ends_the_search() -> None:
+    """The error names the constraint, the least value that was refused, and how many points were."""
+    with pytest.raises(
+        SearchFailedError, match=r"constraints.size=20 is broken by 1 of the 1 points .* least having 24"
+    ):
+        found(Stubborn)
+
+
+def test_a_space_without_a_point_that_keeps_it() -> None:
+    """A finite space is searched through and named, not called exhausted."""
+    tuner = ConstrainedTuner(RandomTuner(GRID, METRICS), SizeProblem(space=GRID).foretell, {"size": 0.5})
+    with pytest.raises(ConfigurationError, match=r"constraints.size=0.5 is broken by 48 of the 48 .* least having 1;"):
+        tuner.ask(Lineage.of([]), 0, 0)
+
+    endless = ConstrainedTuner(EvolutionTuner(SPACE, METRICS), SizeProblem().foretell, {"size": 0.5})
+    with pytest.raises(ConfigurationError, match="refused in a row"):
+        endless.ask(Lineage.of([]), 0, 0)
+    assert MAX_ANSWERS >= 100
+
+
+def test_constraints_are_part_of_the_identity() -> None:
+    """Another limit is another search; equal numbers are equal; without any, the identity is what it was."""
+    search = Search(problem=Spec.of(SizeProblem), tuner=Spec.of(RandomTuner))
+    one, same, other = (
+        Search(problem=search.problem, tuner=search.tuner, constraints={"size": limit}).build()
+        for limit in (20, 20.0, 21)
+    )
+
+    assert "constraints" not in search.build().identity
+    assert one.identity["constraints"] == {"size": 20.0}
+    assert one.digest == same.digest
+    assert len({search.build().digest, one.digest, other.digest}) == 3
+
+
+@pytest.mark.parametrize(
+    ("constraints", "arguments", "message"),
+    [
+        ({"flops": 3}, {}, "constraints.flops: the problem does not know it before training; name one of size"),
+        ({"size": "3"}, {}, r"constraints.size \('3'\) must be a number"),
+        ({"size": float("nan")}, {}, r"constraints.size \(nan\) must be a number"),
+        ({"size": 3}, {"error": "no such layer"}, r"problem's foretell failed on .* \(ValueError: no such layer\)"),
+    ],
+)
+def test_what_cannot_be(constraints: dict[str, Any], arguments: dict[str, Any], message: str) -> None:
+    """A limit of nothing known, one that is no number, and a problem that fails to say are refused at the start."""
+    search = Search(problem=Spec.of(SizeProblem, **arguments), tuner=Spec.of(RandomTuner), constraints=constraints)
+    with pytest.raises(ConfigurationError, match=message):
+        search.build()

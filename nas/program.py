@@ -78,7 +78,7 @@ class Program:
         self.finalists = finalists
         self.retention = retention or Retention()
         self.metric = built.problem.metrics[0]
-        self.ranking = Ranking(built.plan, built.problem.metrics, finalists)
+        self.ranking = Ranking(built.plan, built.problem.metrics, finalists, built.tuner.ranked)
 
     def ended_by(self) -> str | None:
         """What ended the search, where nothing is left to do: a part of the budget (``trials``), or ``tuner``; or None.

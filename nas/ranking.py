@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nas import pareto
@@ -35,11 +35,13 @@ class Ranking:
         plan: The stages.
         metrics: The problem's: the first ranks; where there are more, finalists come from the front.
         n_finalists: How many of the best the final stage trains.
+        by: Ranks the scored trials of the search stage, best first (``Tuner.ranked``); None: the first metric does.
     """
 
     plan: PolicyPlan
     metrics: tuple[Metric, ...]
     n_finalists: int
+    by: Callable[[Lineage], Sequence[Trial]] | None = None
 
     def next_finalists(self, trials: Sequence[Trial]) -> list[Trial]:
         """The trials to train in full next: the best not yet trained, until enough finals have a score."""
@@ -60,7 +62,7 @@ class Ranking:
 
     def needed(self, trials: Sequence[Trial]) -> frozenset[int]:
         """Whose weights must stay: finalists, what is tested and exported, the best of the search stage."""
-        best = self._ranked(trials, self.plan.search.name)[:1]
+        best = self._ranked(trials)[:1]
         return frozenset(t.number for t in (*self._finalists(trials), *self.tested(trials), *best))
 
     def _finals(self, trials: Sequence[Trial]) -> list[Trial]:
@@ -80,17 +82,21 @@ class Ranking:
     def _candidates(self, trials: Sequence[Trial]) -> list[Trial]:
         """The scored trials of the search stage in the order in which they become finalists.
 
-        By the only metric; of several objectives the best by the first one, then the front, the least crowded first,
-        then who would be on the front without these, and so on, and those without a value for each in the end.
+        By the only metric, or as the tuner ranks them; of several objectives the best by the first one, then the front,
+        the least crowded first, then who would be on the front without these, and so on, and those without a value for
+        each in the end.
         """
-        ranked = self._ranked(trials, self.plan.search.name)
+        ranked = self._ranked(trials)
         able = pareto.competing(ranked, self.metrics)
         if len(self.metrics) == 1 or not able:
-            return ranked
+            return ranked if self.by is None else list(self.by(self._searched(trials)))
         in_order = [able[place][0] for place in pareto.best_first([losses for _, losses in able])]
         best = min(able, key=lambda entry: (entry[1][0], entry[0].number))[0]
         return list({trial.number: trial for trial in (best, *in_order, *ranked)}.values())
 
-    def _ranked(self, trials: Sequence[Trial], stage: str) -> list[Trial]:
-        in_stage = [t for t in trials if t.stage == stage]
-        return Lineage.of(in_stage).best(self.metrics[0], n=len(in_stage))
+    def _ranked(self, trials: Sequence[Trial]) -> list[Trial]:
+        searched = self._searched(trials)
+        return searched.best(self.metrics[0], n=len(searched))
+
+    def _searched(self, trials: Sequence[Trial]) -> Lineage:
+        return Lineage.of(t for t in trials if t.stage == self.plan.search.name)

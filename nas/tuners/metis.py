@@ -87,6 +87,7 @@ class MetisTuner(Tuner):
         self.max_points = max_points
         self.donors = DonorChooser(donor, space, metrics[0])
         self._flat = FlatSpace(space)
+        self._ranked: tuple[tuple[int, ...], list[int]] = ((), [])  # a cache: what was learned, and the order
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """A founder while few points are measured, else the candidate that promises most."""
@@ -107,14 +108,18 @@ class MetisTuner(Tuner):
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
         """The scored trials by what the model predicts of their points, the best first."""
-        trials = super().ranked(lineage)
+        learned = tuple(trial.number for trial in lineage.finished)
+        if learned != self._ranked[0]:
+            self._ranked = (learned, self._order(lineage, super().ranked(lineage)))
+        return [lineage[number] for number in self._ranked[1]]
+
+    def _order(self, lineage: Lineage, trials: Sequence[Trial]) -> list[int]:
         rows = self._rows(lineage)
         if not self._is_enough(rows):
-            return trials
+            return [trial.number for trial in trials]
         model = self._model([row for row in rows if row.score is not None], 0)
         means, _ = model.predict(trial.point for trial in trials)
-        order = sorted(range(len(trials)), key=lambda index: -means[index])
-        return [trials[index] for index in order]
+        return [trials[index].number for index in sorted(range(len(trials)), key=lambda index: -means[index])]
 
     def _is_enough(self, rows: Sequence[_Row]) -> bool:
         """Whether there is something to model, and enough to model it by."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,6 +11,7 @@ import pytest
 
 from nas.budget import Budget
 from nas.errors import ConfigurationError, SearchFailedError
+from nas.lineage import Lineage
 from nas.policy import Policy, PolicyPlan, Stage
 from nas.problems.base import Problem
 from nas.program import Summary, run_search
@@ -20,7 +21,8 @@ from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.retention import Retention
 from nas.store.weights import StoredWeights
-from nas.trial import State
+from nas.trial import State, Trial
+from nas.tuners.random import RandomTuner
 from tests.nas.scripted import paths_in_order
 from tests.problems_for_tests import ExportProblem, InOrderTuner, LeavingProblem, PlainProblem, ScoreProblem
 
@@ -400,6 +402,24 @@ class TestAgain:
 
         with pytest.raises(ConfigurationError, match=r"tuner\.arguments\.xs: \[1\] there, \[2\] here"):
             bureau.run(2)
+
+
+class Contrary(RandomTuner):
+    """Believes in the worst."""
+
+    def ranked(self, lineage: Lineage) -> Sequence[Trial]:
+        return list(super().ranked(lineage))[::-1]
+
+
+def test_finalists_are_whom_the_tuner_ranks_first() -> None:
+    """The one finalist is the trial that the tuner believes in, not the one with the best score."""
+    search = Search(problem=Spec.of(ExportProblem), tuner=Spec.of(Contrary))
+
+    found = run_search(search, root=f"memory://{uuid4().hex}", budget=Budget(trials=5), finalists=1)
+
+    searched = [t for t in found.lineage if t.stage == "search"]
+    [final] = [t for t in found.lineage if t.stage == "final"]
+    assert final.parents == (min(searched, key=lambda t: (t.metrics["score"], -t.number)).number,)
 
 
 class TestRunSearch:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.policy import PolicyPlan, Stage
 from nas.ranking import Ranking, competitors
@@ -86,3 +88,18 @@ def test_the_winner_is_the_best_finalist_by_the_first_metric() -> None:
     ranking = Ranking(PLAN, OBJECTIVES, 2)
 
     assert [t.number for t in ranking.competitors([*SEARCHED, *finals])] == [6, 7]
+
+
+def test_a_tuner_may_know_better_who_is_good() -> None:
+    """Finalists come in the order that the tuner gives, of the trials of the search stage alone."""
+    trials = [trial(0, 0.9), trial(1, 0.5), trial(2, 0.7), trial(3, 0.99, stage="final")]
+    seen: list[int] = []
+
+    def by(lineage: Lineage) -> Sequence[Trial]:
+        seen.extend(t.number for t in lineage)
+        return sorted(lineage, key=lambda t: t.metrics["a"])
+
+    found = Ranking(PLAN, (Metric("a"),), 2, by).next_finalists(trials[:3])
+
+    assert [t.number for t in found] == [1, 2]
+    assert sorted(seen) == [0, 1, 2]

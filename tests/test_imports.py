@@ -77,7 +77,7 @@ EVALUATORS = frozenset(("eval", "exec", "compile", "__import__"))
 LOADERS = frozenset(("load", "unsafe_load", "full_load", "load_all", "read_pickle", "load_module", "exec_module"))
 """Of a module; what a method of that name does is its class's business."""
 ALLOWED = {
-    ("nas/testing.py", "pickle"): "the check that a problem travels: to a process of its own and back",
+    ("nas/testing/problems.py", "pickle"): "the check that a problem travels: to a process of its own and back",
     ("nas/tuners/smac.py", "joblib"): "keeps SMAC's forest in this process: nothing is loaded by it",
     ("nas/executors/worker.py", "recv"): "the pipe between a driver and the worker that it has spawned itself",
 }

@@ -25,9 +25,9 @@ from nas.store.files import Reference, open_root
 from nas.store.records import Records
 from nas.store.reference import digest_of
 from nas.store.retention import Retention
+from nas.store.trial_records import proposal_from_json
 from nas.sweeper import Scope, Sweeper
 from nas.testing.expectations import compare, expect, global_states, in_another_process, opposite, share
-from nas.store.trial_records import proposal_from_json
 from nas.trial import Donor, Proposal, Reason, State, Trial
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 

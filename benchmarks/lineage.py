@@ -108,7 +108,7 @@ def finished(number: int, parent: Trial | None, widths: Widths, rng: random.Rand
             reason=f"child of {parent and parent.number}",
         ),
         created=1e9 + number,
-        learned=(max(number - 3, 0),),
+        learned=(number - 3,) if number > 2 else (),
         state=State.COMPLETE,
         metrics={"accuracy": rng.random()},
         curve=tuple((step, {"accuracy": rng.random()}) for step in range(1, 6)),

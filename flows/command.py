@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flows.arguments import BUILT, Arguments, choices_of, explain, groups_of, help_text, page_of, unknown_key
-from flows.wording import SECRET_HINT, masked
+from flows.wording import SECRET_HINT, clean, masked
 from nas.errors import ConfigurationError, HeirloomError, SearchInterruptedError
 from nas.passwords import without_passwords
 from nas.spec import Spec
@@ -169,5 +169,5 @@ def _guarded(body: Callable[[], int]) -> int:
 
 
 def complain(line: str) -> None:
-    """Prints one line on standard error, without the passwords of URLs."""
-    print("heirloom: " + without_passwords(" ".join(line.splitlines())), file=sys.stderr, flush=True)
+    """Prints one line on standard error, without the passwords of URLs and what no terminal should be given."""
+    print("heirloom: " + clean(without_passwords(" ".join(line.splitlines()))), file=sys.stderr, flush=True)

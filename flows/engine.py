@@ -29,9 +29,10 @@ from nas.executors.simulated import SimulatedExecutor, check_simulated
 from nas.loop import LoopSettings
 from nas.passwords import without_passwords
 from nas.program import Program
-from nas.session import Session, check_free, claim_identity, past_sessions
+from nas.session import Session, check_free, claim_identity
 from nas.store.files import open_root
 from nas.store.records import Records
+from nas.store.sessions import past_sessions
 
 if TYPE_CHECKING:
     from flows.server import TemporaryServer

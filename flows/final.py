@@ -32,6 +32,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     from nas.budget import Budget
     from nas.errors import ConfigurationError
     from nas.program import Program
+    from nas.session import read_header
     from nas.store.files import open_root
     from nas.store.records import Records
 
@@ -40,7 +41,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     files = find_search(open_root(*read_root(invocation.values)), str(invocation.values["name"]), time.time(), complain)
     name = files.url.rpartition("/")[2]
     machine = read_machine(invocation.values)
-    identity = (Records(files).read("search.json") or {})["identity"]
+    identity = (read_header(Records(files)) or {})["identity"]
     if identity["deterministic"]:  # the bits depend on them
         machine = replace(machine, slots=identity["slots"], n_threads=identity["n_threads"])
     check_deterministic(identity["deterministic"], machine)
@@ -79,19 +80,29 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: 
 
 
 def trusted_spec(group: str, stored: Mapping[str, Any], invocation: Invocation) -> Spec:
-    """What the record names, with the arguments that the command line adds."""
+    """What the record names, with the arguments that the command line adds.
+
+    Raises:
+        ConfigurationError: it names something outside Heirloom, or, within, no problem, tuner or stopper.
+    """
     from nas.errors import ConfigurationError
+    from nas.problems.base import Problem
     from nas.spec import Spec
+    from nas.stoppers.base import Stopper
+    from nas.tuners.base import Tuner
 
     target = str(stored["target"])
     given = dict(invocation.values.get(group) or {})
     named = given.pop("_target_", None)
-    if not target.startswith("nas.") and named != target and not invocation.values["trust"]:
-        raise ConfigurationError(
-            f"the search's record names {target}, and a shared disk is not trusted with code: "
-            f"add {group}._target_={target}, or trust=true"
-        )
-    return Spec(target, {**stored["arguments"], **given})
+    spec = Spec(target, {**stored["arguments"], **given})
+    if named != target and not invocation.values["trust"]:
+        kind = {"problem": Problem, "tuner": Tuner, "stopper": Stopper}[group]
+        if not target.startswith("nas.") or not issubclass(spec.find(), kind):
+            raise ConfigurationError(
+                f"the search's record names {target} as its {group}, and a shared disk is not trusted with code: "
+                f"add {group}._target_={target}, or trust=true"
+            )
+    return spec
 
 
 if __name__ == "__main__":

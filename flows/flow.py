@@ -18,7 +18,7 @@ from nas.errors import SearchInterruptedError
 from nas.executors.base import Event, Finished
 from nas.executors.place import Place
 from nas.passwords import without_passwords
-from nas.session import past_sessions
+from nas.store.sessions import past_sessions
 
 if TYPE_CHECKING:
     from flows.engine import _Task

@@ -189,7 +189,7 @@ def read_cleaning(invocation: Invocation) -> Cleaning:
 
 
 def _last_finalists(records: Records) -> int:
-    from nas.session import past_sessions
+    from nas.store.sessions import past_sessions
 
     said = [session["settings"].get("finalists") for session in past_sessions(records).values()]
     return next((n for n in reversed(said) if isinstance(n, int)), FINALISTS)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nas.errors import ConfigurationError, CorruptError, HeirloomError, SearchNotFoundError
+from nas.errors import SearchNotFoundError
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.ranking import competitors
@@ -84,17 +84,9 @@ def read_snapshot(files: Files, now: float) -> Snapshot:
         ConfigurationError: another version of Heirloom wrote it.
         CorruptError: a record can't be read.
     """
-    try:
-        return _read(Records(files), now)
-    except HeirloomError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # foreign names, records of another shape
-        raise CorruptError(f"{files.url} can't be read: {error!r}") from error
-
-
-def _read(records: Records, now: float) -> Snapshot:
     from nas.program import newest_best
 
+    records = Records(files)
     name = records.files.url.rstrip("/").rpartition("/")[2]
     identity, metrics, stages = read_header(records, name)
     session = last_session(records, now)
@@ -121,18 +113,15 @@ def last_session(records: Records, now: float) -> LastSession | None:
         CorruptError: its record can't be read.
     """
     from nas.session import DEAD_AFTER_S, Driver, driver_of
+    from nas.store.sessions import newest_session
 
-    stems = [name.removesuffix(".json") for name in records.files.names("sessions") if name.endswith(".json")]
-    if not stems:
+    newest = newest_session(records)
+    if newest is None:
         return None
-    record = records.read(f"sessions/{stems[-1]}.json") or {}
-    beat = records.read(f"sessions/{stems[-1]}.beat") or {}
-    try:
-        driver = driver_of(record)
-        seen = float(beat.get("time", record["started"]))
-        number = int(stems[-1])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"{records.files.url}/sessions/{stems[-1]}.json can't be read: {error!r}") from error
+    number, record, last_beat = newest
+    beat = last_beat or {}
+    driver = driver_of(record)
+    seen = float(beat.get("time", record["started"]))
     is_here = driver.born != "" and driver.is_beside(Driver.this())
     is_alive = not beat.get("ended") and not driver.is_gone() and (is_here or abs(now - seen) < DEAD_AFTER_S)
     return LastSession(number=number, host=driver.host, pid=driver.pid, beat=seen, is_alive=is_alive)
@@ -146,22 +135,14 @@ def read_header(records: Records, name: str) -> tuple[Mapping[str, Any], tuple[M
         ConfigurationError: another version of Heirloom wrote it.
         CorruptError: it can't be read.
     """
-    from nas.search import FORMAT
+    from nas import session
 
-    header = records.read("search.json")
+    header = session.read_header(records)
     if header is None:
         raise SearchNotFoundError(f"no search {name}: {records.files.url} holds no search.json")
-    if header.get("format") != FORMAT:
-        raise ConfigurationError(f"{name} has format {header.get('format')}; this Heirloom reads format {FORMAT}")
-    try:
-        identity = dict(header["identity"])
-        metrics = tuple(Metric(m["name"], m["direction"], m.get("reference")) for m in header["metrics"])
-        stages = tuple(str(stage["name"]) for stage in identity["policy"])
-        if not metrics or not stages:
-            raise ValueError("it names no metric or no stage")
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"{records.files.url}/search.json can't be read: {error!r}") from error
-    return identity, metrics, stages
+    identity = header["identity"]
+    metrics = tuple(Metric(m["name"], m["direction"], m.get("reference")) for m in header["metrics"])
+    return identity, metrics, tuple(stage["name"] for stage in identity["policy"])
 
 
 def _with_running(records: Records, session: LastSession | None) -> list[Trial]:
@@ -172,7 +153,7 @@ def _with_running(records: Records, session: LastSession | None) -> list[Trial]:
             continue
         attempt = found.last_attempt
         trial = trials[number] = replace(trials[number], attempt=attempt)
-        start = records.read(f"trials/{number:06d}.start-{attempt}.json") or {}
+        start = records.read_start(number, attempt) or {}
         if session is not None and session.is_alive and start.get("session") == session.number:
             running = replace(trial, state=State.RUNNING, slot=start.get("slot"), started=start.get("time"))
             trials[number] = replace(running, offered=start.get("offered"))

@@ -29,7 +29,7 @@ def print_summary(
     Args:
         summary: What was found.
         metrics: The problem's; the first ranks, of several the fronts are told.
-        root: The storage root, as the user named it.
+        root: The storage root, as the user named it; a password is not repeated.
         has_finals: The plan has a stage of finals, of which there may be more.
         more: The overrides that ``flows.final`` needs besides.
         has_options: The root was opened with options, which may hold credentials and are not repeated.

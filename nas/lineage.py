@@ -9,7 +9,7 @@ from copy import copy
 from functools import cached_property
 from typing import overload
 
-from nas.errors import TrialNotFoundError
+from nas.errors import CorruptError, TrialNotFoundError
 from nas.metric import Metric
 from nas.spaces.base import Point, point_key
 from nas.trial import State, Trial, without_weights
@@ -85,12 +85,22 @@ def recall(in_stage: Sequence[Trial], *, deterministic: bool) -> LineageLog:
     """The order in which the tuner learned of results: as the proposals recorded it, then the others as they finished.
 
     With ``deterministic``: in the order of index, up to the first that has not finished.
+
+    Raises:
+        CorruptError: a proposal does not follow from those before it and their results.
     """
+    finished = {t.number: t for t in in_stage if t.is_finished}
+    listed: dict[int, None] = {}
+    for index, trial in enumerate(in_stage):
+        news = dict.fromkeys(trial.learned)
+        is_news = len(news) == len(trial.learned) and news.keys() <= finished.keys() - listed.keys()
+        if not is_news or trial.index != index:
+            path = f"trials/{trial.number:06d}.proposal.json"
+            raise CorruptError(f"{path} does not follow from the proposals before it and their results")
+        listed |= news
     if deterministic:
         log = LineageLog(itertools.takewhile(lambda t: t.is_finished, in_stage))
     else:
-        finished = {t.number: t for t in in_stage if t.is_finished}
-        listed = dict.fromkeys(number for t in in_stage for number in t.learned)
         rest = [t for t in finished.values() if t.number not in listed]
         rest.sort(key=lambda t: (t.finished or 0.0, t.number))
         log = LineageLog([*(finished[number] for number in listed), *rest])

@@ -132,7 +132,7 @@ class Loop:
         Raises:
             SearchFailedError: the tuner answers WAIT for ever or nonsense, or too many trials fail in a row.
             SearchInterruptedError: a stop was asked for.
-            StoreError: the store failed.
+            StoreError: the store failed, or its records contradict one another.
         """
         self.recall(stage)
         exhausted = False

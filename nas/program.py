@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +19,19 @@ from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
 from nas.ranking import Ranking
 from nas.search import Built, Search
-from nas.session import Session, check_name, claim_identity, open_records, spent_hours
+from nas.session import Session, check_name, claim_identity, open_records
 from nas.siblings import borrowed, sibling_checkpoint
 from nas.store.files import Files, open_root
+from nas.store.plain import naming
 from nas.store.records import Records
 from nas.store.retention import Retention
+from nas.store.search_records import check_best
+from nas.store.sessions import spent_hours
 from nas.suspects import Suspects
 from nas.sweeper import Scope, Sweeper
 from nas.trial import Trial
+
+_BEST = re.compile(r"best-([0-9]{4,9})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +238,15 @@ class Program:
 
 def newest_best(records: Records) -> dict[str, Any] | None:
     """The newest ``best-NNNN.json``, or None."""
-    names = sorted(n for n in records.files.names("") if n.startswith("best-") and n.endswith(".json"))
-    return records.read(names[-1]) if names else None
+    numbers = [int(found[1]) for name in records.files.names("") if (found := _BEST.fullmatch(name))]
+    if not numbers:
+        return None
+    path = f"best-{max(numbers):04d}.json"
+    record = records.read(path)
+    if record is not None:
+        with naming(records.place(path)):
+            check_best(record, max(numbers))
+    return record
 
 
 def run_search(

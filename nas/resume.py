@@ -20,6 +20,7 @@ from nas.store.files import Files
 from nas.store.folders import walk_folder
 from nas.store.partial import PartialCheckpoints
 from nas.store.reference import checked_path
+from nas.store.trial_records import check_saved
 from nas.trial import Trial
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Checkpointer:
         """What an earlier attempt has left, read and verified when first asked for."""
         if self._must_look:
             self._must_look = False
-            newest = self._store.newest()
+            newest = self._store.newest(check_saved)
             self._found = None if newest is None else Resumption(self, *newest)
         return self._found
 

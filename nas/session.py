@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,10 @@ from typing import Any
 from nas.errors import AlreadyPublishedError, ConfigurationError, SearchBusyError, StoreError
 from nas.search import FORMAT, Built, differences
 from nas.store.files import Files
-from nas.store.records import Records, from_bytes, to_bytes
+from nas.store.plain import naming, whole
+from nas.store.records import Records, to_bytes
+from nas.store.search_records import check_header
+from nas.store.sessions import past_sessions, read_beat, spent_hours
 
 BEAT_S = 10.0
 DEAD_AFTER_S = 60.0
@@ -48,22 +51,40 @@ def claim_identity(records: Records, built: Built) -> None:
     Raises:
         ConfigurationError: it is another's; the line names every key that differs.
     """
-    there = records.read("search.json")
+    there = read_header(records)
     if there is None:
         try:
             records.publish("search.json", built.search_json)
             return
         except AlreadyPublishedError:
-            there = records.read("search.json") or {}
-    if there.get("format") != FORMAT:
-        raise ConfigurationError(
-            f"the search in {records.files.url} has format {there.get('format')}; this Heirloom reads format {FORMAT}"
-        )
+            there = read_header(records)
+    if there is None:
+        raise StoreError(f"{records.files.url}/search.json is published, but can't be seen")
     if found := differences(there["identity"], built.identity):
         raise ConfigurationError(
             f"the search in {records.files.url} is another one: {'; '.join(found)}. "
             "Choose another name=..., or the settings that it was begun with"
         )
+
+
+def read_header(records: Records) -> dict[str, Any] | None:
+    """What ``search.json`` says, or None where there is no search.
+
+    Raises:
+        ConfigurationError: another version of Heirloom wrote it.
+        CorruptError: it is none of Heirloom's.
+    """
+    record = records.read("search.json")
+    if record is None:
+        return None
+    with naming(records.place("search.json")):
+        found = whole(record.get("format"), "format")
+        if found == FORMAT:
+            check_header(record)
+            return record
+    raise ConfigurationError(
+        f"the search in {records.files.url} has format {found}; this Heirloom reads format {FORMAT}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +194,28 @@ class Session:
             "flow_run": flow_run,
             "settings": dict(settings or {}),
         }
+        self._thread = threading.Thread(target=self._keep_beating, name=_heart(record), daemon=True)
+        self._thread.start()
+        try:
+            self._begin(record, earlier, takeover, say)
+        except BaseException:
+            self._ended.set()  # the heart stops
+            raise
+
+    def _begin(
+        self, record: dict[str, Any], earlier: Mapping[int, dict[str, Any]], takeover: bool, say: Callable[[str], None]
+    ) -> None:
+        records = self._records
         try:
             records.publish(f"sessions/{self.number:04d}.json", record)
         except AlreadyPublishedError as error:  # by another command, which started at the same moment
-            other = past_sessions(records)[self.number]
+            other = past_sessions(records).get(self.number)
+            if other is None:  # where a storage lists new names late
+                raise
             raise _busy(records, other, time.time() - other["started"]) from error
         self._beat(ended=False)
         if takeover and earlier:
             _wait_for_end(records, max(earlier), earlier[max(earlier)], say)
-        self._thread = threading.Thread(target=self._keep_beating, name="heirloom-heartbeat", daemon=True)
-        self._thread.start()
 
     def spent_hours(self) -> float:
         """Hours that the search has cost, all sessions together."""
@@ -226,19 +259,6 @@ class Session:
             self._records.files.replace(f"sessions/{self.number:04d}.beat", to_bytes(beat))
 
 
-def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
-    """The sessions of a search by number, oldest first."""
-    found = records.files.read_all("sessions", ".json")
-    numbers = {int(name.removesuffix(".json")): name for name in found if re.fullmatch(r"\d+\.json", name)}
-    return {number: from_bytes(found[name], f"sessions/{name}") for number, name in sorted(numbers.items())}
-
-
-def spent_hours(records: Records, sessions: Iterable[int] | None = None) -> float:
-    """Hours that these sessions have taken, by their last beats; all of the search's by default."""
-    numbers = past_sessions(records) if sessions is None else sessions
-    return sum(float((_beat(records, number) or {}).get("hours", 0.0)) for number in numbers)
-
-
 def check_free(
     records: Records, *, watch_s: float = DEAD_AFTER_S, say: Callable[[str], None] = lambda text: None
 ) -> None:
@@ -254,7 +274,7 @@ def check_free(
     if not earlier:
         return
     number = max(earlier)
-    last, seen = earlier[number], _beat(records, number)
+    last, seen = earlier[number], read_beat(records, number)
     if _has_ended(last, seen):
         return
     lives = driver_of(last).is_beside(Driver.this()) and last["born"] != ""
@@ -263,17 +283,17 @@ def check_free(
     began = time.monotonic()
     while not lives and time.monotonic() - began < watch_s:
         time.sleep(0.5)
-        if (beat := _beat(records, number)) != seen:
+        if (beat := read_beat(records, number)) != seen:
             if _has_ended(last, beat):
                 return
             lives = True
     if lives:
-        raise _busy(records, last, time.time() - float((_beat(records, number) or {}).get("time", last["started"])))
+        raise _busy(records, last, time.time() - (read_beat(records, number) or {}).get("time", last["started"]))
 
 
 def have_ended(records: Records) -> bool:
     """Whether every session so far certainly has: it said so, or its process was on this host and is gone."""
-    return all(_has_ended(session, _beat(records, number)) for number, session in past_sessions(records).items())
+    return all(_has_ended(session, read_beat(records, number)) for number, session in past_sessions(records).items())
 
 
 def _busy(records: Records, last: Mapping[str, Any], age_s: float) -> SearchBusyError:
@@ -285,13 +305,13 @@ def _busy(records: Records, last: Mapping[str, Any], age_s: float) -> SearchBusy
 
 def _wait_for_end(records: Records, number: int, last: Mapping[str, Any], say: Callable[[str], None]) -> None:
     """Waits until the session that was taken over has ended, is gone, or beats no more: two drivers would collide."""
-    seen, since = _beat(records, number), time.monotonic()
+    seen, since = read_beat(records, number), time.monotonic()
     if _has_ended(last, seen):
         return
     say(f"waiting until pid {last['pid']} on {last['host']} has stopped")
     while not _has_ended(last, seen) and time.monotonic() < since + HANDOVER_S:
         time.sleep(0.5)
-        if (beat := _beat(records, number)) != seen:
+        if (beat := read_beat(records, number)) != seen:
             seen, since = beat, time.monotonic()
 
 
@@ -299,16 +319,20 @@ def _has_ended(record: Mapping[str, Any], beat: Mapping[str, Any] | None) -> boo
     """Whether a session certainly has."""
     if beat is not None and beat.get("ended"):
         return True
-    return driver_of(record).is_gone()
+    driver = driver_of(record)
+    if driver == Driver.this():  # a session that could not say that it ended, because its storage failed
+        return not any(thread.name == _heart(record) for thread in threading.enumerate())
+    return driver.is_gone()
+
+
+def _heart(record: Mapping[str, Any]) -> str:
+    """The name of the thread that lives, in the session's process, as long as the session."""
+    return f"heirloom-heartbeat-{record['started']}"
 
 
 def driver_of(record: Mapping[str, Any]) -> Driver:
     """Where the session of a record runs, or ran."""
     return Driver(record["host"], record["pid"], record["boot"], record["born"], record.get("place", ""))
-
-
-def _beat(records: Records, number: int) -> dict[str, Any] | None:
-    return records.read(f"sessions/{number:04d}.beat")
 
 
 def open_records(files: Files) -> Records:

@@ -42,7 +42,7 @@ class Spec:
             ConfigurationError: the module or the class is not there.
         """
         module_name, _, class_name = self.target.rpartition(".")
-        if not module_name:
+        if not module_name or not all(part.isidentifier() for part in self.target.split(".")):
             raise ConfigurationError(f"_target_ ({self.target}) must be a dotted path: module.ClassName")
         try:
             found = getattr(importlib.import_module(module_name), class_name)

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nas.session import IN_PROCESS, Driver, Session, driver_of, past_sessions
+from nas.session import IN_PROCESS, Driver, Session, driver_of
 from nas.store.records import Records, Starts
+from nas.store.sessions import past_sessions, read_beat
 
 ALONE_AFTER = 2
 LOST_AFTER = 3
@@ -62,7 +63,7 @@ def _died(records: Records, number: int, session: Mapping[str, Any]) -> bool:
 
     Not where it ended, was asked to stop (Ctrl-C, SIGTERM), ran elsewhere, or its machine was started anew since.
     """
-    beat = records.read(f"sessions/{number:04d}.beat") or {}
+    beat = read_beat(records, number) or {}
     if session["settings"].get("runner") not in IN_PROCESS or beat.get("ended") or beat.get("stopping"):
         return False
     driver, here = driver_of(session), Driver.this()

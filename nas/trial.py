@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from nas.errors import ConfigurationError, CorruptError
+from nas.errors import ConfigurationError
 from nas.metric import is_finite
-from nas.policy import Policy, parse_policies
+from nas.policy import Policy
 from nas.spaces.base import Point
 from nas.store.checkpoint import Checkpoint
 
@@ -102,19 +102,6 @@ class Proposal:
             "derivation": self.derivation,
             "reason": self.reason,
         }
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Proposal:
-        """The proposal that ``to_json`` made."""
-        return cls(
-            point=plain["point"],
-            parents=tuple(plain["parents"]),
-            donors=None if plain["donors"] is None else tuple(plain["donors"]),
-            policies=None if plain["policies"] is None else parse_policies(plain["policies"]),
-            fidelity=plain["fidelity"],
-            derivation=plain["derivation"],
-            reason=plain["reason"],
-        )
 
 
 def _check_sources(field: str, sources: object, allowed: str, kinds: tuple[type, ...]) -> None:
@@ -260,52 +247,3 @@ def given_weights(trial: Trial) -> tuple[Donor, ...]:
 def without_weights(trial: Trial) -> Trial:
     """The trial after its weights were swept."""
     return replace(trial, checkpoint=None, swept=True)
-
-
-def trial_from_records(
-    proposal: Mapping[str, Any], result: Mapping[str, Any] | None = None, *, swept: bool = False
-) -> Trial:
-    """The trial of a proposal record and, where it has finished, a result record.
-
-    Args:
-        proposal: See ``Trial.proposal_record``.
-        result: See ``Trial.result_record``.
-        swept: Its weights were deleted since.
-
-    Raises:
-        CorruptError: a key is missing or has a type that it can't have.
-    """
-    try:
-        fields: dict[str, Any] = {
-            "number": int(proposal["trial"]),
-            "index": int(proposal["index"]),
-            "stage": str(proposal["stage"]),
-            "job": int(proposal["job"]),
-            "policies": parse_policies(proposal["policies"]),
-            "seed": int(proposal["seed"]),
-            "generation": int(proposal["generation"]),
-            "created": proposal["created"],
-            "learned": tuple(proposal["learned"]),
-            "proposal": Proposal.from_json(proposal["proposal"]),
-        }
-        if result is not None:
-            if result["trial"] != fields["number"]:
-                raise ValueError(f"the result is trial {result['trial']}'s")
-            fields |= {
-                key: result[key]
-                for key in (
-                    *("metrics", "cost", "offered", "donor", "inherited", "inheritance"),
-                    *("attempt", "slot", "started"),
-                )
-            }
-            fields |= {
-                "state": State(result["state"]),
-                "reason": None if result["reason"] is None else Reason(result["reason"]),
-                "curve": tuple((int(step), metrics) for step, metrics in result["curve"]),
-                "checkpoint": None if result["checkpoint"] is None else Checkpoint.from_json(result["checkpoint"]),
-                "finished": result["finished"],
-                "error": result["error"],
-            }
-        return without_weights(Trial(**fields)) if swept else Trial(**fields)
-    except (CorruptError, KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"a record of trial {proposal.get('trial')} can't be read: {error!r}") from error

@@ -70,6 +70,90 @@ def test_tests_are_no_dependency() -> None:
     assert importers("pytest", "hypothesis", "tests") == set()
 
 
+UNPICKLERS = frozenset(
+    ("pickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "copyreg", "code", "runpy", "imp")
+)
+EVALUATORS = frozenset(("eval", "exec", "compile", "__import__"))
+LOADERS = frozenset(("load", "unsafe_load", "full_load", "load_all", "read_pickle", "load_module", "exec_module"))
+"""Of a module; what a method of that name does is its class's business."""
+ALLOWED = {
+    ("nas/testing/problems.py", "pickle"): "the check that a problem travels: to a process of its own and back",
+    ("nas/tuners/smac.py", "joblib"): "keeps SMAC's forest in this process: nothing is loaded by it",
+    ("nas/executors/worker.py", "recv"): "the pipe between a driver and the worker that it has spawned itself",
+}
+
+
+def unpicklers(tree: ast.AST) -> set[str]:
+    """What a source uses that may run code which it was given as data."""
+    found = {module for module in imported(tree) if module.partition(".")[0] in UNPICKLERS}
+    found |= {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module != "json"
+        for alias in node.names
+        if alias.name in LOADERS
+    }
+    modules = {
+        alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in EVALUATORS:
+                found.add(name)
+            case ast.Call(func=ast.Attribute(attr="recv")):
+                found.add("recv")  # multiprocessing's connections unpickle
+            case ast.Call(func=ast.Attribute(attr=name) as function) if name in LOADERS:
+                if ast.unparse(function.value).partition(".")[0] in modules - {"json"}:
+                    found.add(name)
+            case ast.keyword(arg="allow_pickle" | "weights_only" as name):
+                found.add(name)
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "def f():\n from dill import loads",
+        "import torch\ntorch.load(x)",
+        "from torch import load as read\nread(x)",
+        "import torch\ntorch.jit.load(x)",
+        "import numpy as np\nnp.load(x, allow_pickle=True)",
+        "eval(x)",
+        "__import__(x)",
+        "import yaml\nyaml.unsafe_load(x)",
+        "import pandas as pd\npd.read_pickle(x)",
+    ],
+)
+def test_unpicklers_are_found(source: str) -> None:
+    """The search for what runs code finds each of its forms."""
+    assert unpicklers(ast.parse(source))
+
+
+def test_nothing_is_unpickled_or_evaluated() -> None:
+    """No source of ours unpickles, evaluates or loads by another library what it reads, but for those with a reason.
+
+    Between the driver and its own workers, multiprocessing pickles; no file and no other machine takes part.
+    """
+    found = {(name, used) for name, path in SOURCES.items() for used in unpicklers(ast.parse(path.read_text()))}
+
+    assert found == ALLOWED.keys()
+
+
+def test_code_is_imported_by_name_in_few_places() -> None:
+    """Modules are imported by a name that is no literal for what the command line names, and from nas's own tables."""
+    found = {
+        name
+        for name, path in SOURCES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and "import_module" in (getattr(node.func, "attr", ""), getattr(node.func, "id", ""))
+        if not isinstance(node.args[0], ast.Constant)
+    }
+
+    assert found == {"nas/__init__.py", "nas/spec.py", "nas/store/driver.py"}
+
+
 def test_tuners_know_no_problem_and_problems_no_tuner() -> None:
     """A tuner knows a space through its methods only, and a problem knows nothing of tuners."""
     for name, path in SOURCES.items():

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from nas.errors import PointError
 from nas.spaces.domain import Ask, Decision, Domain
+from nas.store.plain import MAX_DEPTH
 
 Point: TypeAlias = dict[str, Any]
 """One member of a space: plain JSON data (dict, list, str, int, finite float, bool, None)."""
@@ -104,12 +105,19 @@ def point_key(point: Any) -> str:
         raise PointError(f"{point!r} is not plain JSON data ({error}); use plain Python types") from error
 
 
-def is_json(value: Any) -> bool:
-    """Whether the value is plain data that JSON gives back unchanged: no tuple, subclass, NaN or number as a name."""
+def is_json(value: Any, *, depth: int = MAX_DEPTH) -> bool:
+    """Whether the value is plain data that JSON gives back unchanged: no tuple, subclass, NaN or number as a name.
+
+    Args:
+        value: Any.
+        depth: How deep lists and dicts may lie in one another.
+    """
+    if depth < 0:
+        return False
     if type(value) is dict:
-        return all(type(name) is str and is_json(item) for name, item in value.items())
+        return all(type(name) is str and is_json(item, depth=depth - 1) for name, item in value.items())
     if type(value) is list:
-        return all(is_json(item) for item in value)
+        return all(is_json(item, depth=depth - 1) for item in value)
     if type(value) is float:
         return math.isfinite(value)
     return value is None or type(value) in (bool, int, str)

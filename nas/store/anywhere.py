@@ -15,7 +15,7 @@ from typing import Any, final
 from nas.errors import ConfigurationError
 from nas.passwords import without_passwords
 from nas.store.chunks import Hashed, Run
-from nas.store.driver import Driver
+from nas.store.driver import Driver, check_small
 from nas.store.files import Stored
 
 _BUCKETS = frozenset({"gs", "gcs", "abfs", "abfss", "az", "adl", "oss"})
@@ -55,18 +55,22 @@ class AnywhereDriver(Driver):
                 self._put(target, data)
 
     def get(self, target: str) -> bytes:
-        """The whole object."""
+        """The whole object, in one request: that it is too large is noticed when it is here."""
         with self._alone():
-            return bytes(self._fs.cat_file(target))
+            data = bytes(self._fs.cat_file(target))
+        check_small(target, len(data))
+        return data
 
     def get_all(self, targets: Sequence[str]) -> list[bytes | None]:
         """At once, where the file system can."""
         everything = [None] * len(targets)
         with self._alone():
             found = self._fs.cat_ranges(list(targets), everything, everything, on_error="return") if targets else []
-        for content in found:
+        for target, content in zip(targets, found, strict=True):
             if isinstance(content, Exception) and not isinstance(content, FileNotFoundError):
                 raise content
+            if not isinstance(content, Exception):
+                check_small(target, len(content))
         return [None if isinstance(content, Exception) else bytes(content) for content in found]
 
     def size(self, target: str) -> int:

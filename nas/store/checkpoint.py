@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nas.errors import CorruptError
+from nas.errors import ConfigurationError, CorruptError
 from nas.store.files import Files
 from nas.store.folders import fetch_folder, publish_folder
 from nas.store.manifest import Manifest, references
-from nas.store.reference import Reference, checked_fields
+from nas.store.plain import MAX_RECORD_BYTES, checked_fields, shown
+from nas.store.reference import Reference, checked_path
 from nas.store.signature import Signature, checked_text
 
 if TYPE_CHECKING:
@@ -79,13 +80,23 @@ class Checkpoint:
         if isinstance(data, dict):
             data = {"signature": "", **data}  # records of before there were signatures
         fields = checked_fields(data, kinds)
-        return cls(
+        found = cls(
             manifest=Reference.from_json(fields["manifest"]),
             packs=references(fields["packs"]),
             files=references(fields["files"]),
             search=fields["search"],
             signature=checked_text(fields["signature"]),
         )
+        for folder, listed in (("manifests", (found.manifest,)), ("packs", found.packs), ("files", found.files)):
+            if stray := [file.path for file in listed if not file.path.startswith(f"{folder}/")]:
+                raise CorruptError(f"{shown(stray[0])} does not lie in {folder}/")
+        try:
+            is_name = found.search is None or "/" not in checked_path(found.search)
+        except ConfigurationError:
+            is_name = False
+        if not is_name:
+            raise CorruptError(f"{shown(found.search)} is no search's name")
+        return found
 
 
 def publish_tensors(
@@ -137,9 +148,10 @@ def load_manifest(files: Files, checkpoint: Checkpoint) -> Manifest:
         MissingError: it is not there.
         CorruptError: it is not what was published, or does not agree with the checkpoint.
     """
-    data = files.read(checkpoint.manifest)
     try:
-        manifest = Manifest.from_bytes(data)
+        if checkpoint.manifest.bytes > MAX_RECORD_BYTES:
+            raise CorruptError(f"{checkpoint.manifest.bytes} bytes; a manifest has at most {MAX_RECORD_BYTES}")
+        manifest = Manifest.from_bytes(files.read(checkpoint.manifest))
         if (manifest.packs, manifest.files) != (checkpoint.packs, checkpoint.files):
             raise CorruptError("it lists other packs or files than the checkpoint")
     except CorruptError as error:

@@ -8,8 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from nas.errors import CorruptError
 from nas.store.chunks import Hashed, Run
 from nas.store.files import Stored
+from nas.store.plain import MAX_RECORD_BYTES
 
 AnyDriver = TypeVar("AnyDriver", bound="Driver")
 
@@ -42,11 +44,16 @@ class Driver(ABC):
 
         Raises:
             FileNotFoundError: there is none.
+            CorruptError: it is larger than any record; before memory is taken for it, where the store tells in time.
         """
 
     @abstractmethod
     def get_all(self, targets: Sequence[str]) -> list[bytes | None]:
-        """Many small objects; None for one that is not there."""
+        """Many small objects; None for one that is not there.
+
+        Raises:
+            CorruptError: as for ``get``.
+        """
 
     @abstractmethod
     def size(self, target: str) -> int:
@@ -99,6 +106,16 @@ class Driver(ABC):
         other = copy.copy(self)
         other.patience_s = patience_s
         return other
+
+
+def check_small(target: str, size: int) -> None:
+    """Refuses to take memory for what is no record.
+
+    Raises:
+        CorruptError: it is larger than any record.
+    """
+    if size > MAX_RECORD_BYTES:
+        raise CorruptError(f"{target} holds {size} bytes; a record has at most {MAX_RECORD_BYTES}")
 
 
 def open_driver(url: str, options: Mapping[str, object], *, patience_s: float) -> tuple[Driver, str]:

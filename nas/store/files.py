@@ -110,11 +110,19 @@ class Files(ABC):
 
     @abstractmethod
     def read_if_present(self, path: str) -> bytes | None:
-        """The contents of a small record as of now, or None."""
+        """The contents of a small record as of now, or None.
+
+        Raises:
+            CorruptError: it is larger than ``MAX_RECORD_BYTES``, or no file; before memory is taken for it.
+        """
 
     @abstractmethod
     def read_all(self, folder: str, suffix: str) -> dict[str, bytes]:
-        """The contents by name of a folder's files with that suffix; one that vanishes meanwhile is left out."""
+        """The contents by name of a folder's files with that suffix; one that vanishes meanwhile is left out.
+
+        Raises:
+            CorruptError: as for ``read_if_present``.
+        """
 
     @abstractmethod
     def names(self, folder: str = "") -> list[str]:
@@ -126,7 +134,10 @@ class Files(ABC):
 
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
-        """Overwrites a file, neither durably nor at once: for logs only, from which nothing is ever concluded."""
+        """Overwrites a file, neither durably nor at once: for logs only, from which nothing is ever concluded.
+
+        A link under that name is not followed: it may lead out of the root.
+        """
 
     @abstractmethod
     def delete(self, path: str) -> None:

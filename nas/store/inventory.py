@@ -17,9 +17,15 @@ from nas.store.checkpoint import Checkpoint
 from nas.store.damage import Damage, Fate, reason_of
 from nas.store.files import Files
 from nas.store.manifest import Manifest, references
+from nas.store.plain import checked_fields, whole
 from nas.store.records import from_bytes
 from nas.store.reference import Reference, digest_of
-from nas.trial import State, Trial, trial_from_records
+from nas.store.search_records import check_sweep
+from nas.store.trial_records import trial_from_records
+from nas.trial import State, Trial
+
+MAX_MISSING = 1000
+"""How many records of one series are told to be missing."""
 
 
 @dataclass(slots=True)
@@ -87,7 +93,7 @@ class _Reader:
         """The records of a folder whose names are a number and this suffix."""
         found = {}
         for name, content in self._contents(folder, suffix).items():
-            if (stem := name.removesuffix(suffix)).isdecimal():
+            if re.fullmatch("[0-9]{4,18}", stem := name.removesuffix(suffix)):
                 number = int(stem)
                 trials = (number,) if folder in ("trials", "tests") else ()
                 if (record := self._parse(f"{folder}/{name}", content, trials)) is not None:
@@ -96,7 +102,7 @@ class _Reader:
 
     def _starts(self) -> dict[int, dict[int, dict[str, Any]]]:
         """The start records by trial and attempt."""
-        names = [re.fullmatch(r"\d+(\.start-(\d+)\.json)", name) for name in self._files.names("trials")]
+        names = [re.fullmatch(r"[0-9]{6,18}(\.start-([0-9]{1,9})\.json)", n) for n in self._files.names("trials")]
         suffixes = {int(match[2]): match[1] for match in names if match}
         found: dict[int, dict[int, dict[str, Any]]] = {}
         for attempt, suffix in sorted(suffixes.items()):
@@ -129,7 +135,7 @@ class _Reader:
         self._found.n_bytes += len(content)
         try:
             return from_bytes(content, path)
-        except (CorruptError, RecursionError):
+        except CorruptError:
             self._lose(path, Fate.CORRUPT, "no JSON object", trials)
             return None
 
@@ -146,8 +152,16 @@ class _Reader:
 
     def _expect_series(self, pattern: str, numbers: Collection[int]) -> None:
         """Numbers are given without gaps, from 1 on."""
-        for number in range(1, max(numbers, default=0)):
-            self._expect(pattern.format(number), f"{pattern.format(max(numbers))} is there")
+        self._expect_all(pattern, 1, max(numbers, default=0), f"{pattern} is there")
+
+    def _expect_all(self, pattern: str, first: int, last: int, why: str) -> None:
+        """All numbers up to the last one; where a record has an absurd one, not so many as that says."""
+        n_missing = 0
+        for number in range(first, last + 1):
+            n_missing += pattern.format(number) not in self._there
+            if n_missing > MAX_MISSING:
+                break
+            self._expect(pattern.format(number), why.format(last), (number,) if pattern.startswith("trials/") else ())
 
     def _search(self) -> None:
         self._expect("search.json", "every search has one")
@@ -163,9 +177,9 @@ class _Reader:
         swept: set[int] = set()
         for number, record in sweeps.items():
             try:
-                swept.update(int(trial) for trial in record["trials"])
-            except (KeyError, TypeError, ValueError) as error:
-                self._lose(f"gc/{number:04d}.json", Fate.CORRUPT, f"no record of a sweep: {error!r}", ())
+                swept |= check_sweep(record)
+            except CorruptError as error:
+                self._lose(f"gc/{number:04d}.json", Fate.CORRUPT, f"no record of a sweep: {error}", ())
         return swept
 
     def _trials(
@@ -192,22 +206,18 @@ class _Reader:
         self, path: str, number: int, proposal: Mapping[str, Any], result: Mapping[str, Any] | None = None
     ) -> Trial | None:
         try:
-            trial = trial_from_records(proposal, result)
-            if trial.number != number:
-                raise CorruptError(f"it says that it is trial {trial.number}'s")
-        except (CorruptError, AttributeError) as error:
+            return trial_from_records(proposal, result, number=number)
+        except CorruptError as error:
             why = str(error.__cause__ or error)
             self._lose(path, Fate.CORRUPT, f"no record of a trial: {why}", (number,))
             return None
-        return trial
 
     def _expect_trials(self, starts: Mapping[int, object]) -> None:
         """Proposals without gaps, and the results that other trials built on."""
         trials = self._found.trials
-        known = {int(match[1]) for path in self._there if (match := re.match(r"trials/(\d+)\.", path))}
+        known = {int(match[1]) for path in self._there if (match := re.match(r"trials/([0-9]{6,18})\.", path))}
         known |= {seen for trial in trials.values() for seen in (*trial.learned, *trial.parents)}
-        for number in range(max(known, default=-1) + 1):
-            self._expect(f"trials/{number:06d}.proposal.json", f"trial {max(known)} is there", (number,))
+        self._expect_all("trials/{:06d}.proposal.json", 0, max(known, default=-1), "trial {} is there")
         for trial in trials.values():
             for seen in trial.learned:
                 self._expect_result(seen, f"the tuner knew it when it proposed trial {trial.number}")
@@ -230,25 +240,26 @@ class _Reader:
     ) -> None:
         """A manifest is followed by its trial's result, unless that very moment was its session's last."""
         for name in self._files.names("manifests"):
-            number = int(stem) if (stem := name.partition("-")[0]).isdecimal() else -1
+            number = int(stem) if re.fullmatch("[0-9]{6,18}", stem := name.partition("-")[0]) else -1
             if attempts := starts.get(number):
                 last = attempts[max(attempts)].get("session")
-                if last in ended:
+                if type(last) is int and last in ended:
                     why = f"manifests/{name} is there and session {last} has ended in order"
                     self._expect_result(number, why)
 
     def _bests(self) -> None:
         """The records of the winners, and the files that they promise."""
-        contents = {n: c for n, c in self._contents("", ".json").items() if re.fullmatch(r"best-\d+\.json", n)}
+        contents = {n: c for n, c in self._contents("", ".json").items() if re.fullmatch(r"best-[0-9]{4,9}\.json", n)}
         self._expect_series("best-{:04d}.json", [int(name[5:-5]) for name in contents])
         for path, content in contents.items():
             if (record := self._parse(path, content)) is None:
                 continue
             try:
-                number = int(record["trial"])
-                exported = [(number, reference) for reference in references(record["files"])]
-            except (CorruptError, KeyError, TypeError, ValueError) as error:
-                self._lose(path, Fate.CORRUPT, f"no record of a winner: {error!r}", ())
+                fields = checked_fields(record, {"trial": (int,), "files": (list,)}, others=True)
+                number = whole(fields["trial"], "trial")
+                exported = [(number, reference) for reference in references(fields["files"])]
+            except CorruptError as error:
+                self._lose(path, Fate.CORRUPT, f"no record of a winner: {error}", ())
                 continue
             self._found.exports += exported
             self._expect_result(number, f"{path} names it")
@@ -256,7 +267,7 @@ class _Reader:
     def _partials(self, results: Container[int]) -> None:
         """What trials without a result have reached; the name of each record holds its digest."""
         for folder in self._files.names("resume"):
-            if not folder.isdecimal() or (number := int(folder)) in results:
+            if not re.fullmatch("[0-9]{6,18}", folder) or (number := int(folder)) in results:
                 continue  # the result sweeps them
             for name in self._files.names(f"resume/{folder}"):
                 path = f"resume/{folder}/{name}"
@@ -277,10 +288,10 @@ class _Reader:
 
 _STAND_IN: Mapping[str, Any] = {
     **dict.fromkeys(("index", "job", "seed", "generation"), 0),
-    **{"stage": "", "policies": (), "created": None, "learned": ()},
+    **{"stage": "unknown", "policies": [], "created": None, "learned": []},
     "proposal": {
-        **dict.fromkeys(("point", "donors", "policies", "fidelity", "derivation")),
-        **{"parents": (), "reason": ""},
+        **dict.fromkeys(("donors", "policies", "fidelity", "derivation")),
+        **{"point": {}, "parents": [], "reason": ""},
     },
 }
 """What stands for a proposal that is lost, so that its trial's result can be read all the same."""

@@ -22,7 +22,6 @@ from nas.store.posix import (
     ask_again,
     check_contents,
     check_size,
-    content,
     despite_stale_handles,
     link_new,
     look,
@@ -34,6 +33,7 @@ from nas.store.posix import (
     write_durably,
 )
 from nas.store.reference import TEMPORARY, Reference, checked_path, checked_spans, read_verified
+from nas.store.regular import content, overwrite
 
 _OTHER_ROOT = NO_LINKS | {errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 """Refusals that end only when the user chooses another root."""
@@ -131,8 +131,7 @@ class LocalFiles(Files):
         target = self.local_path(path)
         with refused("write", target):
             self._make(os.path.dirname(target))
-            with open(target, "wb") as file:
-                file.write(data)
+            overwrite(target, data)
 
     def delete(self, path: str) -> None:
         """Unlinks, also a name that this client believes to be missing; then a checkpoint's folder that is empty."""

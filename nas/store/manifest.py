@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nas.errors import CorruptError
-from nas.store.reference import Reference, checked_fields
+from nas.errors import ConfigurationError, CorruptError
+from nas.store.plain import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, parse_object, shown, whole
+from nas.store.reference import Reference, checked_digest
 
 FORMAT = 1
+MAX_DIMENSIONS = 64
+"""Beyond, torch itself knows few operations."""
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "pack": (str,),
     "offset": (int,),
@@ -57,19 +60,22 @@ class TensorEntry:
         """The entry that a manifest holds; what it says of the pack is checked by whoever reads the pack.
 
         Raises:
-            CorruptError: another key or type.
+            CorruptError: another key or type, or a number that no tensor has.
         """
         fields = checked_fields(data, _KINDS)
-        for length in fields["shape"]:
-            if type(length) is not int:
-                raise CorruptError(f"shape must not be {fields['shape']!r:.80}")
+        shape = fields["shape"]
+        for length in shape:
+            if type(length) is not int or not 0 <= length <= MAX_WHOLE:
+                raise CorruptError(f"shape must not be {shown(shape)}")
+        if len(shape) > MAX_DIMENSIONS:
+            raise CorruptError(f"shape must not have {len(shape)} dimensions; a tensor has at most {MAX_DIMENSIONS}")
         return cls(
             pack=fields["pack"],
-            offset=fields["offset"],
-            bytes=fields["bytes"],
+            offset=whole(fields["offset"], "offset"),
+            bytes=whole(fields["bytes"], "bytes"),
             dtype=fields["dtype"],
-            shape=tuple(fields["shape"]),
-            digest=fields["digest"],
+            shape=tuple(shape),
+            digest=checked_digest(fields["digest"]),
         )
 
 
@@ -84,17 +90,27 @@ class Manifest:
     def __post_init__(self) -> None:
         unknown = {entry.pack for entry in self.tensors.values()} - {pack.path for pack in self.packs}
         if unknown:
-            raise CorruptError(f"tensors lie in packs that are not listed: {sorted(unknown)}")
+            raise CorruptError(f"tensors lie in packs that are not listed: {shown(sorted(unknown))}")
 
     def to_bytes(self) -> bytes:
-        """The manifest as the bytes of its file."""
+        """The manifest as the bytes of its file.
+
+        Raises:
+            ConfigurationError: there are more tensors than a manifest takes.
+        """
         data: dict[str, Any] = {
             "format": FORMAT,
             "tensors": {name: entry.to_json() for name, entry in self.tensors.items()},
             "packs": [pack.to_json() for pack in self.packs],
             "files": [file.to_json() for file in self.files],
         }
-        return json.dumps(data, separators=(",", ":")).encode()
+        plain = json.dumps(data, separators=(",", ":")).encode()
+        if len(plain) > MAX_RECORD_BYTES:
+            raise ConfigurationError(
+                f"{len(self.tensors)} tensors and {len(self.files)} files make a manifest of {len(plain)} bytes, which "
+                f"has at most {MAX_RECORD_BYTES}; save fewer and larger ones"
+            )
+        return plain
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
@@ -103,18 +119,24 @@ class Manifest:
         Raises:
             CorruptError: anything but what ``to_bytes`` writes.
         """
-        try:
-            parsed = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise CorruptError(f"not JSON ({error})") from error
+        parsed = parse_object(data)
         fields = checked_fields(parsed, {"format": (int,), "tensors": (dict,), "packs": (list,), "files": (list,)})
         if fields["format"] != FORMAT:
-            raise CorruptError(f"format {fields['format']} is not {FORMAT}, which this version of Heirloom reads")
+            raise CorruptError(
+                f"format {shown(fields['format'])} is not {FORMAT}, which this version of Heirloom reads"
+            )
         return cls(
-            tensors={name: TensorEntry.from_json(entry) for name, entry in fields["tensors"].items()},
+            tensors={name: _entry(name, entry) for name, entry in fields["tensors"].items()},
             packs=references(fields["packs"]),
             files=references(fields["files"]),
         )
+
+
+def _entry(name: str, data: object) -> TensorEntry:
+    try:
+        return TensorEntry.from_json(data)
+    except CorruptError as error:
+        raise CorruptError(f"tensor {shown(name)}: {error}") from error
 
 
 def references(data: list[object]) -> tuple[Reference, ...]:
@@ -125,5 +147,5 @@ def references(data: list[object]) -> tuple[Reference, ...]:
     """
     found = tuple(Reference.from_json(item) for item in data)
     if len({reference.path for reference in found}) != len(found):
-        raise CorruptError(f"a file is listed twice: {sorted(reference.path for reference in found)}")
+        raise CorruptError(f"a file is listed twice: {shown(sorted(reference.path for reference in found))}")
     return found

@@ -18,6 +18,7 @@ from nas.passwords import without_passwords
 from nas.store.chunks import BLOCK, Hashed, Run, runs_for, runs_of
 from nas.store.driver import Driver, open_driver
 from nas.store.files import Buffer, Files, Span, Stored, Witness, no_witness
+from nas.store.plain import MAX_RECORD_BYTES
 from nas.store.reference import (
     TEMPORARY,
     Reference,
@@ -267,6 +268,8 @@ class ObjectFiles(Files):
 
     def _expect_size(self, reference: Reference, size: int) -> None:
         if size != reference.bytes:
+            if size > MAX_RECORD_BYTES:  # a terabyte is not got for a message
+                raise WrongContentsError(f"{size} bytes")
             runs = self._driver.fill(self._target(reference.path), runs_of(size, BLOCK))
             found = Hashed(run.views[0] for _, run in runs)
             deque(found, maxlen=0)

@@ -8,7 +8,7 @@ Nothing is ever unpickled or mapped into memory (over NFS a lost page would kill
 from __future__ import annotations
 
 import json
-import math
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,13 +17,14 @@ from typing import TypeAlias
 
 import torch
 
-from nas.errors import ConfigurationError, CorruptError
+from nas.errors import ConfigurationError
 from nas.store.background import N_PROCESSORS, Background
+from nas.store.entries import MAX_NAMES, check_entries, dtype_of
 from nas.store.files import Buffer, Files, Span
-from nas.store.manifest import TensorEntry
+from nas.store.manifest import MAX_DIMENSIONS, TensorEntry
 from nas.store.reference import Reference, digest_of
 
-__all__ = ["TensorEntry", "check_entries", "read_into", "read_tensors", "stream_tensors", "write_pack"]
+__all__ = ["TensorEntry", "read_into", "read_tensors", "stream_tensors", "write_pack"]
 
 MAX_PACKS = 16
 """In how many packs the tensors of one checkpoint may lie."""
@@ -58,9 +59,10 @@ _SAFETENSORS_NAMES: Mapping[torch.dtype, str] = {
     torch.bool: "BOOL",
 }
 
-_MAX_LENGTH = 2**63 - 1
-_Key: TypeAlias = tuple[str, str, tuple[int, ...]]
+_Contents: TypeAlias = tuple[str, str, tuple[int, ...]]
 """Digest (or place in memory), type and shape: what makes two tensors equal."""
+_Key: TypeAlias = tuple[_Contents, int]
+"""And which of several places it has where more than ``MAX_NAMES`` are equal."""
 
 
 def write_pack(
@@ -81,10 +83,10 @@ def write_pack(
     Raises:
         ConfigurationError: something that is no plain tensor (an object, sparse, quantised, without data).
     """
-    places = {(entry.digest, entry.dtype, entry.shape): entry for entry in known}
+    places = _places(known)
     memory = {name: _memory(name, tensor) for name, tensor in tensors.items()}
     digests = _digests({name: data for name, data in memory.items() if places or data.nbytes <= _SMALL})
-    keys = {name: _key(tensor, digests.get(name)) for name, tensor in tensors.items()}
+    keys = _keys({name: _contents(tensor, digests.get(name)) for name, tensor in tensors.items()})
     own = {key: name for name, key in reversed(keys.items()) if key not in places}  # of equal ones the first is stored
     if len({places[key].pack for key in keys.values() if key in places}) + bool(own) > MAX_PACKS:
         places, own = {}, {key: name for name, key in reversed(keys.items())}
@@ -111,12 +113,13 @@ def write_pack(
         reference = files.publish(path, chunks(background))
     digests |= late
     for key, begin, end in zip(order, ends, ends[1:], strict=False):
+        _, dtype, shape = key[0]
         places[key] = TensorEntry(
             pack=path,
             offset=len(head) + begin,
             bytes=end - begin,
-            dtype=key[1],
-            shape=key[2],
+            dtype=dtype,
+            shape=shape,
             digest=digests[own[key]],
         )
     return reference, {name: places[key] for name, key in keys.items()}
@@ -130,8 +133,29 @@ def _digests(memory: Mapping[str, memoryview]) -> dict[str, str]:
         return dict(zip(memory, pool.map(digest_of, memory.values()), strict=True))
 
 
-def _key(tensor: torch.Tensor, digest: str | None) -> _Key:
-    """Equal for tensors that are stored once: by their contents where these are hashed, else by their memory."""
+def _places(known: Iterable[TensorEntry]) -> dict[_Key, TensorEntry]:
+    """Where tensors lie already."""
+    n_places: Counter[_Contents] = Counter()
+    places: dict[_Key, TensorEntry] = {}
+    for entry in dict.fromkeys(known):
+        contents = (entry.digest, entry.dtype, entry.shape)
+        places[contents, n_places[contents]] = entry
+        n_places[contents] += 1
+    return places
+
+
+def _keys(contents: Mapping[str, _Contents]) -> dict[str, _Key]:
+    """By name: the same for up to ``MAX_NAMES`` equal tensors, which are stored once."""
+    n_names: Counter[_Contents] = Counter()
+    keys: dict[str, _Key] = {}
+    for name, found in contents.items():
+        keys[name] = (found, n_names[found] // MAX_NAMES)
+        n_names[found] += 1
+    return keys
+
+
+def _contents(tensor: torch.Tensor, digest: str | None) -> _Contents:
+    """Equal for equal tensors: by their contents where these are hashed, else by their memory."""
     if digest is None:
         digest = f"{tensor.device} {tensor.data_ptr()} {tensor.stride()}"
     return digest, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
@@ -167,7 +191,7 @@ def read_tensors(
     check_entries(entries, packs)
     for path in sorted({entry.pack for entry in entries.values()}):
         files.check_size(packs[path])  # before memory is made for it
-    found = {name: torch.empty(entry.shape, dtype=getattr(torch, entry.dtype)) for name, entry in entries.items()}
+    found = {name: torch.empty(entry.shape, dtype=dtype_of(entry)) for name, entry in entries.items()}
     read_into(files, entries, packs, found)
     return found
 
@@ -232,7 +256,7 @@ def stream_tensors(
 
 def _part(memory: torch.Tensor, begin: int, entry: TensorEntry) -> torch.Tensor:
     part = memory[begin : begin + entry.bytes]
-    return part.view(getattr(torch, entry.dtype)).reshape(entry.shape)
+    return part.view(dtype_of(entry)).reshape(entry.shape)
 
 
 def _batches(entries: Mapping[str, TensorEntry], in_need: Container[str], most: int) -> Iterator[list[str]]:
@@ -278,8 +302,8 @@ def _read_batch(
 def _tensor(memory: memoryview, entry: TensorEntry) -> torch.Tensor:
     """The bytes as the tensor that they are."""
     if not entry.bytes:
-        return torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
-    return torch.frombuffer(memory, dtype=getattr(torch, entry.dtype)).reshape(entry.shape)
+        return torch.empty(entry.shape, dtype=dtype_of(entry))
+    return torch.frombuffer(memory, dtype=dtype_of(entry)).reshape(entry.shape)
 
 
 def _own_memory(tensor: torch.Tensor) -> memoryview | None:
@@ -300,31 +324,9 @@ def _memory(name: str, tensor: torch.Tensor) -> memoryview:
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         kind = "quantised" if tensor.is_quantized else "without data" if tensor.is_meta else str(tensor.layout)
         raise ConfigurationError(f"tensor {name!r} ({kind}) can't be saved: make it a plain dense tensor first")
+    if tensor.dim() > MAX_DIMENSIONS:
+        raise ConfigurationError(
+            f"tensor {name!r} has {tensor.dim()} dimensions; one that is saved has at most {MAX_DIMENSIONS}: reshape it"
+        )
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     return plain.reshape(-1).view(torch.uint8).numpy().data
-
-
-def check_entries(entries: Mapping[str, TensorEntry], packs: Mapping[str, Reference]) -> None:
-    """Refuses, before anything is read or allocated, entries that their packs can't hold.
-
-    Raises:
-        CorruptError: such an entry, by name.
-    """
-    for name, entry in entries.items():
-        _check(name, entry, packs)
-
-
-def _check(name: str, entry: TensorEntry, packs: Mapping[str, Reference]) -> None:
-    dtype = getattr(torch, entry.dtype, None)
-    if not isinstance(dtype, torch.dtype) or entry.dtype.startswith("q"):
-        raise CorruptError(f"tensor {name!r}: {entry.dtype!r:.80} is no type of a tensor")
-    if entry.pack not in packs:
-        raise CorruptError(f"tensor {name!r}: its pack {entry.pack!r:.80} is not listed")
-    if entry.shape and not 0 <= min(entry.shape) <= max(entry.shape) <= _MAX_LENGTH:
-        raise CorruptError(f"tensor {name!r}: no tensor has the shape {entry.shape!r:.80}")
-    size = packs[entry.pack].bytes
-    if math.prod(entry.shape) * dtype.itemsize != entry.bytes or not 0 <= entry.offset <= size - entry.bytes:
-        raise CorruptError(
-            f"tensor {name!r}: {entry.bytes} bytes from {entry.offset} on can't be a {entry.dtype} of shape "
-            f"{entry.shape!r:.80} in the {size} bytes of {entry.pack}"
-        )

@@ -10,14 +10,16 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from nas.errors import CorruptError, MissingError
+from nas.errors import ConfigurationError, CorruptError, MissingError
 from nas.store.checkpoint import publish_tensors
 from nas.store.files import Files
 from nas.store.manifest import Manifest
-from nas.store.reference import checked_fields, digest_of
+from nas.store.plain import MAX_RECORD_BYTES, checked_fields
+from nas.store.records import from_bytes, to_bytes
+from nas.store.reference import digest_of
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +54,7 @@ class PartialCheckpoints:
             tensors: Those that the state names.
 
         Raises:
-            ConfigurationError: a tensor that has no place in a pack.
+            ConfigurationError: a tensor that has no place in a pack, or a state that is too large.
             StoreError: the store failed.
         """
         names = self._names()
@@ -60,18 +62,30 @@ class PartialCheckpoints:
         path = f"{self.folder}/{number:06d}-{secrets.token_hex(4)}.safetensors"
         manifest = publish_tensors(self._files, path, tensors)
         record = {"format": FORMAT, "manifest": json.loads(manifest.to_bytes()), "state": state}
-        data = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
+        try:
+            data = to_bytes(record)
+        except ValueError as error:
+            raise ConfigurationError(f"the state beside the tensors can't be kept: {error}; make it flatter") from error
+        if len(data) > MAX_RECORD_BYTES:
+            raise ConfigurationError(
+                f"the state beside the tensors takes {len(data)} bytes of JSON; a partial checkpoint takes at most "
+                f"{MAX_RECORD_BYTES}: keep what is large in tensors or arrays"
+            )
         self._files.publish(f"{self.folder}/{number:06d}-{digest_of(data).removeprefix('blake3:')}.json", [data])
         whole = [n for name, n in names.items() if name.endswith(".json") and n not in self._damaged]
         oldest = max(whole, default=number)
         self._delete([name for name, n in names.items() if n < oldest or n in self._damaged])
 
-    def newest(self) -> tuple[Json, dict[str, torch.Tensor]] | None:
-        """The state and the tensors of the newest one that is whole, or None; the log tells of damaged ones."""
+    def newest(self, check: Callable[[Json], None] = lambda state: None) -> tuple[Json, dict[str, torch.Tensor]] | None:
+        """The state and the tensors of the newest one that is whole, or None; the log tells of damaged ones.
+
+        Args:
+            check: Raises CorruptError where the state is none that the caller can go on from.
+        """
         names = self._names()
         for name in sorted((name for name in names if name.endswith(".json")), key=lambda name: -names[name]):
             try:
-                return self._read(f"{self.folder}/{name}")
+                return self._read(f"{self.folder}/{name}", check)
             except (MissingError, CorruptError) as error:
                 self._damaged.add(names[name])
                 logger.warning("a partial checkpoint is lost, and the one before it, if any, is taken: %s", error)
@@ -90,7 +104,7 @@ class PartialCheckpoints:
         for name in sorted(names, key=lambda name: not name.endswith(".json")):  # a record without a pack alarms
             self._files.delete(f"{self.folder}/{name}")
 
-    def _read(self, path: str) -> tuple[Json, dict[str, torch.Tensor]]:
+    def _read(self, path: str, check: Callable[[Json], None]) -> tuple[Json, dict[str, torch.Tensor]]:
         from nas.store.pack import read_tensors
 
         place = f"{self._files.url}/{path}"
@@ -100,11 +114,12 @@ class PartialCheckpoints:
         if digest_of(data).removeprefix("blake3:") != path.rpartition("-")[2].removesuffix(".json"):
             raise CorruptError(f"{place} is corrupt: its {len(data)} bytes have the digest {digest_of(data)}")
         try:
-            fields: dict[str, Any] = checked_fields(json.loads(data), _KINDS)
+            fields = checked_fields(from_bytes(data, "the record"), _KINDS)
             if fields["format"] != FORMAT:
                 raise CorruptError(f"format {fields['format']} is not {FORMAT}, which this version of Heirloom reads")
             manifest = Manifest.from_bytes(json.dumps(fields["manifest"]).encode())
-        except (ValueError, RecursionError, CorruptError) as error:
+            check(fields["state"])
+        except CorruptError as error:
             raise CorruptError(f"{place} is no partial checkpoint: {error}") from error
         return fields["state"], read_tensors(
             self._files, manifest.tensors, {pack.path: pack for pack in manifest.packs}

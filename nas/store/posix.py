@@ -15,7 +15,9 @@ from blake3 import blake3
 from nas.errors import AlreadyPublishedError, HeirloomError, StoreError
 from nas.store.background import Background
 from nas.store.files import Buffer, Witness
+from nas.store.plain import MAX_RECORD_BYTES
 from nas.store.reference import Reference, Span, WrongContentsError, digest_of, expect, expect_span, is_stale, waits
+from nas.store.regular import opened
 
 NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """How file systems refuse hard links."""
@@ -99,7 +101,7 @@ def rename_new(temporary: str, target: str, digest: str) -> None:
     try:
         os.rename(temporary, target)
     except FileNotFoundError:
-        if digest_of(ask_again(target, lambda: content(target))) != digest:
+        if ask_again(target, lambda: _digest_at(target)) != digest:
             raise
 
 
@@ -113,12 +115,6 @@ def sync_folder(folder: str) -> None:
             raise
     finally:
         os.close(fd)
-
-
-def content(target: str) -> bytes:
-    """The contents of a file."""
-    with open(target, "rb", buffering=0) as file:
-        return file.readall()
 
 
 def promised_content(target: str, reference: Reference, *, around_cache: bool) -> bytes:
@@ -209,12 +205,18 @@ def _read_at(file: FileIO, views: Sequence[memoryview], offset: int) -> None:
 @contextmanager
 def _promised_size(target: str, reference: Reference, around_cache: bool) -> Iterator[FileIO]:
     """The file, opened, if it has the promised size."""
-    with open(target, "rb", buffering=0) as file:
+    with opened(target) as file:
         if around_cache:
             _forget(file)
         if (size := os.fstat(file.fileno()).st_size) != reference.bytes:
-            raise WrongContentsError(f"{size} bytes {_digest_of_file(file)}")
+            is_small = size <= MAX_RECORD_BYTES  # a terabyte is not read for a message
+            raise WrongContentsError(f"{size} bytes {_digest_of_file(file)}" if is_small else f"{size} bytes")
         yield file
+
+
+def _digest_at(target: str) -> str:
+    with opened(target) as file:
+        return _digest_of_file(file)
 
 
 def _digest_of_file(file: FileIO, witness: Witness = lambda block: None) -> str:
@@ -294,6 +296,8 @@ def refused(doing: str, path: str) -> Iterator[None]:
         raise
     except OSError as error:
         reason = error.strerror or str(error)
+        if isinstance(error, IsADirectoryError) and isinstance(error.filename, str):
+            path = error.filename  # one of those in a folder that is read
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             reason = f"the disk is full ({reason})"
         raise StoreError(f"can't {doing} {path}: {reason}") from error

@@ -6,16 +6,32 @@ import gc
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nas.errors import AlreadyPublishedError, CorruptError
+from nas.errors import AlreadyPublishedError, CorruptError, StoreError
 from nas.result import fitted
 from nas.store.files import Files
+from nas.store.plain import (
+    MAX_DEPTH,
+    MAX_RECORD_BYTES,
+    is_deep,
+    naming,
+    parse_object,
+    shown,
+    time_of,
+    whole,
+)
+from nas.store.search_records import check_sweep, check_test
 from nas.store.trial_log import earlier_log_path, log_path
-from nas.trial import Trial, trial_from_records
+from nas.store.trial_records import checked_donor, trial_from_records
+from nas.trial import Trial
+
+_NUMBER = re.compile("[0-9]{6,18}")
+_START = re.compile(r"([0-9]{6,18})\.start-([0-9]{1,9})\.json")
+_SWEEP = re.compile(r"[0-9]{4,9}\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +61,10 @@ def to_bytes(record: Mapping[str, Any]) -> bytes:
     """A record as the bytes of its file.
 
     Raises:
-        ValueError: a value is no JSON, or not finite.
+        ValueError: a value is no JSON, or not finite, or lies deeper than ``from_bytes`` reads.
     """
+    if is_deep(record):
+        raise ValueError(f"lists and objects lie in one another deeper than {MAX_DEPTH}")
     text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")  # half a character, as in undecodable file names: JSON's own escape
 
@@ -55,15 +73,13 @@ def from_bytes(data: bytes, path: str) -> dict[str, Any]:
     """The record in a file's bytes.
 
     Raises:
-        CorruptError: the bytes are no JSON object.
+        CorruptError: the bytes are no JSON object, or one that ``to_bytes`` does not write.
     """
-    try:
-        record = json.loads(data)
-    except ValueError as error:
-        raise CorruptError(f"{path} is not JSON: {error}") from error
-    if not isinstance(record, dict):
-        raise CorruptError(f"{path} must hold a JSON object")
-    return record
+    with naming(path):
+        record = parse_object(data)
+        if data.count(b"[") + data.count(b"{") > MAX_DEPTH and is_deep(record):
+            raise CorruptError(f"lists and objects lie in one another deeper than {MAX_DEPTH}")
+        return record
 
 
 class Records:
@@ -79,12 +95,19 @@ class Records:
         Raises:
             AlreadyPublishedError: the name is taken.
         """
-        self.files.publish(path, [to_bytes(record)], exclusive=True)
+        data = to_bytes(record)
+        if len(data) > MAX_RECORD_BYTES:
+            raise StoreError(f"{path} would have {len(data)} bytes; a record has at most {MAX_RECORD_BYTES}")
+        self.files.publish(path, [data], exclusive=True)
 
     def read(self, path: str) -> dict[str, Any] | None:
         """The record of this name, or None where there is none yet."""
         data = self.files.read_if_present(path)
-        return None if data is None else from_bytes(data, path)
+        return None if data is None else from_bytes(data, self.place(path))
+
+    def place(self, path: str) -> str:
+        """Where the record lies, for errors."""
+        return f"{self.files.url}/{path}"
 
     def propose(self, trial: Trial) -> None:
         """Makes a proposal durable."""
@@ -93,7 +116,7 @@ class Records:
     def start(self, trial: Trial, where: Mapping[str, Any]) -> None:
         """Makes durable that an attempt starts, where, and with whose weights."""
         what = {"trial": trial.number, "attempt": trial.attempt, "slot": trial.slot, "offered": trial.offered}
-        self.publish(f"trials/{trial.number:06d}.start-{trial.attempt}.json", {**what, **where})
+        self.publish(_start_path(trial.number, trial.attempt), {**what, **where})
 
     def commit(self, trial: Trial) -> Trial:
         """Makes a result durable, as far as there is room, and gives the one that counts: the first."""
@@ -118,12 +141,12 @@ class Records:
 
     def _finished(self, proposal: Mapping[str, Any], number: int) -> Trial | None:
         result = self.read(_result_path(number))
-        return None if result is None else trial_from_records(proposal, result, swept=number in self.swept())
+        return None if result is None else self._trial(number, proposal, result, swept=number in self.swept())
 
     def proposed(self, number: int) -> Trial | None:
         """The trial of this number as it was proposed, or None where it has not been."""
         proposal = self.read(_proposal_path(number))
-        return None if proposal is None else trial_from_records(proposal)
+        return None if proposal is None else self._trial(number, proposal)
 
     def unfinished(self) -> list[Trial]:
         """The trials without a result, WAITING; of the others only the names are read.
@@ -133,9 +156,19 @@ class Records:
         """
         names = self.files.names("trials")
         finished = {name.partition(".")[0] for name in names if name.endswith(".result.json")}
-        stems = [name.partition(".")[0] for name in names if name.endswith(".proposal.json")]
-        found = [self.read(f"trials/{stem}.proposal.json") for stem in stems if stem not in finished]
-        return [trial_from_records(proposal) for proposal in found if proposal is not None]
+        stems = [name.removesuffix(".proposal.json") for name in names if name.endswith(".proposal.json")]
+        numbers = [number for stem in stems if stem not in finished and (number := _number_in(stem)) >= 0]
+        return [trial for number in numbers if (trial := self.proposed(number)) is not None]
+
+    def _trial(
+        self,
+        number: int,
+        proposal: Mapping[str, Any],
+        result: Mapping[str, Any] | None = None,
+        *,
+        swept: bool = False,
+    ) -> Trial:
+        return trial_from_records(proposal, result, number=number, swept=swept, folder=self.place("trials"))
 
     def load(self) -> tuple[list[Trial], dict[int, Starts]]:
         """All trials by number, those without a result WAITING, and the attempts of these.
@@ -143,7 +176,7 @@ class Records:
         Right also while others propose and commit: a result that is seen has its proposal, and numbers have no gaps.
 
         Raises:
-            CorruptError: a record can't be read, or numbers are missing.
+            CorruptError: a record can't be read, or numbers are missing, or records do not agree.
         """
         with _no_collection():
             results = self._read_all(".result.json")  # first: each one's proposal was there before it
@@ -157,21 +190,58 @@ class Records:
                     if (late := self.read(_proposal_path(number))) is None:
                         raise self._lacks(number)
                     proposals[number] = late
-                trials.append(trial_from_records(proposals[number], results.get(number), swept=number in swept))
+                trials.append(self._trial(number, proposals[number], results.get(number), swept=number in swept))
+            self._check_agreement(trials)
         return trials, self._starts({t.number for t in trials if not t.is_finished})
 
     def _starts(self, unfinished: Set[int]) -> dict[int, Starts]:
         """What the start records of these trials tell, where they have any."""
         sessions: dict[int, dict[int, int]] = {}
         for name in self.files.names("trials") if unfinished else ():
-            number_text, _, kind = name.partition(".")
-            if kind.startswith("start-") and int(number_text) in unfinished and (found := self.read(f"trials/{name}")):
-                sessions.setdefault(int(number_text), {})[int(found["attempt"])] = int(found["session"])
+            if (found := _START.fullmatch(name)) and (number := int(found[1])) in unfinished:
+                attempt = int(found[2])
+                if (start := self.read_start(number, attempt)) is not None:
+                    sessions.setdefault(number, {})[attempt] = start["session"]
         return {number: Starts.of(attempts) for number, attempts in sessions.items()}
 
+    def _check_agreement(self, trials: Sequence[Trial]) -> None:
+        """Makes sure that each trial builds on, and has learned of, earlier ones only.
+
+        Raises:
+            CorruptError: one does not; its proposal is named.
+        """
+        for trial in trials:
+            donors = [donor for donor in trial.proposal.weight_donors if isinstance(donor, int)]
+            if max((*trial.parents, *donors, *trial.learned), default=-1) >= trial.number:
+                raise CorruptError(
+                    f"{self.place(_proposal_path(trial.number))} can't be read: parents {shown(trial.parents)}, donors "
+                    f"{shown(donors)} and learned {shown(trial.learned)} must be earlier trials"
+                )
+
+    def read_start(self, number: int, attempt: int) -> dict[str, Any] | None:
+        """What was made durable when this attempt of the trial started, or None."""
+        path = _start_path(number, attempt)
+        record = self.read(path)
+        if record is not None:
+            with naming(self.place(path)):
+                if (record.get("trial"), record.get("attempt")) != (number, attempt):
+                    raise CorruptError("it is the record of another attempt")
+                whole(record.get("session"), "session")
+                if record.get("slot") is not None:
+                    whole(record["slot"], "slot")
+                checked_donor(record.get("offered"), "offered")
+                time_of(record.get("time"), "time")
+        return record
+
     def _read_all(self, suffix: str) -> dict[int, dict[str, Any]]:
+        """The records of one kind by trial; what has another name than ours is left out."""
         found = self.files.read_all("trials", suffix)
-        return {int(name.partition(".")[0]): from_bytes(data, f"trials/{name}") for name, data in found.items()}
+        paths = {_number_in(name.removesuffix(suffix)): name for name in found}
+        return {
+            number: from_bytes(found[name], self.place(f"trials/{name}"))
+            for number, name in paths.items()
+            if number >= 0
+        }
 
     def _lacks(self, number: int) -> CorruptError:
         return CorruptError(f"the proposal of trial {number} is missing in {self.files.url}/trials")
@@ -192,19 +262,24 @@ class Records:
         for name in self._sweeps():
             if name not in self._swept_by:
                 record = self.read(f"gc/{name}") or {}
-                try:
-                    self._swept_by[name] = frozenset(int(number) for number in record["trials"])
-                except (KeyError, TypeError, ValueError) as error:
-                    raise CorruptError(f"gc/{name} in {self.files.url} can't be read: {error!r}") from error
+                with naming(self.place(f"gc/{name}")):
+                    self._swept_by[name] = check_sweep(record)
         return frozenset[int]().union(*self._swept_by.values())
 
     def _sweeps(self) -> list[str]:
-        return [name for name in self.files.names("gc") if re.fullmatch(r"\d+\.json", name)]
+        return [name for name in self.files.names("gc") if _SWEEP.fullmatch(name)]
 
     def tests(self) -> dict[int, dict[str, Any]]:
         """The finalists' test records by trial."""
         found = self.files.read_all("tests", ".json")
-        return {int(name[:6]): from_bytes(data, f"tests/{name}") for name, data in found.items()}
+        tests: dict[int, dict[str, Any]] = {}
+        for name, data in found.items():
+            number, place = _number_in(name.removesuffix(".json")), self.place(f"tests/{name}")
+            if number >= 0:
+                tests[number] = from_bytes(data, place)
+                with naming(place):
+                    check_test(tests[number], number)
+        return tests
 
     def log(self, number: int) -> str:
         """The log of a trial's last attempt: the last 1 MB of its output, error and logging."""
@@ -221,12 +296,22 @@ class Records:
         return None if data is None else data.decode(errors="replace")
 
 
-def _result_path(number: int) -> str:
-    return f"trials/{number:06d}.result.json"
+def _number_in(digits: str) -> int:
+    """The number, or -1 where the text is none that we write."""
+    number = int(digits) if _NUMBER.fullmatch(digits) else -1
+    return number if f"{number:06d}" == digits else -1
 
 
 def _proposal_path(number: int) -> str:
     return f"trials/{number:06d}.proposal.json"
+
+
+def _start_path(number: int, attempt: int) -> str:
+    return f"trials/{number:06d}.start-{attempt}.json"
+
+
+def _result_path(number: int) -> str:
+    return f"trials/{number:06d}.result.json"
 
 
 @contextmanager

@@ -6,23 +6,31 @@ import errno
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from blake3 import blake3
 
 from nas.errors import ConfigurationError, CorruptError, MissingError, StoreError
+from nas.store.plain import MAX_WHOLE, checked_fields, shown
 
 TEMPORARY = ".tmp-"
 """How the name of an unfinished file begins; what lies under such a name is litter, and no published path has it."""
 
 T = TypeVar("T")
 
+MAX_PATH_BYTES = 1024
+"""S3 takes keys no longer."""
+MAX_NAME_BYTES = 255
+"""File systems take names no longer."""
+
 _DIGEST = re.compile(r"blake3:[0-9a-f]{64}")
-_FORBIDDEN = re.compile(r"[\0\ud800-\udfff]")
+_ORDINARY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+"""What nearly every path is, and what needs no closer look."""
+_NO_NAME = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:
@@ -38,31 +46,34 @@ def checked_path(path: str, *, unfinished: bool = False) -> str:
         unfinished: Whether it may be the name of an unfinished file.
 
     Raises:
-        ConfigurationError: an absolute path, an empty part, ``.`` or ``..``, a zero byte, no UTF-8, or the name of an
-            unfinished file.
+        ConfigurationError: an absolute path, an empty part, ``.`` or ``..``, a control character, no UTF-8, the name
+            of an unfinished file, or more than file systems and object stores take.
     """
+    if len(path) <= MAX_NAME_BYTES and _ORDINARY.fullmatch(path):
+        return path
     parts = path.split("/")
     bad = any(part in ("", ".", "..") or (part.startswith(TEMPORARY) and not unfinished) for part in parts)
-    if bad or _FORBIDDEN.search(path):
+    if bad or _NO_NAME.search(path):
         raise ConfigurationError(
-            f"path {path!r} must be relative, '/'-separated and UTF-8, without empty parts, '.', '..' or '{TEMPORARY}'"
+            f"path {shown(path)} must be relative, '/'-separated and UTF-8, without empty parts, '.', '..', "
+            f"control characters or '{TEMPORARY}'"
+        )
+    if len(path.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
+        raise ConfigurationError(
+            f"path {shown(path)} must have at most {MAX_PATH_BYTES} bytes, and {MAX_NAME_BYTES} between two '/'"
         )
     return path
 
 
-def checked_fields(data: object, kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
-    """The fields of a JSON object that must have exactly these keys and types (``bool`` is no ``int``).
+def checked_digest(digest: str) -> str:
+    """The digest, if it is written as ``digest_of`` does.
 
     Raises:
-        CorruptError: another key, a missing one, or another type.
+        CorruptError: it is not.
     """
-    if not isinstance(data, dict) or data.keys() != kinds.keys():
-        found = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
-        raise CorruptError(f"expected an object with the keys {sorted(kinds)}, found {found}")
-    for key, allowed in kinds.items():
-        if type(data[key]) not in allowed:
-            raise CorruptError(f"{key} must not be {data[key]!r:.80}")
-    return data
+    if not _DIGEST.fullmatch(digest):
+        raise CorruptError(f"digest {shown(digest)} must be 'blake3:' and 64 hexadecimal digits")
+    return digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +92,10 @@ class Reference:
 
     def __post_init__(self) -> None:
         checked_path(self.path)
-        if self.bytes < 0 or not _DIGEST.fullmatch(self.digest):
-            raise ConfigurationError(f"{self.path}: size {self.bytes} and digest {self.digest!r} can't be a file's")
+        if not 0 <= self.bytes <= MAX_WHOLE or not _DIGEST.fullmatch(self.digest):
+            raise ConfigurationError(
+                f"{self.path}: size {shown(self.bytes)} and digest {shown(self.digest)} can't be a file's"
+            )
 
     def to_json(self) -> dict[str, object]:
         """Plain data for a record."""

@@ -21,7 +21,7 @@ from botocore import exceptions as boto
 
 from nas.store.aws import is_passing, make_client, status_of, translated
 from nas.store.chunks import Hashed, Run, pieces, up_to
-from nas.store.driver import Driver
+from nas.store.driver import Driver, check_small
 from nas.store.files import Stored
 from nas.store.reference import TEMPORARY
 from nas.store.remote import in_order, persist
@@ -79,7 +79,9 @@ class S3Driver(Driver):
         """One request."""
 
         def attempt() -> bytes:
-            with closing(self._once("get_object", **_place(target))["Body"]) as body:
+            found = self._once("get_object", **_place(target))
+            with closing(found["Body"]) as body:
+                check_small(target, found["ContentLength"])
                 return bytes(body.read())
 
         return self._persist(attempt)

@@ -21,7 +21,7 @@ import asyncssh
 from asyncssh import SFTPClient
 
 from nas.store.chunks import Hashed, Run, pieces
-from nas.store.driver import Driver
+from nas.store.driver import Driver, check_small
 from nas.store.files import Stored
 from nas.store.reference import TEMPORARY
 from nas.store.remote import in_order, persist
@@ -66,7 +66,9 @@ class SftpDriver(Driver):
 
         async def whole(client: SFTPClient) -> bytes:
             async with reader(client, target) as file:
-                data = bytearray((await file.stat()).size or 0)
+                size = (await file.stat()).size or 0
+                check_small(target, size)
+                data = bytearray(size)
                 n = await read(file, Run(0, [memoryview(data)]))
                 return bytes(data[:n])
 

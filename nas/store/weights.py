@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
+from nas.errors import CorruptError
 from nas.store.checkpoint import Checkpoint, load_manifest
+from nas.store.entries import check_entries, dtype_of
 from nas.store.files import Files
-from nas.store.pack import check_entries, read_into, read_tensors, stream_tensors
+from nas.store.pack import read_into, read_tensors, stream_tensors
 
 
 class StoredWeights:
@@ -30,11 +32,14 @@ class StoredWeights:
         self.manifest = load_manifest(files, checkpoint)
         self._files = files
         self._packs = {pack.path: pack for pack in self.manifest.packs}
-        check_entries(self.manifest.tensors, self._packs)
+        try:
+            check_entries(self.manifest.tensors, self._packs)
+        except CorruptError as error:
+            raise CorruptError(f"manifest {checkpoint.manifest.path} in {files.url} is corrupt: {error}") from error
         for pack in self.manifest.packs:
             files.check_size(pack)
         self.shapes: Mapping[str, torch.Tensor] = {
-            name: torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device="meta")
+            name: torch.empty(entry.shape, dtype=dtype_of(entry), device="meta")
             for name, entry in self.manifest.tensors.items()
         }
 

@@ -25,6 +25,7 @@ from nas.store.files import Reference, open_root
 from nas.store.records import Records
 from nas.store.reference import digest_of
 from nas.store.retention import Retention
+from nas.store.trial_records import proposal_from_json
 from nas.sweeper import Scope, Sweeper
 from nas.testing.expectations import compare, expect, global_states, in_another_process, opposite, share
 from nas.trial import Donor, Proposal, Reason, State, Trial
@@ -201,7 +202,7 @@ def _check_answers(asks: Sequence[tuple[_Ask, Proposal | Answer]], space: Space)
             space.validate(answer.point)
             plain = (answer.point, answer.derivation)
             expect(all(map(is_json, plain)), f"proposal {number} is no plain JSON data: {plain}")
-            expect(Proposal.from_json(json.loads(json.dumps(answer.to_json()))) == answer, f"{answer} is not JSON")
+            expect(proposal_from_json(json.loads(json.dumps(answer.to_json()))) == answer, f"{answer} is not JSON")
         else:
             expect(answer in (WAIT, STOP), f"ask {number} was answered {answer!r}")
 

@@ -107,7 +107,7 @@ class TestDryRun:
     def test_a_pack_that_others_need_stays(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The row of a trial counts what really goes: a pack that a living child names is not among it."""
         stored = write(root)
-        stored.propose(trial(11, parents=[1], state=State.WAITING, score=None))
+        stored.propose(trial(11, index=10, parents=[1], state=State.WAITING, score=None))
         clean(root, "keep=best:1", "dry_run=true")
         out, _ = capsys.readouterr()
 
@@ -253,7 +253,7 @@ class TestLiveDriver:
     def test_only_the_driver_sweeps(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """While a session lives the command shows the dry run, says who drives, exits 2, and touches nothing."""
         stored = write(root)
-        stored.propose(trial(11, parents=[2], state=State.WAITING, score=None))
+        stored.propose(trial(11, index=10, parents=[2], state=State.WAITING, score=None))
         (root / "mine/packs/000011-aa.safetensors").write_bytes(b"of a trial that runs")
         os.utime(root / "mine/packs/000011-aa.safetensors", (1e9, 1e9))
         session = Session(stored)

@@ -100,7 +100,8 @@ def test_list_leaves_out_what_it_can_not_read(tmp_path: Path) -> None:
     for name in ("torn", "strange", "future", "gap"):
         write_search(tmp_path, name, [trial(0, score=0.5), trial(1, score=0.5)])
     (tmp_path / "torn" / "search.json").write_text('{"format":')
-    (tmp_path / "strange" / "trials" / "notes.result.json").write_text("{}")
+    (tmp_path / "strange" / "trials" / "000001.result.json").write_text("{}")
+    (tmp_path / "whole" / "trials" / "._000000.result.json").write_text("a Mac was here")
     (tmp_path / "future" / "search.json").write_text('{"format": 99}')
     (tmp_path / "gap" / "trials" / "000000.proposal.json").unlink()
     (tmp_path / "README.txt").write_text("mine")

@@ -19,9 +19,10 @@ from uuid import uuid4
 import pytest
 
 from nas.errors import ConfigurationError, SearchBusyError
-from nas.session import Driver, Session, check_free, check_name, open_records, past_sessions
+from nas.session import Driver, Session, check_free, check_name, open_records
 from nas.store.files import open_root
 from nas.store.records import Records, to_bytes
+from nas.store.sessions import past_sessions
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -92,7 +93,8 @@ class TestRecord:
     def test_numbers_beyond_four_digits(self, in_memory: Records) -> None:
         """Session 10,000 comes after 9,999."""
         for number in (9_999, 10_000):
-            in_memory.publish(f"sessions/{number:04d}.json", {"session": number})
+            session = {"host": "far", "pid": 1, "boot": "", "born": "", "started": 1.5, "settings": {}}
+            in_memory.publish(f"sessions/{number:04d}.json", session)
 
         assert list(past_sessions(in_memory)) == [9_999, 10_000]
 

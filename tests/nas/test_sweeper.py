@@ -140,7 +140,7 @@ class TestSweep:
         family(records)
         records.publish("gc/0001.json", record)
 
-        with pytest.raises(CorruptError, match=r"gc/0001\.json in .* can't be read"):
+        with pytest.raises(CorruptError, match=r"gc/0001\.json can't be read"):
             records.load()
 
     def test_empty_folders_go(self, records: Records, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ class TestSweep:
             trial(6, parents=[0], state=State.WAITING, score=None),
         )
         other = Records(records.files.sibling("other"))
-        publish(other, trial(0, state=State.WAITING, donors=("mine:2", "mine:x", "nobody:3"), score=None))
+        publish(other, trial(0, state=State.WAITING, donors=("mine:2", "mine:99", "nobody:3"), score=None))
         publish(Records(records.files.sibling("third")), trial(0, donors=("mine:4",)))
         records.files.sibling("broken").publish("trials/000000.proposal.json", [b"{}"])
         records.files.sibling("no search").publish("trials/000000.proposal.json", [b"?"])

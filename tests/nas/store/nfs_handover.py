@@ -18,13 +18,14 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from nas.errors import AlreadyPublishedError, MissingError, StoreError
 from nas.store.files import Files, Reference, open_root
 
-N_HANDOVERS = 50
+N_HANDOVERS = 1000
+N_RECORDS = 50
 
 
 def hand_over(writer: Files, reader: Files, n: int) -> tuple[bool, float]:
     """Whether the reader's cache still denied the published name, and the seconds until it had read the bytes."""
     folder = f"packs-{n // 10}" if n % 2 else f"new-{n}/deep"
-    path, data = f"{folder}/{n:06d}.bin", [bytes([n]) * 100_000, b"end"]
+    path, data = f"{folder}/{n:06d}.bin", [bytes([n % 256]) * 100_000, b"end"]
     place = Path(str(reader.local_path(path)))
     assert not place.exists()  # the reader's client now remembers that there is no such file
     reference = writer.publish(path, data, exclusive=n % 3 == 0)
@@ -40,7 +41,7 @@ def late_records(writer: Files, reader: Files) -> int:
     They come more than a tick of the server's clock apart: within one, NFSv3 sees no change of a folder.
     """
     late = 0
-    for n in range(N_HANDOVERS):
+    for n in range(N_RECORDS):
         path = f"trials-{n // 10}/{n:06d}.result.json"
         time.sleep(0.03)
         assert reader.read_if_present(path) is None

@@ -491,7 +491,7 @@ class TestLocal:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             return open(path, mode, **kwargs)
 
-        monkeypatch.setattr("nas.store.posix.open", stale, raising=False)
+        monkeypatch.setattr("nas.store.regular.open", stale, raising=False)
         for read in (
             lambda: local.read(reference),
             lambda: local.read_if_present("trials/a.json"),

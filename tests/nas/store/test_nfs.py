@@ -16,7 +16,7 @@ HANDOVER = Path(__file__).parent / "nfs_handover.py"
 
 @pytest.fixture(scope="module", params=["3", "4.2"])
 def counts(request: pytest.FixtureRequest) -> dict[str, Any]:
-    command = [WITH_NFS, "--vers", request.param, "--timeout", "240", "--", sys.executable, HANDOVER]
+    command = [WITH_NFS, "--vers", request.param, "--timeout", "500", "--", sys.executable, HANDOVER]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 97:
         pytest.skip(f"the NFS guest can't be started here: {done.stderr[-300:]}")
@@ -26,18 +26,18 @@ def counts(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_every_hand_over_arrives(counts: dict[str, Any]) -> None:
-    """Of 50 files that the reader had looked up too early, 50 are read at once by reference."""
+    """Of a thousand files that the reader had looked up too early, a thousand are read at once by reference."""
     assert counts["failures"] == []
-    assert counts["handovers"] == 50
+    assert counts["handovers"] == 1000
     assert counts["slowest_ms"] < 5000
 
 
 @pytest.mark.slow
 def test_reader_was_really_behind(counts: dict[str, Any]) -> None:
     """The hand-over proves something: a plain look-up still denied the published names."""
-    assert counts["denied"] >= 40
+    assert counts["denied"] >= 800
 
 
 @pytest.mark.slow

@@ -242,6 +242,58 @@ def test_tensors_that_overlap_are_corrupt(files: Files) -> None:
         read_tensors(files, {"x": shifted, "y": entries["y"]}, {reference.path: reference})
 
 
+def test_parts_that_overlap_are_found_whichever_are_read(files: Files) -> None:
+    """Overlapping entries are found before reading, also where they would be read one at a time."""
+    reference, entries = write_pack(files, "packs/a", {str(n): torch.full((2_000_000,), float(n)) for n in range(3)})
+    shifted = dataclasses.replace(entries["1"], offset=entries["0"].offset + 4)
+    files.delete("packs/a")
+
+    with pytest.raises(CorruptError, match="share bytes"):
+        next(stream_tensors(files, {**entries, "1": shifted}, {"packs/a": reference}))
+
+
+def test_a_thousand_names_for_one_part_are_refused_before_allocation(files: Files) -> None:
+    """Many tensors that claim the same 8 MB are CorruptError: a small file does not fill the memory."""
+    reference, entries = write_pack(files, "packs/a", {"x": torch.zeros(2_000_000)})
+    many = {str(n): entries["x"] for n in range(1000)}
+    files.delete("packs/a")  # reading would be MissingError
+
+    with pytest.raises(CorruptError, match="1000 tensors share the bytes"):
+        read_tensors(files, many, {"packs/a": reference})
+
+
+def test_many_equal_tensors_are_stored_a_few_times(files: Files) -> None:
+    """Of 100 equal tensors each 16 share a place, so that what is written can be read; a child stores none of them."""
+    tensors = {str(n): torch.zeros(1000) for n in range(100)}
+    reference, entries = write_pack(files, "packs/a", tensors)
+
+    assert len({entry.offset for entry in entries.values()}) == 7
+    found = read_tensors(files, entries, {"packs/a": reference})
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    again, child = write_pack_if_needed(files, "packs/b", tensors, known=entries.values())
+    assert again is None
+    assert child == entries
+
+
+def test_more_dimensions_than_a_pack_takes_are_refused_on_saving(files: Files) -> None:
+    """65 dimensions are refused by name when they are saved, not when they are read; 64 come back."""
+    with pytest.raises(ConfigurationError, match="'x' has 65 dimensions"):
+        write_pack(files, "packs/a", {"x": torch.ones([1] * 65)})
+    assert round_trip(files, {"x": torch.ones([1] * 64)})["x"].dim() == 64
+
+
+@pytest.mark.parametrize("length", [0, 2**63, 10**9])
+def test_a_pack_s_own_header_is_not_believed(files: Files, tmp_path: Path, length: int) -> None:
+    """Where a pack's header lies about its length, tensors are read as the manifest says: nothing else is parsed."""
+    reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3)})
+    whole = (tmp_path / "packs/a").read_bytes()
+    (tmp_path / "packs/a").write_bytes(length.to_bytes(8, "little") + whole[8:])
+
+    assert torch.equal(read_tensors(files, entries, {"packs/a": reference})["x"], torch.arange(3))
+    with pytest.raises(CorruptError, match="packs/a"):
+        files.check_contents(reference)
+
+
 def test_size_that_the_file_has_not_is_found_before_allocation(files: Files) -> None:
     """A pack and an entry that agree on an absurd size are CorruptError, not an attempt to allocate it."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3)})

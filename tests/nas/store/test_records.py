@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from nas.errors import CorruptError
 from nas.store.files import open_root
 from nas.store.records import Records
+from nas.store.weights import StoredWeights
 from nas.trial import State
 from tests.nas.offers import chain, offer, publish
 
@@ -24,6 +27,31 @@ from tests.nas.offers import chain, offer, publish
 from nas.store.files import open_root
 from nas.store.records import Records
 publish(Records(open_root(sys.argv[2])), *(offer(number, chain(4)) for number in range(120)))
+"""
+
+COMMIT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import torch
+from dataclasses import replace
+from nas.errors import AlreadyPublishedError
+from nas.store.checkpoint import publish_checkpoint, publish_tensors
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.trial import Proposal, State, Trial
+records, me = Records(open_root(sys.argv[2])), float(sys.argv[3])
+print("ready", flush=True)
+start_s = float(sys.stdin.readline())
+for number in range(60):
+    while time.time() < start_s + 0.03 * number: pass
+    trial = Trial(number=number, index=number, proposal=Proposal(point={}), attempt=1)
+    try: records.propose(trial)
+    except AlreadyPublishedError: pass
+    stem = f"{number:06d}-{sys.argv[3]}"
+    saved = publish_tensors(records.files, f"packs/{stem}.safetensors", {"x": torch.full((10_000,), me)})
+    checkpoint = publish_checkpoint(records.files, stem, saved)
+    done = replace(trial, state=State.COMPLETE, metrics={"x": me}, checkpoint=checkpoint)
+    print(records.commit(done).metrics["x"], flush=True)
 """
 
 
@@ -49,6 +77,33 @@ def test_lineage_may_be_loaded_while_it_grows(records: Records, tmp_path: Path) 
     assert sizes == sorted(sizes)
     assert len({*sizes}) > 2
     assert all(trial.state == State.COMPLETE for trial in records.load()[0])
+
+
+@pytest.mark.slow
+def test_of_two_processes_with_one_trial_the_first_result_counts(records: Records, tmp_path: Path) -> None:
+    """Of two that publish the same trials at the same moments each is told, trial by trial, whose result stands."""
+    command = [sys.executable, "-c", COMMIT, REPOSITORY, tmp_path]
+    workers = [
+        subprocess.Popen([*command, who], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for who in "12"
+    ]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    start = f"{time.time() + 0.2}\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write(start)
+        worker.stdin.flush()
+    answers = [worker.communicate()[0].split() for worker in workers]
+    trials, _ = records.load()
+
+    assert [worker.returncode for worker in workers] == [0, 0]
+    assert answers[0] == answers[1] == [str(trial.metrics["x"]) for trial in trials]
+    assert {*answers[0]} == {"1.0", "2.0"}
+    for trial in trials:
+        assert trial.checkpoint is not None
+        found = StoredWeights(records.files, trial.checkpoint).read_all()["x"]
+        assert torch.equal(found, torch.full((10_000,), trial.metrics["x"]))
 
 
 def test_listing_that_missed_a_record_is_made_good(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,24 @@ class TestPlain:
                 with pytest.raises(CorruptError, match=f"found {len(wrong)} bytes {digest_of(wrong)}"):
                     read(reference)
 
+    def test_what_is_no_record_is_refused(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An object larger than any record, where a record should be, is refused by its size."""
+        files.publish("trials/a.json", [bytes(2001)])
+        monkeypatch.setattr("nas.store.driver.MAX_RECORD_BYTES", 2000)
+
+        for read in (lambda: files.read_if_present("trials/a.json"), lambda: files.read_all("trials", ".json")):
+            with pytest.raises(CorruptError, match=r"trials/a\.json holds 2001 bytes; a record has at most 2000"):
+                read()
+
+    def test_giant_is_not_got_for_a_message(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An object of another size that is larger than any record is corrupt by its size alone."""
+        reference = files.publish("packs/a", [b"12345678"])
+        files.put("packs/a", bytes(2001))
+        monkeypatch.setattr("nas.store.objects.MAX_RECORD_BYTES", 2000)
+
+        with pytest.raises(CorruptError, match="found 2001 bytes, looked"):
+            files.check_size(reference)
+
 
 @pytest.mark.usefixtures("small_parts")
 class TestParts:

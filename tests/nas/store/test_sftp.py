@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import subprocess
@@ -113,6 +114,15 @@ class TestPlain:
         (tmp_path / "root/packs/a").unlink()
         with pytest.raises(MissingError):
             files.read(reference)
+
+    def test_what_is_no_record_is_refused(self, files: Files, tmp_path: Path) -> None:
+        """A terabyte where a record should be is refused before memory is taken for it."""
+        files.publish("trials/a.json", [b"{}"])
+        os.truncate(tmp_path / "root/trials/a.json", 1 << 40)  # takes no room on the disk
+
+        for read in (lambda: files.read_if_present("trials/a.json"), lambda: files.read_all("trials", ".json")):
+            with pytest.raises(CorruptError, match=r"trials/a\.json holds \d+ bytes; a record has at most \d+"):
+                read()
 
     def test_root_is_walked(self, sftp_port: int, tmp_path: Path) -> None:
         """A walk tells sizes and times, sees what another process did, and unfinished files, which can be deleted."""

@@ -281,7 +281,7 @@ def test_records_of_sessions_winners_and_sweeps_have_no_gaps(place: Path) -> Non
     """Sessions, winners and sweeps are numbered from 1, so that one that is missing in between is missed."""
     for name in ("sessions/0003.json", "best-0003.json", "gc/0002.json"):
         (place / name).parent.mkdir(exist_ok=True)
-        (place / name).write_text('{"trial": 2, "trials": [], "files": []}')
+        (place / name).write_text('{"trial": 2, "trials": {}, "files": []}')
 
     assert [path for _, path, _, _ in found(place)] == ["best-0002.json", "gc/0001.json", "sessions/0002.json"]
 
@@ -345,7 +345,7 @@ def test_what_is_swept_meanwhile_is_not_lost(place: Path) -> None:
 
     def sweep(_: Findings) -> None:
         if records.read("gc/0001.json") is None:
-            records.publish("gc/0001.json", {"gc": 1, "trials": [3]})
+            records.publish("gc/0001.json", {"gc": 1, "trials": {"3": "keep=best:1"}})
 
     assert verified(place, progress=sweep).damages == []
 

@@ -1,0 +1,132 @@
+"""What the records beside the trials' must hold: search.json, sessions and their beats, tests, and the winners.
+
+Each function returns where the record is one that Heirloom writes, and raises CorruptError, without the file's name,
+where it is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any
+
+from nas.errors import ConfigurationError, CorruptError
+from nas.metric import Metric
+from nas.store.manifest import references
+from nas.store.plain import checked_fields, number_within, numbers, shown, time_of, whole
+
+MAX_HOURS = 1e6
+"""Of one session: a century."""
+_MAX_PID = 2**31 - 1
+_NUMBER = re.compile("[0-9]{1,18}")
+_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+_Kinds = Mapping[str, tuple[type, ...]]
+_IDENTITY: _Kinds = {
+    **dict.fromkeys(("problem", "space", "tuner"), (dict,)),
+    "policy": (list,),
+    "stopper": (dict, NoneType),
+    "seed": (int,),
+    "on_parent_failure": (str,),
+    "deterministic": (bool,),
+}
+_SPEC: _Kinds = {"target": (str,), "arguments": (dict,)}
+_SESSION: _Kinds = {"host": (str,), "pid": (int,), "boot": (str,), "born": (str,), "settings": (dict,)}
+_BEST: _Kinds = {
+    "point": (dict,),
+    "test": (dict, NoneType),
+    "ancestors": (list,),
+    "export": (str, NoneType),
+    "files": (list,),
+    "missing": (dict,),
+}
+
+
+def check_header(record: Mapping[str, Any]) -> None:
+    """For ``search.json``, whose format is known."""
+    fields = checked_fields(record, {"identity": (dict,), "metrics": (list,)}, others=True)
+    identity = checked_fields(fields["identity"], _IDENTITY, others=True)
+    for kind in ("problem", "tuner", "stopper"):
+        if identity[kind] is not None:
+            checked_fields(identity[kind], _SPEC)
+    for stage in identity["policy"]:
+        checked_fields(stage, {"name": (str,), "policies": (list,), "warm": (bool,)})
+    if identity["deterministic"]:
+        whole(identity.get("slots"), "slots", 1)
+        whole(identity.get("n_threads"), "n_threads", 1)
+    numbers(identity.get("constraints", {}), "constraints")
+    for metric in fields["metrics"]:
+        _check_metric(metric)
+    if not identity["policy"] or not fields["metrics"]:
+        raise CorruptError("it names no stage or no metric")
+
+
+def _check_metric(metric: object) -> None:
+    found = checked_fields(metric, {"name": (str,), "direction": (str,)}, others=True)
+    reference = found.get("reference")
+    if reference is not None:
+        numbers({"reference": reference}, "a metric")
+    try:
+        Metric(found["name"], found["direction"], reference)
+    except ConfigurationError as error:
+        raise CorruptError(shown(str(error))) from error
+
+
+def check_session(record: Mapping[str, Any]) -> None:
+    """For ``sessions/0003.json``."""
+    whole(checked_fields(record, _SESSION, others=True)["pid"], "pid", 1, _MAX_PID)
+    if not isinstance(record.get("place", ""), str):
+        raise CorruptError(f"place must not be {shown(record['place'])}")
+    if record.get("started") is None:
+        raise CorruptError("started must be a time")
+    time_of(record["started"], "started")
+    flow_run = record.get("flow_run")
+    if flow_run is not None and not (isinstance(flow_run, str) and _ID.fullmatch(flow_run)):
+        raise CorruptError(f"flow_run must not be {shown(flow_run)}")  # it becomes a part of an address
+
+
+def check_beat(record: Mapping[str, Any]) -> None:
+    """For ``sessions/0003.beat``."""
+    whole(record.get("beat"), "beat")
+    number_within(record.get("hours"), "hours", 0, MAX_HOURS)
+    if record.get("time") is None or type(record.get("ended")) is not bool:
+        raise CorruptError("time must be a number, and ended true or false")
+    time_of(record["time"], "time")
+
+
+def check_test(record: Mapping[str, Any], trial: int) -> None:
+    """For ``tests/000024.json``."""
+    whole(record.get("trial"), "trial", trial, trial)
+    if "metrics" in record:
+        numbers(record["metrics"], "metrics")
+    else:
+        checked_fields(record, {"error": (str,)}, others=True)
+
+
+def check_sweep(record: Mapping[str, Any]) -> frozenset[int]:
+    """For ``gc/0003.json``; gives the trials that lost their weights, for which it may say why."""
+    trials = checked_fields(record, {"trials": (dict, list)}, others=True)["trials"]
+    if isinstance(trials, list):
+        return frozenset(whole(number, "trials") for number in trials)
+    for number in trials:
+        if not _NUMBER.fullmatch(number):
+            raise CorruptError(f"trials must not hold {shown(number)}")
+    return frozenset(map(int, trials))
+
+
+def check_best(record: Mapping[str, Any], number: int) -> None:
+    """For ``best-0001.json``."""
+    fields = checked_fields(record, _BEST, others=True)
+    whole(record.get("number"), "number", number, number)
+    trial = whole(record.get("trial"), "trial")
+    numbers(record.get("metrics"), "metrics")
+    if fields["test"] is not None:
+        check_test(fields["test"], trial)
+    for ancestor in fields["ancestors"]:
+        whole(ancestor, "an ancestor", 0, max(0, trial - 1))
+    references(fields["files"])
+    for name, why in fields["missing"].items():
+        if not isinstance(why, str):
+            raise CorruptError(f"missing: {shown(name)} must not be {shown(why)}")
+    time_of(record.get("time"), "time")

@@ -1,0 +1,224 @@
+"""Trials from their records: each field is checked before anything believes it, as a shared root may hold anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any
+
+from nas.errors import ConfigurationError, CorruptError
+from nas.policy import Policy, parse_policies
+from nas.store.checkpoint import Checkpoint
+from nas.store.plain import MAX_WHOLE, checked_fields, naming, number_within, numbers, shown, time_of, whole
+from nas.trial import Donor, Proposal, Reason, State, Trial, without_weights
+
+_PROPOSED: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("trial", "index", "job", "seed", "generation"), (int,)),
+    "stage": (str,),
+    "policies": (list,),
+    "created": (int, float, NoneType),
+    "learned": (list,),
+    "proposal": (dict,),
+}
+_ASKED: Mapping[str, tuple[type, ...]] = {
+    "point": (dict,),
+    "parents": (list,),
+    "donors": (list, NoneType),
+    "policies": (list, NoneType),
+    "fidelity": (int, float, NoneType),
+    "reason": (str,),
+}
+_RESULT: Mapping[str, tuple[type, ...]] = {
+    "trial": (int,),
+    "state": (str,),
+    "reason": (str, NoneType),
+    "metrics": (dict,),
+    "curve": (list,),
+    "cost": (dict,),
+    "checkpoint": (dict, NoneType),
+    "offered": (int, str, NoneType),
+    "donor": (int, str, NoneType),
+    "inheritance": (dict,),
+    "attempt": (int,),
+    "slot": (int, NoneType),
+    "error": (str, NoneType),
+}
+_SAVED: Mapping[str, tuple[type, ...]] = {
+    "step": (int,),
+    **dict.fromkeys(("curve", "parts"), (list,)),
+    "accounts": (dict,),
+    **dict.fromkeys(("saved", "files", "random"), (dict,)),
+}
+_ACCOUNTS: Mapping[str, tuple[type, ...]] = {
+    **{key: _RESULT[key] for key in ("offered", "donor", "inheritance", "cost")},
+    "inherited": (int, float, NoneType),
+}
+_DONOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}:[0-9]{1,18}")
+
+
+def checked_donor(value: object, what: str) -> Donor | None:
+    """The value, if it is None, a trial's number or ``"name:42"``.
+
+    Raises:
+        CorruptError: it is none of them.
+    """
+    if value is None or (isinstance(value, str) and _DONOR.fullmatch(value)):
+        return value
+    return whole(value, what)
+
+
+def trial_from_records(
+    proposal: Mapping[str, Any],
+    result: Mapping[str, Any] | None = None,
+    *,
+    number: int | None = None,
+    swept: bool = False,
+    folder: str = "trials",
+) -> Trial:
+    """The trial of a proposal record and, where it has finished, a result record.
+
+    Args:
+        proposal: See ``Trial.proposal_record``.
+        result: See ``Trial.result_record``.
+        number: The trial whose records they should be; by default the one that the proposal names.
+        swept: Its weights were deleted since.
+        folder: Where they lie, for errors.
+
+    Raises:
+        CorruptError: a key is missing or has a value that it can't have; the record's file is named.
+    """
+    number = proposal.get("trial") if number is None else number
+    stem = f"{folder}/{number:06d}" if type(number) is int else f"{folder}/{shown(number)}"
+    fields: dict[str, Any] = {}
+    for path, read, record in (("proposal", _proposed, proposal), ("result", _resulted, result)):
+        if record is not None:
+            with naming(f"{stem}.{path}.json"):
+                fields |= read(record)
+                if record["trial"] != number:
+                    raise CorruptError(f"it is trial {record['trial']}'s")
+    return without_weights(Trial(**fields)) if swept else Trial(**fields)
+
+
+def _proposed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a trial is before it runs."""
+    fields = checked_fields(record, _PROPOSED, others=True)
+    if not fields["stage"]:
+        raise CorruptError("stage must have a name")
+    return {
+        "number": whole(fields["trial"], "trial"),
+        "index": whole(fields["index"], "index"),
+        "stage": fields["stage"],
+        "job": whole(fields["job"], "job"),
+        "policies": _policies(fields["policies"]),
+        "seed": whole(fields["seed"], "seed"),
+        "generation": whole(fields["generation"], "generation"),
+        "created": time_of(fields["created"], "created"),
+        "learned": tuple(whole(number, "learned") for number in fields["learned"]),
+        "proposal": proposal_from_json(fields["proposal"]),
+    }
+
+
+def _resulted(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What came of it."""
+    fields = checked_fields(record, _RESULT, others=True)
+    try:
+        state = State(fields["state"])
+        reason = None if fields["reason"] is None else Reason(fields["reason"])
+    except ValueError as error:
+        raise CorruptError(shown(str(error))) from error
+    if state in (State.WAITING, State.RUNNING):
+        raise CorruptError(f"{state} is no result")
+    inherited = fields.get("inherited")
+    return {
+        "state": state,
+        "reason": reason,
+        "metrics": numbers(fields["metrics"], "metrics"),
+        "curve": tuple(_report(entry) for entry in fields["curve"]),
+        "cost": numbers(fields["cost"], "cost"),
+        "checkpoint": None if fields["checkpoint"] is None else Checkpoint.from_json(fields["checkpoint"]),
+        "offered": checked_donor(fields["offered"], "offered"),
+        "donor": checked_donor(fields["donor"], "donor"),
+        "inherited": None if inherited is None else number_within(inherited, "inherited", 0, 1),
+        "inheritance": _inheritance(fields["inheritance"]),
+        "attempt": whole(fields["attempt"], "attempt"),
+        "slot": None if fields["slot"] is None else whole(fields["slot"], "slot"),
+        "started": time_of(fields.get("started"), "started"),
+        "finished": time_of(fields.get("finished"), "finished"),
+        "error": fields["error"],
+    }
+
+
+def check_saved(state: Mapping[str, Any]) -> None:
+    """For what a long trial saves beside its tensors; what only its own code reads is left to that.
+
+    Raises:
+        CorruptError: something else, of which the trial's result would hold a part.
+    """
+    fields = checked_fields(state, _SAVED)
+    whole(fields["step"], "step")
+    for entry in fields["curve"]:
+        _report(entry)
+    for part in fields["parts"]:
+        if not isinstance(part, list) or len(part) != 2 or not isinstance(part[0], str):
+            raise CorruptError(f"parts must not hold {shown(part)}")
+    accounts = checked_fields(fields["accounts"], _ACCOUNTS)
+    if not numbers(accounts["cost"], "cost").keys() >= {"seconds", "gpu_seconds"}:
+        raise CorruptError(f"cost must not be {shown(accounts['cost'])}")
+    for key in ("offered", "donor"):
+        checked_donor(accounts[key], key)
+    if accounts["inherited"] is not None:
+        number_within(accounts["inherited"], "inherited", 0, 1)
+    _inheritance(accounts["inheritance"])
+
+
+def proposal_from_json(plain: object) -> Proposal:
+    """The proposal of which ``Proposal.to_json`` made this.
+
+    Raises:
+        CorruptError: it made no such thing.
+    """
+    fields = checked_fields(plain, _ASKED, others=True)
+    donors, policies, fidelity = fields["donors"], fields["policies"], fields["fidelity"]
+    try:
+        return Proposal(
+            point=fields["point"],
+            parents=tuple(whole(parent, "a parent") for parent in fields["parents"]),
+            donors=None if donors is None else tuple(_donor(donor) for donor in donors),
+            policies=None if policies is None else _policies(policies),
+            fidelity=None if fidelity is None else number_within(fidelity, "fidelity", 5e-324, 1),
+            derivation=fields.get("derivation"),
+            reason=fields["reason"],
+        )
+    except ConfigurationError as error:
+        raise CorruptError(shown(str(error))) from error
+
+
+def _donor(value: object) -> Donor:
+    donor = checked_donor(value, "a donor")
+    if donor is None:
+        raise CorruptError("a donor must not be null")
+    return donor
+
+
+def _policies(names: list[object]) -> frozenset[Policy]:
+    try:
+        return parse_policies(name if isinstance(name, str) else shown(name) for name in names)
+    except ConfigurationError as error:
+        raise CorruptError(shown(str(error))) from error
+
+
+def _report(entry: object) -> tuple[int, dict[str, float]]:
+    if not isinstance(entry, list) or len(entry) != 2:
+        raise CorruptError(f"curve must not hold {shown(entry)}")
+    return whole(entry[0], "a step", -MAX_WHOLE), numbers(entry[1], "curve")
+
+
+def _inheritance(summary: dict[str, Any]) -> dict[str, Any]:
+    """What others than people read of it."""
+    replaced, lost = summary.get("replaced", {}), summary.get("lost", [])
+    if not isinstance(replaced, dict) or not isinstance(lost, list):
+        raise CorruptError(f"inheritance must not hold {shown(replaced)} and {shown(lost)}")
+    for donor in (*replaced.values(), *lost):
+        checked_donor(donor, "inheritance: a donor")
+    return summary

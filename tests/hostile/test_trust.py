@@ -1,0 +1,58 @@
+"""A search's record names classes: on a shared disk anybody may have written them there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flows.command import Invocation
+from flows.final import trusted_spec
+from nas.errors import ConfigurationError
+
+
+def invocation(**values: Any) -> Invocation:
+    return Invocation({"trust": False, **values})
+
+
+def stored(target: str) -> dict[str, Any]:
+    return {"target": target, "arguments": {"arg": "x"}}
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "subprocess.Popen",
+        "nas.session.Path",
+        "nas.executors.worker.ProcessPlace",
+        "nas.store.local.LocalFiles",
+        "nas.tuners.random.RandomTuner",
+        "nas.os.system",
+        "nas..os.system",
+        "nas.\0.x",
+        "nas.",
+        "nasty.Problem",
+    ],
+)
+def test_a_record_s_class_that_is_no_problem_of_ours_is_refused(target: str) -> None:
+    """Whatever a record names outside Heirloom, and within it what is no problem, is refused before it is called."""
+    with pytest.raises(ConfigurationError):
+        trusted_spec("problem", stored(target), invocation())
+
+
+def test_a_record_s_class_of_ours_is_taken() -> None:
+    """Heirloom's own problems and tuners need no word from the user."""
+    spec = trusted_spec("problem", stored("nas.problems.digits.DigitsProblem"), invocation())
+
+    assert spec.target == "nas.problems.digits.DigitsProblem"
+    assert trusted_spec("tuner", stored("nas.tuners.random.RandomTuner"), invocation()).name == "random"
+
+
+def test_a_class_that_the_command_line_names_is_taken() -> None:
+    """The user's own class is taken where the command line names the same one, or says trust=true."""
+    named = invocation(problem={"_target_": "my.Problem", "width": 3})
+
+    assert trusted_spec("problem", stored("my.Problem"), named).arguments == {"arg": "x", "width": 3}
+    assert trusted_spec("problem", stored("my.Problem"), invocation(trust=True)).target == "my.Problem"
+    with pytest.raises(ConfigurationError, match=r"names other\.Problem as its problem"):
+        trusted_spec("problem", stored("other.Problem"), named)

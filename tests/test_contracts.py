@@ -165,6 +165,7 @@ def test_storage(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     check_files(root, STORAGES[name]["options"])
 
 
+@pytest.mark.slow
 def test_s3_storage(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same holds in S3, with the credentials and the endpoint in the environment, as conf/storage/s3.yaml wants."""
     for variable, value in s3.environment().items():
@@ -173,6 +174,7 @@ def test_s3_storage(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     check_files(f"s3://bucket/{uuid4().hex}", STORAGES["s3"]["options"])
 
 
+@pytest.mark.slow
 def test_sftp_storage(sftp_port: int, tmp_path: Path) -> None:
     """The same holds over sftp."""
     check_files(f"sftp://me@127.0.0.1:{sftp_port}{tmp_path}", STORAGES["sftp"]["options"] | {"password": SECRET})

@@ -101,6 +101,7 @@ def test_a_terminal_shows_live_progress(here: Path, columns: int) -> None:
     assert not re.search("Traceback|WARNING|ERROR|prefect", plain.replace("flows.", ""))
 
 
+@pytest.mark.slow
 def test_failures_are_told_as_they_come(here: Path) -> None:
     """Each failed trial is a line with its error; too many in a row end the search with one line and status 1."""
     done = run(here, *DEBUG, "problem.fail=raise", "max_failures=2")
@@ -113,6 +114,7 @@ def test_failures_are_told_as_they_come(here: Path) -> None:
     assert done.out == ""
 
 
+@pytest.mark.slow
 def test_a_search_whose_tuner_has_ended_it_is_finished_at_once(here: Path) -> None:
     """Where the tuner proposes nothing more, the same command says so, without a session and without a server."""
     ours = "tests.problems_for_tests"
@@ -128,6 +130,7 @@ def test_a_search_whose_tuner_has_ended_it_is_finished_at_once(here: Path) -> No
     assert sorted(path.name for path in (only_search(here) / "sessions").iterdir()) == ["0001.beat", "0001.json"]
 
 
+@pytest.mark.slow
 def test_policy_full_trains_every_trial_in_full(here: Path) -> None:
     """With policy=full there is one stage, whose best trial is the winner; nothing is left out."""
     done = run(here, *DEBUG, "policy=full")
@@ -139,6 +142,7 @@ def test_policy_full_trains_every_trial_in_full(here: Path) -> None:
     assert "left out" not in done.err
 
 
+@pytest.mark.slow
 def test_storage_options_reach_the_file_system(here: Path) -> None:
     """storage.options.KEY is what the root's file system is opened with; it is neither printed nor needed twice."""
     refused = run(here, *DEBUG, "storage.root=quick://bucket")
@@ -152,6 +156,7 @@ def test_storage_options_reach_the_file_system(here: Path) -> None:
 
 
 @pytest.mark.parametrize("root", ["quick://me:s3cret@bucket", "quick://me:s3cret@bucket/deep"])
+@pytest.mark.slow
 def test_a_password_in_the_root_is_shown_nowhere(here: Path, root: str) -> None:
     """Lines that name a root with a password have stars for it, and the commands to go on with say so."""
     done = run(here, *DEBUG, f"storage.root={root}")
@@ -165,6 +170,7 @@ def test_a_password_in_the_root_is_shown_nowhere(here: Path, root: str) -> None:
     assert shlex.split(html)[4:] == [f"storage.root={shown}", "format=html"]
 
 
+@pytest.mark.slow
 def test_a_password_in_the_root_is_in_no_name(here: Path) -> None:
     """A multirun over roots names its searches without their passwords."""
     done = run(here, "-m", *DEBUG, "storage.root='quick://me:s3cret@a','quick://me:s3cret@b'")
@@ -177,6 +183,7 @@ def test_a_password_in_the_root_is_in_no_name(here: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_resume_line_says_what_it_lacks(here: Path) -> None:
     """The line that resumes a search has stars for secrets, and says so behind a #."""
     options = ("storage.root=quick://me:s3cret@bucket", "storage.options.password=s3cret")
@@ -192,6 +199,7 @@ def test_a_resume_line_says_what_it_lacks(here: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_memory_keeps_nothing_and_says_so(here: Path) -> None:
     """A search in memory prints its result, and no command that could not work."""
     done = run(here, *DEBUG, "storage=memory")
@@ -238,6 +246,7 @@ def test_options_may_stand_anywhere(here: Path) -> None:
     assert "_target_: quick.QuickProblem\n  weights: 10\n" in by_path.out
 
 
+@pytest.mark.slow
 def test_a_closed_output_is_no_traceback(here: Path) -> None:
     """``| head -1`` ends the command without a traceback."""
     done = run(here, line=f"bash -c {shlex.quote(shlex.join(['python', '-m', 'flows.search', *DEBUG]) + ' | head -1')}")

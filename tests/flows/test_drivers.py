@@ -69,6 +69,7 @@ def test_a_takeover_ends_the_older_driver(here: Path) -> None:
     assert max(trial.attempt for trial in found) <= 2
 
 
+@pytest.mark.slow
 def test_a_killed_driver_is_followed_at_once(here: Path) -> None:
     """After kill -9 of a driver on this host the same command takes over without a wait."""
     with Command(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5") as first:

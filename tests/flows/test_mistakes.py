@@ -218,6 +218,7 @@ def test_a_dead_server_is_one_line(here: Path, runner: str) -> None:
     assert everything(here) == []
 
 
+@pytest.mark.slow
 def test_another_configuration_is_refused_key_by_key(here: Path) -> None:
     """A search that exists is not continued with another identity: each key that differs is named with both values."""
     first = run(here, *DEBUG, "name=mine", "finalists=1")
@@ -310,6 +311,7 @@ def attempts(search: Path, number: int) -> list[int]:
     return sorted(int(path.stem.rpartition("-")[2]) for path in (search / "trials").glob(f"{number:06d}.start-*.json"))
 
 
+@pytest.mark.slow
 def test_one_job_that_fails_does_not_end_the_others(here: Path) -> None:
     """In a multirun a search that fails is one line with status 1, and the others run."""
     done = run(here, "-m", *DEBUG, "finalists=1", "problem.fail='','raise'", "max_failures=1")
@@ -321,6 +323,7 @@ def test_one_job_that_fails_does_not_end_the_others(here: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_mistake_in_one_job_does_not_end_the_others(here: Path) -> None:
     """In a multirun a job that can't be is one line, and the others run; the status is that of the mistake."""
     done = run(here, "-m", *DEBUG, "finalists=1,0")

@@ -54,6 +54,7 @@ def test_slots_make_two_searches(here: Path, api_url: str) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.slow
 def test_a_sweep_leaves_no_litter(here: Path) -> None:
     """Neither multirun.yaml nor an outputs folder is left, here or in the temporary folder."""
     done = run(here, "-m", "+tuner=random", *SMALL, "runner=debug", "budget.trials=1", "seed=1,2")

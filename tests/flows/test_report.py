@@ -314,6 +314,7 @@ def test_broken_search(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_only_reads(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No report changes anything under the root."""
     before = contents(root)
@@ -324,6 +325,7 @@ def test_only_reads(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert contents(root) == before
 
 
+@pytest.mark.slow
 def test_closed_pipe(root: Path) -> None:
     """A reader that closes the pipe early, like head, gets no traceback."""
     command = f"{sys.executable} -m flows.report storage.root={root} name=last format=json | head -c 10"

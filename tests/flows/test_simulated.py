@@ -11,6 +11,7 @@ from tests.flows.commands import Command
 GIVEN = ("problem=tabular", "problem.table=t.csv", "problem.parameters=[a,b]", "problem.metrics.score.column=s")
 
 
+@pytest.mark.slow
 def test_command_searches_a_table(tmp_path: Path) -> None:
     """runner=simulated searches a csv file on 20 workers: an hour of budget passes in an instant, and is kept."""
     rows = [f"{a},{b},{a * b},600" for a, b in itertools.product(range(15), range(15))]

@@ -84,6 +84,7 @@ def test_broken_search(root: Path, asked: Callable[..., tuple[int, str, str]]) -
     assert [line for line in lines if line.startswith("The search can't go on before these records are back")]
 
 
+@pytest.mark.slow
 def test_search_whose_own_record_is_lost(root: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
     """A search without search.json, or with a corrupt one, is still verified by its name."""
     (root / "stored/search.json").write_text("{")
@@ -173,6 +174,7 @@ def test_memory_is_one_process_only(asked: Callable[..., tuple[int, str, str]]) 
     assert "at risk: others see it (memory://: this process only)" in output
 
 
+@pytest.mark.slow
 def test_several_roots(tmp_path: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
     """A multirun checks several roots, and ends with the worst status."""
     (tmp_path / "file").write_text("no folder")
@@ -226,6 +228,7 @@ def test_commands_of_the_documents_can_be_said(asked: Callable[..., tuple[int, s
         assert "machines:" in output
 
 
+@pytest.mark.slow
 def test_secrets_are_not_shown(tmp_path: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
     """Neither a password in a URL nor storage options appear, whatever goes wrong."""
     pytest.importorskip("paramiko")

@@ -131,7 +131,9 @@ def test_wrong_argument_is_refused(arguments: dict[str, Any], message: str) -> N
 
 def test_missing_argument_is_named() -> None:
     """A required argument that no one gave is named."""
-    with pytest.raises(ConfigurationError, match=r"Metric needs name; it takes name, direction='maximize', reference=None$"):
+    line = "Metric needs name; it takes name, direction='maximize', reference=None$"
+
+    with pytest.raises(ConfigurationError, match=line):
         Spec.of(Metric).build()
 
 

@@ -162,6 +162,7 @@ class TestWarmWorker:
         assert "SystemExit: 7" in (left.error or "")
         assert after.metrics["n_built"] == 1
 
+    @pytest.mark.slow
     def test_problem_may_load_data_in_processes(self, shop: Shop) -> None:
         """torch's DataLoader may start workers of its own within a worker."""
         trial = shop.run(("loader", 0))[-1]

@@ -42,6 +42,7 @@ def rows(*parts: Tensor) -> list[list[int]]:
     return sorted(torch.cat(parts).flatten(1).tolist())
 
 
+@pytest.mark.slow
 def test_construction_loads_nothing() -> None:
     """The driver builds the problem without reading an image; the first training reads them, once."""
     problem = DigitsProblem()
@@ -74,6 +75,7 @@ def test_split_seed_decides_the_parts(problem: DigitsProblem) -> None:
         DigitsProblem(split_seed=-1)
 
 
+@pytest.mark.slow
 def test_full_training_learns(problem: DigitsProblem, train: Train) -> None:
     """A full training is far above chance on validation and on test images, and reports each epoch."""
     trained = train(problem, POINT)
@@ -103,6 +105,7 @@ def test_same_seed_same_bits(problem: DigitsProblem, train: Train) -> None:
     ],
     ids=["wider", "wider below", "deeper", "other norm"],
 )  # fmt: skip
+@pytest.mark.slow
 def test_child_starts_ahead(problem: DigitsProblem, train: Train, change: Mapping[str, object], share: float) -> None:
     """A child that differs from its parent in one thing is ahead of a cold start after one epoch, over four seeds."""
     child = {**POINT, **change}

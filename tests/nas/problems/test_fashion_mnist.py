@@ -209,6 +209,7 @@ def test_real_split(problem: FashionMnistProblem) -> None:
     assert torch.cat([train.labels, validation.labels]).bincount().tolist() == [6_000] * 10
 
 
+@pytest.mark.slow
 def test_search_trials_learn_and_inherit(problem: FashionMnistProblem, train: Train) -> None:
     """A search trial is far above chance after two epochs, repeats to the bit, and its wider child starts ahead."""
     parent, twin = (train(problem, POINT, SEARCH, seed=1) for _ in range(2))

@@ -55,6 +55,7 @@ EVERY_TYPE: dict[str, Any] = {
     },
 }
 METRICS = (Metric("accuracy"),)
+SLOW_CMAES = pytest.param("cmaes.CmaEsTuner", marks=pytest.mark.slow)
 
 
 def drawn(kind: str, *value: float, n: int = 4000) -> list[float]:
@@ -100,7 +101,7 @@ def test_its_points_are_points_like_others() -> None:
         space.validate(guessed)
 
 
-@pytest.mark.parametrize("tuner", ["random.RandomTuner", "evolution.EvolutionTuner", "cmaes.CmaEsTuner"])
+@pytest.mark.parametrize("tuner", ["random.RandomTuner", "evolution.EvolutionTuner", SLOW_CMAES])
 def test_tuners_keep_their_contract_in_it(tuner: str) -> None:
     """Tuners know nothing of where a space is from."""
     check_tuner(Spec(f"nas.tuners.{tuner}"), load_nni_space(EVERY_TYPE), METRICS, n_trials=12)

@@ -596,6 +596,7 @@ print(won)
 
 
 class TestOtherProcesses:
+    @pytest.mark.slow
     def test_kill_never_tears(self, local: Files, tmp_path: Path) -> None:
         """kill -9 at 36 moments of a publication leaves whole files or none, never a torn one."""
         moments = random.Random(0)

@@ -98,6 +98,7 @@ def test_two_processes_meet(tmp_path: Path) -> None:
     assert [message["i_am"] for message in heard] == [sides[1].name, sides[0].name]
 
 
+@pytest.mark.slow
 def test_nobody_comes(tmp_path: Path) -> None:
     """Alone, it gives up in time, says what may be wrong, and leaves nothing of its own."""
     with pytest.raises(StoreError, match=r"no other machine came within 0\.6 s"):
@@ -106,6 +107,7 @@ def test_nobody_comes(tmp_path: Path) -> None:
     assert list((tmp_path / "root/_check").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_dead_meeting_is_not_joined(tmp_path: Path) -> None:
     """What a killed check has left is not taken for a machine that waits."""
     root = open_root(f"{tmp_path}/root")

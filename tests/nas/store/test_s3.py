@@ -227,6 +227,7 @@ class TestParts:
 
 
 class TestFaults:
+    @pytest.mark.slow
     def test_put_is_repeated(self, patient: Files, proxy: HttpProxy) -> None:
         """A put that is refused, cut off or not answered is sent again; an exclusive one knows its own work."""
         for fault in (500, 503, "reset", "lost", "half"):
@@ -247,6 +248,7 @@ class TestFaults:
             late.publish("trials/1.json", [b"same"], exclusive=True)
         assert len(proxy.seen) >= 2
 
+    @pytest.mark.slow
     def test_reads_are_repeated(self, patient: Files, proxy: HttpProxy) -> None:
         """Gets, listings and deletes that fail, or end early, are sent again."""
         for fault in (500, 503, "reset", "lost", "short"):

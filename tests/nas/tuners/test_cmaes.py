@@ -21,6 +21,7 @@ def ellipsoid(point: Point) -> float:
     return float(sum(10.0**i * x * x for i, x in enumerate(turned))) + steps[0] ** 2
 
 
+@pytest.mark.slow
 def test_it_learns_scales_and_directions() -> None:
     """In 600 trials it comes a thousand times nearer to the optimum of a narrow turned valley than random search."""
     own = min(t.metrics["loss"] for t in search(CmaEsTuner(NUMBERS, (METRIC,), seed=3), 600, ellipsoid))
@@ -43,6 +44,7 @@ def test_failed_trials_are_the_worst_of_their_generation() -> None:
     assert sum(t.point["a"] < 0 for t in trials[-40:]) < 5
 
 
+@pytest.mark.slow
 def test_it_begins_again_with_a_larger_population() -> None:
     """Where all is found, the search restarts, doubled."""
     space = ParameterSpace({"a": Float(0.0, 1.0), "b": Float(0.0, 1.0)})

@@ -56,6 +56,7 @@ EVERY_TYPE: dict[str, Any] = {
 }
 METRICS = (Metric("accuracy"),)
 SLOW_CMAES = pytest.param("cmaes.CmaEsTuner", marks=pytest.mark.slow)
+SLOW_CMAES = pytest.param("cmaes.CmaEsTuner", marks=pytest.mark.slow)
 
 
 def drawn(kind: str, *value: float, n: int = 4000) -> list[float]:

@@ -6,6 +6,8 @@ import itertools
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.flows.commands import Command
 
 GIVEN = ("problem=tabular", "problem.table=t.csv", "problem.parameters=[a,b]", "problem.metrics.score.column=s")

@@ -66,7 +66,11 @@ TUNERS, STOPPERS, PROBLEMS, STORAGES = (choices(group) for group in ("tuner", "s
 TABLES = {"nasbench201": "nasbench201_cifar10.parquet", "nasbench_macro": "nasbench_macro.parquet"}
 LONG = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SLOW_TUNERS = [pytest.param(name, marks=LONG) if name in ("gp", "metis", "smac", "tpe") else name for name in TUNERS]
-FEW_MODELS = {"metis": {"n_founders": 14, "n_candidates": 50}, "smac": {"n_founders": 16}}
+FEW_MODELS = {
+    "gp": {"options": {"n_startup_trials": 16}},
+    "metis": {"n_founders": 14, "n_candidates": 50},
+    "smac": {"n_founders": 16},
+}
 SLOW = [pytest.param(name, marks=pytest.mark.slow) if "data_root" in PROBLEMS[name] else name for name in PROBLEMS]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
@@ -25,6 +25,7 @@ class LineageLog:
         self.n_noted = 0
         self._noted: dict[str, int] = {}
         self._keys: dict[int, str] = {}
+        self._scored: dict[str, tuple[int, list[int]]] = {}
         self._rankings: dict[Metric, tuple[int, list[tuple[float, int, int]]]] = {}
         for trial in trials:
             self.append(trial)
@@ -61,6 +62,16 @@ class LineageLog:
                 insort(entries, (-metric.rank(value), trial.number, position))
         self._rankings[metric] = (len(self.learned), entries)
         return entries
+
+    def scored(self, metric: Metric, n_learned: int, n: int) -> list[Trial]:
+        """The last ``n`` scored trials of the first ``n_learned``, the last learned first."""
+        seen, positions = self._scored.get(metric.name, (0, []))
+        for position in range(seen, len(self.learned)):
+            if self.learned[position].value(metric.name) is not None:
+                positions.append(position)
+        self._scored[metric.name] = (len(self.learned), positions)
+        end = bisect_left(positions, n_learned)
+        return [self.learned[position] for position in reversed(positions[max(end - n, 0) : end])]
 
     def lose_weights(self, number: int) -> None:
         """Notes, where the trial is here, that its weights were swept."""
@@ -164,6 +175,10 @@ class Lineage:
         """The finished trials, the last learned first."""
         for position in range(self.n_finished - 1, -1, -1):
             yield self._log.learned[position]
+
+    def newest_scored(self, metric: Metric, n: int) -> list[Trial]:
+        """The ``n`` trials with this metric that were learned last, the last one first."""
+        return self._log.scored(metric, self.n_finished, n)
 
     def has_point(self, point: Point) -> bool:
         """Whether a trial of this very point is finished, running or waiting, or none may be proposed."""

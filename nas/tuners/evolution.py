@@ -137,14 +137,13 @@ class EvolutionTuner(Tuner):
         return lacking > 0 and sum(not trial.parents for trial in lineage.pending) < lacking
 
     def _population(self, lineage: Lineage) -> list[Trial]:
-        name = self.metrics[0].name
+        metric = self.metrics[0]
         if self.dies == "worst":
-            return list(islice(lineage.ranked(self.metrics[0]), self.population_size))
-        living = (t for t in lineage.newest() if t.value(name) is not None)
+            return list(islice(lineage.ranked(metric), self.population_size))
         if self.dies == "oldest":
-            return list(islice(living, self.population_size))
+            return lineage.newest_scored(metric, self.population_size)
         dead = {d.get("dead") for t in lineage if isinstance(d := t.proposal.derivation, dict)}
-        return [trial for trial in living if trial.number not in dead]
+        return [trial for trial in lineage.newest_scored(metric, len(lineage)) if trial.number not in dead]
 
 
 def _changed(point: Point, before: Point) -> list[str]:

@@ -179,3 +179,17 @@ def test_every_view_is_a_beginning(order: list[int], n_learned: int) -> None:
     assert numbers(list(lineage)) == order[:n_learned]
     assert [number for number in range(8) if number in lineage] == sorted(order[:n_learned])
     assert [number for number in range(8) if lineage.has_point({"x": number})] == sorted(order[:n_learned])
+
+
+def test_newest_scored_are_those_of_the_view() -> None:
+    """The last scored ones of a view, the newest first, whatever was learned after it; failed ones are left out."""
+    log = LineageLog([trial(0, accuracy=0.1), trial(1, state=State.FAILED), trial(2, accuracy=0.2)])
+    early = log.view()
+    assert numbers(early.newest_scored(ACCURACY, 2)) == [2, 0]
+    log.append(trial(4, accuracy=0.3))
+    log.append(trial(3, accuracy=0.4))
+
+    assert numbers(early.newest_scored(ACCURACY, 2)) == [2, 0]
+    assert numbers(log.view().newest_scored(ACCURACY, 3)) == [3, 4, 2]
+    assert numbers(log.view(1).newest_scored(ACCURACY, 9)) == [0]
+    assert numbers(log.view().newest_scored(LOSS, 9)) == []

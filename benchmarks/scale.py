@@ -1,6 +1,6 @@
 """Ten thousand workers, a hundred thousand trials: what the loop costs, and what a generational barrier wastes.
 
-    python benchmarks/scale.py                                  # about 3 minutes and 2 GB on one core
+    python benchmarks/scale.py                                  # about 2 minutes and 600 MB on one core
     python benchmarks/scale.py --workers 1000 --trials 10000
 
 Asynchronous evolution on simulated workers whose trials take lognormal times (half of them between 0.5 and 2 times the

@@ -6,16 +6,22 @@ import copy
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from nas.errors import CorruptError
 from nas.store.chunks import Hashed, Run
 from nas.store.files import Stored
 from nas.store.plain import MAX_RECORD_BYTES
+from nas.store.remote import in_order
 
 AnyDriver = TypeVar("AnyDriver", bound="Driver")
 
 _MODULES = {"s3": "nas.store.s3", "s3a": "nas.store.s3", "sftp": "nas.store.sftp", "ssh": "nas.store.sftp"}
+
+SMALL_AT_ONCE = 32
+"""How many small objects are on their way at once."""
 
 
 class Driver(ABC):
@@ -47,13 +53,19 @@ class Driver(ABC):
             CorruptError: it is larger than any record; before memory is taken for it, where the store tells in time.
         """
 
-    @abstractmethod
     def get_all(self, targets: Sequence[str]) -> list[bytes | None]:
-        """Many small objects; None for one that is not there.
+        """Many small objects, several at once; None for one that is not there.
 
         Raises:
             CorruptError: as for ``get``.
         """
+
+        def one(target: str) -> bytes | None:
+            with suppress(FileNotFoundError):
+                return self.get(target)
+            return None
+
+        return list(in_order((partial(one, target) for target in targets), SMALL_AT_ONCE))
 
     @abstractmethod
     def size(self, target: str) -> int:

@@ -10,7 +10,7 @@ import errno
 import logging
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from functools import partial
 from itertools import chain
@@ -21,7 +21,7 @@ from botocore import exceptions as boto
 
 from nas.store.aws import is_passing, make_client, status_of, translated
 from nas.store.chunks import Hashed, Run, pieces, up_to
-from nas.store.driver import Driver, check_small
+from nas.store.driver import SMALL_AT_ONCE, Driver, check_small
 from nas.store.files import Stored
 from nas.store.reference import TEMPORARY
 from nas.store.remote import in_order, persist
@@ -30,7 +30,6 @@ SINGLE = 64 << 20
 PART = 16 << 20
 """Bytes of a part: four are on their way and in memory; 10,000 parts are the limit, which is 160 GB."""
 _AT_ONCE = 4
-_SMALL_AT_ONCE = 32
 _STEP = 1 << 20
 _WRITER = "heirloom-writer"
 """The name, in an object's metadata, of the token by which a writer knows its own work after a lost reply."""
@@ -85,16 +84,6 @@ class S3Driver(Driver):
                 return bytes(body.read())
 
         return self._persist(attempt)
-
-    def get_all(self, targets: Sequence[str]) -> list[bytes | None]:
-        """A request each, without asking for sizes first."""
-
-        def one(target: str) -> bytes | None:
-            with suppress(FileNotFoundError):
-                return self.get(target)
-            return None
-
-        return list(in_order((partial(one, target) for target in targets), _SMALL_AT_ONCE))
 
     def size(self, target: str) -> int:
         """One request."""
@@ -254,5 +243,5 @@ def open_driver(url: str, options: Mapping[str, Any], *, patience_s: float) -> t
     parts = urlsplit(url)
     if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError("an S3 root is s3://bucket/prefix; credentials have their own variables or options")
-    client = make_client(options, n_connections=2 * _SMALL_AT_ONCE)
+    client = make_client(options, n_connections=2 * SMALL_AT_ONCE)
     return S3Driver(client, options.get("s3_additional_kwargs") or {}, patience_s), f"{parts.netloc}{parts.path}"

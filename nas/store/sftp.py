@@ -11,7 +11,7 @@ import errno
 import ipaddress
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, final
@@ -29,7 +29,6 @@ from nas.store.sftp_files import PIECE, Upload, holds, read, reader
 from nas.store.ssh import GONE, Connection, is_lost, translate, wait_for
 
 _AT_ONCE = 4
-_SMALL_AT_ONCE = 32
 _TAKEN = (asyncssh.SFTPFailure, asyncssh.SFTPFileAlreadyExists)
 """How servers refuse a name; "failure" is also what they call everything else."""
 
@@ -73,16 +72,6 @@ class SftpDriver(Driver):
                 return bytes(data[:n])
 
         return self._reading(whole)
-
-    def get_all(self, targets: Sequence[str]) -> list[bytes | None]:
-        """Many files at once."""
-
-        def one(target: str) -> bytes | None:
-            with suppress(FileNotFoundError):
-                return self.get(target)
-            return None
-
-        return list(in_order((partial(one, target) for target in targets), _SMALL_AT_ONCE))
 
     def size(self, target: str) -> int:
         """The server's own word."""

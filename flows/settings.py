@@ -12,7 +12,7 @@ from flows.arguments import choices_of
 from flows.command import Invocation
 from flows.wording import masked
 from nas.budget import Budget
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, check_whole
 from nas.executors.simulated import Workers
 from nas.policy import PolicyPlan
 from nas.search import Search
@@ -145,9 +145,10 @@ def positive_int(name: str, value: object) -> int | None:
     Raises:
         ConfigurationError: it is no whole number of at least 1.
     """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least 1")
-    return value
+    if value is None:
+        return None
+    check_whole(name, value, 1)
+    return cast("int", value)
 
 
 def switch(values: Mapping[str, Any], name: str) -> bool:

@@ -81,3 +81,13 @@ class SearchInterruptedError(HeirloomError):
     def __init__(self, why: str, signal: int | None = None) -> None:
         super().__init__(why)
         self.signal = signal
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Returns if the value is an int of at least that.
+
+    Raises:
+        ConfigurationError: it is not; a bool is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least {least}")

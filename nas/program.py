@@ -11,7 +11,7 @@ from typing import Any
 
 from nas.attempt import BenchSpec
 from nas.budget import Budget
-from nas.errors import ActionError, ConfigurationError
+from nas.errors import ActionError, ConfigurationError, check_whole
 from nas.executors.base import Event, Executor, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
@@ -74,8 +74,7 @@ class Program:
         finalists: int = 2,
         retention: Retention | None = None,
     ) -> None:
-        if isinstance(finalists, bool) or not isinstance(finalists, int) or finalists < 1:
-            raise ConfigurationError(f"finalists ({finalists!r}) must be a whole number of at least 1")
+        check_whole("finalists", finalists, 1)
         if built.search.deterministic and (budget.hours is not None or budget.gpu_hours is not None):
             raise ConfigurationError("budget.hours and gpu_hours do not go with deterministic: measured time decides")
         self.built = built

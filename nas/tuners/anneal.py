@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Point, Space, point_key
@@ -44,8 +44,7 @@ class AnnealTuner(Tuner):
         shrink: float = 0.1,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
-        if isinstance(n_founders, bool) or not isinstance(n_founders, int) or n_founders < 1:
-            raise ConfigurationError(f"n_founders ({n_founders!r}) must be a whole number of at least 1")
+        check_whole("n_founders", n_founders, 1)
         for name, value in (("mean_rank", mean_rank), ("shrink", shrink)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ConfigurationError(f"{name} ({value!r}) must be a number of at least 0")

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
 from nas.metric import Metric
-from nas.spaces.base import Point, Space
+from nas.spaces.base import Space
 from nas.trial import Proposal, Trial
-from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.donors import DonorChooser
+from nas.tuners.base import Answer
+from nas.tuners.donors import DonorTuner
 from nas.tuners.flat import FlatSpace
-from nas.tuners.random import draw_new_point
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 _TRIES = 16
 
 
-class CmaEsTuner(Tuner):
+class CmaEsTuner(DonorTuner):
     """Draws from a normal distribution that moves and turns towards the better half of each generation.
 
     Args:
@@ -53,7 +52,7 @@ class CmaEsTuner(Tuner):
         sigma: float = 0.3,
         donor: str = "none",
     ) -> None:
-        super().__init__(space, metrics, seed=seed)
+        super().__init__(space, metrics, seed=seed, donor=donor)
         whole = isinstance(population_size, int) and not isinstance(population_size, bool)
         if population_size is not None and (not whole or population_size < 3):
             raise ConfigurationError(
@@ -66,7 +65,6 @@ class CmaEsTuner(Tuner):
         except ImportError as error:
             raise ConfigurationError("tuner cmaes needs a library: pip install heirloom-nas[cmaes]") from error
         self.sigma = float(sigma)
-        self.donors = DonorChooser(donor, space, metrics[0])
         self._flat = FlatSpace(space)
         self._n_coordinates = max(self._flat.n_coordinates, 2)  # the library knows no fewer
         self.population_size = population_size or 4 + int(3 * math.log(self._n_coordinates))
@@ -83,17 +81,8 @@ class CmaEsTuner(Tuner):
             vector = [float(x) for x in cma.ask()]
             point = self._flat.point(self._flat.answers_of(vector), rng)
             if not lineage.has_point(point):
-                return self._proposal(lineage, point, {"restart": self._n_restarts, "vector": vector})
-        drawn = draw_new_point(self.space, lineage, rng)
-        return STOP if drawn is None else self._proposal(lineage, drawn, None)
-
-    def _proposal(self, lineage: Lineage, point: Point, derivation: Any) -> Proposal:
-        donors = self.donors.choose(lineage, point)
-        return Proposal(point=point, donors=donors, derivation=derivation, reason="cmaes" if derivation else "random")
-
-    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Whom ``donor`` may name."""
-        return self.donors.possible(lineage)
+                return self.propose(lineage, point, "cmaes", {"restart": self._n_restarts, "vector": vector})
+        return self.propose_new(lineage, rng, "random")
 
     def _distribution(self, lineage: Lineage) -> CMA:
         """The distribution after the finished trials, told in the order learned, a generation at a time."""

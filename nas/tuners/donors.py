@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Collection
 from typing import Literal, get_args
 
 from nas.donors import LineageDonors
@@ -10,7 +12,9 @@ from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Point, Space
 from nas.spaces.domain import Decision, Numbers
-from nas.trial import Trial
+from nas.trial import Proposal, Trial
+from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.random import draw_new_point
 
 DonorChoice = Literal["none", "nearest", "best", "best_donor"]
 
@@ -60,6 +64,34 @@ class DonorChooser:
         """The trials with weights, the best first; where the best alone is wanted, that one."""
         able = (trial for trial in lineage.ranked(self._metric) if trial.checkpoint is not None)
         return [trial for trial, _ in zip(able, range(1), strict=False)] if self.choice == "best" else list(able)
+
+
+class DonorTuner(Tuner):
+    """A tuner that derives no point from another; ``donor`` says whose weights a point takes.
+
+    Args:
+        space: Where points lie.
+        metrics: The first one makes a trial better.
+        seed: Seeds every ask together with its number.
+        donor: See ``DonorChooser``.
+    """
+
+    def __init__(self, space: Space, metrics: tuple[Metric, ...], *, seed: int, donor: str) -> None:
+        super().__init__(space, metrics, seed=seed)
+        self.donors = DonorChooser(donor, space, metrics[0])
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        """Whom ``donor`` may name."""
+        return self.donors.possible(lineage)
+
+    def propose(self, lineage: Lineage, point: Point, reason: str, derivation: object = None) -> Proposal:
+        """The point, with its donor."""
+        return Proposal(point=point, donors=self.donors.choose(lineage, point), derivation=derivation, reason=reason)
+
+    def propose_new(self, lineage: Lineage, rng: random.Random, reason: str) -> Proposal | Answer:
+        """A random point that no trial has, with its donor; STOP where the space has none left."""
+        point = draw_new_point(self.space, lineage, rng)
+        return STOP if point is None else self.propose(lineage, point, reason)
 
 
 def _distance(own: list[Decision], trial: Trial, space: Space) -> float:

@@ -20,7 +20,7 @@ from nas.metric import Metric
 from nas.spaces.base import Point, Space
 from nas.trial import Proposal, Trial
 from nas.tuners.base import Answer, Tuner
-from nas.tuners.random import draw_new_point
+from nas.tuners.random import draw_new_point, wants_founder
 
 Dies = Literal["oldest", "worst", "loser"]
 
@@ -130,11 +130,10 @@ class EvolutionTuner(Tuner):
             return point
 
     def _wants_founders(self, lineage: Lineage, n_living: int) -> bool:
-        """Whether the population is not full, counting the children and founders that still run."""
-        lacking = self.population_size - n_living
+        """Whether the population is not full, counting what still runs."""
         if self.dies == "loser":  # whose child still runs is dead already
-            return lacking > len(lineage.pending)
-        return lacking > 0 and sum(not trial.parents for trial in lineage.pending) < lacking
+            return self.population_size - n_living > len(lineage.pending)
+        return wants_founder(lineage, n_living, self.population_size)
 
     def _population(self, lineage: Lineage) -> list[Trial]:
         metric = self.metrics[0]

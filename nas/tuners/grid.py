@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from nas.errors import ConfigurationError
+from nas.errors import check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Point, Space
@@ -25,8 +25,7 @@ class GridTuner(Tuner):
 
     def __init__(self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0, resolution: int = 5) -> None:
         super().__init__(space, metrics, seed=seed)
-        if isinstance(resolution, bool) or not isinstance(resolution, int) or resolution < 1:
-            raise ConfigurationError(f"resolution ({resolution!r}) must be a whole number of at least 1")
+        check_whole("resolution", resolution, 1)
         self.resolution = resolution
         self._points: list[Point] = []  # a cache: the beginning of the grid
         self._rest = grid(space, resolution)

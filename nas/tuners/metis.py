@@ -15,18 +15,17 @@ import math
 import random
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nas.errors import ConfigurationError, SpaceExhaustedError
+from nas.errors import SpaceExhaustedError, check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Point, Space, point_key
 from nas.trial import Proposal, Trial
-from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.donors import DonorChooser
+from nas.tuners.base import Answer
+from nas.tuners.donors import DonorTuner
 from nas.tuners.flat import FlatSpace
-from nas.tuners.random import draw_new_point
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +44,7 @@ class _Row(NamedTuple):
     score: float | None
 
 
-class MetisTuner(Tuner):
+class MetisTuner(DonorTuner):
     """Proposes by the prediction of a Gaussian process; suspect points come again.
 
     Args:
@@ -72,20 +71,18 @@ class MetisTuner(Tuner):
         max_points: int = 500,
         donor: str = "none",
     ) -> None:
-        super().__init__(space, metrics, seed=seed)
+        super().__init__(space, metrics, seed=seed, donor=donor)
         for name, value, low in (
             ("n_founders", n_founders, 2),
             ("n_candidates", n_candidates, 1),
             ("max_repeats", max_repeats, 1),
             ("max_points", max_points, 2),
         ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least {low}")
+            check_whole(name, value, low)
         self.n_founders = n_founders
         self.n_candidates = n_candidates
         self.max_repeats = max_repeats
         self.max_points = max_points
-        self.donors = DonorChooser(donor, space, metrics[0])
         self._flat = FlatSpace(space)
         self._ranked: tuple[tuple[int, ...], list[int]] = ((), [])  # a cache: what was learned, and the order
 
@@ -97,14 +94,8 @@ class MetisTuner(Tuner):
         if self._is_enough(rows):
             point, reason = self._chosen(rows, lineage, rng)
         if point is None:
-            point = draw_new_point(self.space, lineage, rng)
-        if point is None:
-            return STOP
-        return Proposal(point=point, donors=self.donors.choose(lineage, point), reason=reason)
-
-    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Whom ``donor`` may name."""
-        return self.donors.possible(lineage)
+            return self.propose_new(lineage, rng, reason)
+        return self.propose(lineage, point, reason)
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
         """The scored trials by what the model predicts of their points, the best first."""

@@ -12,14 +12,14 @@ import random
 from collections.abc import Collection
 from typing import TypeAlias
 
-from nas.errors import ConfigurationError, SpaceExhaustedError
+from nas.errors import ConfigurationError, SpaceExhaustedError, check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.pareto import Losses, best_first, losses_of
 from nas.spaces.base import Point, Space
 from nas.trial import Proposal
 from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.random import draw_new_point
+from nas.tuners.random import draw_new_point, wants_founder
 
 _TRIES = 16
 _Members: TypeAlias = tuple[tuple[int, Losses], ...]
@@ -48,8 +48,7 @@ class Nsga2Tuner(Tuner):
         crossover_rate: float = 0.9,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
-        if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 2:
-            raise ConfigurationError(f"population_size ({population_size!r}) must be a whole number of at least 2")
+        check_whole("population_size", population_size, 2)
         rate = crossover_rate
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
             raise ConfigurationError(f"crossover_rate ({rate!r}) must be a number between 0 and 1")
@@ -62,7 +61,7 @@ class Nsga2Tuner(Tuner):
         rng = self.rng(number)
         elders, children = self._generations(lineage)
         living = self._best((*elders, *children))
-        if living and not self._wants_founders(lineage, len(living)):
+        if living and not wants_founder(lineage, len(living), self.population_size):
             for _ in range(_TRIES):
                 parents = self._parents(living, rng)
                 try:
@@ -78,11 +77,6 @@ class Nsga2Tuner(Tuner):
         """The last generation's survivors and what has been learned since: the rest is never a parent again."""
         elders, children = self._generations(lineage)
         return [number for number, _ in (*elders, *children)]
-
-    def _wants_founders(self, lineage: Lineage, n_living: int) -> bool:
-        """Whether there are fewer than a population, counting the founders that still run."""
-        lacking = self.population_size - n_living
-        return lacking > 0 and sum(not trial.parents for trial in lineage.pending) < lacking
 
     def _generations(self, lineage: Lineage) -> tuple[_Members, _Members]:
         """Who survived the last whole generation, and who was scored since."""

@@ -7,19 +7,18 @@ search's seed and the number, so that resuming is asking again.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Point, Space
 from nas.spaces.domain import Domain, Options
 from nas.trial import Proposal, Trial
-from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.donors import DonorChooser
-from nas.tuners.random import draw_new_point
+from nas.tuners.base import Answer
+from nas.tuners.donors import DonorTuner
 
 if TYPE_CHECKING:
     import optuna
@@ -28,7 +27,7 @@ _SAMPLERS = {"tpe": "TPESampler", "gp": "GPSampler"}
 _TRIES = 16
 
 
-class OptunaTuner(Tuner):
+class OptunaTuner(DonorTuner):
     """Proposes what one of Optuna's samplers suggests, or a random point where that was proposed before.
 
     Running and waiting trials are known to the sampler as running (TPE counts them as bad ones: constant liar), failed
@@ -58,17 +57,14 @@ class OptunaTuner(Tuner):
         max_points: int | None = None,
         donor: str = "none",
     ) -> None:
-        super().__init__(space, metrics, seed=seed)
+        super().__init__(space, metrics, seed=seed, donor=donor)
         if sampler not in _SAMPLERS:
             raise ConfigurationError(f"tuner.sampler ({sampler!r}) must be one of {', '.join(_SAMPLERS)}")
-        if max_points is not None and (
-            isinstance(max_points, bool) or not isinstance(max_points, int) or max_points < 2
-        ):
-            raise ConfigurationError(f"tuner.max_points ({max_points!r}) must be a whole number of at least 2")
+        if max_points is not None:
+            check_whole("tuner.max_points", max_points, 2)
         self.sampler = sampler
         self.options = dict(options or {})
         self.max_points = max_points
-        self.donors = DonorChooser(donor, space, metrics[0])
         self._known: dict[int, optuna.trial.FrozenTrial] = {}  # a cache: finished trials in Optuna's words
         try:
             import optuna
@@ -85,14 +81,8 @@ class OptunaTuner(Tuner):
         rng = self.rng(number)
         point = self._suggested(lineage, rng.getrandbits(31))
         if point is None:
-            point = draw_new_point(self.space, lineage, rng)
-        if point is None:
-            return STOP
-        return Proposal(point=point, donors=self.donors.choose(lineage, point), reason=self.sampler)
-
-    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Whom ``donor`` may name."""
-        return self.donors.possible(lineage)
+            return self.propose_new(lineage, rng, self.sampler)
+        return self.propose(lineage, point, self.sampler)
 
     def _suggested(self, lineage: Lineage, seed: int) -> Point | None:
         """The first suggestion that no trial has, or None."""

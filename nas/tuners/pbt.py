@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Point, Space
@@ -62,8 +62,7 @@ class PbtTuner(Tuner):
         synchronous: bool = False,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
-        if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 2:
-            raise ConfigurationError(f"population_size ({population_size!r}) must be a whole number of at least 2")
+        check_whole("population_size", population_size, 2)
         for name, value, low, high in (("fraction", fraction, 0.0, 0.5), ("resample", resample, 0.0, 1.0)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise ConfigurationError(f"{name} ({value!r}) must be a number from {low} to {high}")

@@ -42,3 +42,9 @@ def draw_new_point(space: Space, lineage: Lineage, rng: random.Random) -> Point 
         return point
     left = [point for point in space.points() if not lineage.has_point(point)]
     return rng.choice(left) if left else None
+
+
+def wants_founder(lineage: Lineage, n_living: int, population_size: int) -> bool:
+    """Whether a population is not full, counting the founders that still run."""
+    lacking = population_size - n_living
+    return lacking > 0 and sum(not trial.parents for trial in lineage.pending) < lacking

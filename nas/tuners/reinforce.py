@@ -9,7 +9,6 @@ moving mean of the rewards, three at most.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from nas.errors import ConfigurationError
@@ -18,9 +17,8 @@ from nas.metric import Metric
 from nas.spaces.base import Space
 from nas.spaces.domain import Domain, Numbers
 from nas.trial import Proposal, Trial
-from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.donors import DonorChooser
-from nas.tuners.random import draw_new_point
+from nas.tuners.base import Answer
+from nas.tuners.donors import DonorTuner
 
 _TRIES = 24
 _HEATS_UP = 1.2
@@ -37,7 +35,7 @@ class _Policy:
     spread: float = 0.0
 
 
-class ReinforceTuner(Tuner):
+class ReinforceTuner(DonorTuner):
     """Draws each decision from a softmax that rewards have shifted; instead of a point that came before, a flatter one.
 
     Args:
@@ -63,7 +61,7 @@ class ReinforceTuner(Tuner):
         bins: int = 8,
         donor: str = "none",
     ) -> None:
-        super().__init__(space, metrics, seed=seed)
+        super().__init__(space, metrics, seed=seed, donor=donor)
         for name, value, high in (
             ("learning_rate", learning_rate, 100.0),
             ("decay", decay, 1.0),
@@ -77,7 +75,6 @@ class ReinforceTuner(Tuner):
         self.decay = decay
         self.entropy = entropy
         self.bins = bins
-        self.donors = DonorChooser(donor, space, metrics[0])
         self._cached = _Policy()
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
@@ -97,16 +94,9 @@ class ReinforceTuner(Tuner):
         for _ in range(_TRIES):
             point = self.space.decide(draw)
             if not lineage.has_point(point):
-                return Proposal(point=point, donors=self.donors.choose(lineage, point), reason="reinforce")
+                return self.propose(lineage, point, "reinforce")
             heat *= _HEATS_UP
-        drawn = draw_new_point(self.space, lineage, rng)
-        if drawn is None:
-            return STOP
-        return Proposal(point=drawn, donors=self.donors.choose(lineage, drawn), reason="random")
-
-    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Whom ``donor`` may name."""
-        return self.donors.possible(lineage)
+        return self.propose_new(lineage, rng, "random")
 
     def _policy(self, lineage: Lineage) -> _Policy:
         """What the scored trials teach, in the order learned; those that failed teach nothing."""

@@ -9,19 +9,18 @@ from __future__ import annotations
 import logging
 import statistics
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Point, Space
 from nas.spaces.domain import Domain, Numbers
 from nas.trial import Proposal
-from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.donors import DonorChooser
+from nas.tuners.base import Answer
+from nas.tuners.donors import DonorTuner
 from nas.tuners.flat import FlatSpace
-from nas.tuners.random import draw_new_point
 
 if TYPE_CHECKING:
     from ConfigSpace import Configuration, ConfigurationSpace
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 _TRIES = 8
 
 
-class SmacTuner(Tuner):
+class SmacTuner(DonorTuner):
     """Proposes what SMAC3's facade for hyper-parameter optimisation asks for; about a second an ask.
 
     Args:
@@ -57,16 +56,14 @@ class SmacTuner(Tuner):
         random_share: float = 0.2,
         donor: str = "none",
     ) -> None:
-        super().__init__(space, metrics, seed=seed)
-        if isinstance(n_founders, bool) or not isinstance(n_founders, int) or n_founders < 1:
-            raise ConfigurationError(f"tuner.n_founders ({n_founders!r}) must be a whole number of at least 1")
+        super().__init__(space, metrics, seed=seed, donor=donor)
+        check_whole("tuner.n_founders", n_founders, 1)
         is_number = isinstance(random_share, int | float) and not isinstance(random_share, bool)
         if not is_number or not 0 <= random_share < 1:
             raise ConfigurationError(f"tuner.random_share ({random_share!r}) must be a number from 0, and under 1")
         self.n_founders = n_founders
         self.options = dict(options or {})
         self.random_share = random_share
-        self.donors = DonorChooser(donor, space, metrics[0])
         self._flat = FlatSpace(space)
         try:
             import smac  # noqa: F401
@@ -89,14 +86,8 @@ class SmacTuner(Tuner):
             if rng.random() >= self.random_share and (point := self._suggested(lineage, rng.getrandbits(31))):
                 reason = "smac"
         if point is None:
-            point = draw_new_point(self.space, lineage, rng)
-        if point is None:
-            return STOP
-        return Proposal(point=point, donors=self.donors.choose(lineage, point), reason=reason)
-
-    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Whom ``donor`` may name."""
-        return self.donors.possible(lineage)
+            return self.propose_new(lineage, rng, reason)
+        return self.propose(lineage, point, reason)
 
     def _suggested(self, lineage: Lineage, seed: int) -> Point | None:
         """The first point that SMAC asks for and no trial has, or None."""

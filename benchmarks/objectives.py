@@ -25,6 +25,8 @@ from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
+from search_quality import interval
+
 from nas.budget import Budget
 from nas.executors.simulated import SimulatedExecutor
 from nas.loop import Loop, LoopSettings
@@ -115,11 +117,6 @@ def run(n_seeds: int, data: str, n_processes: int) -> None:
             file.flush()
             if done % 20 == 0 or done == len(tasks):
                 print(f"{done} of {len(tasks)} searches", file=sys.stderr)
-
-
-def interval(values: list[float]) -> float:
-    """Half the width of the 95 % confidence interval of the mean (normal)."""
-    return 1.96 * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
 def table() -> Iterator[str]:

@@ -171,7 +171,8 @@ class HttpProxy:
 
     Faults: a status (answered instead of the server), ``reset`` (the connection is reset before the server sees
     anything), ``lost`` (the server does it, its reply is thrown away), ``short`` (half of the reply's body),
-    ``half`` (half of the request is read, nothing is passed on), ``unconditional`` (the condition is ignored).
+    ``half`` (half of the request is read, nothing is passed on), ``unconditional`` (the condition is ignored),
+    ``silent`` (the server does it, no reply comes until the client hangs up).
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -227,6 +228,10 @@ class HttpProxy:
                 server.close()
                 if fault == "lost":
                     return self.reset()
+                if fault == "silent":
+                    self.rfile.read(1)
+                    self.close_connection = True
+                    return None
                 self.send_response(reply.status)
                 for name, value in reply.getheaders():
                     if name.lower() not in ("connection", "transfer-encoding", "content-length"):
@@ -302,7 +307,7 @@ class TcpProxy:
             threading.Thread(target=self._pump, args=(far, near, False), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
-        with source, sink, suppress(OSError):  # the other direction has closed both
+        try:
             while data := source.recv(1 << 16):
                 if up and self._left is not None:
                     self._left -= len(data)
@@ -310,6 +315,13 @@ class TcpProxy:
                         self._left = None
                         self.cut()
                 sink.sendall(data)
+        except OSError:  # the other direction has closed both
+            pass
+        finally:
+            for end in (source, sink):  # close() alone leaves the other direction in its recv()
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
 
 
 def eventually(claim: Any, within_s: float = 10.0) -> bool:

@@ -32,6 +32,7 @@ def make_client(options: Mapping[str, Any], n_connections: int) -> Any:
     config = {
         "retries": {"total_max_attempts": 1},  # S3Driver repeats; botocore would draw from python's random numbers
         "connect_timeout": 10,
+        "read_timeout": 15,  # well below the patience: a connection that died without a word must not use it up
         "max_pool_connections": n_connections,
         "response_checksum_validation": "when_required",  # every reader compares Heirloom's own digests
         **({"signature_version": UNSIGNED} if options.get("anon") else {}),

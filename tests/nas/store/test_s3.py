@@ -238,6 +238,17 @@ class TestFaults:
 
                 assert patient.read(reference) == b"contents"
 
+    @pytest.mark.slow
+    def test_connection_that_dies_without_a_word(self, s3: S3, url: str, proxy: HttpProxy) -> None:
+        """A reply that never comes does not use up the default patience: what was asked is asked again."""
+        files = s3.root(url, patience_s=60, endpoint=proxy.endpoint)
+        proxy.fail("silent", method="PUT")
+        proxy.fail("silent", method="GET")
+
+        reference = files.publish("trials/1.json", [b"contents"], exclusive=True)
+
+        assert files.read(reference) == b"contents"
+
     def test_other_writer_between_repeats_wins(self, files: Files, s3: S3, url: str, proxy: HttpProxy) -> None:
         """A create that was cut off, and finds another's object when it is repeated, is told so."""
         late = s3.root(url, patience_s=20, endpoint=proxy.endpoint)

@@ -20,7 +20,7 @@ from flows.interruption import Interruption
 from flows.progress import Progress
 from flows.settings import WITH_PREFECT, Limits, Machine, read_limits, read_root
 from flows.wording import count
-from nas.attempt import BenchSpec
+from nas.bench import BenchSpec
 from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
 from nas.executors.base import Event, Executor, StopAsked
 from nas.executors.local import LocalExecutor
@@ -203,9 +203,9 @@ class Engine:
         n_trials = program.budget.trials
         if only_finals:
             n_trials = sum(trial.stage == built.plan.search.name for trial in trials)
-        n_finals = program.finalists if built.plan.final is not None else 0
+        wanted = program.ranking.wanted(n_trials)
         done = [trial for trial in trials if trial.is_finished]
-        with Progress(program.metric, built.plan.search.name, n_trials, n_finals, done) as progress:
+        with Progress(program.metric, wanted, done) as progress:
             self._interruption.display = progress
             if built.left_out:
                 names = ", ".join(sorted(built.left_out))
@@ -305,6 +305,7 @@ class _Task:
             device=machine.device,
             n_threads=machine.n_threads,
             asks_stopper=built.stopper is not None,
+            jobs_ask=built.jobs.asks,
             checkpoint_every_s=self.limits.checkpoint_every_s,
         )
 
@@ -321,6 +322,7 @@ class _Task:
             place=self.place(),
             session=self.session,
             asks_stopper=built.stopper is not None,
+            jobs_ask=built.jobs.asks,
         )
 
     def place(self) -> Place:
@@ -340,6 +342,7 @@ class _Task:
             deterministic=search.deterministic,
             max_attempts=self.limits.max_attempts,
             max_failures=self.limits.max_failures,
+            jobs=self.program.built.jobs,
         )
 
     def run(

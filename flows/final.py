@@ -76,6 +76,7 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: 
         deterministic=identity["deterministic"],
         slots=machine.slots,
         n_threads=machine.n_threads,
+        trials_per_job=identity.get("trials_per_job"),
     )
 
 

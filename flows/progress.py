@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from flows.wording import clean, count, duration, last_line, size
-from nas.executors.base import Event, Finished, Lost, Proposed, Started, Swept
+from nas.executors.base import Event, Finished, Left, Lost, Proposed, Started, Swept
 from nas.metric import Metric
 from nas.trial import State, Trial
 
@@ -23,26 +24,22 @@ class Progress:
 
     Args:
         metric: Ranks trials.
-        search_stage: The name of the stage whose trials the budget counts; all others are finals.
-        n_trials: Trials that the budget allows in the search stage, or None.
-        n_finals: Finalists, 0 where there is no final stage.
+        wanted: How many trials each stage is to have, by name, the search stage first; None: not known.
         done: Trials that earlier sessions have finished.
     """
 
-    def __init__(
-        self, metric: Metric, search_stage: str, n_trials: int | None, n_finals: int, done: list[Trial]
-    ) -> None:
+    def __init__(self, metric: Metric, wanted: Mapping[str, int | None], done: list[Trial]) -> None:
         from rich.console import Console
         from rich.live import Live
         from rich.progress_bar import ProgressBar
         from rich.spinner import Spinner
 
         self._metric = metric
-        self._search_stage = search_stage
-        self._n_wanted = {"search": n_trials, "final": n_finals}
-        self._n_done = {"search": 0, "final": 0}
-        self._best: dict[str, Trial | None] = {"search": None, "final": None}
-        self._durations: dict[str, list[float]] = {"search": [], "final": []}
+        self._n_wanted = dict(wanted)
+        self._search_stage = next(iter(wanted))
+        self._n_done = dict.fromkeys(wanted, 0)
+        self._best: dict[str, Trial] = {}
+        self._durations: dict[str, list[float]] = {stage: [] for stage in wanted}
         self._shares: list[float] = []
         self._running: set[int] = set()
         self._n_failed = 0
@@ -89,10 +86,13 @@ class Progress:
             case Started(trial=number):
                 self._running.add(number)
                 self._n_slots = max(self._n_slots, len(self._running))
-            case Lost(job=job, why=why):
-                self._running.discard(job)
+            case Lost(trial=number, why=why):
+                self._running.discard(number)
                 if why != "interrupted":
-                    self.note(f"trial {job} was lost: {why}")
+                    self.note(f"trial {number} was lost: {why}")
+            case Left(job=job, error=error, lost=lost) if error or lost:
+                why = lost or f"its code raised {last_line(error)}"
+                self.note(f"job {job} ended between two trials: {why}")
             case Finished(trial=trial):
                 self._running.discard(trial.number)
                 self._count(trial, is_new=True)
@@ -112,24 +112,24 @@ class Progress:
         self._detail = self._state()
 
     def _count(self, trial: Trial, *, is_new: bool) -> None:
-        kind = "search" if trial.stage == self._search_stage else "final"
-        self._n_done[kind] += 1
+        stage = trial.stage
+        self._n_done[stage] += 1
         self._n_failed += trial.state == State.FAILED
         if trial.duration_s is not None and is_new:
-            self._durations[kind].append(trial.duration_s)
+            self._durations[stage].append(trial.duration_s)
         if trial.inherited is not None and trial.offered is not None:
             self._shares.append(trial.inherited)
-        value, best = trial.value(self._metric.name), self._best[kind]
+        value, best = trial.value(self._metric.name), self._best.get(stage)
         best_value = None if best is None else best.value(self._metric.name)
         if value is not None and (best_value is None or self._metric.is_better(value, best_value)):
-            self._best[kind] = trial
+            self._best[stage] = trial
 
     def _state(self) -> str:
         parts = [f"running {len(self._running)}"] if self._running else []
         if self._n_failed:
             parts.append(f"failed {self._n_failed}")
-        if (best := self._best["final"] or self._best["search"]) is not None:
-            kind = "final " if best is self._best["final"] else ""
+        if stage := next((stage for stage in reversed(self._n_wanted) if stage in self._best), None):
+            best, kind = self._best[stage], "" if stage == self._search_stage else f"{stage} "
             value = best.metrics[self._metric.name]
             parts.append(f"best {kind}{self._metric.name} {value:.4f} (trial {best.number})")
         if self._shares:
@@ -137,19 +137,20 @@ class Progress:
         return ", ".join(parts)
 
     def _total(self) -> int | None:
-        n_trials, n_finals = self._n_wanted["search"], self._n_wanted["final"] or 0
-        return None if n_trials is None else max(n_trials, self._n_done["search"]) + n_finals
+        wanted = [None if n is None else max(n, self._n_done[stage]) for stage, n in self._n_wanted.items()]
+        return None if None in wanted else sum(n for n in wanted if n is not None)
 
     def _left(self) -> str:
-        """The time left, from the durations seen; to the finals only, as long as none has been seen."""
+        """The time left, from the durations seen; to a later stage only, as long as nothing of that has been seen."""
         seconds, to_come = 0.0, False
-        for kind, n_wanted in self._n_wanted.items():
-            n_left = max(0, (n_wanted or 0) - self._n_done[kind])
-            if n_wanted is None or (n_left and not self._durations[kind]):
-                return f"about {duration(seconds)} to the finals" if seconds else ""
+        for stage, n_wanted in self._n_wanted.items():
+            n_left = max(0, (n_wanted or 0) - self._n_done[stage])
+            if n_wanted is None or (n_left and not self._durations[stage]):
+                goal = "the finals" if stage == next(reversed(self._n_wanted)) else f"stage {stage}"
+                return f"about {duration(seconds)} to {goal}" if seconds else ""
             if n_left:
                 to_come = True
-                seconds += n_left * sum(self._durations[kind]) / len(self._durations[kind]) / self._n_slots
+                seconds += n_left * sum(self._durations[stage]) / len(self._durations[stage]) / self._n_slots
         return f"about {duration(seconds)} left" if to_come else ""
 
     def _render(self) -> RenderableType:

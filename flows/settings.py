@@ -25,7 +25,17 @@ WITH_PREFECT = frozenset({"threads", "processes"})
 MAX_DEFAULT_SLOTS = 4
 UNFIT = r"[^A-Za-z0-9._+=-]+"
 """What a search's name can't hold."""
-IDENTITY_KEYS = ("problem", "tuner", "policy", "stopper", "seed", "on_parent_failure", "constraints", "deterministic")
+IDENTITY_KEYS = (
+    "problem",
+    "tuner",
+    "policy",
+    "stopper",
+    "seed",
+    "on_parent_failure",
+    "constraints",
+    "deterministic",
+    "job",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +291,7 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
         deterministic=deterministic,
         slots=machine.slots,
         n_threads=machine.n_threads,
+        trials_per_job=values["job"]["trials_per_job"],
     )
 
 

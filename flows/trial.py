@@ -17,12 +17,11 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed
 
-from nas.attempt import Assignment
+from nas.bench import Assignment, Stay
 from nas.errors import HeirloomError
 from nas.executors.base import Action, Broke, Event, Finished, Lost
-from nas.executors.local import ASK_S, EventQueue, execute
+from nas.executors.local import ASK_S, EventQueue, execute, resume
 from nas.executors.place import Place, StopKind
-from nas.run import DonorWeights
 from nas.trial import Trial
 
 if TYPE_CHECKING:
@@ -90,9 +89,9 @@ class PrefectExecutor(EventQueue):
         """The id of the newest task run that shows this trial."""
         return self._task_runs.get(trial)
 
-    def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
+    def submit(self, assignment: Assignment) -> None:
         """Submits the task run ``trial-0042`` with an edge from each parent and donor."""
-        assignment = Assignment(trial, tuple(donors))
+        trial, donors = assignment.trial, assignment.donors
         call = Call(lambda: execute(self._place, assignment, self.post))
         names = [f"{d.donor}: {d.checkpoint.manifest.path} {d.checkpoint.manifest.digest}" for d in donors]
         future = self._submit(f"trial-{trial.number:04d}", trial, names, call, self._edges(sources_of(trial)))
@@ -103,6 +102,16 @@ class PrefectExecutor(EventQueue):
             self.post(call.event or Broke(_never_ran(done, trial), trial.job))
 
         future.add_done_callback(ended)
+
+    def resume(self, stay: Stay) -> None:
+        """Lets the job begin; it is no Prefect object, its trials are."""
+        threading.Thread(
+            target=resume, args=(self._place, stay, self.post), name="heirloom-resume", daemon=True
+        ).start()
+
+    def dismiss(self, job: int) -> None:
+        """Tells the place."""
+        self._place.dismiss(job)
 
     def show(self, trial: Trial) -> None:
         """Shows a finished trial for which no task run stands: it was given up as lost, or never began."""

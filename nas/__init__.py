@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nas.budget import Budget
     from nas.donors import LineageDonors
+    from nas.job import Job
     from nas.lineage import Lineage
     from nas.metric import Metric
     from nas.policy import Policy, PolicyPlan, Stage
@@ -58,6 +59,7 @@ _HOMES = {
     "Stopper": "nas.stoppers.base",
     "Summary": "nas.program",
     "Trial": "nas.trial",
+    "Job": "nas.job",
     "TrialRun": "nas.run",
     "Tuner": "nas.tuners.base",
     "WAIT": "nas.tuners.base",
@@ -74,6 +76,7 @@ __all__ = [
     "DonorIndex",
     "Float",
     "Int",
+    "Job",
     "Lineage",
     "LineageDonors",
     "Metric",

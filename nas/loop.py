@@ -7,7 +7,6 @@ it decides is durable before it acts on it, so that the records alone continue t
 from __future__ import annotations
 
 import hashlib
-import heapq
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,10 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from nas.budget import Budget
 from nas.errors import ConfigurationError, PointError, SearchFailedError, SearchInterruptedError
-from nas.executors.base import Broke, Event, Executor, Finished, Lost, Proposed, Reported, StopAsked, Swept
+from nas.executors.base import Asked, Broke, Event, Executor, Finished, Left, Lost, Proposed, Reported, StopAsked, Swept
+from nas.jobs import JobPlan, Jobs
 from nas.lineage import Lineage, LineageLog, recall
 from nas.policy import Policy, Stage
 from nas.run import DonorWeights
+from nas.slots import Slots
 from nas.spaces.base import Space, is_json
 from nas.stoppers.base import Stopper
 from nas.store.checkpoint import Checkpoint
@@ -43,6 +44,7 @@ class LoopSettings:
         seed: The search's; each trial's seed derives from it, its stage and its index.
         deterministic: Ask n sees the results of trials 0 .. n - slots and nothing later, whatever has finished.
         max_attempts: Attempts that may be lost before the trial is given up as lost.
+        jobs: How trials share jobs.
         max_failures: Failures in a row, within this session, that end the search: in the order in which they come, or,
             with ``deterministic``, in that of their index.
     """
@@ -53,6 +55,7 @@ class LoopSettings:
     deterministic: bool = False
     max_attempts: int = 2
     max_failures: int = 8
+    jobs: JobPlan = field(default_factory=JobPlan)
 
 
 class Loop:
@@ -111,9 +114,15 @@ class Loop:
         self._lost = lost_donors(self.trials)
         self._search_stage = "search"
         self._waiting: list[int] = [t.number for t in self.trials if not t.is_finished]
-        self._running: dict[int, int] = {}  # slot -> trial
-        self._slots: dict[int, int] = {}  # the other way round
-        self._free_slots = list(range(executor.slots))  # a heap; may name slots that are taken meanwhile
+        self._slots = Slots(executor.slots)
+        self._jobs = Jobs(
+            settings.jobs,
+            self._slots,
+            executor,
+            records,
+            max_losses=settings.max_attempts,
+            deterministic=settings.deterministic,
+        )
         self._pending: dict[int, Trial] = {}  # the search stage's trials that have no result, by number
         self._failures_in_a_row = 0
         self._uncounted: list[Trial] = []  # results that wait for those of a lower index to be counted
@@ -138,12 +147,16 @@ class Loop:
         exhausted = False
         while True:
             self.sweep()
+            if not exhausted and self._budget_left():
+                self._jobs.begin_anew()
             while not exhausted and self._may_ask():
                 exhausted = not self._ask(stage)
                 if self._waited_at is not None:
                     break
             self._submit_ready(stage.name)
-            if self._running:
+            if exhausted or not self._budget_left():
+                self._jobs.dismiss_idle()
+            if self._slots.n_moving:
                 self._take(self._next_event())
             elif not self._unfinished(stage.name):
                 if exhausted or not self._budget_left():
@@ -175,6 +188,7 @@ class Loop:
         self._log = recall(in_stage, deterministic=self._settings.deterministic)
         self._seen_at = list(itertools.accumulate(len(t.learned) for t in in_stage))
         self._n_seen = self._seen_at[-1] if in_stage else 0
+        self._jobs.recall(in_stage)
 
     def _in_search_stage(self) -> list[Trial]:
         return [t for t in self.trials if t.stage == self._search_stage]
@@ -188,18 +202,24 @@ class Loop:
             self._log.append(self.trials[self._numbers[len(self._log)]])
 
     def _may_ask(self) -> bool:
-        """Whether the tuner may be asked now: a slot is free, the budget allows, and what it must see is there."""
-        if self._tuner is None or not self._budget_left():
+        """Whether the tuner may be asked now: a slot or a job waits, there is budget, and what it must see is there."""
+        if self._tuner is None or not self._budget_left() or not self._jobs.knows_asker(len(self._numbers)):
             return False
         if self._settings.deterministic:
             return len(self._log) >= self._view_size()
-        if len(self._running) + len(self._waiting) >= self._executor.slots:
+        n_taken = self._slots.n_taken
+        if n_taken + len(self._waiting) >= self._executor.slots and not self._jobs.has_idle:
             waiting = [t for number in self._waiting if (t := self.trials[number]).stage == self._search_stage]
+            waiting = [t for t in waiting if not self._jobs.is_given(t)]
             n_ready = sum(map(self._is_ready, waiting))
             n_blocked = len(waiting) - n_ready
-            if len(self._running) + n_ready >= self._executor.slots or n_blocked >= self._executor.slots:
+            if n_taken + n_ready >= self._executor.slots or n_blocked >= self._executor.slots:
                 return False
         return self._waited_at is None or len(self._log) > self._waited_at
+
+    def _next_job(self) -> int:
+        """The job for which the tuner is asked."""
+        return self._jobs.asker(len(self._numbers), len(self.trials))
 
     def _view_size(self) -> int:
         """With ``deterministic``: how many results the next ask sees; one more after each WAIT."""
@@ -221,13 +241,13 @@ class Loop:
             pending = list(self._pending.values())
         index = len(self._numbers)
         try:
-            return self._tuner.ask(self._log.view(n_seen, pending), index, len(self.trials)), n_seen
+            return self._tuner.ask(self._log.view(n_seen, pending), index, self._next_job()), n_seen
         except ConfigurationError as error:  # a proposal that can't be
             raise SearchFailedError(f"proposal {index} of {type(self._tuner).__name__}: {error}") from error
 
     def _ask(self, stage: Stage) -> bool:
         """Asks the tuner once; makes a proposal durable. False where the tuner is exhausted."""
-        index, number = len(self._numbers), len(self.trials)
+        index, number, job = len(self._numbers), len(self.trials), self._next_job()
         answer, n_seen = self._answer()
         if answer is WAIT:
             self._waited_at = n_seen
@@ -243,8 +263,9 @@ class Loop:
         self._check(answer, index)
         seen = tuple(t.number for t in self._log.learned[self._n_seen : n_seen])
         self._n_seen = n_seen
-        trial = replace(self._new_trial(answer, stage, index), learned=seen)
+        trial = replace(self._new_trial(answer, stage, index), learned=seen, job=job)
         self._propose(trial)
+        self._jobs.give(trial)
         self._pending[number] = trial
         self._log.note(trial)
         self._numbers.append(number)
@@ -316,13 +337,15 @@ class Loop:
         while self._unfinished(stage.name):
             self.sweep()
             self._submit_ready(stage.name)
-            if self._running:  # what was submitted may have failed at once, for want of a donor's weights
+            if self._slots.n_moving:  # what was submitted may have failed at once, for want of a donor's weights
                 self._take(self._next_event())
+        while self._slots.n_moving:  # jobs that are about to leave
+            self._take(self._next_event())
 
     # ---- running trials
 
     def _unfinished(self, stage: str) -> bool:
-        return any(self.trials[number].stage == stage for number in (*self._waiting, *self._running.values()))
+        return any(self.trials[number].stage == stage for number in (*self._waiting, *self._slots.running.values()))
 
     def _is_ready(self, trial: Trial) -> bool:
         sources = (*trial.parents, *(d for d in trial.proposal.weight_donors if isinstance(d, int)))
@@ -335,23 +358,28 @@ class Loop:
         """
         waiting = [number for number in self._waiting if self.trials[number].stage == stage]
         suspects = self._suspects.among(waiting)
+        running, n_without_slot = self._slots.running, 0
         for number in suspects or waiting:
-            if self._running and (suspects or self._suspects.among(self._running.values())):
+            if running and (suspects or self._suspects.among(running.values())):
                 return
             trial = self.trials[number]
-            slot = self._free_slot(trial) if self._is_ready(trial) else None
-            if slot is None:
+            if not self._is_ready(trial):
+                continue
+            if (slot := self._free_slot(trial)) is None:
+                n_without_slot += 1
                 continue
             self._waiting.remove(number)
             self._submit(trial, slot)
+        if n_without_slot:
+            self._jobs.make_room(n_without_slot)
 
     def _free_slot(self, trial: Trial) -> int | None:
+        if (kept := self._jobs.slot_kept_for(trial)) is not None:
+            return kept
         if self._settings.deterministic:
             slot = trial.index % self._executor.slots
-            return None if slot in self._running else slot
-        while self._free_slots and self._free_slots[0] in self._running:
-            heapq.heappop(self._free_slots)
-        return self._free_slots[0] if self._free_slots else None
+            return slot if self._slots.is_free(slot) else None
+        return self._slots.first_free()
 
     def _submit(self, trial: Trial, slot: int) -> None:
         if self._suspects.is_guilty(trial.number):
@@ -371,9 +399,9 @@ class Loop:
         running = replace(trial, state=State.RUNNING, slot=slot, attempt=attempt)
         trial = replace(running, offered=offered, inheritance=inheritance)
         self._change(trial)
-        self._running[slot] = trial.number
-        self._slots[trial.number] = slot
-        self._executor.submit(trial, donors)
+        assignment = self._jobs.assignment(trial, donors, is_search=trial.stage == self._search_stage)
+        self._slots.take(slot, trial.number)
+        self._executor.submit(assignment)
 
     def _resolve_donors(self, trial: Trial) -> tuple[list[DonorWeights], dict[str, Donor | None], Donor | None]:
         """The donors with weights, best first; which were replaced by what; the one without, where that is fatal."""
@@ -441,11 +469,15 @@ class Loop:
             case Reported():
                 self._judge(event)
             case Finished(trial=trial):
-                self._free(trial.number)
+                self._slots.release(trial.number)
                 self._take_result(trial)
                 return
-            case Lost(job=job, why=why):
-                self._take_loss(job, why)
+            case Asked(job=job):
+                self._jobs.take_asked(job)
+            case Left():
+                self._jobs.take_left(event)
+            case Lost(trial=number, why=why):
+                self._take_loss(number, why)
             case StopAsked(why=why, signal=signal):
                 self._observe(event)
                 self._interrupt()
@@ -466,6 +498,7 @@ class Loop:
     def _take_result(self, trial: Trial) -> None:
         self.trials[trial.number] = trial
         self._pending.pop(trial.number, None)
+        self._jobs.take_result(trial)
         self._lost |= lost_donors([trial])
         if self._sweeper is not None:
             self._sweeper.add(trial)
@@ -490,19 +523,17 @@ class Loop:
         if self._settings.deterministic and stage == self._search_stage:
             gap = next(iter(self._pending), gap)
         elif self._settings.deterministic:
-            unfinished = (*self._waiting, *self._running.values())
+            unfinished = (*self._waiting, *self._slots.running.values())
             gap = min((n for n in unfinished if self.trials[n].stage == stage), default=gap)
         due = sorted((t for t in self._uncounted if t.number < gap), key=lambda t: t.number)
         self._uncounted = [t for t in self._uncounted if t.number >= gap]
         return due
 
-    def _take_loss(self, job: int, why: str) -> None:
+    def _take_loss(self, number: int, why: str) -> None:
         """Runs a lost trial again, or gives it up after ``max_attempts``."""
-        number = next((n for n in self._running.values() if self.trials[n].job == job), None)
-        if number is None:
-            return
         trial = self.trials[number]
-        self._free(number)
+        self._slots.release(number)
+        self._jobs.take_loss(trial.job)
         if (committed := self._records.result(trial)) is not None:
             self._settle(committed)
             return
@@ -539,28 +570,26 @@ class Loop:
         return self._log.view(pending=[t for t in self._pending.values() if t.number != trial.number])
 
     def _free_job(self, job: int | None) -> None:
-        for number in [n for n in self._running.values() if self.trials[n].job == job]:
-            self._free(number)
-
-    def _free(self, number: int) -> None:
-        if (slot := self._slots.pop(number, None)) is not None:
-            del self._running[slot]
-            heapq.heappush(self._free_slots, slot)
+        for number in [n for n in self._slots.running.values() if self.trials[n].job == job]:
+            self._slots.release(number)
 
     def _interrupt(self) -> None:
         """Tells every running trial, and waits within a bound until each has ended; what finishes is kept."""
         until = self._executor.now_s() + INTERRUPT_BOUND_S
-        while self._running and self._executor.now_s() < until:
-            for number in self._running.values():
+        running = self._slots.running
+        while running and self._executor.now_s() < until:
+            for number in running.values():
                 self._executor.stop(self.trials[number], "interrupt")
             match self._executor.next_event(min(until, self._executor.now_s() + INTERRUPT_REPEAT_S)):
                 case Finished(trial=trial):
-                    self._free(trial.number)
+                    self._slots.release(trial.number)
                     self.trials[trial.number] = trial
                     self._observe(Finished(trial))
                 case Broke(job=None):
                     return
-                case Lost(job=job) | Broke(job=job):
+                case Lost(trial=number):
+                    self._slots.release(number)
+                case Broke(job=job):
                     self._free_job(job)
 
 

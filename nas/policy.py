@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import cast
 
 from nas.errors import ConfigurationError
 
@@ -50,18 +51,30 @@ class Stage:
     name: str
     policies: frozenset[Policy] = frozenset()
     warm: bool = False
-    """Whether a finalist starts from the weights of the trial that it trains again (where SHARE_PARAMS is on)."""
+    """Whether a trial starts from the weights of the one that it trains again (where SHARE_PARAMS is on)."""
+    best: int | float | None = None
+    """How many of the stage before it trains again, the best ones: a number from 1, a share of those that have a score
+    (above 0, up to 1.0), or None: as many as there are ``finalists``."""
+
+    def __post_init__(self) -> None:
+        best = self.best
+        is_number = isinstance(best, int) and not isinstance(best, bool) and best >= 1
+        if best is not None and not is_number and not (isinstance(best, float) and 0 < best <= 1):
+            raise ConfigurationError(
+                f"stage {self.name}: best ({best!r}) must be a whole number of trials from 1, or a share such as 0.2"
+            )
 
     def describe(self) -> dict[str, object]:
         """The stage as JSON, for the identity of a search."""
-        return {"name": self.name, "policies": sorted(self.policies), "warm": self.warm}
+        described: dict[str, object] = {"name": self.name, "policies": sorted(self.policies), "warm": self.warm}
+        return described if self.best is None else {**described, "best": self.best}
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyPlan:
     """The stages of a search, first the one in which the tuner proposes.
 
-    A second stage trains again, one trial each, the best of the first (``finalists``).
+    Each later stage trains again, one trial each, the best of the stage before; those of the last compete.
     """
 
     stages: tuple[Stage, ...]
@@ -70,8 +83,8 @@ class PolicyPlan:
         names = [stage.name for stage in self.stages]
         if not names or len(set(names)) != len(names):
             raise ConfigurationError(f"a policy plan needs at least one stage and distinct names, not {names}")
-        if len(names) > 2:
-            raise ConfigurationError(f"a policy plan has one stage or two, not {len(names)} ({', '.join(names)})")
+        if self.stages[0].best is not None:
+            raise ConfigurationError(f"stage {names[0]} is the first, in which the tuner proposes: it takes no `best`")
 
     @property
     def search(self) -> Stage:
@@ -82,6 +95,11 @@ class PolicyPlan:
     def final(self) -> Stage | None:
         """The stage whose trials compete for the export, or None: the search stage's trials do."""
         return self.stages[-1] if len(self.stages) > 1 else None
+
+    @property
+    def later(self) -> tuple[Stage, ...]:
+        """The stages after the search, in their order."""
+        return self.stages[1:]
 
     def describe(self) -> list[dict[str, object]]:
         """The plan as JSON, for the identity of a search."""
@@ -96,24 +114,23 @@ class PolicyPlan:
         """
         made = []
         for stage in stages:
-            unknown = set(stage) - {"name", "policies", "warm"}
+            unknown = set(stage) - {"name", "policies", "warm", "best"}
             if unknown or "name" not in stage:
                 raise ConfigurationError(
-                    f"stage {dict(stage)}: its keys must be name, policies and warm; name is required"
+                    f"stage {dict(stage)}: its keys must be name, policies, warm and best; name is required"
                 )
             policies = stage.get("policies") or ()
             if isinstance(policies, str) or not isinstance(policies, Iterable):
                 raise ConfigurationError(f"stage {stage['name']}: policies ({policies!r}) must be a list of names")
-            made.append(
-                Stage(name=str(stage["name"]), policies=parse_policies(policies), warm=bool(stage.get("warm", False)))
-            )
+            warm, best = bool(stage.get("warm", False)), cast("int | float | None", stage.get("best"))
+            made.append(Stage(name=str(stage["name"]), policies=parse_policies(policies), warm=warm, best=best))
         return cls(tuple(made))
 
     def fitted(self, declared: frozenset[Policy], *, strict: bool) -> tuple[PolicyPlan, frozenset[Policy]]:
         """The plan for a problem that declares these policies, and the policies that were left out.
 
         A later stage that would only repeat the one before it (no policy is left to tell them apart) is dropped:
-        the best trial of the search is then the winner.
+        of two stages, the best trial of the search is then the winner.
 
         Args:
             declared: The policies that the problem honours.
@@ -131,7 +148,7 @@ class PolicyPlan:
         share = {Policy.SHARE_PARAMS}
         kept: list[Stage] = []
         for stage in self.stages:
-            fitted = Stage(name=stage.name, policies=stage.policies & declared, warm=stage.warm)
+            fitted = replace(stage, policies=stage.policies & declared)
             is_told_apart = not kept or fitted.policies - share != kept[-1].policies - share
             if left_out and not is_told_apart:
                 continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from nas.attempt import BenchSpec
+from nas.bench import BenchSpec
 from nas.budget import Budget
 from nas.errors import ActionError, ConfigurationError, check_whole
 from nas.executors.base import Event, Executor, StopAsked
@@ -94,7 +94,7 @@ class Program:
         trials, _ = self.records.load()
         if (
             any(not t.is_finished for t in trials)
-            or self.ranking.next_finalists(trials)
+            or any(self.ranking.next_finalists(trials, stage) for stage in self.built.plan.later)
             or not self._is_crowned(trials)
         ):
             return None
@@ -120,7 +120,7 @@ class Program:
         search = self.built.search
         bench = BenchSpec(problem=search.problem, url=self.records.files.url, options={})
         place = InProcessPlace(bench, self.records.files, self.built.problem)
-        settings = LoopSettings(budget=self.budget, deterministic=search.deterministic)
+        settings = LoopSettings(budget=self.budget, deterministic=search.deterministic, jobs=self.built.jobs)
         loop = Loop(self.records, LocalExecutor(place, search.slots), settings, trials=trials, tuner=self.built.tuner)
         return loop.is_exhausted(self.built.plan.search)
 
@@ -162,10 +162,10 @@ class Program:
             loop.recall(plan.search)
         else:
             loop.search(plan.search)
-        if plan.final is not None:
-            loop.final(plan.final, [])  # those that an earlier session left unfinished
-            while chosen := self.ranking.next_finalists(loop.trials):
-                loop.final(plan.final, chosen)
+        for stage in plan.later:
+            loop.final(stage, [])  # those that an earlier session left unfinished
+            while chosen := self.ranking.next_finalists(loop.trials, stage):
+                loop.final(stage, chosen)
         loop.sweep(at_end=True)  # room for the export
         self._crown(executor, loop.trials)
         loop.sweep(at_end=True)
@@ -286,6 +286,7 @@ def run_search(
         session=session.number,
         n_threads=search.n_threads,
         asks_stopper=search.stopper is not None,
+        jobs_ask=built.jobs.asks,
     )
     executor = LocalExecutor(InProcessPlace(bench, files, built.problem))
     try:
@@ -294,6 +295,7 @@ def run_search(
             budget=program.budget,
             on_parent_failure=search.on_parent_failure,
             deterministic=search.deterministic,
+            jobs=built.jobs,
         )
         program.run(executor, session, settings)
     finally:

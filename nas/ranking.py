@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nas import pareto
 from nas.lineage import Lineage
 from nas.metric import Metric
-from nas.policy import PolicyPlan
+from nas.policy import PolicyPlan, Stage
 from nas.spaces.base import point_key
 from nas.trial import State, Trial
 
@@ -16,11 +17,10 @@ from nas.trial import State, Trial
 def competitors(trials: Iterable[Trial], metric: Metric, stages: Sequence[str]) -> list[Trial]:
     """The trials that compete to be the winner, best first.
 
-    The COMPLETE ones of the last of these stages, or, as long as that has no score, of the first. A stopped trial has a
-    score, and is none.
+    The COMPLETE ones of the last of these stages that has a score. A stopped trial has a score, and is none.
     """
     known = list(trials)
-    for stage in (stages[-1], stages[0]):
+    for stage in reversed(stages):
         in_stage = [trial for trial in known if trial.stage == stage]
         if ranked := Lineage.of(in_stage).best(metric, n=len(in_stage)):
             return [trial for trial in ranked if trial.state == State.COMPLETE]
@@ -34,7 +34,7 @@ class Ranking:
     Attributes:
         plan: The stages.
         metrics: The problem's: the first ranks; where there are more, finalists come from the front.
-        n_finalists: How many of the best the final stage trains.
+        n_finalists: How many of the best a stage trains that does not say it.
         by: Ranks the scored trials of the search stage, best first (``Tuner.ranked``); None: the first metric does.
     """
 
@@ -43,10 +43,23 @@ class Ranking:
     n_finalists: int
     by: Callable[[Lineage], Sequence[Trial]] | None = None
 
-    def next_finalists(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The trials to train in full next: the best not yet trained, until enough finals have a score."""
-        taken = {t.parents[0] for t in self._finals(trials)}
-        return [t for t in self._finalists(trials) if t.number not in taken]
+    def next_finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
+        """The trials of the stage before to train again next: the best not yet trained, until enough have a score."""
+        taken = {t.parents[0] for t in trials if t.stage == stage.name}
+        return [t for t in self._finalists(trials, stage) if t.number not in taken]
+
+    def wanted(self, n_trials: int | None) -> dict[str, int | None]:
+        """How many trials each stage has where the search stage has so many, all with a score; None: not known."""
+        found = {self.plan.search.name: n_trials}
+        for stage in self.plan.later:
+            n_before = next(reversed(found.values()))
+            is_open = n_before is None and isinstance(stage.best, float)
+            found[stage.name] = None if is_open else self._n_wanted(stage, n_before or 0)
+        return found
+
+    def _n_wanted(self, stage: Stage, n_before: int) -> int:
+        wanted = self.n_finalists if stage.best is None else stage.best
+        return math.ceil(wanted * n_before) if isinstance(wanted, float) else wanted
 
     def competitors(self, trials: Sequence[Trial]) -> list[Trial]:
         """The trials that compete for the export, best first."""
@@ -62,41 +75,40 @@ class Ranking:
 
     def needed(self, trials: Sequence[Trial]) -> frozenset[int]:
         """Whose weights must stay: finalists, what is tested and exported, the best of the search stage."""
-        best = self._ranked(trials)[:1]
-        return frozenset(t.number for t in (*self._finalists(trials), *self.tested(trials), *best))
+        best = self._ranked(trials, self.plan.search)[:1]
+        chosen = (trial for stage in self.plan.later for trial in self._finalists(trials, stage))
+        return frozenset(t.number for t in (*chosen, *self.tested(trials), *best))
 
-    def _finals(self, trials: Sequence[Trial]) -> list[Trial]:
-        return [] if self.plan.final is None else [t for t in trials if t.stage == self.plan.final.name]
-
-    def _finalists(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The best of the search stage, one a point, but for those whose final has ended without a score."""
-        if self.plan.final is None:
-            return []
+    def _finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
+        """The best of the stage before, one a point, but for those whose second training has ended without a score."""
+        before = self.plan.stages[self.plan.stages.index(stage) - 1]
         best_of: dict[str, Trial] = {}  # by point, the best first
-        for trial in self._candidates(trials):
+        for trial in self._candidates(trials, before):
             best_of.setdefault(point_key(trial.point), trial)
-        finals = [t for t in self._finals(trials) if t.is_finished]
-        failed = {t.parents[0] for t in finals if t.value(self.metrics[0].name) is None}
-        return [t for t in best_of.values() if t.number not in failed][: self.n_finalists]
+        ended = [t for t in trials if t.stage == stage.name and t.is_finished]
+        failed = {t.parents[0] for t in ended if t.value(self.metrics[0].name) is None}
+        return [t for t in best_of.values() if t.number not in failed][: self._n_wanted(stage, len(best_of))]
 
-    def _candidates(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The scored trials of the search stage in the order in which they become finalists.
+    def _candidates(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
+        """The scored trials of a stage in the order in which they become finalists.
 
         By the only metric, or as the tuner ranks them; of several objectives the best by the first one, then the front,
         the least crowded first, then who would be on the front without these, and so on, and those without a value for
         each in the end.
         """
-        ranked = self._ranked(trials)
+        ranked = self._ranked(trials, stage)
         able = pareto.competing(ranked, self.metrics)
         if len(self.metrics) == 1 or not able:
-            return ranked if self.by is None else list(self.by(self._searched(trials)))
+            by = self.by if stage == self.plan.search else None
+            return ranked if by is None else list(by(_of_stage(trials, stage)))
         in_order = [able[place][0] for place in pareto.best_first([losses for _, losses in able])]
         best = min(able, key=lambda entry: (entry[1][0], entry[0].number))[0]
         return list({trial.number: trial for trial in (best, *in_order, *ranked)}.values())
 
-    def _ranked(self, trials: Sequence[Trial]) -> list[Trial]:
-        searched = self._searched(trials)
-        return searched.best(self.metrics[0], n=len(searched))
+    def _ranked(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
+        found = _of_stage(trials, stage)
+        return found.best(self.metrics[0], n=len(found))
 
-    def _searched(self, trials: Sequence[Trial]) -> Lineage:
-        return Lineage.of(t for t in trials if t.stage == self.plan.search.name)
+
+def _of_stage(trials: Sequence[Trial], stage: Stage) -> Lineage:
+    return Lineage.of(t for t in trials if t.stage == stage.name)

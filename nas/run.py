@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nas.errors import CorruptError, MissingError, TrialStopped
+from nas.errors import ConfigurationError, CorruptError, MissingError, TrialStopped
 from nas.metric import not_finite, plain_metrics
 from nas.policy import Policy
 from nas.resume import EVERY_S, Checkpointer, Resumption
 from nas.spaces.base import Point
 from nas.store.checkpoint import Checkpoint, fetch_folder, publish_checkpoint, publish_folder, publish_tensors
 from nas.store.files import Files, Reference
+from nas.store.trial_log import log_path
 from nas.trial import Donor, Trial
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ class TrialRun:
         self.donors = tuple(donors)
         self._own = trial.checkpoint
         self._channel = channel
+        self._finish: Callable[[Mapping[str, float]], None] | None = None
+        self._is_over = False
         self._stem = f"{trial.number:06d}-{secrets.token_hex(4)}"
         self._saved: Manifest | None = None
         self._n_packs = 0
@@ -148,6 +151,7 @@ class TrialRun:
         """
         from nas.weights.inherit import inherit
 
+        self._check_open("inherit")
         if self._unreadable is not None:
             self.lost = self._unreadable
             raise self.lost[1]
@@ -171,12 +175,38 @@ class TrialRun:
             model.load_state_dict(weights.read_all(), strict=True)
         return model.to(self.device)
 
+    def finish(self, **metrics: float) -> None:
+        """Ends the trial with its validation scores and publishes what was saved; for ``train_many``.
+
+        The first call counts. A later one changes nothing; it is kept in the trial's ``late`` log.
+
+        Raises:
+            ConfigurationError: the run is ``train``'s, which returns its scores.
+            StoreError: the store failed.
+        """
+        if self._finish is None:
+            raise ConfigurationError(
+                f"run.finish of trial {self.number}: `train` returns its scores; finish belongs to `train_many(job)`"
+            )
+        if self._is_over:
+            logger.warning("trial %d has its result; a later run.finish changes nothing: %s", self.number, metrics)
+            self._files.put(log_path(self.number, "late"), f"{metrics}\n".encode(errors="backslashreplace"))
+            return
+        self._is_over = True
+        self._finish(metrics)
+
+    def finished_by(self, finish: Callable[[Mapping[str, float]], None]) -> None:
+        """Sets what takes the scores; called by the job that runs the trial."""
+        self._finish = finish
+
     def report(self, step: int, **metrics: float) -> None:
         """Reports intermediate validation metrics after ``step`` (an epoch, say).
 
         Raises:
             TrialStopped: the trial should end now; let it pass through (a last ``save`` is allowed).
+            ConfigurationError: the trial has its result already.
         """
+        self._check_open("report")
         plain = plain_metrics(metrics)
         if bad := not_finite(plain):
             raise FloatingPointError(f"step {step} reported {', '.join(f'{n}={plain[n]}' for n in bad)}")
@@ -207,6 +237,7 @@ class TrialRun:
             ConfigurationError: a part holds what can't be saved without pickling, by its key and type.
             StoreError: the store failed.
         """
+        self._check_open("checkpoint")
         return self.checkpointer.save(step, parts, every_s, force)
 
     def resumed_from(self) -> Resumption | None:
@@ -223,6 +254,7 @@ class TrialRun:
         """
         from torch import nn
 
+        self._check_open("save")
         tensors = model.state_dict() if isinstance(model, nn.Module) else model
         donors = [offered.weights.manifest for offered in self._weights if isinstance(offered.donor, int)]
         earlier, path = self._saved, f"packs/{self._stem}-{self._n_packs}.safetensors"
@@ -264,11 +296,19 @@ class TrialRun:
         return publish_checkpoint(self._files, self._stem, self._saved, saved)
 
     def close(self) -> None:
-        """Removes the local folders."""
+        """Removes the local folders; what the problem's code does with the run from here on is refused."""
+        self._is_over = True
         for folder in self._folders.values():
             folder.cleanup()
         self._folders.clear()
         self._weights.clear()
+
+    def _check_open(self, what: str) -> None:
+        """Refuses what would belong to no trial."""
+        if self._is_over:
+            raise ConfigurationError(
+                f"run.{what}: trial {self.number} has its result already; take the next one from job.trials()"
+            )
 
     def _folder(self, kind: str) -> Path:
         if kind not in self._folders:

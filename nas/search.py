@@ -6,9 +6,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from nas.errors import ConfigurationError
+from nas.jobs import JobPlan
 from nas.policy import Policy, PolicyPlan, Stage
 from nas.problems.base import Problem
 from nas.result import METRICS_BYTES, NUMBER_BYTES, json_size
@@ -42,6 +43,8 @@ class Search:
         constraints: The most that is allowed of what the problem knows of a point before training, by name.
         deterministic: The final table is the same on every run, kills included; ties ``slots`` and ``n_threads``
             (torch threads a worker) to the identity.
+        trials_per_job: The most trials of the search stage that one job runs, one after another on a warm worker; None:
+            one, or, where the problem loops itself (``train_many``), as many as it asks for.
     """
 
     problem: Spec
@@ -55,6 +58,7 @@ class Search:
     deterministic: bool = False
     slots: int = 1
     n_threads: int = 1
+    trials_per_job: int | Literal["unlimited"] | None = None
 
     def __post_init__(self) -> None:
         if self.on_parent_failure not in ("ancestor", "scratch", "fail"):
@@ -73,6 +77,9 @@ class Search:
         problem = self.problem.build()
         if not isinstance(problem, Problem):
             raise ConfigurationError(f"problem {self.problem.target} must be a subclass of nas.Problem")
+        if not problem.has("train") and not problem.has("train_many"):
+            raise ConfigurationError(f"problem {self.problem.target} must define `train(run)` or `train_many(job)`")
+        jobs = JobPlan.of(self.trials_per_job, loops=problem.has("train_many"))
         for attribute in ("metrics", "space"):
             if not getattr(problem, attribute, None):
                 raise ConfigurationError(f"problem {self.problem.target} must set `{attribute}`")
@@ -101,6 +108,8 @@ class Search:
             "on_parent_failure": self.on_parent_failure,
             "deterministic": self.deterministic,
         }
+        if self.trials_per_job is not None:
+            identity |= {"trials_per_job": self.trials_per_job}
         if limits:
             identity |= {"constraints": limits}
         if self.deterministic:
@@ -109,7 +118,7 @@ class Search:
             identity = json.loads(json.dumps(identity, allow_nan=False, default=_refuse))
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"a problem, tuner or space holds what is no plain JSON data: {error}") from error
-        return Built(self, problem, tuner, stopper, plan, left_out, identity)
+        return Built(self, problem, tuner, stopper, plan, left_out, jobs, identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,7 @@ class Built:
     stopper: Stopper | None
     plan: PolicyPlan
     left_out: frozenset[Policy]
+    jobs: JobPlan
     identity: Mapping[str, Any]
 
     @property

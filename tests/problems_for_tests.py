@@ -42,6 +42,7 @@ class ScoreProblem(Problem):
 
     Args:
         search: Scores in the search stage, by ``x``; None: the training raises. By default ``x / 100``.
+        recheck: Scores in a stage of this name.
         final: Scores in other stages.
         test: Scores on test data; None: the test raises.
         direction: Of the metric.
@@ -58,6 +59,7 @@ class ScoreProblem(Problem):
         self,
         *,
         search: Sequence[float | str | None] = (),
+        recheck: Sequence[float | str | None] = (),
         final: Sequence[float | str | None] = (),
         test: Sequence[float | str | None] = (),
         direction: Direction = "maximize",
@@ -65,7 +67,7 @@ class ScoreProblem(Problem):
         saves: bool = True,
     ) -> None:
         self.metrics = (Metric("score", direction),)
-        self.tables = {"search": search, "final": final, "test": test}
+        self.tables = {"search": search, "recheck": recheck, "final": final, "test": test}
         self.saves = saves
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
@@ -73,7 +75,7 @@ class ScoreProblem(Problem):
         model = network()
         if Policy.SHARE_PARAMS in run.policies:
             run.inherit(model)
-        score = self.score("search" if run.stage == "search" else "final", run)
+        score = self.score(run.stage if run.stage in self.tables else "final", run)
         if self.saves:
             run.save(model)
         return {"score": score}

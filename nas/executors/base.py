@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from nas.run import DonorWeights
 from nas.trial import Trial
+
+if TYPE_CHECKING:
+    from nas.bench import Assignment, Stay
 
 Action = Literal["test", "export"]
 
@@ -56,10 +58,29 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A job wants its next trial; it keeps its slot, and waits for ``submit`` or ``dismiss``."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A job's stay has ended between two trials, or before its first; its last ``Finished`` may come later."""
+
+    job: int
+    error: str | None = None
+    """The traceback of its code, where that raised."""
+    lost: str | None = None
+    """Why, where its worker died: it should begin anew."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """A job was ended from outside (worker killed, machine lost, interrupted); its trial has no result."""
 
     job: int
+    trial: int
     why: str
 
 
@@ -80,7 +101,7 @@ class StopAsked:
     signal: int | None = None
 
 
-Event = Proposed | Started | Reported | Finished | Swept | Lost | Broke | StopAsked
+Event = Proposed | Started | Reported | Finished | Asked | Left | Swept | Lost | Broke | StopAsked
 
 
 class Executor(Protocol):
@@ -91,8 +112,14 @@ class Executor(Protocol):
     def now_s(self) -> float:
         """Seconds on the clock that deadlines are kept by; only differences count."""
 
-    def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
-        """Runs the attempt ``trial.attempt`` on ``trial.slot``; its parents and donors have finished."""
+    def submit(self, assignment: Assignment) -> None:
+        """Runs the attempt of a trial whose parents and donors have finished: by its job, if that stays on the slot."""
+
+    def resume(self, stay: Stay) -> None:
+        """Lets a job that ran before begin a stay without a trial; it asks for one, or leaves."""
+
+    def dismiss(self, job: int) -> None:
+        """Tells a job that has asked that there are no more trials; it leaves."""
 
     def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
         """Asks a running trial to end: with a result (stop), or without one, within seconds (interrupt)."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-from nas.attempt import Assignment
+from nas.bench import Assignment, Stay
 from nas.errors import SearchInterruptedError
-from nas.executors.base import Action, Broke, Event, Finished, Lost, StopAsked
+from nas.executors.base import Action, Broke, Event, Finished, Left, Lost, StopAsked
 from nas.executors.place import Place, StopKind, WorkerLostError
-from nas.run import DonorWeights
 from nas.trial import Trial
 
 ASK_S = 0.1
@@ -51,14 +50,24 @@ class EventQueue:
 
 def execute(place: Place, assignment: Assignment, post: Callable[[Event], None]) -> Event:
     """Runs an attempt at a place, and gives the event that ends it."""
-    job = assignment.trial.job
+    job, number = assignment.trial.job, assignment.trial.number
     try:
         trial = place.run(assignment, post)
     except WorkerLostError as error:
-        return Lost(job, str(error))
+        return Lost(job, number, str(error))
     except BaseException as error:
         return Broke(error, job)
-    return Lost(job, "interrupted") if trial is None else Finished(trial)
+    return Lost(job, number, "interrupted") if trial is None else Finished(trial)
+
+
+def resume(place: Place, stay: Stay, post: Callable[[Event], None]) -> None:
+    """Lets a job begin without a trial at a place, and posts what goes wrong."""
+    try:
+        place.resume(stay, post)
+    except WorkerLostError as error:
+        post(Left(stay.job, lost=str(error)))
+    except BaseException as error:
+        post(Broke(error, stay.job))
 
 
 class LocalExecutor(EventQueue):
@@ -74,10 +83,17 @@ class LocalExecutor(EventQueue):
         """Seconds on the system's monotonic clock."""
         return time.monotonic()
 
-    def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
+    def submit(self, assignment: Assignment) -> None:
         """Runs the attempt on the next free thread."""
-        assignment = Assignment(trial, tuple(donors))
         self._pool.submit(lambda: self.post(execute(self._place, assignment, self.post)))
+
+    def resume(self, stay: Stay) -> None:
+        """Lets the job begin, on the next free thread."""
+        self._pool.submit(resume, self._place, stay, self.post)
+
+    def dismiss(self, job: int) -> None:
+        """Tells the place."""
+        self._place.dismiss(job)
 
     def stop(self, trial: Trial, why: StopKind) -> None:
         """Tells the place."""

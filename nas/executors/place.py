@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from nas.attempt import Assignment, Bench, BenchSpec
+from nas.bench import Assignment, Bench, BenchSpec, Stay
 from nas.errors import ActionError, HeirloomError, StoreError, TrialInterrupted, TrialStopped
-from nas.executors.base import Action, Event, Reported, Started
+from nas.executors.base import Action, Asked, Broke, Event, Left, Reported, Started
 from nas.problems.base import Problem
 from nas.store.files import Files
 from nas.store.trial_log import TrialLog, log_path
@@ -30,10 +31,25 @@ class Place(ABC):
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
         """Runs an attempt to its durable result; None where it was interrupted.
 
+        Where jobs ask (``BenchSpec.jobs_ask``), its job stays afterwards, and posts ``Asked`` or ``Left``.
+
         Raises:
             WorkerLostError: its process died.
             StoreError: the store failed.
         """
+
+    @abstractmethod
+    def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
+        """Lets a job begin without a trial; posts ``Asked`` or ``Left``.
+
+        Raises:
+            WorkerLostError: its process died.
+            StoreError: the store failed.
+        """
+
+    @abstractmethod
+    def dismiss(self, job: int) -> None:
+        """Tells a job that has asked that there are no more trials; returns at once."""
 
     @abstractmethod
     def stop(self, trial: Trial, kind: StopKind) -> None:
@@ -99,6 +115,75 @@ def raise_stop(kind: StopKind | None) -> None:
         raise TrialInterrupted("the session ends")
 
 
+class _JobThread:
+    """A job that stays in this process: its code runs on a thread of its own, and its line ends here.
+
+    What it prints between two trials goes to the next one's log, after the last to the job's own.
+    """
+
+    def __init__(
+        self, bench: Bench, stay: Stay, post: Callable[[Event], None], channels: dict[int, LoopChannel]
+    ) -> None:
+        self._bench = bench
+        self._stay = stay
+        self._post = post
+        self._channels = channels
+        self._assignments: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Trial | BaseException | None] = queue.SimpleQueue()
+        self._number: int | None = None
+        self._log = TrialLog()
+        self.has_ended = False
+
+    def begin(self) -> None:
+        """Starts the thread."""
+        threading.Thread(target=self._main, name=f"heirloom-job-{self._stay.job}", daemon=True).start()
+
+    def give(self, assignment: Assignment | None) -> None:
+        """Answers what the job has asked: its next trial, or None."""
+        self._assignments.put(assignment)
+
+    def wait(self) -> Trial | None:
+        """The result of the trial that it runs, or None where that was interrupted."""
+        result = self._results.get()
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def channel(self, trial: Trial) -> LoopChannel:
+        self._number = trial.number
+        self._channels[trial.number] = channel = LoopChannel(trial, self._post, self._bench.spec.asks_stopper)
+        return channel
+
+    def finished(self, trial: Trial | None) -> None:
+        self._put_log()
+        self._results.put(trial)
+
+    def ask(self) -> Assignment | None:
+        self._post(Asked(self._stay.job))
+        return self._assignments.get()
+
+    def _main(self) -> None:
+        left: Event
+        try:
+            with self._log.capture():
+                left = Left(self._stay.job, self._bench.stay(self._stay, self))
+        except BaseException as error:
+            left = Broke(error, self._stay.job)
+            if self._number is not None:
+                self._results.put(error)
+        self._put_log()
+        self.has_ended = True
+        self._post(left)
+
+    def _put_log(self) -> None:
+        path = log_path(self._stay.job, "job") if self._number is None else log_path(self._number)
+        if self._number is not None:
+            del self._channels[self._number]
+        self._number = None
+        self._log.put(self._bench.files, path)
+        self._log.clear()
+
+
 class InProcessPlace(Place):
     """Runs attempts in this process: code that hangs can't be killed, and all share torch's random state."""
 
@@ -109,10 +194,13 @@ class InProcessPlace(Place):
         self._bench: Bench | None = None
         self._lock = threading.Lock()
         self._channels: dict[int, LoopChannel] = {}
+        self._jobs: dict[int, _JobThread] = {}
 
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
-        """Runs the attempt in the calling thread."""
+        """Runs the attempt in the calling thread, or, where jobs ask, in that of its job."""
         trial = assignment.trial
+        if self._spec.jobs_ask:
+            return self._run_by_job(assignment, post)
         channel = LoopChannel(trial, post, self._spec.asks_stopper)
         self._channels[trial.number] = channel
         bench = self._get_bench()
@@ -123,6 +211,27 @@ class InProcessPlace(Place):
         finally:
             del self._channels[trial.number]
             log.put(bench.files, log_path(trial.number))
+
+    def _run_by_job(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
+        job = self._jobs.get(assignment.trial.job)
+        if job is None or job.has_ended:
+            job = self._begin(Stay.of(assignment), post)
+        else:
+            job.give(assignment)
+        return job.wait()
+
+    def _begin(self, stay: Stay, post: Callable[[Event], None]) -> _JobThread:
+        self._jobs[stay.job] = job = _JobThread(self._get_bench(), stay, post, self._channels)
+        job.begin()
+        return job
+
+    def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
+        """Starts the job's thread."""
+        self._begin(stay, post)
+
+    def dismiss(self, job: int) -> None:
+        """Ends the job's wait."""
+        self._jobs[job].give(None)
 
     def stop(self, trial: Trial, kind: StopKind) -> None:
         """The attempt ends at its next report."""
@@ -148,6 +257,8 @@ class InProcessPlace(Place):
         """Asks what still runs to end at its next report."""
         for channel in list(self._channels.values()):
             channel.asked_to = "interrupt"
+        for job in list(self._jobs.values()):
+            job.give(None)
 
     def _get_bench(self) -> Bench:
         with self._lock:

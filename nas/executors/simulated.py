@@ -12,16 +12,16 @@ import math
 import queue
 import random
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from nas.bench import Assignment, Stay
 from nas.errors import ConfigurationError, SearchInterruptedError
-from nas.executors.base import Action, Event, Finished, Lost, Reported, Started, StopAsked
+from nas.executors.base import Action, Asked, Event, Finished, Left, Lost, Reported, Started, StopAsked
 from nas.executors.place import Place
 from nas.metric import not_finite, plain_metrics
 from nas.problems.base import Problem, Simulation
-from nas.run import DonorWeights
 from nas.store.records import Records
 from nas.trial import Reason, State, Trial
 
@@ -86,6 +86,7 @@ class SimulatedExecutor:
         place: Where finalists are tested and the winner is exported, in this process.
         session: The number of the session.
         asks_stopper: Whether each report waits for the loop's verdict.
+        jobs_ask: Whether a job may ask for a next trial when one has ended; on paper each does at once.
 
     Raises:
         ConfigurationError: the problem does not say what its trials take.
@@ -101,6 +102,7 @@ class SimulatedExecutor:
         place: Place | None = None,
         session: int = 0,
         asks_stopper: bool = False,
+        jobs_ask: bool = False,
     ) -> None:
         check_simulated(problem)
         self.slots = slots
@@ -110,6 +112,8 @@ class SimulatedExecutor:
         self._place = place
         self._session = session
         self._asks_stopper = asks_stopper
+        self._jobs_ask = jobs_ask
+        self._last_of: dict[int, bool] = {}
         self._now_s = 0.0
         self._due: list[tuple[float, int, Callable[[], Event | None]]] = []
         self._order = itertools.count()
@@ -122,8 +126,11 @@ class SimulatedExecutor:
         """Seconds on the virtual clock, from 0."""
         return self._now_s
 
-    def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
+    def submit(self, assignment: Assignment) -> None:
         """Begins the attempt now, on the virtual clock; donors' weights are not read."""
+        trial = assignment.trial
+        if self._jobs_ask:
+            self._last_of[trial.number] = assignment.is_last
         slot = trial.slot or 0
         rng = random.Random(f"{self._workers.seed}/{trial.number}/{trial.attempt}")
         began_s = self._now_s
@@ -146,6 +153,14 @@ class SimulatedExecutor:
         if rng.random() < self._workers.loss_rate:
             self._at(began_s + rng.random() * seconds, lambda: self._lose(attempt, "the simulated worker died"))
         self._next(attempt)
+
+    def resume(self, stay: Stay) -> None:
+        """Lets the job ask at once."""
+        self._at(self._now_s, lambda: Asked(stay.job))
+
+    def dismiss(self, job: int) -> None:
+        """Lets the job leave at once."""
+        self._at(self._now_s, lambda: Left(job))
 
     def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
         """Ends a running attempt now."""
@@ -240,6 +255,10 @@ class SimulatedExecutor:
         if attempt.has_ended:
             return None
         self._forget(attempt)
+        job = attempt.trial.job
+        if self._jobs_ask:
+            is_last = self._last_of.pop(attempt.trial.number)
+            self._at(self._now_s, lambda: Left(job) if is_last else Asked(job))
         seconds = self._now_s - attempt.began_s
         cost = {"seconds": seconds, "gpu_seconds": 0.0}
         return Finished(
@@ -251,7 +270,7 @@ class SimulatedExecutor:
             return None
         self._forget(attempt)
         self._warm.discard(attempt.trial.slot or 0)
-        return Lost(attempt.trial.job, why)
+        return Lost(attempt.trial.job, attempt.trial.number, why)
 
     def _forget(self, attempt: _Attempt) -> None:
         attempt.has_ended = True

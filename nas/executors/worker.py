@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from nas.attempt import Assignment, Bench, BenchSpec
+from nas.bench import Assignment, Bench, BenchSpec, Stay
 from nas.errors import ActionError, HeirloomError, StoreError
-from nas.executors.base import Action, Event, Reported, Started
+from nas.executors.base import Action, Asked, Broke, Event, Left, Reported, Started
 from nas.executors.place import Place, StopKind, WorkerLostError, raise_stop
 from nas.store.files import open_root
 from nas.store.partial import PartialCheckpoints
@@ -80,6 +80,37 @@ class _PipeChannel:
                 raise_stop("stop")
             else:
                 return
+
+
+class _PipeLine:
+    """A job's line to the driver, on the worker's side."""
+
+    def __init__(self, connection: Connection, asks_stopper: bool) -> None:
+        self._connection = connection
+        self._asks_stopper = asks_stopper
+
+    def channel(self, trial: Trial) -> _PipeChannel:
+        return _PipeChannel(self._connection, trial, self._asks_stopper)
+
+    def finished(self, trial: Trial | None) -> None:
+        _flush()
+        self._connection.send(("done", trial))
+
+    def ask(self) -> Assignment | None:
+        try:
+            self._connection.send(("asked", None))
+            while True:
+                answer = self._connection.recv()
+                if not isinstance(answer, _Stop | bool):  # meant for the trial before, which had ended
+                    _, assignment = answer
+                    return cast("Assignment | None", assignment)
+        except (EOFError, OSError):
+            os._exit(1)  # the driver is gone
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 def _end_with_parent(parent: int) -> None:
@@ -142,6 +173,8 @@ def worker_main(connection: Connection, spec: BenchSpec, environment: Mapping[st
             if order == "run":
                 channel = _PipeChannel(connection, argument.trial, spec.asks_stopper)
                 connection.send(("done", bench.run(argument, channel)))
+            elif order == "stay":
+                connection.send(("left", bench.stay(argument, _PipeLine(connection, spec.asks_stopper))))
             elif order == "test":
                 connection.send(("done", bench.test(argument)))
             elif order == "export":
@@ -152,8 +185,7 @@ def worker_main(connection: Connection, spec: BenchSpec, environment: Mapping[st
             traceback.print_exc()
             connection.send(("error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            _flush()
 
 
 class WarmWorker:
@@ -172,6 +204,8 @@ class WarmWorker:
         self._booting_for: int | None = None
         self._killed_for: str | None = None
         self._is_closed = False
+        self._job: int | None = None
+        self._post: Callable[[Event], None] | None = None
 
     def run(self, assignment: Assignment, post: Callable[[Event], None], timeout_s: float | None) -> Trial | None:
         """Runs an attempt; see ``Place.run``. Past ``timeout_s`` the worker is killed and the trial FAILED."""
@@ -185,10 +219,54 @@ class WarmWorker:
         with self._used(log_path(trial.number)):
             self._running = trial
             try:
-                self._send(("run", assignment))
-                return self._attend(trial, post, timeout_s)
+                begins = self._spec.jobs_ask and self._job != trial.job
+                self._send(("stay", Stay.of(assignment)) if begins else ("run", assignment))
+                self._job = None  # unless the trial ends, and not its process
+                result = self._attend(trial, post, timeout_s)
             finally:
                 self._running = None
+        if self._spec.jobs_ask:
+            self._attend_job(trial.job, post)
+        return result
+
+    def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
+        """Lets a job begin without a trial; see ``Place.resume``."""
+        self._killed_for = None
+        self._ensure()
+        self._send(("stay", stay))
+        self._attend_job(stay.job, post)
+
+    def dismiss(self, job: int) -> None:
+        """Tells the job, if it waits here, that there are no more trials."""
+        if self._job == job and self._post is not None:
+            self._send(("dismiss", None))
+            self._attend_job(job, self._post)
+
+    def _attend_job(self, job: int, post: Callable[[Event], None]) -> None:
+        """Takes in, on a thread of its own, what a job does between two trials: it asks or leaves."""
+        self._job, self._post = job, post
+        self._is_used = True
+        threading.Thread(target=self._take_in_job, args=(job, post), name="heirloom-job", daemon=True).start()
+
+    def _take_in_job(self, job: int, post: Callable[[Event], None]) -> None:
+        event: Event
+        try:
+            kind, content = self._receive(None) or ("", None)
+            if kind == "left":
+                self._job = None
+                self._store_log(log_path(job, "job"))
+                event = Left(job, content)
+            elif kind == "asked":
+                event = Asked(job)
+            else:
+                event = Broke(StoreError(content) if kind == "store" else RuntimeError(content), job)
+        except WorkerLostError as error:
+            self._job = None
+            event = Left(job, lost=str(error))
+        except BaseException as error:
+            event = Broke(error, job)
+        self._is_used = False
+        post(event)
 
     def _attend(self, trial: Trial, post: Callable[[Event], None], timeout_s: float | None) -> Trial | None:
         """Takes in what the attempt says, until it ends."""
@@ -275,7 +353,9 @@ class WarmWorker:
         self._spawner.submit(self._spawn).result()
         if self._is_closed:  # meanwhile
             self._end()
+        self._job = None
         kind, content = self._receive(None) or ("", None)
+        self._log.write_bytes(b"")
         if kind == "unbuildable":
             self._end()
             raise (
@@ -362,7 +442,6 @@ class WarmWorker:
     @contextmanager
     def _used(self, log: str) -> Iterator[None]:
         """Meanwhile a thread uses the process; afterwards what was printed is stored."""
-        self._log.write_bytes(b"")
         self._is_used = True
         try:
             yield
@@ -377,6 +456,7 @@ class WarmWorker:
             file.seek(max(0, self._log.stat().st_size - MAX_LOG_BYTES))
             text = file.read()
         if text:
+            self._log.write_bytes(b"")
             open_root(self._spec.url, self._spec.options).put(path, text)
 
 
@@ -424,6 +504,15 @@ class ProcessPlace(Place):
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
         """Runs the attempt on the worker of its slot."""
         return self._workers[assignment.trial.slot or 0].run(assignment, post, self._timeout_s)
+
+    def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
+        """Lets the job begin on the worker of its slot."""
+        self._workers[stay.slot].resume(stay, post)
+
+    def dismiss(self, job: int) -> None:
+        """Tells the worker where the job waits."""
+        for worker in self._workers:
+            worker.dismiss(job)
 
     def stop(self, trial: Trial, kind: StopKind) -> None:
         """Tells the worker of the trial's slot."""

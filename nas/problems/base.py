@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -14,6 +14,7 @@ from nas.spaces.base import Point, Space
 if TYPE_CHECKING:
     import torch
 
+    from nas.job import Job
     from nas.run import TrialRun
     from nas.trial import Trial
 
@@ -48,9 +49,17 @@ class Problem(ABC):
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_root"})
     """Constructor arguments that only say where data lies: no part of a search's identity, and kept in no record."""
 
-    @abstractmethod
     def train(self, run: TrialRun) -> Mapping[str, float]:
-        """Trains ``run.point`` and returns its validation scores."""
+        """Trains ``run.point`` and returns its validation scores; this or ``train_many`` must be defined."""
+        raise LookupError("no train")
+
+    def train_many(self, job: Job) -> None:
+        """Trains the trials of a job one after another, where they share what is costly or build on one another.
+
+        A job asks for as many trials as its code takes, within the budget and ``job.trials_per_job``; a finalist is a
+        job of one trial. See ``nas.Job``.
+        """
+        raise LookupError("no train_many")
 
     def test(self, run: TrialRun) -> Mapping[str, float]:
         """Scores a finalist on test data; optional. Called after the winner is chosen; ``run.restore`` loads it."""

@@ -7,12 +7,12 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from nas.errors import AlreadyPublishedError, CorruptError, StoreError
-from nas.result import fitted
+from nas.result import ERROR_BYTES, fitted
 from nas.store.files import Files
 from nas.store.plain import (
     MAX_DEPTH,
@@ -31,6 +31,7 @@ from nas.trial import Trial
 
 _NUMBER = re.compile("[0-9]{6,18}")
 _START = re.compile(r"([0-9]{6,18})\.start-([0-9]{1,9})\.json")
+_LEFT = re.compile(r"([0-9]{6,18})\.json")
 _SWEEP = re.compile(r"[0-9]{4,9}\.json")
 
 
@@ -129,6 +130,17 @@ class Records:
                 raise
             return first
         return trial
+
+    def leave(self, job: int, *, n_trials: int, error: str | None) -> None:
+        """Makes durable that a job has ended by itself; only the name of the record is ever read."""
+        what = {"job": job, "n_trials": n_trials, "error": error and error[-ERROR_BYTES:]}
+        with suppress(AlreadyPublishedError):
+            self.publish(f"jobs/{job:06d}.json", what)
+
+    def left_jobs(self) -> set[int]:
+        """The jobs that have ended by themselves."""
+        found = map(_LEFT.fullmatch, self.files.names("jobs"))
+        return {int(name[1]) for name in found if name is not None}
 
     def result(self, trial: Trial) -> Trial | None:
         """The finished trial of this proposal, or None where it has no result yet."""

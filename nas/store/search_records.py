@@ -51,7 +51,9 @@ def check_header(record: Mapping[str, Any]) -> None:
         if identity[kind] is not None:
             checked_fields(identity[kind], _SPEC)
     for stage in identity["policy"]:
-        checked_fields(stage, {"name": (str,), "policies": (list,), "warm": (bool,)})
+        known = checked_fields(stage, {"name": (str,), "policies": (list,), "warm": (bool,)}, others=True)
+        if not isinstance(known.get("best"), int | float | NoneType):
+            raise CorruptError(f"the best of a stage must not be {shown(known['best'])}")
     if identity["deterministic"]:
         whole(identity.get("slots"), "slots", 1)
         whole(identity.get("n_threads"), "n_threads", 1)

@@ -51,6 +51,11 @@ class TrialLog:
         while self._size > MAX_LOG_BYTES and len(self._parts) > 1:
             self._size -= len(self._parts.popleft())
 
+    def clear(self) -> None:
+        """Forgets what was written."""
+        self._parts.clear()
+        self._size = 0
+
     @contextmanager
     def capture(self) -> Iterator[None]:
         """Takes what the calling thread prints and logs meanwhile."""

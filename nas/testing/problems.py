@@ -9,7 +9,7 @@ import random
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
-from nas.attempt import BenchSpec
+from nas.bench import Assignment, BenchSpec
 from nas.executors.base import Broke, Finished, Reported
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
@@ -80,7 +80,9 @@ class _Trainer:
 
         self._n_threads = torch.get_num_threads()
         self.files = open_root(f"memory://contract-{uuid4().hex}", patience_s=0)
-        spec = BenchSpec(problem=problem, url=self.files.url, options={}, asks_stopper=True)
+        spec = BenchSpec(
+            problem=problem, url=self.files.url, options={}, asks_stopper=True, jobs_ask=built.has("train_many")
+        )
         self._executor = LocalExecutor(InProcessPlace(spec, self.files, built))
         self._records = Records(self.files)
         self._n_trials = 0
@@ -119,7 +121,7 @@ class _Trainer:
         donors = []
         if parent is not None and parent.checkpoint is not None:
             donors = [DonorWeights(parent.number, parent.checkpoint)]
-        self._executor.submit(trial, donors)
+        self._executor.submit(Assignment(trial, tuple(donors)))
         n_reports = 0
         while True:
             match self._executor.next_event(None):

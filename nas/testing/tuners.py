@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
+from nas.bench import Assignment, Stay
 from nas.budget import Budget
 from nas.errors import ConfigurationError, HeirloomError, SearchInterruptedError
 from nas.executors.base import Action, Event, Finished, Lost, StopAsked
@@ -16,7 +17,6 @@ from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
 from nas.metric import Metric
 from nas.policy import Policy, Stage
-from nas.run import DonorWeights
 from nas.spaces.base import Space, is_json, point_key
 from nas.spaces.parameter import ParameterSpace
 from nas.spec import Spec
@@ -102,13 +102,19 @@ class _PaperExecutor:
     def now_s(self) -> float:
         return self._clock
 
-    def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
-        self._running.append(trial)
-        self.donors[trial.number] = [donor.donor for donor in donors]
+    def submit(self, assignment: Assignment) -> None:
+        self._running.append(trial := assignment.trial)
+        self.donors[trial.number] = [donor.donor for donor in assignment.donors]
+
+    def resume(self, stay: Stay) -> None:
+        raise NotImplementedError
+
+    def dismiss(self, job: int) -> None:
+        raise NotImplementedError
 
     def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
         self._running = [other for other in self._running if other.number != trial.number]
-        self._posted.append(Lost(trial.job, "interrupted"))
+        self._posted.append(Lost(trial.job, trial.number, "interrupted"))
 
     def next_event(self, until_s: float | None) -> Event | None:
         self._clock += 1.0

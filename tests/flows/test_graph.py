@@ -313,6 +313,19 @@ def test_published_weights_are_an_artifact_of_their_trial(race: Race, server: Se
             assert text in artifact["data"]
 
 
+def test_each_trial_of_a_job_is_a_task_run(server: Server, command: Command) -> None:
+    """Trials that share jobs are task runs of their own, with the job's tag and all their edges."""
+    plan = ("slots=2", "runner=processes", "problem.seconds=0.1", "budget.trials=15", "job.trials_per_job=4")
+    command.run(*FATES, "tuner._target_=fates.RunningParentTuner", *plan, "name=jobs")
+    (flow_run,) = server.flow_runs("jobs")
+    trials = command.trials("jobs")
+    tags = {run["name"]: run["tags"] for run in server.task_runs(flow_run["id"])}
+
+    assert only_trials(server.edges(flow_run["id"])) == expected_edges(trials)
+    assert len({trial.job for trial in trials}) < 15
+    assert all(f"job:{trial.job}" in tags[task(trial.number)] for trial in trials)
+
+
 def test_the_lineage_is_linked_from_the_flow_run(race: Race, server: Server) -> None:
     """The artifact ``lineage`` says the command that draws the whole of it; a tag names the search, one the session."""
     (artifact,) = server.artifacts(race.flow_run["id"], "lineage")

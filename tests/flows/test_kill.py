@@ -18,6 +18,8 @@ SEARCH = (
     *("+tuner=evolution", "tuner.population_size=4", "tuner.sample_size=2", *QUICK[1:], "problem.seconds=0.6"),
     *("deterministic=true", "slots=2", "runner=processes", "budget.trials=20", "max_attempts=2"),
 )
+JOBS = ("problem._target_=phases.PhasesProblem", "problem.most=7")
+"""The same, in jobs of seven trials each."""
 
 
 def table(search: Path) -> list[dict[str, Any]]:
@@ -29,6 +31,7 @@ def table(search: Path) -> list[dict[str, Any]]:
         rows.append(
             {
                 "trial": trial.number,
+                "job": trial.job,
                 "parents": trial.parents,
                 "donor": trial.donor,
                 "generation": trial.generation,
@@ -68,7 +71,8 @@ def n_starts(search: Path) -> int:
 
 
 @pytest.mark.slow
-def test_ten_kills_leave_no_trace(here: Path, api_url: str) -> None:
+@pytest.mark.parametrize("also", [(), JOBS], ids=["plain", "jobs"])
+def test_ten_kills_leave_no_trace(here: Path, api_url: str, also: tuple[str, ...]) -> None:
     """A search killed at ten random moments, the group or the driver alone, ends with an undisturbed run's table.
 
     No finished trial is run again, no proposal changes, and an unfinished one is run under its id as the next attempt.
@@ -79,7 +83,7 @@ def test_ten_kills_leave_no_trace(here: Path, api_url: str) -> None:
     torn = here / "heirloom" / "torn"
     for kill in range(N_KILLS):
         proposed, started, done = proposals(torn), n_starts(torn), {n: attempts(torn)[n] for n in finished(torn)}
-        with Command(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url) as command:
+        with Command(here, *SEARCH, *also, "name=torn", PREFECT_API_URL=api_url) as command:
             if kill % 5 == 4:  # while it starts
                 time.sleep(rng.uniform(0.5, 4.0))
             else:
@@ -92,8 +96,8 @@ def test_ten_kills_leave_no_trace(here: Path, api_url: str) -> None:
         assert {n: attempts(torn)[n] for n in done} == done
     interrupted = {n: tries[-1] for n, tries in attempts(torn).items() if n not in finished(torn)}
     done = {n: attempts(torn)[n] for n in finished(torn)}
-    last = run(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url)
-    calm = run(here, *SEARCH, "name=calm", PREFECT_API_URL=api_url)
+    last = run(here, *SEARCH, *also, "name=torn", PREFECT_API_URL=api_url)
+    calm = run(here, *SEARCH, *also, "name=calm", PREFECT_API_URL=api_url)
 
     assert last.status == calm.status == 0, last.err
     assert {n: attempts(torn)[n] for n in done} == done

@@ -89,7 +89,7 @@ MISTAKES = {
     "storage_takes_no_options": ((*DEBUG, "storage.options.anon=true"), "takes no options: anon"),
     "storage_in_memory_of_one": ((*QUICK, "storage=memory"), "lives in one process, and runner=processes"),
     "unknown_runner": ((*QUICK, "runner=nope"), "unknown runner nope: choose debug, processes, simulated, threads"),
-    "unknown_policy": ((*DEBUG, "policy=nope"), "unknown policy nope: choose full, two_stage"),
+    "unknown_policy": ((*DEBUG, "policy=nope"), "unknown policy nope: choose full, three_stage, two_stage"),
     "undeclared_policy_named": (
         (*DEBUG, "policy=two_stage"),
         "asks for DOWNSCALE, QUICK_EVAL, but the problem declares",

@@ -16,7 +16,7 @@ from flows.drawing.page import lineage_page
 from flows.snapshot import read_snapshot
 from flows.table import lineage_table, to_csv, to_json
 from flows.terminal import open_console, print_search, print_trial
-from nas.attempt import BenchSpec
+from nas.bench import BenchSpec
 from nas.budget import Budget
 from nas.errors import HeirloomError
 from nas.executors.local import LocalExecutor

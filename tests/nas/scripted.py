@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import fsspec
 
+from nas.bench import Assignment, Stay
 from nas.executors.base import Action, Event, Finished, Lost, Reported, Started, StopAsked
 from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
@@ -113,7 +114,8 @@ class ScriptedExecutor:
     def now_s(self) -> float:
         return self._clock
 
-    def submit(self, trial: Trial, donors: Sequence[DonorWeights]) -> None:
+    def submit(self, assignment: Assignment) -> None:
+        trial, donors = assignment.trial, assignment.donors
         assert trial.state == State.RUNNING
         assert trial.slot in range(self.slots)
         assert trial.slot not in [other.trial.slot for other in self._running.values()]
@@ -128,12 +130,20 @@ class ScriptedExecutor:
         self._running[trial.number] = Pending(trial, donors, ends[n_before] if n_before < len(ends) else COMPLETE)
         self._posted.append(Started(trial.number, trial.attempt, trial.slot or 0))
 
+    def resume(self, stay: Stay) -> None:
+        raise NotImplementedError
+
+    def dismiss(self, job: int) -> None:
+        raise NotImplementedError
+
     def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
         assert why == "interrupt"
         self._is_hanging = self._interrupted == "hang"
         if not self._is_hanging and (pending := self._running.pop(trial.number, None)) is not None:
             finishes = self._interrupted == "finish"
-            self._posted.append(Finished(self._commit(pending)) if finishes else Lost(trial.job, "interrupted"))
+            self._posted.append(
+                Finished(self._commit(pending)) if finishes else Lost(trial.job, trial.number, "interrupted")
+            )
 
     def next_event(self, until_s: float | None) -> Event | None:
         self._clock += 1.0
@@ -157,7 +167,7 @@ class ScriptedExecutor:
         if pending.end.is_lost:
             if pending.end.commits:
                 self._commit(pending)
-            return Lost(pending.trial.job, "its worker was killed by SIGKILL")
+            return Lost(pending.trial.job, pending.trial.number, "its worker was killed by SIGKILL")
         self.order.append(number)
         return Finished(self._commit(pending))
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from nas.attempt import Assignment, Bench, BenchSpec
+from nas.bench import Assignment, Bench, BenchSpec
 from nas.executors.place import InProcessPlace
 from nas.problems.base import Problem
 from nas.run import TrialRun

@@ -43,7 +43,7 @@ def test_plan_is_read_from_plain_data() -> None:
     ("stage", "message"),
     [
         ({"policies": []}, "name is required"),
-        ({"name": "a", "budget": 3}, "keys must be name, policies and warm"),
+        ({"name": "a", "budget": 3}, "keys must be name, policies, warm and best"),
         ({"name": "a", "policies": "SHARE_PARAMS"}, "must be a list"),
         ({"name": "a", "policies": 3}, "must be a list"),
         ({"name": "a", "policies": ["FAST"]}, "unknown policy"),
@@ -68,13 +68,33 @@ def test_plan_of_one_stage_has_no_final() -> None:
 
 
 def test_second_stage_is_final() -> None:
-    """Of two stages the first searches, and the second one's trials compete; a third is refused."""
+    """Of two stages the first searches, and the second one's trials compete."""
     two = plan(("search", set()), ("full", set()))
 
     assert two.search.name == "search"
     assert two.final == Stage(name="full")
-    with pytest.raises(ConfigurationError, match=r"one stage or two, not 3 \(a, b, c\)"):
-        plan(("a", set()), ("b", set()), ("c", set()))
+
+
+def test_last_of_many_stages_is_final() -> None:
+    """Of three stages the first searches and the last one's trials compete; those between are told apart as well."""
+    read = PolicyPlan.from_stages([{"name": "a"}, {"name": "b", "best": 0.5, "warm": True}, {"name": "c", "best": 3}])
+
+    assert [stage.name for stage in read.later] == ["b", "c"]
+    assert read.final == Stage(name="c", best=3)
+    assert PolicyPlan.from_stages(read.describe()) == read
+
+
+@pytest.mark.parametrize("best", [0, -1, 0.0, 1.5, True, "all", float("nan")])
+def test_wrong_share_is_refused(best: object) -> None:
+    """``best`` is a number of trials or a share of them."""
+    with pytest.raises(ConfigurationError, match=r"stage b: best \(.*\) must be a whole number .* or a share"):
+        PolicyPlan.from_stages([{"name": "a"}, {"name": "b", "best": best}])
+
+
+def test_first_stage_chooses_nothing() -> None:
+    """There is no stage before it."""
+    with pytest.raises(ConfigurationError, match="stage a is the first"):
+        PolicyPlan.from_stages([{"name": "a", "best": 2}, {"name": "b"}])
 
 
 def test_final_stage_that_was_asked_for_is_kept() -> None:

@@ -102,6 +102,22 @@ class TestWinner:
         assert summary.best is not None
         assert summary.best["test"] == summary.tests[summary.winner.number]
 
+    def test_each_stage_takes_the_best_of_the_one_before(self, bureau: Bureau) -> None:
+        """Half of the search is scored again with the same weights; two finalists come from those scores."""
+        cheap = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
+        recheck = Stage(name="recheck", policies=cheap, warm=True, best=0.5)
+        plan = PolicyPlan((Stage(name="search", policies=cheap), recheck, Stage(name="final")))
+        scores = {"search": [0.1, 0.2, 0.3, 0.4, 0.5], "recheck": [0.9, 0.8, 0.3, 0.7, 0.6], "final": [1, 2, 3, 4, 5]}
+
+        summary = bureau.run(0, 1, 2, 3, 4, plan=plan, **scores)
+
+        assert xs_of(summary, "recheck") == [4, 3, 2]  # three are half of five
+        assert xs_of(summary, "final") == [3, 4]
+        assert [t.donor for t in summary.lineage if t.stage == "recheck"] == [4, 3, 2]
+        assert [t.parents for t in summary.lineage if t.stage == "final"] == [(6,), (5,)]
+        assert summary.winner is not None
+        assert summary.winner.point == {"x": 4}
+
     def test_full_scores_never_mix_with_cheap_ones(self, bureau: Bureau) -> None:
         """A cheap score that is better than every full one does not win."""
         summary = bureau.run(0, 1, search=[0.99, 0.98], final=[0.5, 0.6])

@@ -62,7 +62,7 @@ SEARCHED = [
 
 
 def finalists(n: int, trials: list[Trial], metrics: tuple[Metric, ...] = OBJECTIVES) -> list[int]:
-    return [trial.number for trial in Ranking(PLAN, metrics, n).next_finalists(trials)]
+    return [trial.number for trial in Ranking(PLAN, metrics, n).next_finalists(trials, PLAN.stages[1])]
 
 
 def test_finalists_come_from_the_front() -> None:
@@ -99,7 +99,7 @@ def test_a_tuner_may_know_better_who_is_good() -> None:
         seen.extend(t.number for t in lineage)
         return sorted(lineage, key=lambda t: t.metrics["a"])
 
-    found = Ranking(PLAN, (Metric("a"),), 2, by).next_finalists(trials[:3])
+    found = Ranking(PLAN, (Metric("a"),), 2, by).next_finalists(trials[:3], PLAN.stages[1])
 
     assert [t.number for t in found] == [1, 2]
     assert sorted(seen) == [0, 1, 2]

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from nas.attempt import Assignment, BenchSpec
+from nas.bench import Assignment, BenchSpec
 from nas.errors import ConfigurationError
 from nas.executors.base import Event, Reported
 from nas.executors.place import InProcessPlace

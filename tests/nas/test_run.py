@@ -16,11 +16,10 @@ import pytest
 import torch
 from torch import nn
 
-from nas.attempt import (
+from nas.bench import (
     Assignment,
     Bench,
     BenchSpec,
-    seed_everything,
     set_torch_settings,
     torch_settings,
 )
@@ -28,6 +27,7 @@ from nas.errors import ActionError, CorruptError, MissingError, StoreError, Tria
 from nas.executors.base import Event, Reported, Started
 from nas.executors.place import InProcessPlace
 from nas.policy import Policy
+from nas.randomness import seed_everything
 from nas.run import DonorWeights, TrialRun
 from nas.spec import Spec
 from nas.store.checkpoint import Checkpoint

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nas.attempt import Assignment, BenchSpec
+from nas.bench import Assignment, BenchSpec
 from nas.errors import ActionError, ConfigurationError, SearchInterruptedError
 from nas.executors.base import Event, Finished, Started, StopAsked
 from nas.executors.local import LocalExecutor

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from nas.attempt import seed_everything
 from nas.policy import Policy
 from nas.problems.base import Problem
+from nas.randomness import seed_everything
 from nas.resume import EVERY_S
 from nas.run import Channel, DonorWeights, TrialRun
 from nas.spaces.base import Point

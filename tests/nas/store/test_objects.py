@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from nas.attempt import BenchSpec
+from nas.bench import BenchSpec
 from nas.errors import AlreadyPublishedError, ConfigurationError, StoreError
 from nas.spec import Spec
 from nas.store.files import Files, open_root

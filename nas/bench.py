@@ -1,0 +1,197 @@
+"""Where the attempts of one search run: a problem, built once and kept warm, and the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nas.attempt import Attempt
+from nas.job import Job, JobLine
+from nas.metric import not_finite, plain_metrics
+from nas.problems.base import Problem
+from nas.resume import EVERY_S
+from nas.run import Channel, DonorWeights, TrialRun
+from nas.spec import Spec
+from nas.store.files import Files, open_root
+from nas.store.records import Records
+from nas.trial import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSpec:
+    """What a process needs to know to run the trials of one search; plain data, so that it travels."""
+
+    problem: Spec
+    url: str = field(repr=False)
+    """The search's folder: the root and the search's name; it may hold a password."""
+    options: Mapping[str, Any] = field(repr=False)
+    """Storage options; they may hold credentials and are kept in no record."""
+    session: int = 0
+    device: str = "cpu"
+    n_threads: int = 1
+    asks_stopper: bool = False
+    """Whether each report waits for the loop's verdict."""
+    jobs_ask: bool = False
+    """Whether a job may ask for a next trial when one has ended."""
+    checkpoint_every_s: float = EVERY_S
+    """Between two saves of what a long trial has reached, where its problem says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A trial to run now, on ``trial.slot`` as attempt ``trial.attempt``.
+
+    Attributes:
+        donors: Best first.
+        n_finished: How many trials its job has finished before.
+        is_last: Its job gets no trial after it.
+    """
+
+    trial: Trial
+    donors: tuple[DonorWeights, ...] = ()
+    n_finished: int = 0
+    is_last: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A job that begins to stay on a slot.
+
+    Attributes:
+        job: Its id: the number of its first trial.
+        n_finished: How many trials it has finished before, where it stayed elsewhere.
+        first: The trial that it begins with; None: it asks for one.
+    """
+
+    job: int
+    slot: int
+    n_finished: int = 0
+    first: Assignment | None = None
+
+    @classmethod
+    def of(cls, first: Assignment) -> Stay:
+        """The stay that begins with this trial."""
+        return cls(first.trial.job, first.trial.slot or 0, first.n_finished, first)
+
+
+class Bench:
+    """A problem, built once and kept warm, and the store: where attempts of one search run."""
+
+    def __init__(self, spec: BenchSpec, *, problem: Problem | None = None, files: Files | None = None) -> None:
+        import torch
+
+        self.spec = spec
+        self.files = open_root(spec.url, spec.options) if files is None else files
+        self.records = Records(self.files)
+        self.problem: Problem = spec.problem.build() if problem is None else problem
+        torch.set_num_threads(spec.n_threads)
+        self._defaults = torch_settings()
+
+    def run(self, assignment: Assignment, channel: Channel) -> Trial | None:
+        """Runs the attempt and commits its result; None where it was interrupted (no result, it will run again).
+
+        A trial that has a result already is not run again: that result is returned.
+
+        Raises:
+            StoreError: the store failed, which is no fault of the trial's.
+        """
+        attempt = Attempt(self, assignment, channel)
+        try:
+            if (found := attempt.begin()) is not None:
+                return found
+            try:
+                returned = self.problem.train(attempt.run)
+            except (Exception, SystemExit) as error:
+                return attempt.settle(error=error)
+            return attempt.settle(returned)
+        finally:
+            attempt.close()
+
+    def stay(self, stay: Stay, line: JobLine) -> str | None:
+        """Runs a job for as long as it stays; gives the traceback of code that raised between two trials.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        job = Job(self, stay, line)
+        try:
+            if self.problem.has("train_many"):
+                self.problem.train_many(job)
+            else:
+                job.train_each()
+        except (Exception, SystemExit) as error:
+            return job.end(error)
+        return job.end()
+
+    def restore_settings(self) -> None:
+        """Puts torch's settings back to what they were before the first trial."""
+        set_torch_settings(self._defaults)
+
+    def test(self, trial: Trial) -> dict[str, float]:
+        """A finalist's scores on test data.
+
+        Raises:
+            FloatingPointError: one is NaN or infinite.
+        """
+        from nas.randomness import seed_everything
+
+        self.restore_settings()
+        seed_everything(trial.seed)
+        run = TrialRun(trial, self.files, device=self.spec.device)
+        try:
+            run.fetch_own_files()
+            metrics = plain_metrics(self.problem.test(run))
+        finally:
+            run.close()
+        if bad := not_finite(metrics):
+            raise FloatingPointError(f"test returned {', '.join(f'{name}={metrics[name]}' for name in bad)}")
+        return metrics
+
+    def export(self, trial: Trial) -> dict[str, Any]:
+        """Publishes the winner's folder under ``best/``; see ``nas.export``."""
+        from nas.export import export
+
+        self.restore_settings()
+        run = TrialRun(trial, self.files, device="cpu")
+        try:
+            run.fetch_own_files()
+            return export(self.problem, run, trial, self.files)
+        finally:
+            run.close()
+
+
+def torch_settings() -> dict[str, Any]:
+    """The settings of torch that trials leave behind and that change bits."""
+    import torch
+
+    return {
+        "dtype": torch.get_default_dtype(),
+        "device": str(torch.get_default_device()),
+        "matmul": torch.get_float32_matmul_precision(),
+        "mkldnn": torch.backends.mkldnn.enabled,
+        "cudnn": torch.backends.cudnn.enabled,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "grad": torch.is_grad_enabled(),
+    }
+
+
+def set_torch_settings(settings: Mapping[str, Any]) -> None:
+    """Restores what ``torch_settings`` found."""
+    import torch
+
+    if torch_settings() == settings:
+        return
+    torch.set_default_dtype(settings["dtype"])
+    torch.set_default_device(None if settings["device"] == "cpu" else settings["device"])  # None costs nothing a call
+    torch.set_float32_matmul_precision(settings["matmul"])
+    torch.backends.mkldnn.enabled = settings["mkldnn"]
+    torch.backends.cudnn.enabled = settings["cudnn"]
+    torch.backends.cudnn.benchmark = settings["cudnn_benchmark"]
+    torch.backends.cudnn.deterministic = settings["cudnn_deterministic"]
+    torch.set_num_threads(settings["threads"])
+    torch.use_deterministic_algorithms(settings["deterministic"])
+    torch.set_grad_enabled(settings["grad"])

@@ -1,0 +1,246 @@
+"""Jobs that ask, as the loop sees them: who asks next, who is dismissed, and who begins anew after a loss."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nas.bench import Assignment, Stay
+from nas.errors import ConfigurationError
+from nas.executors.base import Executor, Left
+from nas.run import DonorWeights
+from nas.slots import Slots, Sojourn
+from nas.store.records import Records
+from nas.trial import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """How the trials of the search stage share jobs; in other stages each trial is a job of its own.
+
+    Attributes:
+        trials_per_job: The most that one job runs; None: as many as it asks for.
+        loops: The problem loops itself (``train_many``), and may leave before that.
+    """
+
+    trials_per_job: int | None = 1
+    loops: bool = False
+
+    @classmethod
+    def of(cls, trials_per_job: int | str | None, *, loops: bool) -> JobPlan:
+        """From what the user wants: a number, ``unlimited``, or None for what suits the problem.
+
+        Raises:
+            ConfigurationError: it is none of them.
+        """
+        if trials_per_job is None:
+            return cls(trials_per_job=None if loops else 1, loops=loops)
+        if trials_per_job == "unlimited":
+            return cls(trials_per_job=None, loops=loops)
+        if isinstance(trials_per_job, bool) or not isinstance(trials_per_job, int) or trials_per_job < 1:
+            raise ConfigurationError(
+                f"job.trials_per_job ({trials_per_job!r}) must be a whole number of at least 1, or unlimited"
+            )
+        return cls(trials_per_job=trials_per_job, loops=loops)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a job may ask for a next trial when one has ended."""
+        return self.loops or self.trials_per_job != 1
+
+
+class Jobs:
+    """The jobs of one session.
+
+    A job lives until its code leaves by itself, which is put on record, or until it has had its trials. While it lives
+    it keeps its slot; where its stay was ended by a loss, a dismissal or the end of a session, it begins anew, with its
+    id, before new jobs are begun.
+
+    Args:
+        plan: How trials share jobs.
+        slots: Of the executor.
+        executor: Where jobs stay.
+        records: Where it is put down that a job has left.
+        max_losses: Stays that may be lost in a row before the first question; after these the job is given up.
+        deterministic: Trial n runs on slot n mod slots, and its job stays there.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        slots: Slots,
+        executor: Executor,
+        records: Records,
+        *,
+        max_losses: int = 2,
+        deterministic: bool = False,
+    ) -> None:
+        self.plan = plan
+        self._slots = slots
+        self._executor = executor
+        self._records = records
+        self._max_losses = max_losses
+        self._deterministic = deterministic
+        self._n_finished: Counter[int] = Counter()
+        self._losses: Counter[int] = Counter()
+        self._away: dict[int, int] = {}  # living jobs that stay nowhere, and the index of their last trial
+        self._given: set[int] = set()  # jobs whose next trial waits for its parents, or to be submitted
+        self._last_index: dict[int, int] = {}
+
+    def recall(self, in_stage: Sequence[Trial]) -> None:
+        """Recalls from the search stage's trials which jobs live."""
+        if not self.plan.asks:
+            return
+        self._n_finished = Counter(t.job for t in in_stage if t.is_finished)
+        self._last_index = {t.job: t.index for t in in_stage}
+        busy = {t.job for t in in_stage if not t.is_finished}  # they begin anew with that trial
+        gone = busy | self._records.left_jobs()
+        self._away = {job: i for job, i in self._last_index.items() if job not in gone and not self._is_full(job)}
+
+    def _is_full(self, job: int) -> bool:
+        most = self.plan.trials_per_job
+        return most is not None and self._n_finished[job] >= most
+
+    # ---- asking
+
+    def knows_asker(self, index: int) -> bool:
+        """Whether it is known for which job proposal ``index`` of the search stage is."""
+        if not self.plan.asks or not self._deterministic:
+            return True
+        sojourn = self._slots.sojourn_at(index % self._slots.n)
+        return sojourn is None or self._slots.waits(sojourn)
+
+    def asker(self, index: int, number: int) -> int:
+        """The job for which the tuner is asked next: one that waits, or a new one.
+
+        Args:
+            index: Of the proposal in the search stage.
+            number: What a new job is called.
+        """
+        if not self.plan.asks:
+            return number
+        if self._deterministic:
+            slot = index % self._slots.n
+            if (sojourn := self._slots.sojourn_at(slot)) is not None:
+                return sojourn.job
+            return next((job for job, i in self._away.items() if i % self._slots.n == slot), number)
+        idle = next(self._idle(), None)
+        return number if idle is None else idle.job
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether a job waits, and no trial is meant for it."""
+        return next(self._idle(), None) is not None
+
+    def _idle(self) -> Iterator[Sojourn]:
+        return (sojourn for sojourn in self._slots.waiting() if sojourn.job not in self._given)
+
+    def give(self, trial: Trial) -> None:
+        """Notes that a trial was proposed: for its job, where that waits."""
+        if self.plan.asks:
+            self._last_index[trial.job] = trial.index
+            if self._slots.sojourn(trial.job) is not None:
+                self._given.add(trial.job)
+
+    def is_given(self, trial: Trial) -> bool:
+        """Whether a waiting trial is meant for a job that keeps a slot for it."""
+        return trial.job in self._given
+
+    # ---- staying
+
+    def slot_kept_for(self, trial: Trial) -> int | None:
+        """The slot where the trial's job waits for it."""
+        sojourn = self._slots.sojourn(trial.job)
+        return sojourn.slot if sojourn is not None and self._slots.waits(sojourn) else None
+
+    def assignment(self, trial: Trial, donors: Sequence[DonorWeights], *, is_search: bool) -> Assignment:
+        """What the executor is given; from here on its job stays on the trial's slot."""
+        if not self.plan.asks:
+            return Assignment(trial, tuple(donors))
+        self._given.discard(trial.job)
+        if self._slots.sojourn(trial.job) is None:
+            self._slots.stay(trial.job, trial.slot or 0)
+        n_finished, most = self._n_finished[trial.job], self.plan.trials_per_job
+        is_last = not is_search or (most is not None and n_finished + 1 >= most)
+        return Assignment(trial, tuple(donors), n_finished, is_last)
+
+    def begin_anew(self) -> None:
+        """Lets living jobs that stay nowhere begin anew, where a slot is free; they ask, or leave."""
+        for job, index in list(self._away.items()):
+            slot = index % self._slots.n if self._deterministic else self._slots.first_free()
+            if slot is None:
+                return
+            if self._slots.is_free(slot):
+                del self._away[job]
+                self._slots.stay(job, slot)
+                self._executor.resume(Stay(job, slot, self._n_finished[job]))
+
+    def dismiss_idle(self) -> None:
+        """Tells the jobs for which there are no more trials."""
+        for sojourn in list(self._idle()):
+            self._dismiss(sojourn)
+
+    def make_room(self, n_wanted: int) -> None:
+        """Dismisses jobs that wait, so that trials that could run get their slots: those without a trial to come first.
+
+        A job whose next trial waits for its parents is dismissed only where nothing else would ever happen.
+        """
+        n_wanted -= sum(sojourn.is_dismissed for sojourn in self._slots.sojourns())
+        for sojourn in list(self._idle())[: max(n_wanted, 0)]:
+            self._dismiss(sojourn)
+            n_wanted -= 1
+        if n_wanted > 0 and not self._slots.n_moving:
+            for sojourn in list(self._slots.waiting())[-n_wanted:]:
+                self._dismiss(sojourn)
+
+    def _dismiss(self, sojourn: Sojourn) -> None:
+        self._given.discard(sojourn.job)
+        sojourn.is_dismissed = True
+        self._executor.dismiss(sojourn.job)
+
+    # ---- events
+
+    def take_asked(self, job: int) -> None:
+        """A job has asked."""
+        if (sojourn := self._slots.sojourn(job)) is not None:
+            sojourn.has_asked = True
+            self._losses[job] = 0
+
+    def take_result(self, trial: Trial) -> None:
+        """A trial has its result."""
+        job = trial.job
+        if not self.plan.asks or job not in self._last_index:
+            self._note_left(self._slots.sojourn(job))
+            return
+        self._n_finished[job] += 1
+        self._given.discard(job)
+        if (sojourn := self._slots.sojourn(job)) is not None:
+            self._note_left(sojourn)
+        elif not self._is_full(job):
+            self._away[job] = self._last_index[job]
+
+    def take_left(self, event: Left) -> None:
+        """A job has left; that of its last trial may come later."""
+        if (sojourn := self._slots.sojourn(event.job)) is not None:
+            sojourn.left = event
+            self._note_left(sojourn)
+
+    def _note_left(self, sojourn: Sojourn | None) -> None:
+        """Frees the slot of a job that has left, and puts down that it will not come back, if so."""
+        if sojourn is None or sojourn.left is None or sojourn.slot in self._slots.running:
+            return
+        job, event = sojourn.job, sojourn.left
+        self._slots.leave(job)
+        if job not in self._last_index or self._is_full(job) or job in self._given:  # its trial begins it anew
+            self._given.discard(job)
+            return
+        self._losses[job] += event.lost is not None
+        if sojourn.is_dismissed or (event.lost is not None and self._losses[job] < self._max_losses):
+            self._away[job] = self._last_index[job]
+            return
+        self._records.leave(job, n_trials=self._n_finished[job], error=event.error or event.lost)
+
+    def take_loss(self, job: int) -> None:
+        """A job was lost with its trial, which will begin it anew, or was given up as lost."""
+        self._slots.leave(job)

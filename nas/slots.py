@@ -1,0 +1,111 @@
+"""Slots: which trial runs where, and which job stays there between two of its trials."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nas.executors.base import Left
+
+
+@dataclass(slots=True)
+class Sojourn:
+    """A job on its slot, from its first trial there until it leaves."""
+
+    job: int
+    slot: int
+    has_asked: bool = False
+    is_dismissed: bool = False
+    left: Left | None = None
+    """That it has left; it may be learned before the result of its last trial is."""
+
+
+class Slots:
+    """Which of ``n`` slots are free.
+
+    Attributes:
+        running: The trial that runs on a slot.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.running: dict[int, int] = {}
+        self._slot_of: dict[int, int] = {}
+        self._sojourns: dict[int, Sojourn] = {}
+        self._by_job: dict[int, Sojourn] = {}
+        self._heap = list(range(n))  # may name slots that are taken meanwhile
+
+    def is_free(self, slot: int) -> bool:
+        """Whether neither a trial nor a job has it."""
+        return slot not in self.running and slot not in self._sojourns
+
+    def first_free(self) -> int | None:
+        """The lowest free slot."""
+        while self._heap and not self.is_free(self._heap[0]):
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else None
+
+    def take(self, slot: int, trial: int) -> None:
+        """Lets a trial run there."""
+        self.running[slot] = trial
+        self._slot_of[trial] = slot
+        if (sojourn := self._sojourns.get(slot)) is not None:
+            sojourn.has_asked = False
+
+    def release(self, trial: int) -> None:
+        """Notes that a trial runs no more; where its job stays, the slot remains that job's."""
+        if (slot := self._slot_of.pop(trial, None)) is not None:
+            del self.running[slot]
+            self._note_free(slot)
+
+    def stay(self, job: int, slot: int) -> None:
+        """Lets a job stay there."""
+        self._sojourns[slot] = self._by_job[job] = Sojourn(job, slot)
+
+    def leave(self, job: int) -> None:
+        """Notes that a job stays no more."""
+        if (sojourn := self._by_job.pop(job, None)) is not None:
+            del self._sojourns[sojourn.slot]
+            self._note_free(sojourn.slot)
+
+    def _note_free(self, slot: int) -> None:
+        if self.is_free(slot):
+            heapq.heappush(self._heap, slot)
+
+    def sojourn(self, job: int) -> Sojourn | None:
+        """Where a job stays, if it does."""
+        return self._by_job.get(job)
+
+    def sojourn_at(self, slot: int) -> Sojourn | None:
+        """The job that stays there, if one does."""
+        return self._sojourns.get(slot)
+
+    def waits(self, sojourn: Sojourn) -> bool:
+        """Whether the job waits for an answer: a trial, or that there is none."""
+        return (
+            sojourn.has_asked and not sojourn.is_dismissed and sojourn.left is None and sojourn.slot not in self.running
+        )
+
+    def waiting(self) -> Iterator[Sojourn]:
+        """The jobs that wait for an answer, by slot."""
+        if self._sojourns:
+            yield from (s for _, s in sorted(self._sojourns.items()) if self.waits(s))
+
+    def sojourns(self) -> Iterator[Sojourn]:
+        """All jobs that stay."""
+        return iter(self._sojourns.values())
+
+    @property
+    def n_taken(self) -> int:
+        """How many slots are not free."""
+        return len(self.running) + sum(slot not in self.running for slot in self._sojourns)
+
+    @property
+    def n_moving(self) -> int:
+        """How many slots something will happen on without the loop: a trial runs, or a job is about to ask or leave."""
+        if not self._sojourns:
+            return len(self.running)
+        return len(self.running) + sum(
+            slot not in self.running and not self.waits(sojourn) for slot, sojourn in self._sojourns.items()
+        )

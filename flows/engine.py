@@ -329,7 +329,7 @@ class _Task:
         machine = self.workplace.machine
         if machine.runner != "processes":
             return InProcessPlace(self.bench(), self.workplace.records.files, self.program.built.problem)
-        from nas.executors.worker import ProcessPlace
+        from nas.executors.processes import ProcessPlace
 
         return ProcessPlace(self.bench(), machine.slots, gpus=machine.gpus, trial_timeout_s=machine.trial_timeout_s)
 

@@ -24,7 +24,7 @@ def stored(target: str) -> dict[str, Any]:
     [
         "subprocess.Popen",
         "nas.session.Path",
-        "nas.executors.worker.ProcessPlace",
+        "nas.executors.processes.ProcessPlace",
         "nas.store.local.LocalFiles",
         "nas.tuners.random.RandomTuner",
         "nas.os.system",

@@ -19,7 +19,7 @@ from nas.errors import ActionError, ConfigurationError, SearchInterruptedError
 from nas.executors.base import Event, Finished, Started, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import WorkerLostError
-from nas.executors.worker import ProcessPlace
+from nas.executors.processes import ProcessPlace
 from nas.loop import Loop, LoopSettings
 from nas.policy import Stage
 from nas.spec import Spec

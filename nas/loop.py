@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nas.budget import Budget
-from nas.errors import ConfigurationError, PointError, SearchFailedError, SearchInterruptedError
+from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError
 from nas.executors.base import Asked, Broke, Event, Executor, Finished, Left, Lost, Proposed, Reported, StopAsked, Swept
 from nas.jobs import JobPlan, Jobs
 from nas.lineage import Lineage, LineageLog, recall
+from nas.offers import Offers
 from nas.policy import Policy, Stage
-from nas.run import DonorWeights
+from nas.proposals import ProposalCheck
 from nas.slots import Slots
-from nas.spaces.base import Space, is_json
+from nas.spaces.base import Space
 from nas.stoppers.base import Stopper
 from nas.store.checkpoint import Checkpoint
-from nas.store.marking import ancestor_with_weights, lost_donors
 from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records, Starts
 from nas.suspects import Suspects
 from nas.sweeper import Sweeper
-from nas.trial import Donor, OnParentFailure, Proposal, Reason, State, Trial, as_pending, without_weights
+from nas.trial import OnParentFailure, Proposal, Reason, State, Trial, as_pending, without_weights
 from nas.tuners.base import STOP, WAIT, Tuner, inheritable
 
 INTERRUPT_BOUND_S = 20.0
@@ -104,14 +104,12 @@ class Loop:
         self._losses = {number: found.n_lost for number, found in (starts or {}).items()}
         self._suspects = suspects or Suspects()
         self._tuner = tuner
-        self._space = space
-        self._declared = declared
+        self._check = ProposalCheck(space, declared, self._was_proposed, sibling)
         self._stopper = stopper
         self._spent_hours = spent_hours
-        self._sibling = sibling
         self._observe = observe
         self._sweeper = sweeper
-        self._lost = lost_donors(self.trials)
+        self._offers = Offers(self.trials, settings.on_parent_failure, sibling)
         self._search_stage = "search"
         self._waiting: list[int] = [t.number for t in self.trials if not t.is_finished]
         self._slots = Slots(executor.slots)
@@ -260,7 +258,7 @@ class Loop:
                 f"tuner {type(self._tuner).__name__} answered {answer!r} at proposal {index}; "
                 "it must answer a Proposal, WAIT or STOP"
             )
-        self._check(answer, index)
+        self._check(answer, f"proposal {index} of {type(self._tuner).__name__}")
         seen = tuple(t.number for t in self._log.learned[self._n_seen : n_seen])
         self._n_seen = n_seen
         trial = replace(self._new_trial(answer, stage, index), learned=seen, job=job)
@@ -271,30 +269,6 @@ class Loop:
         self._numbers.append(number)
         self._seen_at.append(n_seen)
         return True
-
-    def _check(self, proposal: Proposal, index: int) -> None:
-        """Refuses a proposal that can't be run: a tuner's bug, which ends the search."""
-        asked = f"proposal {index} of {type(self._tuner).__name__}"
-        for source in (*proposal.parents, *proposal.weight_donors):
-            if isinstance(source, int) and not self._was_proposed(source):
-                raise SearchFailedError(f"{asked} names parent or donor {source}, but no such trial was proposed")
-            if isinstance(source, str):
-                try:
-                    self._sibling(source)
-                except ConfigurationError as error:
-                    raise SearchFailedError(f"{asked}: {error}") from error
-        if self._declared is not None and (undeclared := (proposal.policies or frozenset()) - self._declared):
-            raise SearchFailedError(
-                f"{asked} asks for {', '.join(sorted(undeclared))}, but the problem declares "
-                f"{', '.join(sorted(self._declared)) or 'none'}; add them to its `policies`, or ask for others"
-            )
-        if not is_json(proposal.point) or not is_json(proposal.derivation):
-            raise SearchFailedError(f"{asked} is no plain JSON data: {proposal.point!r}, {proposal.derivation!r}")
-        if self._space is not None:
-            try:
-                self._space.validate(proposal.point)
-            except PointError as error:
-                raise SearchFailedError(f"{asked} is no point of the space: {error}") from error
 
     def _was_proposed(self, number: int) -> bool:
         """Whether a trial of the search stage has this number."""
@@ -387,48 +361,21 @@ class Loop:
             failed = replace(trial, state=State.FAILED, reason=Reason.LOST, attempt=attempt, error=error)
             self._settle(self._records.commit(replace(failed, finished=time.time())))
             return
-        donors, replaced, lacking = self._resolve_donors(trial)
-        if lacking is not None:
-            error = f"donor {lacking} has no weights (on_parent_failure=fail)"
+        offer = self._offers.offer(trial)
+        if offer.lacking is not None:
+            error = f"donor {offer.lacking} has no weights (on_parent_failure=fail)"
             failed = replace(trial, state=State.FAILED, reason=Reason.PARENT, finished=time.time(), error=error)
             self._settle(self._records.commit(failed))
             return
         attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1
-        inheritance = {"replaced": replaced} if replaced else {}
-        offered = donors[0].donor if donors else None
+        inheritance = {"replaced": offer.replaced} if offer.replaced else {}
+        offered = offer.donors[0].donor if offer.donors else None
         running = replace(trial, state=State.RUNNING, slot=slot, attempt=attempt)
         trial = replace(running, offered=offered, inheritance=inheritance)
         self._change(trial)
-        assignment = self._jobs.assignment(trial, donors, is_search=trial.stage == self._search_stage)
+        assignment = self._jobs.assignment(trial, offer.donors, is_search=trial.stage == self._search_stage)
         self._slots.take(slot, trial.number)
         self._executor.submit(assignment)
-
-    def _resolve_donors(self, trial: Trial) -> tuple[list[DonorWeights], dict[str, Donor | None], Donor | None]:
-        """The donors with weights, best first; which were replaced by what; the one without, where that is fatal."""
-        found: list[DonorWeights] = []
-        replaced: dict[str, Donor | None] = {}
-        if Policy.SHARE_PARAMS not in trial.policies:
-            return found, replaced, None
-        for donor in trial.proposal.weight_donors:
-            checkpoint = self._weights_of(donor)
-            stand_in: Donor | None = donor
-            if checkpoint is None:
-                if self._settings.on_parent_failure == "fail":
-                    return [], replaced, donor
-                stand_in = None
-                if self._settings.on_parent_failure == "ancestor" and isinstance(donor, int):
-                    stand_in = ancestor_with_weights(self.trials, donor, self._lost)
-                replaced[str(donor)] = stand_in
-                checkpoint = None if stand_in is None else self._weights_of(stand_in)
-            if checkpoint is not None and stand_in is not None and stand_in not in [d.donor for d in found]:
-                found.append(DonorWeights(stand_in, checkpoint))
-        return found, replaced, None
-
-    def _weights_of(self, donor: Donor) -> Checkpoint | None:
-        """The donor's checkpoint; None also where a trial before found it missing or corrupt."""
-        if donor in self._lost:
-            return None
-        return self.trials[donor].checkpoint if isinstance(donor, int) else self._sibling(donor)
 
     # ---- making room
 
@@ -499,7 +446,7 @@ class Loop:
         self.trials[trial.number] = trial
         self._pending.pop(trial.number, None)
         self._jobs.take_result(trial)
-        self._lost |= lost_donors([trial])
+        self._offers.learn([trial])
         if self._sweeper is not None:
             self._sweeper.add(trial)
         self._gpu_seconds += trial.cost.get("gpu_seconds", 0.0)

@@ -385,7 +385,7 @@ def run_in_thread(shop: Shop, trial: Trial, outcomes: list[object]) -> threading
 DRIVER = """
 import signal, sys
 from pathlib import Path
-from tests.nas.executors.test_worker import Shop
+from tests.nas.executors.test_processes import Shop
 
 signal.signal(signal.SIGINT, lambda *_: None)
 shop = Shop(Path(sys.argv[1]), slots=2)

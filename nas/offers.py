@@ -1,0 +1,79 @@
+"""What a trial is offered: the weights of its donors, or of those that stand in for donors without any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nas.policy import Policy
+from nas.run import DonorWeights
+from nas.store.checkpoint import Checkpoint
+from nas.store.marking import ancestor_with_weights, lost_donors
+from nas.trial import Donor, OnParentFailure, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Whose weights a trial is given.
+
+    Attributes:
+        donors: Those with weights, the best first.
+        replaced: The named donors without weights, and what stands in for each.
+        lacking: The donor for want of whose weights the trial fails.
+    """
+
+    donors: tuple[DonorWeights, ...] = ()
+    replaced: Mapping[str, Donor | None] = field(default_factory=dict)
+    lacking: Donor | None = None
+
+
+class Offers:
+    """Makes offers.
+
+    Args:
+        trials: All trials of the search, by number; the list may grow and change.
+        on_parent_failure: What becomes of a child whose donor has no weights.
+        sibling: The checkpoint of another search's trial (``"name:42"``), or None where it has no weights.
+    """
+
+    def __init__(
+        self,
+        trials: Sequence[Trial],
+        on_parent_failure: OnParentFailure,
+        sibling: Callable[[str], Checkpoint | None],
+    ) -> None:
+        self._trials = trials
+        self._on_parent_failure = on_parent_failure
+        self._sibling = sibling
+        self._lost = lost_donors(trials)
+
+    def learn(self, trials: Iterable[Trial]) -> None:
+        """Notes whose weights these trials have found missing or corrupt."""
+        self._lost |= lost_donors(trials)
+
+    def offer(self, trial: Trial) -> Offer:
+        """What the trial is given now."""
+        found: list[DonorWeights] = []
+        replaced: dict[str, Donor | None] = {}
+        if Policy.SHARE_PARAMS not in trial.policies:
+            return Offer()
+        for donor in trial.proposal.weight_donors:
+            checkpoint = self._weights_of(donor)
+            stand_in: Donor | None = donor
+            if checkpoint is None:
+                if self._on_parent_failure == "fail":
+                    return Offer(lacking=donor)
+                stand_in = None
+                if self._on_parent_failure == "ancestor" and isinstance(donor, int):
+                    stand_in = ancestor_with_weights(self._trials, donor, self._lost)
+                replaced[str(donor)] = stand_in
+                checkpoint = None if stand_in is None else self._weights_of(stand_in)
+            if checkpoint is not None and stand_in is not None and stand_in not in [d.donor for d in found]:
+                found.append(DonorWeights(stand_in, checkpoint))
+        return Offer(tuple(found), replaced)
+
+    def _weights_of(self, donor: Donor) -> Checkpoint | None:
+        """The donor's checkpoint; None also where a trial before found it missing or corrupt."""
+        if donor in self._lost:
+            return None
+        return self._trials[donor].checkpoint if isinstance(donor, int) else self._sibling(donor)

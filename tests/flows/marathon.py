@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from nas import Choice, Float, Lineage, Metric, ParameterSpace, Policy, Problem, Stopper, Trial, TrialRun
 from nas.errors import TrialStopped
 
 N_EPOCHS = 12
+HELD_EPOCH = 6
+"""A trial does not begin it as long as a file ``hold-<number>`` lies in the folder where the command runs."""
 
 
 class MarathonProblem(Problem):
@@ -53,6 +56,8 @@ class MarathonProblem(Problem):
             resumed.load(network, optimizer, schedule, shuffling)
         total = 0.0
         for epoch in range(1 if resumed is None else resumed.step + 1, N_EPOCHS + 1):
+            while epoch == HELD_EPOCH and Path(f"hold-{run.number}").exists():
+                time.sleep(0.02)
             print(f"epoch {epoch} in {os.getpid()}", flush=True)
             total = 0.0
             for inputs, targets in loader:

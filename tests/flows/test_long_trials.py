@@ -47,6 +47,20 @@ def reached(search: Path, trial: int, number: int) -> bool:
     return any(int(path.name[:6]) >= number for path in saved(search, trial))
 
 
+def wait_for_both(here: Path, first: int) -> None:
+    """Until two trials have saved four times or more, and run; neither ends before the other has come so far."""
+    search, both = here / "heirloom" / "torn", (first, first + 1)
+    until(lambda: all(reached(search, trial, 4) for trial in both), what="a fourth save of both")
+    for trial in both:
+        (here / f"hold-{trial}").unlink()
+
+
+def hold_both(here: Path, first: int) -> None:
+    """Lets no trial of the two go beyond its fifth epoch."""
+    for trial in (first, first + 1):
+        (here / f"hold-{trial}").touch()
+
+
 def pid_of(search: Path, trial: int) -> int:
     """The process of its first attempt."""
     start = records(search).read(f"trials/{trial:06d}.start-1.json")
@@ -110,8 +124,9 @@ def test_an_ended_session(here: Path, calm: Path, api_url: str, end: Callable[[C
     """However a session ends, the same command goes on with both trials from where they were, and again."""
     torn = here / "heirloom" / "torn"
     for trial in (0, 2):
+        hold_both(here, trial)
         with Command(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url) as command:
-            until(lambda: reached(torn, trial, 4) and reached(torn, trial + 1, 4), what="a fourth save")  # noqa: B023
+            wait_for_both(here, trial)
             end(command)
         assert saved(torn, trial)
     done = run(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url)
@@ -123,8 +138,9 @@ def test_an_ended_session(here: Path, calm: Path, api_url: str, end: Callable[[C
 def test_a_torn_save(here: Path, calm: Path, api_url: str) -> None:
     """A newest save that the crash has torn costs the time since the one before, and the log names it."""
     torn = here / "heirloom" / "torn"
+    hold_both(here, 0)
     with Command(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url) as command:
-        until(lambda: reached(torn, 0, 4) and reached(torn, 1, 4), what="a fourth save")
+        wait_for_both(here, 0)
         command.kill()
         until(lambda: not command.leftovers(), 5, what="the end of all processes")
     newest = [saved(torn, trial)[-1] for trial in (0, 1)]

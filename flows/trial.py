@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from prefect import tags, task, task_engine
+from prefect import task, task_engine
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.context import TagsContext
 from prefect.states import Cancelled, Completed
 
 from nas.bench import Assignment, Stay
@@ -155,7 +156,7 @@ class PrefectExecutor(EventQueue):
     def _submit(
         self, name: str, trial: Trial, donors: list[str], call: Call, edges: list[TrialFuture], *, register: bool = True
     ) -> TrialFuture:
-        with tags(*tags_of(trial)):
+        with TagsContext(current_tags=set(tags_of(trial))):  # as prefect.tags, which makes four of them
             future: TrialFuture = run_trial.submit(
                 name=name, donors=donors, call=call, wait_for=edges, return_state=False
             )

@@ -145,14 +145,14 @@ class Loop:
         exhausted = False
         while True:
             self.sweep()
-            if not exhausted and self._budget_left():
+            if self._settings.jobs.asks and not exhausted and self._budget_left():
                 self._jobs.begin_anew()
             while not exhausted and self._may_ask():
                 exhausted = not self._ask(stage)
                 if self._waited_at is not None:
                     break
             self._submit_ready(stage.name)
-            if exhausted or not self._budget_left():
+            if self._settings.jobs.asks and (exhausted or not self._budget_left()):
                 self._jobs.dismiss_idle()
             if self._slots.n_moving:
                 self._take(self._next_event())
@@ -201,8 +201,11 @@ class Loop:
 
     def _may_ask(self) -> bool:
         """Whether the tuner may be asked now: a slot or a job waits, there is budget, and what it must see is there."""
-        if self._tuner is None or not self._budget_left() or not self._jobs.knows_asker(len(self._numbers)):
+        if self._tuner is None or not self._has_room_to_ask():
             return False
+        return self._budget_left() and self._jobs.knows_asker(len(self._numbers))
+
+    def _has_room_to_ask(self) -> bool:
         if self._settings.deterministic:
             return len(self._log) >= self._view_size()
         n_taken = self._slots.n_taken

@@ -157,7 +157,8 @@ def _keys(contents: Mapping[str, _Contents]) -> dict[str, _Key]:
 def _contents(tensor: torch.Tensor, digest: str | None) -> _Contents:
     """Equal for equal tensors: by their contents where these are hashed, else by their memory."""
     if digest is None:
-        digest = f"{tensor.device} {tensor.data_ptr()} {tensor.stride()}"
+        views = (tensor.is_conj(), tensor.is_neg())  # torch does both when it reads: the memory is the same
+        digest = f"{tensor.device} {tensor.data_ptr()} {tensor.stride()} {views}"
     return digest, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
 
 

@@ -102,6 +102,16 @@ def test_strides_views_and_gradients_do_not_matter(files: Files) -> None:
         assert not found[name].requires_grad
 
 
+def test_views_of_one_memory_are_not_taken_for_one_tensor(files: Files) -> None:
+    """A large tensor beside its conjugate, which lies in the same memory: each comes back as what it shows."""
+    large = torch.randn(20_000, dtype=torch.complex64)
+    tensors = {"own": large, "conjugated": large.conj(), "imaginary": large.imag, "negated": large.conj().imag}
+
+    found = round_trip(files, tensors)
+
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+
 def test_tensors_have_memory_of_their_own(files: Files) -> None:
     """What is read can be written to, and no tensor shares memory with another, tied ones neither."""
     weight = torch.randn(4, 4)

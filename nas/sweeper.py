@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from nas.errors import CorruptError
+from nas.errors import CorruptError, SearchBusyError
 from nas.metric import Metric
 from nas.store.files import Stored
 from nas.store.garbage import LONG_GRACE_S, Garbage, find_garbage
 from nas.store.marking import BLOCK, Ledger, Wanted, files_of, mark, needed, on_disk
 from nas.store.records import Records
 from nas.store.retention import Retention, from_worst_to_best
+from nas.store.sessions import newest_number
 from nas.trial import Trial
 
 RETENTION_EVERY_S = 60.0
@@ -227,11 +228,17 @@ class Sweeper:
     def carry_out(self, plan: Plan) -> None:
         """Makes durable which trials lose their weights, then deletes.
 
+        A driver that stood still (a machine that slept, a storage that hung) may have been followed by another one,
+        which proposes what this one's plan does not know of. So newer sessions are looked for before the record, and
+        once more when it is there: one that begins still later reads it.
+
         Raises:
+            SearchBusyError: a newer session drives the search; nothing was deleted.
             AlreadyPublishedError: somebody else sweeps; nothing was deleted.
             StoreError: the store failed; the next sweep deletes what is left.
         """
         if plan.swept:
+            self._check_newest()
             record = {
                 "session": self._scope.session,
                 "time": time.time(),
@@ -240,8 +247,18 @@ class Sweeper:
                 "trials": {str(number): why for number, why in sorted(plan.swept.items())},
             }
             self._records.sweep(record)
-        for garbage in plan.garbage:
-            self._records.files.delete(garbage.file.path)
+        if plan.garbage:
+            self._check_newest()
+            for garbage in plan.garbage:
+                self._records.files.delete(garbage.file.path)
+
+    def _check_newest(self) -> None:
+        newest = newest_number(self._records)
+        if newest > self._scope.session:
+            raise SearchBusyError(
+                f"session {newest} drives the search in {self._records.files.url} now, and session "
+                f"{self._scope.session} deletes nothing any more; go on with the newer one"
+            )
 
     def _now(self, stored: Sequence[Stored]) -> float:
         """The time by the clock that dates files: when this session's heartbeat was last written."""

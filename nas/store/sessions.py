@@ -25,13 +25,16 @@ def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
 
 def newest_session(records: Records) -> tuple[int, dict[str, Any], dict[str, Any] | None] | None:
     """The number, the record and the last beat of the newest session, or None before the first one."""
-    names = {int(n.removesuffix(".json")): n for n in records.files.names("sessions") if _SESSION.fullmatch(n)}
-    if not names:
-        return None
-    number = max(names)
-    path = f"sessions/{names[number]}"
-    data = records.files.read_if_present(path)
+    number = newest_number(records)
+    path = f"sessions/{number:04d}.json"
+    data = records.files.read_if_present(path) if number else None
     return None if data is None else (number, _checked_session(data, records.place(path)), read_beat(records, number))
+
+
+def newest_number(records: Records) -> int:
+    """The number of the newest session; 0 before the first one."""
+    names = records.files.names("sessions")
+    return max((int(name.removesuffix(".json")) for name in names if _SESSION.fullmatch(name)), default=0)
 
 
 def read_beat(records: Records, number: int) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from nas.errors import AlreadyPublishedError, CorruptError, MissingError
+from nas.errors import AlreadyPublishedError, CorruptError, MissingError, SearchBusyError
 from nas.metric import Metric
 from nas.siblings import borrowed
 from nas.store.files import Reference, open_root
@@ -212,6 +212,31 @@ class TestSweep:
         assert in_child(steal, body) == 0
         assert records.read("gc/0001.json") == {"gc": 1, "trials": {}}
         assert weights(records) > {file.path for one in trials for file in all_files(one.checkpoint)}  # type: ignore[arg-type]
+
+
+    @pytest.mark.parametrize("at", ["sessions", "gc"], ids=["before the record", "as the record is written"])
+    def test_driver_that_was_followed_deletes_nothing(self, records: Records, at: str) -> None:
+        """A driver that stood still meets a newer session, which may need what its plan gives up: it deletes nothing."""
+        trials = family(records)
+        session = f"{records.files.url}/sessions/0008.json"
+        os.makedirs(os.path.dirname(session))
+
+        def follow(event: str, arguments: tuple[object, ...]) -> None:
+            if event == "os.link" and "/gc/" in str(arguments[1]):
+                with open(session, "xb") as file:
+                    file.write(b"{}")
+
+        def body() -> None:
+            with suppress(SearchBusyError):
+                sweep(records, Retention("best:1"), session=7)
+                os._exit(1)
+
+        if at == "sessions":
+            records.publish("sessions/0008.json", {})
+        assert in_child(follow, body) == 0
+        assert os.path.exists(session)
+        assert (records.read("gc/0001.json") is None) == (at == "sessions")
+        assert_readable(records, trials)
 
 
 def in_child(watch: Callable[[str, tuple[object, ...]], None], body: Callable[[], object]) -> int:

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,9 @@ BEAT_S = 10.0
 DEAD_AFTER_S = 60.0
 HANDOVER_S = 15.0
 """How long a command that takes over waits for a new beat of the one before: it beats, and looks around, every 10 s."""
+_LOOK_S = 0.5
+_STILL_S = 5.0
+"""How long a look may take before somebody stood still: this process, its machine or the storage."""
 IN_PROCESS = ("debug", "threads")
 """Runners whose trials share the driver's process."""
 logger = logging.getLogger(__name__)
@@ -265,7 +268,7 @@ def check_free(
     """Returns where no other command drives the search.
 
     At once where the last session has ended, or its process was on this host and is gone; else after ``watch_s``
-    without a new beat, by this machine's own clock.
+    without a new beat, by this machine's own clock, in which the storage answered all the while.
 
     Raises:
         SearchBusyError: it beats, naming host, pid and the age of the beat.
@@ -280,15 +283,32 @@ def check_free(
     lives = driver_of(last).is_beside(Driver.this()) and last["born"] != ""
     if not lives:
         say(f"watching for {watch_s:g} s whether pid {last['pid']} on {last['host']} still drives the search")
-    began = time.monotonic()
-    while not lives and time.monotonic() - began < watch_s:
-        time.sleep(0.5)
-        if (beat := read_beat(records, number)) != seen:
+        for beat in _beats(records, number, watch_s):
             if _has_ended(last, beat):
                 return
-            lives = True
+            if lives := beat != seen:
+                break
     if lives:
         raise _busy(records, last, time.time() - (read_beat(records, number) or {}).get("time", last["started"]))
+
+
+def _beats(records: Records, number: int, watch_s: float) -> Iterator[dict[str, Any] | None]:
+    """The last beat of a session, looked at again and again, until there was no new one for so long.
+
+    Only time in which this process runs and the storage answers counts: what keeps one from reading keeps the other
+    from beating.
+    """
+    seen, quiet_s = read_beat(records, number), 0.0
+    yield seen
+    while quiet_s < watch_s:
+        step_s = min(_LOOK_S, watch_s - quiet_s)
+        began_s = time.monotonic()
+        time.sleep(step_s)
+        beat = read_beat(records, number)
+        is_quiet = beat == seen and time.monotonic() - began_s < _STILL_S
+        quiet_s = quiet_s + step_s if is_quiet else 0.0
+        seen = beat
+        yield beat
 
 
 def have_ended(records: Records) -> bool:
@@ -305,14 +325,13 @@ def _busy(records: Records, last: Mapping[str, Any], age_s: float) -> SearchBusy
 
 def _wait_for_end(records: Records, number: int, last: Mapping[str, Any], say: Callable[[str], None]) -> None:
     """Waits until the session that was taken over has ended, is gone, or beats no more: two drivers would collide."""
-    seen, since = read_beat(records, number), time.monotonic()
-    if _has_ended(last, seen):
-        return
-    say(f"waiting until pid {last['pid']} on {last['host']} has stopped")
-    while not _has_ended(last, seen) and time.monotonic() < since + HANDOVER_S:
-        time.sleep(0.5)
-        if (beat := read_beat(records, number)) != seen:
-            seen, since = beat, time.monotonic()
+    is_told = False
+    for beat in _beats(records, number, HANDOVER_S):
+        if _has_ended(last, beat):
+            return
+        if not is_told:
+            say(f"waiting until pid {last['pid']} on {last['host']} has stopped")
+            is_told = True
 
 
 def _has_ended(record: Mapping[str, Any], beat: Mapping[str, Any] | None) -> bool:

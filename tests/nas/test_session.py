@@ -36,6 +36,21 @@ print(session.number, flush=True)
 time.sleep(60)
 """
 
+WATCHER = """
+import sys
+from functools import partial
+from nas.errors import SearchBusyError
+from nas.session import check_free
+from nas.store.files import open_root
+from nas.store.records import Records
+
+try:
+    check_free(Records(open_root(sys.argv[1])), watch_s=3, say=partial(print, flush=True))
+    print("free")
+except SearchBusyError as error:
+    print(error)
+"""
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -233,6 +248,22 @@ class TestOtherHosts:
         check_free(in_memory, watch_s=0.7)
 
         assert 0.7 <= time.monotonic() - began_s < 3
+
+    @pytest.mark.slow
+    def test_watcher_that_stood_still_looks_again(self, records: Records) -> None:
+        """Who was stopped during the watch, as with a machine that slept or a share that hung, has watched nothing."""
+        elsewhere(records)
+        command = [sys.executable, "-c", WATCHER, records.files.url]
+        with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as watcher:
+            assert watcher.stdout is not None
+            assert watcher.stdout.readline().startswith("watching for 3 s")
+            watcher.send_signal(signal.SIGSTOP)
+            time.sleep(3.5)
+            watcher.send_signal(signal.SIGCONT)
+            time.sleep(1)
+            elsewhere(records, beat=2)
+
+            assert "driven by pid 4321 on elsewhere" in watcher.stdout.readline()
 
     def test_session_that_ends_meanwhile_is_free(self, in_memory: Records) -> None:
         """Where the other session ends while it is watched, the wait is over."""

@@ -213,10 +213,9 @@ class TestSweep:
         assert records.read("gc/0001.json") == {"gc": 1, "trials": {}}
         assert weights(records) > {file.path for one in trials for file in all_files(one.checkpoint)}  # type: ignore[arg-type]
 
-
     @pytest.mark.parametrize("at", ["sessions", "gc"], ids=["before the record", "as the record is written"])
     def test_driver_that_was_followed_deletes_nothing(self, records: Records, at: str) -> None:
-        """A driver that stood still meets a newer session, which may need what its plan gives up: it deletes nothing."""
+        """A driver that stood still meets a newer session, which may need what the plan gives up: nothing goes."""
         trials = family(records)
         session = f"{records.files.url}/sessions/0008.json"
         os.makedirs(os.path.dirname(session))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flows.command import OK, Invocation, this_command
 from flows.interruption import Interruption
 from flows.progress import Progress
-from flows.settings import WITH_PREFECT, Limits, Machine, read_limits, read_root
+from flows.settings import WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root
 from flows.wording import count
 from nas.bench import BenchSpec
 from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
@@ -30,7 +30,6 @@ from nas.loop import LoopSettings
 from nas.passwords import without_passwords
 from nas.program import Program
 from nas.session import Session, check_free, claim_identity
-from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.sessions import past_sessions
 
@@ -138,7 +137,7 @@ class Engine:
             ConfigurationError: the root can't be, or does not go with the runner.
         """
         root, options = read_root(invocation.values)
-        files = open_root(root, options)
+        files = reach_root(invocation.values)
         if files.in_process and machine.runner == "processes":
             raise ConfigurationError(
                 f"storage.root ({without_passwords(root)}) lives in one process, and runner=processes has several; "

@@ -28,17 +28,16 @@ def main() -> int:
 def final(invocation: Invocation, engine: Engine) -> int:
     """Trains what is missing of the finalists, tests them, and exports a better winner."""
     from flows.searches import find_search
-    from flows.settings import check_deterministic, read_machine, read_retention, read_root
+    from flows.settings import check_deterministic, reach_root, read_machine, read_retention
     from nas.budget import Budget
     from nas.errors import ConfigurationError
     from nas.program import Program
     from nas.session import read_header
-    from nas.store.files import open_root
     from nas.store.records import Records
 
     if invocation.values["name"] is None:
         raise ConfigurationError("no name: add name=N; `python -m flows.report` lists the searches")
-    files = find_search(open_root(*read_root(invocation.values)), str(invocation.values["name"]), time.time(), complain)
+    files = find_search(reach_root(invocation.values), str(invocation.values["name"]), time.time(), complain)
     name = files.url.rpartition("/")[2]
     machine = read_machine(invocation.values)
     identity = (read_header(Records(files)) or {})["identity"]

@@ -162,17 +162,16 @@ def read_cleaning(invocation: Invocation) -> Cleaning:
         ConfigurationError: no name, no such search, a value that can't be.
     """
     from flows.searches import find_search
-    from flows.settings import positive_int, read_retention, read_root
+    from flows.settings import positive_int, reach_root, read_retention
     from flows.snapshot import read_header
     from nas.policy import PolicyPlan
-    from nas.store.files import open_root
     from nas.store.records import Records
 
     values = invocation.values
     if values["name"] is None:
         raise ConfigurationError("no name: add name=N, or name=last; `python -m flows.report` lists the searches")
     retention, n_finalists = read_retention(values), positive_int("finalists", values["finalists"])
-    root = open_root(*read_root(values))
+    root = reach_root(values)
     if root.in_process:
         raise ConfigurationError(f"storage.root={root.url} lives in the searching process only, and ends with it")
     records = Records(find_search(root, str(values["name"]), time.time(), complain))

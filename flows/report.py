@@ -77,11 +77,11 @@ class Request:
 def report(invocation: Invocation) -> int:
     """Prints or writes what is asked for; reads the store and never writes to it."""
     from flows.searches import find_search
+    from flows.settings import reach_root
     from flows.snapshot import read_snapshot
-    from nas.store.files import open_root
 
-    request, storage = Request.of(invocation.values), invocation.values["storage"]
-    root = open_root(str(storage["root"]), storage["options"])
+    request = Request.of(invocation.values)
+    root = reach_root(invocation.values)
     if root.in_process:
         raise ConfigurationError(f"storage.root={root.url} lives in the searching process only; report on a folder")
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log may hold anything, a terminal may show little

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from flows.arguments import choices_of
 from flows.command import Invocation
@@ -18,6 +18,9 @@ from nas.policy import PolicyPlan
 from nas.search import Search
 from nas.store.retention import Retention
 from nas.tuners.constrained import checked_limits
+
+if TYPE_CHECKING:
+    from nas.store.files import Files
 
 RunnerKind = Literal["debug", "threads", "processes", "simulated"]
 RUNNERS = ("debug", "threads", "processes", "simulated")
@@ -239,6 +242,20 @@ def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if not isinstance(options, Mapping):
         raise ConfigurationError(f"storage.options ({options!r}) holds keys: set storage.options.KEY=VALUE")
     return str(root), dict(options)
+
+
+def reach_root(values: Mapping[str, Any]) -> Files:
+    """The storage's root, whose server has answered: every command's first contact.
+
+    Raises:
+        ConfigurationError: there can't be such a root, or it refuses.
+        StoreError: nobody answers within seconds.
+    """
+    from nas.store.files import open_root
+
+    root = open_root(*read_root(values))
+    root.check_reachable()
+    return root
 
 
 def read_retention(values: Mapping[str, Any]) -> Retention:

@@ -67,25 +67,26 @@ class Request:
 
 def verify(invocation: Invocation) -> int:
     """Verifies the search of a name, or checks the root."""
-    from flows.settings import read_root
+    from flows.settings import reach_root
 
     request = Request.of(invocation.values)
-    url, options = read_root(invocation.values)
+    root = reach_root(invocation.values)
     if request.name is not None:
-        return verify_one(request.name, url, options)
-    return check(request, url, options)
+        return verify_one(request.name, root, invocation)
+    return check(request, root, invocation)
 
 
 # ---- a search
 
 
-def verify_one(name: str, url: str, options: Mapping[str, Any]) -> int:
+def verify_one(name: str, root: Files, invocation: Invocation) -> int:
     """Prints what was read of a search and what of it is lost."""
+    from flows.settings import read_root
     from nas.store.files import open_root
     from nas.store.verify import PATIENCE_S, verify_search
 
-    name = _found_name(open_root(url, options), name)
-    files = open_root(url, options, patience_s=PATIENCE_S).below(name)
+    name = _found_name(root, name)
+    files = open_root(*read_root(invocation.values), patience_s=PATIENCE_S).below(name)
     began = time.monotonic()
     findings = verify_search(files, progress=_Progress())
     show_findings(name, findings, time.monotonic() - began)
@@ -190,15 +191,17 @@ def _consequences(damages: Sequence[Damage], findings: Findings) -> Iterator[str
 # ---- a root
 
 
-def check(request: Request, url: str, options: Mapping[str, Any]) -> int:
+def check(request: Request, root: Files, invocation: Invocation) -> int:
     """Prints which promises a root keeps."""
+    from flows.settings import read_root
     from nas.store.files import open_root
     from nas.store.promises import Verdict, workplace
     from nas.store.root_check import check_root
 
-    root = open_root(url, options)
     if request.second is not None:
+        _, options = read_root(invocation.values)
         second = open_root(request.second, options if "://" in request.second else {})
+        second.check_reachable()
     show_places(root, None if request.second is None else second)
     with workplace(root) as folder:
         promises = list(check_root(root.below(folder)))

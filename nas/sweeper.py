@@ -254,7 +254,7 @@ class Sweeper:
 
     def _check_newest(self) -> None:
         newest = newest_number(self._records)
-        if newest > self._scope.session:
+        if newest is not None and newest > self._scope.session:
             raise SearchBusyError(
                 f"session {newest} drives the search in {self._records.files.url} now, and session "
                 f"{self._scope.session} deletes nothing any more; go on with the newer one"

@@ -109,6 +109,15 @@ class Driver(ABC):
             FileNotFoundError: there is none, where the store tells.
         """
 
+    def reach(self, folder: str) -> None:
+        """Asks the store for anything, to learn whether it answers.
+
+        Raises:
+            FileNotFoundError: there is no such bucket, where there are buckets.
+        """
+        with suppress(FileNotFoundError):
+            self.size(folder)
+
     def prune(self, folder: str) -> bool:
         """Removes a folder that is empty, and says whether it did; for stores that have folders."""
         return False

@@ -147,6 +147,17 @@ class Files(ABC):
     def walk(self) -> list[Stored]:
         """Every file below the root as of now, unfinished ones too, sorted by path; no link is followed."""
 
+    def check_reachable(self) -> None:
+        """Makes sure that a server answers, with a patience of seconds: what a command does first.
+
+        A folder is looked into when it is needed: for a share whose server is away the system itself waits.
+
+        Raises:
+            ConfigurationError: another root or other credentials are needed.
+            StoreError: nobody answers.
+        """
+        return
+
     @abstractmethod
     def check_writable(self) -> None:
         """Creates the root where it is missing, and proves that records can be published, read and deleted.

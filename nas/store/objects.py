@@ -10,7 +10,9 @@ import errno
 import secrets
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager, suppress
+from threading import Thread
 from typing import Any, TypeVar, final
 
 from nas.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StoreError
@@ -35,7 +37,9 @@ from nas.store.secret import Secrets
 _PACKAGES = {"smbclient": "smbprotocol"}
 """The package that brings a module, where their names differ."""
 _CHECK_S = 5.0
-"""How long a root that does not answer is tried at the start of a command."""
+"""How long a root is tried again, at the start of a command, that can't be reached ..."""
+_SILENT_S = 10.0
+"""... and how long one is waited for that says nothing at all."""
 
 T = TypeVar("T")
 
@@ -164,6 +168,25 @@ class ObjectFiles(Files):
             found = self._driver.walk(self._root)
         return sorted(found, key=lambda stored: stored.path)
 
+    def check_reachable(self) -> None:
+        """Asks the store for anything, in a thread that is left alone where it hangs."""
+        driver, answer = self._driver.within(min(_CHECK_S, self.patience_s)), Future[None]()
+
+        def ask() -> None:
+            try:
+                driver.reach(self._root)
+            except Exception as error:
+                answer.set_exception(error)
+            else:
+                answer.set_result(None)
+
+        Thread(target=ask, name="heirloom-first-contact", daemon=True).start()
+        if wait((answer,), _SILENT_S).not_done:
+            raise StoreError(f"storage root {self.url} can't be used: no answer within {_SILENT_S:g} s")
+        if (error := answer.exception()) is not None:
+            cause = self._secrets.cause(error) if isinstance(error, Exception) else error
+            raise self._unusable(self._secrets.masked(error), cause) from cause
+
     def check_writable(self) -> None:
         """Publishes a small object, proves that no second writer gets its name, replaces it, and deletes it."""
         quick = self._with(_driver=self._driver.within(min(_CHECK_S, self.patience_s)))
@@ -178,11 +201,7 @@ class ObjectFiles(Files):
             finally:
                 quick.delete(path)
         except StoreError as error:
-            cause = error.__cause__
-            other = isinstance(cause, PermissionError | FileNotFoundError)
-            refuses = isinstance(cause, OSError) and cause.errno in (errno.ENOSYS, errno.ENOTSUP)
-            kind = ConfigurationError if other or refuses else StoreError
-            raise kind(f"storage root {self.url} can't be used: {error}") from cause
+            raise self._unusable(error, error.__cause__) from error.__cause__
         if not is_first:
             raise ConfigurationError(
                 f"storage root {self.url} can't be used: it lets a second writer replace a record; choose a store that "
@@ -209,6 +228,13 @@ class ObjectFiles(Files):
         """None: the objects are elsewhere."""
         checked_path(path)
         return None
+
+    def _unusable(self, why: object, cause: BaseException | None) -> ConfigurationError | StoreError:
+        """The line on a root that does not do, by what the driver said."""
+        other = isinstance(cause, PermissionError | FileNotFoundError)
+        refuses = isinstance(cause, OSError) and cause.errno in (errno.ENOSYS, errno.ENOTSUP)
+        kind = ConfigurationError if other or refuses else StoreError
+        return kind(f"storage root {self.url} can't be used: {why}")
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_driver"}

@@ -93,6 +93,11 @@ class S3Driver(Driver):
         """A request a run, which tells the size, too."""
         return in_order((partial(self._fill, target, run) for run in runs), _AT_ONCE)
 
+    def reach(self, folder: str) -> None:
+        """The shortest listing, whose refusal has words, unlike that of a look at an object."""
+        bucket, _, prefix = f"{folder}/".partition("/")
+        self._call("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
+
     def names(self, folder: str) -> list[str]:
         """A listing page by page."""
         bucket, _, prefix = f"{folder}/".partition("/")

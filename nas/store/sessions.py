@@ -25,16 +25,17 @@ def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
 
 def newest_session(records: Records) -> tuple[int, dict[str, Any], dict[str, Any] | None] | None:
     """The number, the record and the last beat of the newest session, or None before the first one."""
-    number = newest_number(records)
+    if (number := newest_number(records)) is None:
+        return None
     path = f"sessions/{number:04d}.json"
-    data = records.files.read_if_present(path) if number else None
+    data = records.files.read_if_present(path)
     return None if data is None else (number, _checked_session(data, records.place(path)), read_beat(records, number))
 
 
-def newest_number(records: Records) -> int:
-    """The number of the newest session; 0 before the first one."""
+def newest_number(records: Records) -> int | None:
+    """The number of the newest session, or None before the first one."""
     names = records.files.names("sessions")
-    return max((int(name.removesuffix(".json")) for name in names if _SESSION.fullmatch(name)), default=0)
+    return max((int(name.removesuffix(".json")) for name in names if _SESSION.fullmatch(name)), default=None)
 
 
 def read_beat(records: Records, number: int) -> dict[str, Any] | None:

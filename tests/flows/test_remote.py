@@ -96,6 +96,19 @@ def test_search_and_report(remote: Remote, here: Path) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("root", ["s3://bucket/far", "sftp://me@127.0.0.1:9/far"])
+def test_nobody_answers(here: Path, root: str) -> None:
+    """Every command says so in one line, within seconds of its start, where nobody listens."""
+    nobody = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    commands = [("search", "+tuner=random"), ("verify",), *((c, "name=a") for c in ("final", "report", "gc", "verify"))]
+    for command, *overrides in commands:
+        done = run(here, *overrides, f"storage.root={root}", module=f"flows.{command}", **nobody)
+
+        assert done.status == 1
+        assert done.complaint.startswith(f"storage root {root} can't be used: ")
+        assert done.seconds < 30  # 5 s, and what a loaded machine takes to start
+
+
 def test_search_outlives_lost_connections(remote: Remote, here: Path) -> None:
     """Connections that are cut again and again cost no trial and no attempt."""
     with Command(here, *SEARCH, "budget.trials=16", *remote.arguments, **remote.environment) as command:

@@ -334,6 +334,25 @@ class TestRefusals:
         with pytest.raises(ConfigurationError, match="NotImplemented"):
             s3.root(url, endpoint=proxy.endpoint).check_writable()
 
+    def test_silent_server_is_told(self, s3: S3, url: str, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The first contact waits seconds for an answer, whatever patience later requests have."""
+        monkeypatch.setattr("nas.store.objects._SILENT_S", 0.2)
+        proxy.fail("silent", method="GET", times=9)
+        files = s3.root(url, patience_s=60, endpoint=proxy.endpoint)
+
+        with pytest.raises(StoreError, match=rf"storage root {url} can't be used: no answer within 0\.2 s"):
+            files.check_reachable()
+
+    def test_first_contact_tells_what_to_change(self, s3: S3, url: str, proxy: HttpProxy) -> None:
+        """A bucket that is not there, and credentials that are refused, are the user's to mend, also for who reads."""
+        s3.root(url).check_reachable()
+        proxy.fail(403, method="GET")
+
+        with pytest.raises(ConfigurationError, match="no such bucket"):
+            s3.root("s3://misspelt/searches").check_reachable()
+        with pytest.raises(ConfigurationError, match="AccessDenied"):
+            s3.root(url, endpoint=proxy.endpoint).check_reachable()
+
     def test_unreachable_server_is_named(self, s3: S3) -> None:
         """Where nothing listens, the line names the endpoint."""
         with pytest.raises(StoreError, match=r"127\.0\.0\.1:9/") as caught:
@@ -346,6 +365,7 @@ CALLS: dict[str, Callable[[Files], object]] = {
     "exclusive": lambda files: files.publish("packs/a", [b"1"], exclusive=True),
     "replace": lambda files: files.replace("beat", b"1"),
     "check": lambda files: files.check_writable(),
+    "reach": lambda files: files.check_reachable(),
     "delete": lambda files: files.delete("packs/a"),
     "read": lambda files: files.read(Reference("packs/a", 1, digest_of(b"1"))),
     "check_size": lambda files: files.check_size(Reference("packs/a", 1, digest_of(b"1"))),

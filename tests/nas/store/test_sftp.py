@@ -258,6 +258,7 @@ class TestRefusals:
             lambda: files.walk(),
             lambda: files.delete("beat"),
             lambda: files.check_writable(),
+            lambda: files.check_reachable(),
         ]
 
         for call in calls:

@@ -267,12 +267,13 @@ class HttpProxy:
 
 
 class TcpProxy:
-    """Passes bytes on to a port, until ``cut`` or until so many have gone up; then it does so for new connections."""
+    """Passes bytes on to a port, until ``cut``, ``hush`` or so many went up; then it does so for new connections."""
 
     def __init__(self, port: int, *, cut_after: int | None = None) -> None:
         self._target = port
         self._left = cut_after
         self._open: list[socket.socket] = []
+        self._hushed: set[socket.socket] = set()
         self.n_connections = 0
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
@@ -282,6 +283,10 @@ class TcpProxy:
         while self._open:
             with suppress(OSError):  # closed already
                 self._open.pop().shutdown(socket.SHUT_RDWR)
+
+    def hush(self) -> None:
+        """Takes all that comes on these connections from now on, and passes nothing on."""
+        self._hushed |= set(self._open)
 
     def __enter__(self) -> TcpProxy:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -314,7 +319,8 @@ class TcpProxy:
                     if self._left < 0:
                         self._left = None
                         self.cut()
-                sink.sendall(data)
+                if source not in self._hushed:
+                    sink.sendall(data)
         except OSError:  # the other direction has closed both
             pass
         finally:

@@ -200,7 +200,8 @@ def open_driver(url: str, options: Mapping[str, object], *, patience_s: float) -
         raise ValueError("an sftp root is sftp://user@host:port/path")
     if _is_here(host):
         settings.setdefault("known_hosts", None)
-    settings.setdefault("keepalive_interval", 15)
+    settings.setdefault("keepalive_interval", 10)
+    settings.setdefault("keepalive_count_max", 1)  # 20 s of silence: well below the patience
     settings.setdefault("connect_timeout", 15)
     settings.setdefault("encryption_algs", "^aes128-gcm@openssh.com,aes256-gcm@openssh.com")  # half as fast again
     return SftpDriver(Connection(host, port, asyncssh.SSHClientConnectionOptions(**settings)), patience_s), path

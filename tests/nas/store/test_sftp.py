@@ -226,6 +226,17 @@ class TestFaults:
             assert root.read(reference) == b"1"
             assert proxy.n_connections == 2
 
+    @pytest.mark.slow
+    def test_connection_that_dies_without_a_word(self, sftp_port: int, tmp_path: Path) -> None:
+        """A connection on which nothing comes any more does not use up the default patience: another one is made."""
+        with TcpProxy(sftp_port) as proxy:
+            root = sftp_root(proxy.port, tmp_path, patience_s=60)
+            reference = root.publish("packs/a", [b"1"])
+            proxy.hush()
+
+            assert root.read(reference) == b"1"
+            assert proxy.n_connections == 2
+
     def test_unreachable_server_is_named(self, tmp_path: Path) -> None:
         """Where nothing listens, the line says so within the bound."""
         with pytest.raises(StoreError, match=r"sftp://me@127\.0\.0\.1:9/.*ConnectionRefused") as caught:

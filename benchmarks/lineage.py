@@ -94,7 +94,6 @@ def finished(number: int, parent: Trial | None, widths: Widths, rng: random.Rand
     checkpoint = Checkpoint(
         manifest=reference(f"manifests/{stem}.json"),
         packs=(reference(f"packs/{stem}.safetensors"), *(inherited if len(inherited) < MAX_PACKS else ())),
-        files=(),
         signature=Signature.of(network(widths)).text,
     )
     changed = {f"blocks.{place}.conv.weight": "(64, 64, 3, 3) into (96, 64, 3, 3)" for place in range(2)}

@@ -126,7 +126,7 @@ class TrialRun:
             files = self._files_of(donor.donor)
             with self._watch(donor.donor):
                 self._weights.append(_Offered(self, donor.donor, StoredWeights(files, donor.checkpoint)))
-                if place == 0 and donor.checkpoint.files:
+                if place == 0 and donor.checkpoint.saved is not None:
                     fetch_folder(files, donor.checkpoint, self._folder("restore"))
 
     def go_on_without_donor(self) -> None:
@@ -137,7 +137,7 @@ class TrialRun:
 
     def fetch_own_files(self) -> None:
         """Fetches what this finished trial published from its ``save_dir``; called before ``test`` and ``export``."""
-        if self._own is not None and self._own.files:
+        if self._own is not None and self._own.saved is not None:
             fetch_folder(self._files, self._own, self._folder("restore"))
 
     def inherit(self, model: torch.nn.Module) -> InheritanceReport:

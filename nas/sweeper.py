@@ -11,9 +11,9 @@ from functools import partial
 
 from nas.errors import CorruptError, SearchBusyError
 from nas.metric import Metric
-from nas.store.files import Stored
+from nas.store.files import BLOCK, Stored, on_disk
 from nas.store.garbage import LONG_GRACE_S, Garbage, find_garbage
-from nas.store.marking import BLOCK, Ledger, Wanted, files_of, mark, needed, on_disk
+from nas.store.marking import Ledger, Wanted, mark, named, needed, sizes_of
 from nas.store.records import Records
 from nas.store.retention import Retention, from_worst_to_best
 from nas.store.sessions import newest_number
@@ -293,8 +293,8 @@ def _gb(n_bytes: float) -> str:
 def _own_bytes(trial: Trial) -> int:
     """What the files of a trial's own checkpoint take on disk, without those that are its donors'."""
     own = f"{trial.number:06d}-"
-    files = () if trial.checkpoint is None else files_of(trial.checkpoint)
-    return sum(on_disk(file.bytes) for file in files if file.path.partition("/")[2].startswith(own))
+    sizes = {} if trial.checkpoint is None else sizes_of(trial.checkpoint)
+    return sum(size for name, size in sizes.items() if name.partition("/")[2].startswith(own))
 
 
 def _files_of_swept(
@@ -304,7 +304,7 @@ def _files_of_swept(
     owners: dict[str, int] = {}
     for number in sorted(swept):
         if (checkpoint := trials[number].checkpoint) is not None:
-            for file in files_of(checkpoint):
-                owners.setdefault(file.path, number)
-    going = [(owners[file.path], file) for file in stored if file.path in owners and file.path not in live]
+            for name in sizes_of(checkpoint):
+                owners.setdefault(name, number)
+    going = [(owners[named(f.path)], f) for f in stored if named(f.path) in owners and f.path not in live]
     return [Garbage(file, swept[number], number) for number, file in sorted(going, key=lambda one: one[0])]

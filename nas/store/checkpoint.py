@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nas.errors import ConfigurationError, CorruptError
 from nas.store.files import Files
-from nas.store.folders import fetch_folder, publish_folder
+from nas.store.folders import SavedFolder, fetch_files, publish_folder
 from nas.store.manifest import Manifest, references
 from nas.store.plain import MAX_RECORD_BYTES, checked_fields, shown
 from nas.store.reference import Reference, checked_path
@@ -34,7 +35,7 @@ class Checkpoint:
     Attributes:
         manifest: The file that says where each tensor lies.
         packs: The files that hold tensors: the trial's own, and donors' where tensors are the same.
-        files: What the trial left in its ``save_dir``.
+        saved: What the trial left in its ``save_dir``, or None: nothing.
         search: The search under the same root whose checkpoint it is, or None: this one.
         signature: What the network's layers are called and look like (``Signature.text``); empty without tensors. In
             the record, so that the best of many donors is found without their manifests.
@@ -42,7 +43,7 @@ class Checkpoint:
 
     manifest: Reference
     packs: tuple[Reference, ...]
-    files: tuple[Reference, ...]
+    saved: SavedFolder | None = None
     search: str | None = None
     signature: str = ""
 
@@ -51,14 +52,15 @@ class Checkpoint:
         """The size of what the trial itself published: without the packs of donors that it shares."""
         stem = self.manifest.path.removeprefix("manifests/").removesuffix(".json")
         own = [pack for pack in self.packs if pack.path.startswith(f"packs/{stem}")]
-        return sum(reference.bytes for reference in (self.manifest, *own, *self.files))
+        saved = 0 if self.saved is None else self.saved.bytes
+        return saved + sum(reference.bytes for reference in (self.manifest, *own))
 
     def to_json(self) -> dict[str, object]:
         """Plain data for a record."""
         return {
             "manifest": self.manifest.to_json(),
             "packs": [pack.to_json() for pack in self.packs],
-            "files": [file.to_json() for file in self.files],
+            "saved": None if self.saved is None else self.saved.to_json(),
             "search": self.search,
             "signature": self.signature,
         }
@@ -73,21 +75,19 @@ class Checkpoint:
         kinds = {
             "manifest": (dict,),
             "packs": (list,),
-            "files": (list,),
+            "saved": (dict, type(None)),
             "search": (str, type(None)),
             "signature": (str,),
         }
-        if isinstance(data, dict):
-            data = {"signature": "", **data}  # records of before there were signatures
         fields = checked_fields(data, kinds)
         found = cls(
             manifest=Reference.from_json(fields["manifest"]),
             packs=references(fields["packs"]),
-            files=references(fields["files"]),
+            saved=None if fields["saved"] is None else SavedFolder.from_json(fields["saved"]),
             search=fields["search"],
             signature=checked_text(fields["signature"]),
         )
-        for folder, listed in (("manifests", (found.manifest,)), ("packs", found.packs), ("files", found.files)):
+        for folder, listed in (("manifests", (found.manifest,)), ("packs", found.packs)):
             if stray := [file.path for file in listed if not file.path.startswith(f"{folder}/")]:
                 raise CorruptError(f"{shown(stray[0])} does not lie in {folder}/")
         try:
@@ -132,9 +132,10 @@ def publish_checkpoint(
         saved_files: What ``publish_folder`` answered.
     """
     manifest = replace(tensors or Manifest(tensors={}, packs=(), files=()), files=saved_files)
+    saved = SavedFolder.of(f"files/{stem}", saved_files)
     reference = files.publish(f"manifests/{stem}.json", [manifest.to_bytes()])
     signature = Signature.of(manifest.tensors).text
-    return Checkpoint(manifest=reference, packs=manifest.packs, files=manifest.files, signature=signature)
+    return Checkpoint(manifest=reference, packs=manifest.packs, saved=saved, signature=signature)
 
 
 def load_manifest(files: Files, checkpoint: Checkpoint) -> Manifest:
@@ -152,8 +153,18 @@ def load_manifest(files: Files, checkpoint: Checkpoint) -> Manifest:
         if checkpoint.manifest.bytes > MAX_RECORD_BYTES:
             raise CorruptError(f"{checkpoint.manifest.bytes} bytes; a manifest has at most {MAX_RECORD_BYTES}")
         manifest = Manifest.from_bytes(files.read(checkpoint.manifest))
-        if (manifest.packs, manifest.files) != (checkpoint.packs, checkpoint.files):
+        saved = checkpoint.saved and SavedFolder.of(checkpoint.saved.path, manifest.files)
+        if manifest.packs != checkpoint.packs or saved != checkpoint.saved or (manifest.files and not saved):
             raise CorruptError("it lists other packs or files than the checkpoint")
     except CorruptError as error:
         raise CorruptError(f"manifest {checkpoint.manifest.path} in {files.url} is corrupt: {error}") from error
     return manifest
+
+
+def fetch_folder(files: Files, checkpoint: Checkpoint, local_dir: str | os.PathLike[str]) -> None:
+    """Writes what the trial left in its ``save_dir``, verified, below a local folder that is empty or missing.
+
+    Raises:
+        ConfigurationError, CorruptError, MissingError: as ``load_manifest`` and ``fetch_files``.
+    """
+    fetch_files(files, load_manifest(files, checkpoint).files, local_dir)

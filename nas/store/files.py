@@ -11,11 +11,20 @@ from typing import TypeAlias
 from nas.errors import ConfigurationError
 from nas.store.reference import Reference, Span
 
-__all__ = ["Buffer", "Files", "Reference", "Span", "Stored", "Witness", "no_witness", "open_root"]
+__all__ = ["Buffer", "Files", "Reference", "Span", "Stored", "Witness", "no_witness", "on_disk", "open_root"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Witness: TypeAlias = Callable[[memoryview], object]
 """Is shown the contents of a file block by block; a block's memory is used again afterwards."""
+
+
+BLOCK = 4096
+"""Bytes of which a file takes a whole number on common disks."""
+
+
+def on_disk(n_bytes: int) -> int:
+    """The bytes that a file of this size takes on a common disk."""
+    return -(-n_bytes // BLOCK) * BLOCK
 
 
 def no_witness() -> Witness:

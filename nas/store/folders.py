@@ -3,19 +3,70 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from nas.errors import ConfigurationError, CorruptError, HeirloomError, StoreError
-from nas.store.files import Files
+from nas.store.files import Files, on_disk
+from nas.store.plain import checked_fields, shown, whole
 from nas.store.reference import Reference, checked_path
 
-if TYPE_CHECKING:
-    from nas.store.checkpoint import Checkpoint
-
 _BLOCK = 1 << 20
+_KINDS: Mapping[str, tuple[type, ...]] = {"path": (str,), "n_files": (int,), "bytes": (int,), "on_disk": (int,)}
+_PATH = re.compile("files/[^/]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFolder:
+    """What a trial left in its ``save_dir``, in short: its files are listed in the checkpoint's manifest.
+
+    Attributes:
+        path: ``files/<stem>``; whatever lies there belongs to this one checkpoint.
+        n_files: How many there are, at least one.
+        bytes: What they hold.
+        on_disk: What they take on a common disk.
+    """
+
+    path: str
+    n_files: int
+    bytes: int
+    on_disk: int
+
+    @classmethod
+    def of(cls, path: str, saved: Sequence[Reference]) -> SavedFolder | None:
+        """The folder of what ``publish_folder`` gave; None where that is nothing.
+
+        Raises:
+            CorruptError: a file lies elsewhere.
+        """
+        if stray := [file.path for file in saved if not file.path.startswith(f"{path}/")]:
+            raise CorruptError(f"{shown(stray[0])} does not lie in {path}/")
+        sizes = [file.bytes for file in saved]
+        return cls(path=path, n_files=len(sizes), bytes=sum(sizes), on_disk=sum(map(on_disk, sizes))) if sizes else None
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data for a record."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: object) -> SavedFolder:
+        """The folder that a record names.
+
+        Raises:
+            CorruptError: anything but what ``to_json`` writes.
+        """
+        fields = checked_fields(data, _KINDS)
+        try:
+            is_path = _PATH.fullmatch(checked_path(fields["path"])) is not None
+        except ConfigurationError:
+            is_path = False
+        if not is_path:
+            raise CorruptError(f"{shown(fields['path'])} is no folder that a trial saved: it must be files/<stem>")
+        sizes = {key: whole(fields[key], key) for key in ("bytes", "on_disk")}
+        return cls(path=fields["path"], n_files=whole(fields["n_files"], "n_files", 1), **sizes)
 
 
 def publish_folder(files: Files, stem: str, local_dir: str | os.PathLike[str]) -> tuple[Reference, ...]:
@@ -44,8 +95,13 @@ def walk_folder(local_dir: str | os.PathLike[str]) -> list[tuple[str, str]]:
         raise ConfigurationError(f"can't publish {error.filename or root}: {error.strerror}") from error
 
 
-def fetch_folder(files: Files, checkpoint: Checkpoint, local_dir: str | os.PathLike[str]) -> None:
-    """Writes the checkpoint's files, verified, below a local folder that is empty or missing.
+def fetch_files(files: Files, saved: Sequence[Reference], local_dir: str | os.PathLike[str]) -> None:
+    """Writes what a trial saved, verified, below a local folder that is empty or missing.
+
+    Args:
+        files: The root of the search.
+        saved: What ``publish_folder`` gave.
+        local_dir: Where to.
 
     Raises:
         ConfigurationError: the folder is not empty.
@@ -53,16 +109,16 @@ def fetch_folder(files: Files, checkpoint: Checkpoint, local_dir: str | os.PathL
             what was published.
         MissingError: a file is not there.
     """
-    names = [_name(reference) for reference in checkpoint.files]
+    names = [_name(reference) for reference in saved]
     folders = {folder for name in names for folder in name.parents}
     if len(set(names)) < len(names) or not folders.isdisjoint(names):
-        raise CorruptError(f"{checkpoint.manifest.path}: one name is listed as two files, or as file and folder")
+        raise CorruptError(f"{saved[0].path}: one name is listed as two files, or as file and folder")
     root = Path(local_dir)
     try:
         root.mkdir(parents=True, exist_ok=True)
         if any(root.iterdir()):
-            raise ConfigurationError(f"{root} must be empty to take the files of {checkpoint.manifest.path}")
-        for name, reference in zip(names, checkpoint.files, strict=True):
+            raise ConfigurationError(f"{root} must be empty to take the files of a checkpoint")
+        for name, reference in zip(names, saved, strict=True):
             data = files.read(reference)
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(data)

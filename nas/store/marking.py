@@ -13,16 +13,8 @@ from dataclasses import dataclass
 
 from nas.policy import Policy
 from nas.store.checkpoint import Checkpoint
-from nas.store.reference import Reference
+from nas.store.files import on_disk
 from nas.trial import Donor, Trial, given_weights
-
-BLOCK = 4096
-"""Bytes of which a file takes a whole number on common disks."""
-
-
-def on_disk(n_bytes: int) -> int:
-    """The bytes that a file of this size takes on a common disk."""
-    return -(-n_bytes // BLOCK) * BLOCK
 
 
 def lost_donors(trials: Iterable[Trial]) -> set[Donor]:
@@ -97,7 +89,10 @@ def needed(trials: Sequence[Trial], wanted: Wanted) -> dict[int, str]:
 
 
 class Ledger:
-    """Which files the checkpoints that stay name; one that several name goes with the last of them."""
+    """Which files the checkpoints that stay name; one that several name goes with the last of them.
+
+    What a trial saved in its ``save_dir`` counts as one: the folder.
+    """
 
     def __init__(self, checkpoints: Iterable[Checkpoint] = ()) -> None:
         self.bytes = 0
@@ -107,26 +102,32 @@ class Ledger:
             self.add(checkpoint)
 
     def __contains__(self, path: object) -> bool:
-        return self._n_names[str(path)] > 0
+        return self._n_names[named(str(path))] > 0
 
     def cost(self, checkpoint: Checkpoint) -> int:
         """What the checkpoint would add."""
-        return sum(on_disk(file.bytes) for file in files_of(checkpoint) if file.path not in self)
+        return sum(size for name, size in sizes_of(checkpoint).items() if not self._n_names[name])
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Its files stay."""
         self.bytes += self.cost(checkpoint)
-        self._n_names.update(file.path for file in files_of(checkpoint))
+        self._n_names.update(sizes_of(checkpoint).keys())
 
     def remove(self, checkpoint: Checkpoint) -> None:
         """Its files go, but for those that another one names."""
-        self._n_names.subtract(file.path for file in files_of(checkpoint))
+        self._n_names.subtract(sizes_of(checkpoint).keys())
         self.bytes -= self.cost(checkpoint)
 
 
-def files_of(checkpoint: Checkpoint) -> tuple[Reference, ...]:
-    """Every file that a checkpoint names."""
-    return (checkpoint.manifest, *checkpoint.packs, *checkpoint.files)
+def sizes_of(checkpoint: Checkpoint) -> dict[str, int]:
+    """What each file that a checkpoint names, and the folder of what its trial saved, takes on a disk."""
+    sizes = {file.path: on_disk(file.bytes) for file in (checkpoint.manifest, *checkpoint.packs)}
+    return sizes if checkpoint.saved is None else {**sizes, checkpoint.saved.path: checkpoint.saved.on_disk}
+
+
+def named(path: str) -> str:
+    """By what a checkpoint names a file: its path, or, of what a trial saved, that of its folder."""
+    return "/".join(path.split("/", 2)[:2]) if path.startswith("files/") else path
 
 
 @dataclass(frozen=True, slots=True)

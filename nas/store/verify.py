@@ -16,6 +16,7 @@ from nas.store.checkpoint import Checkpoint, load_manifest
 from nas.store.damage import Damage, Fate, reason_of
 from nas.store.files import Files, Witness
 from nas.store.inventory import Inventory, take_inventory
+from nas.store.marking import named, sizes_of
 from nas.store.parts import Part, PartHashes, parts_of
 from nas.store.reference import Reference
 
@@ -119,6 +120,7 @@ class _Verification:
         self._findings = findings
         self._progress = progress
         self._only = only
+        self._suspects = {named(path) for path in only or ()}
         self._takers: dict[Reference, list[int]] = {}  # a pack -> the trials that take tensors from it
         for number, checkpoint in sorted(checkpoints.items()):
             for pack in checkpoint.packs:
@@ -128,30 +130,33 @@ class _Verification:
     def run(self) -> None:
         """Verifies the checkpoints in the order of their trials."""
         for number, checkpoint in sorted(self._checkpoints.items()):
-            self._check_manifest(number, checkpoint)
+            saved = self._check_manifest(number, checkpoint)
             for pack in checkpoint.packs:
                 if self._takers[pack][-1] == number:
                     self._check_pack(pack, self._parts.pop(pack, set()))
-            for reference in checkpoint.files:
+            for reference in saved:
                 self.check_file("file", reference, (number,))
 
     def check_file(self, kind: str, reference: Reference, trials: tuple[int, ...]) -> None:
         """Reads a file as a whole."""
         self._check(kind, reference, (), trials)
 
-    def _check_manifest(self, number: int, checkpoint: Checkpoint) -> None:
+    def _check_manifest(self, number: int, checkpoint: Checkpoint) -> tuple[Reference, ...]:
+        """Reads the manifest, where it is needed; gives the files that the trial saved."""
         reference = checkpoint.manifest
-        needed = self._only is None or any(r.path in self._only for r in (reference, *checkpoint.packs))
-        if not needed:
-            return
+        if self._only is not None and self._suspects.isdisjoint(sizes_of(checkpoint)):
+            return ()
+        saved: tuple[Reference, ...] = ()
         try:
             manifest = load_manifest(self._files, checkpoint)
+            saved = manifest.files
             packs = {pack.path: pack for pack in manifest.packs}
             for path, parts in parts_of(manifest).items():
                 self._parts.setdefault(packs[path], set()).update(parts)
         except StoreError as error:
             self._lose("manifest", reference, _fate(error), _detail(error, reference), (number,))
         self._count("manifest", reference)
+        return saved
 
     def _check_pack(self, pack: Reference, parts: Collection[Part]) -> None:
         takers = tuple(self._takers[pack])

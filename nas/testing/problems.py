@@ -19,7 +19,7 @@ from nas.problems.base import Problem
 from nas.run import DonorWeights
 from nas.spaces.base import Point, point_key
 from nas.spec import Spec
-from nas.store.checkpoint import Checkpoint, publish_checkpoint, publish_tensors
+from nas.store.checkpoint import Checkpoint, load_manifest, publish_checkpoint, publish_tensors
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.testing.expectations import expect, in_another_process
@@ -142,8 +142,8 @@ class _Trainer:
 
         tensors = StoredWeights(self.files, trial.checkpoint).read_all()
         found: list[tuple[object, ...]] = [(n, str(t.dtype), t.shape, _bytes_of(t)) for n, t in tensors.items()]
-        names = [reference.path.split("/", 2)[2] for reference in trial.checkpoint.files]
-        return sorted(found + [(n, r.digest) for n, r in zip(names, trial.checkpoint.files, strict=True)])
+        saved = load_manifest(self.files, trial.checkpoint).files
+        return sorted(found + [(reference.path.split("/", 2)[2], reference.digest) for reference in saved])
 
     def check_action(self, action: Literal["test", "export"], trial: Trial) -> None:
         """Tests or exports the trial."""

@@ -122,4 +122,4 @@ def write_search(
 def _checkpoint(number: int) -> Checkpoint:
     digest = f"blake3:{number:064x}"
     pack = Reference(f"packs/{number:06d}-aa.safetensors", 200_000, digest)
-    return Checkpoint(manifest=Reference(f"manifests/{number:06d}-aa.json", 2_000, digest), packs=(pack,), files=())
+    return Checkpoint(manifest=Reference(f"manifests/{number:06d}-aa.json", 2_000, digest), packs=(pack,))

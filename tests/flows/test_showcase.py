@@ -90,7 +90,7 @@ def trial(number: int, loss: float, stage: str = "search") -> Trial:
 
 
 def published(number: int) -> Trial:
-    weights = Checkpoint(manifest=MANIFEST, packs=(PACK,), files=())
+    weights = Checkpoint(manifest=MANIFEST, packs=(PACK,))
     return replace(trial(number, 0.5), checkpoint=weights, donor=3, inherited=0.625)
 
 

@@ -58,7 +58,8 @@ def changed(record: Any, where: list[str | int], value: Any) -> Any:
 def assert_refused(search: HostileSearch, kind: str, what: str, data: bytes) -> None:
     with search.having(kind, data) as name:
         found = search.refusals(kind)
-    names = (name, "packs/", *(["manifests/", "files/"] if kind == "checkpoint" else []))
+    other = {"checkpoint": ("manifests/", "files/"), "manifest": ("files/",)}
+    names = (name, "packs/", *other.get(kind, ()))
     is_named = [isinstance(error, CorruptError) and any(n in str(error) for n in names) for error in found]
     assert any(is_named), f"{kind}, {what}: {found}"
     assert all(len(str(error)) < 2000 and "\n" not in str(error) for error in found), f"{kind}, {what}: {found}"

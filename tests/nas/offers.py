@@ -68,7 +68,7 @@ def offer(
         proposal=Proposal(point=dict(point or {})),
         state=state,
         metrics={} if score is None else {"score": score},
-        checkpoint=None if network is None else Checkpoint(manifest=reference, packs=(), files=(), signature=text),
+        checkpoint=None if network is None else Checkpoint(manifest=reference, packs=(), signature=text),
         finished=float(number) if finished is None else finished,
     )
 

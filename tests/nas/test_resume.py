@@ -595,7 +595,10 @@ class TestResumption:
         assert result.checkpoint is not None, result.error
         tensors = StoredWeights(shop.files, result.checkpoint).read_all()
         assert {name: tensor.tolist() for name, tensor in tensors.items()} == {"weight": [1, 1], "tied": [1, 1]}
-        published = {reference.path.split("/", 2)[2]: reference for reference in result.checkpoint.files}
+        published = {
+            reference.path.split("/", 2)[2]: reference
+            for reference in load_manifest(shop.files, result.checkpoint).files
+        }
         assert published.keys() == {"again", "deep/trees.txt", "empty"}
         assert shop.files.read(published["deep/trees.txt"]) == b"one\0two"
 

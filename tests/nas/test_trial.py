@@ -23,7 +23,7 @@ from nas.store.trial_records import proposal_from_json, trial_from_records
 from nas.trial import Proposal, Reason, State, Trial
 
 REFERENCE = Reference("manifests/000007-ab.json", 12, digest_of(b"manifest"))
-CHECKPOINT = Checkpoint(manifest=REFERENCE, packs=(replace(REFERENCE, path="packs/a"),), files=())
+CHECKPOINT = Checkpoint(manifest=REFERENCE, packs=(replace(REFERENCE, path="packs/a"),))
 
 numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**60), 2**60)
 json_values = st.recursive(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from nas.policy import Policy
 from nas.store.checkpoint import Checkpoint
 from nas.store.files import Files, Reference
+from nas.store.folders import SavedFolder
 from nas.store.reference import digest_of
 from nas.trial import Donor, Proposal, Reason, State, Trial
 
@@ -30,7 +31,7 @@ def paper_checkpoint(number: int, packs: Iterable[Reference] = (), size: int = 5
     """A checkpoint with a pack of its own and those of others, of which only the references are there."""
     own = Reference(f"packs/{number:06d}-aa.safetensors", size, digest_of(b"%d" % number))
     manifest = Reference(f"manifests/{number:06d}-aa.json", 100 + number, digest_of(b""))
-    return Checkpoint(manifest=manifest, packs=(own, *packs), files=())
+    return Checkpoint(manifest=manifest, packs=(own, *packs))
 
 
 def real_checkpoint(files: Files, number: int, packs: Iterable[Reference] = (), size: int = 5000) -> Checkpoint:
@@ -38,12 +39,14 @@ def real_checkpoint(files: Files, number: int, packs: Iterable[Reference] = (), 
     own = files.publish(f"packs/{number:06d}-aa.safetensors", [bytes([number % 256]) * size])
     saved = files.publish(f"files/{number:06d}-aa/deep/notes.txt", [b"notes"])
     manifest = files.publish(f"manifests/{number:06d}-aa.json", [b"{%d}" % number])
-    return Checkpoint(manifest=manifest, packs=(own, *packs), files=(saved,))
+    return Checkpoint(manifest=manifest, packs=(own, *packs), saved=SavedFolder.of(f"files/{number:06d}-aa", [saved]))
 
 
 def all_files(checkpoint: Checkpoint) -> tuple[Reference, ...]:
     """Every file that a checkpoint names."""
-    return (checkpoint.manifest, *checkpoint.packs, *checkpoint.files)
+    saved = checkpoint.saved
+    notes = () if saved is None else (Reference(f"{saved.path}/deep/notes.txt", saved.bytes, digest_of(b"notes")),)
+    return (checkpoint.manifest, *checkpoint.packs, *notes)
 
 
 def given(trials: Sequence[Trial], wanted: Trial, *, stands_in: bool) -> list[Donor | None]:

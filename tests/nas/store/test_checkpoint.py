@@ -22,6 +22,8 @@ from nas.store.checkpoint import (
     publish_tensors,
 )
 from nas.store.files import Files, Reference, open_root
+from nas.store.folders import SavedFolder
+from nas.store.manifest import Manifest
 from nas.store.reference import digest_of
 from nas.store.weights import StoredWeights
 
@@ -87,7 +89,8 @@ def test_files_alone_are_a_checkpoint(files: Files, saved: Path, tmp_path: Path)
     checkpoint = publish_checkpoint(files, "000002-cd", None, publish_folder(files, "000002-cd", saved))
 
     assert StoredWeights(files, checkpoint).read_all() == {}
-    assert len(checkpoint.files) == 3
+    assert checkpoint.saved is not None
+    assert (checkpoint.saved.path, checkpoint.saved.n_files, checkpoint.saved.bytes) == ("files/000002-cd", 3, 8)
 
 
 def test_manifest_may_name_packs_of_others(files: Files, checkpoint: Checkpoint) -> None:
@@ -116,7 +119,9 @@ def without(key: str) -> Callable[[dict[str, Any]], object]:
         lambda data: data.update(extra=1),
         lambda data: data.update(manifest=None),
         lambda data: data.update(packs={}),
-        lambda data: data.update(files=["a"]),
+        lambda data: data.update(saved=["a"]),
+        lambda data: data["saved"].update(n_files=0),
+        lambda data: data["saved"].update(path="packs/000001-ab"),
         lambda data: data.update(search=1),
         lambda data: data["packs"][0].update(path="/etc/passwd"),
         lambda data: data["packs"][0].update(bytes="1"),
@@ -142,6 +147,8 @@ def test_record_that_is_no_checkpoint_is_corrupt(checkpoint: Checkpoint, change:
         lambda data: data.update(tensors=[]),
         lambda data: data.update(packs=[]),
         lambda data: data.update(files=[]),
+        lambda data: data["files"].pop(),
+        lambda data: data["files"][0].update(path="files/000002-cd/model.onnx"),
         lambda data: data["tensors"]["weight"].update(pack="packs/other"),
         lambda data: data["tensors"]["weight"].update(shape="23"),
         lambda data: data["tensors"]["weight"].update(shape=[2, 3.0]),
@@ -169,17 +176,29 @@ def test_manifest_that_is_no_json_is_named(files: Files, checkpoint: Checkpoint,
 
 def with_manifest(files: Files, checkpoint: Checkpoint, data: bytes) -> Checkpoint:
     reference = files.publish("manifests/liar.json", [data])
-    return Checkpoint(manifest=reference, packs=checkpoint.packs, files=checkpoint.files)
+    return Checkpoint(manifest=reference, packs=checkpoint.packs, saved=checkpoint.saved)
 
 
 class TestPublishFolder:
-    def test_names_are_kept_below_the_stem(self, checkpoint: Checkpoint) -> None:
+    def test_names_are_kept_below_the_stem(self, files: Files, checkpoint: Checkpoint) -> None:
         """Every file of the folder is published under files/<stem>/ and its own path."""
-        assert {reference.path for reference in checkpoint.files} == {
+        assert {reference.path for reference in load_manifest(files, checkpoint).files} == {
             "files/000001-ab/deep/er/ä b.txt",
             "files/000001-ab/empty",
             "files/000001-ab/model.onnx",
         }
+
+    def test_record_does_not_grow_with_the_files(self, files: Files, tmp_path: Path) -> None:
+        """What a trial's record says of a thousand files is as long as what it says of one; all of them come back."""
+        (tmp_path / "many").mkdir()
+        for number in range(1000):
+            (tmp_path / "many" / f"{number}.txt").write_text(f"{number}")
+        checkpoint = publish_checkpoint(files, "s", None, publish_folder(files, "s", tmp_path / "many"))
+        fetch_folder(files, checkpoint, tmp_path / "fetched")
+
+        assert len(json.dumps(checkpoint.to_json())) < 500
+        assert len(list((tmp_path / "fetched").iterdir())) == 1000
+        assert (tmp_path / "fetched" / "999.txt").read_text() == "999"
 
     def test_links_within_are_followed(self, files: Files, saved: Path) -> None:
         """A link to a file or folder within the folder is published as what it points to."""
@@ -240,10 +259,13 @@ class TestFetchFolder:
     def test_hostile_names_are_refused_before_writing(self, files: Files, tmp_path: Path, paths: list[str]) -> None:
         """A name outside files/, two files of one name, and a file that is a folder too are CorruptError."""
         good = files.publish("files/s/a", [b"good"])
-        bad = tuple(Reference(path, 3, digest_of(b"bad")) for path in paths)
-        checkpoint = Checkpoint(manifest=Reference("manifests/s.json", 0, digest_of(b"")), packs=(), files=(good, *bad))
+        saved = (good, *(Reference(path, 3, digest_of(b"bad")) for path in paths))
+        manifest = Manifest(tensors={}, packs=(), files=saved)
+        reference = files.publish("manifests/s.json", [manifest.to_bytes()])
+        folder = SavedFolder(path="files/s", n_files=len(saved), bytes=4 + 3 * len(paths), on_disk=4096 * len(saved))
+        checkpoint = Checkpoint(manifest=reference, packs=(), saved=folder)
 
-        with pytest.raises(CorruptError):
+        with pytest.raises(CorruptError, match=r"two files|does not lie in files/s/"):
             fetch_folder(files, checkpoint, tmp_path / "fetched")
         assert not (tmp_path / "fetched").exists()
 
@@ -254,7 +276,7 @@ class TestFetchFolder:
 
     def test_damaged_file_is_not_written(self, files: Files, checkpoint: Checkpoint, tmp_path: Path) -> None:
         """A file whose bytes are wrong is CorruptError and is not written."""
-        damaged = checkpoint.files[-1]
+        damaged = load_manifest(files, checkpoint).files[-1]
         (tmp_path / "root" / damaged.path).write_bytes(b"xxxx")
 
         with pytest.raises(CorruptError, match=damaged.path):

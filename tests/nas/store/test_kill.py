@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from nas.errors import StoreError
+from nas.store.checkpoint import load_manifest
 from nas.store.files import Files, open_root
 from nas.store.records import Records
 from nas.store.weights import StoredWeights
@@ -37,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 def check_whole(files: Files, trial: Trial) -> None:
     """Makes sure that what the trial saved can be read, and is what it saved."""
     assert trial.checkpoint is not None
-    for saved in trial.checkpoint.files:
+    for saved in load_manifest(files, trial.checkpoint).files:
         files.check_contents(saved)
     found = StoredWeights(files, trial.checkpoint).read_all()
     assert len(found) == N_TENSORS

@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from nas.metric import Metric
-from nas.store.marking import Ledger, Wanted, ancestor_with_weights, lost_donors, mark, needed, on_disk
+from nas.store.files import on_disk
+from nas.store.marking import Ledger, Wanted, ancestor_with_weights, lost_donors, mark, needed
 from nas.store.retention import from_worst_to_best
 from nas.trial import Reason, State, Trial, without_weights
 from tests.nas.store.stocked import all_files, given, lineages, paper_checkpoint, trial

@@ -21,7 +21,7 @@ SPACE = ParameterSpace({"first": Choice(8, 16), "second": Choice(8, 16), "rate":
 
 def trial(number: int, first: int, second: int, rate: float, accuracy: float, *, has_weights: bool = True) -> Trial:
     point = {"first": first, "second": second, "rate": rate}
-    paper = Checkpoint(manifest=Reference(f"manifests/{number}.json", 0, digest_of(b"")), packs=(), files=())
+    paper = Checkpoint(manifest=Reference(f"manifests/{number}.json", 0, digest_of(b"")), packs=())
     made = Trial(number=number, index=number, proposal=Proposal(point=point), state=State.COMPLETE)
     return replace(made, metrics={"accuracy": accuracy}, checkpoint=paper if has_weights else None)
 

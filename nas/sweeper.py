@@ -249,8 +249,7 @@ class Sweeper:
             self._records.sweep(record)
         if plan.garbage:
             self._check_newest()
-            for garbage in plan.garbage:
-                self._records.files.delete(garbage.file.path)
+            self._records.files.delete_all(garbage.file.path for garbage in plan.garbage)
 
     def _check_newest(self) -> None:
         newest = newest_number(self._records)

@@ -172,12 +172,14 @@ class HttpProxy:
     Faults: a status (answered instead of the server), ``reset`` (the connection is reset before the server sees
     anything), ``lost`` (the server does it, its reply is thrown away), ``short`` (half of the reply's body),
     ``half`` (half of the request is read, nothing is passed on), ``unconditional`` (the condition is ignored),
-    ``silent`` (the server does it, no reply comes until the client hangs up).
+    ``silent`` (the server does it, no reply comes until the client hangs up), ``together`` (is passed on when four such
+    requests are there).
     """
 
     def __init__(self, endpoint: str) -> None:
         self.seen: list[str] = []
         self._faults: list[tuple[str, str, int | str]] = []
+        self._four = threading.Barrier(4, timeout=20)
         self._server_place = endpoint.removeprefix("http://")
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -217,6 +219,8 @@ class HttpProxy:
                 body = self.rfile.read(length // 2 if fault == "half" else length)
                 if fault == "half":
                     return self.reset()
+                if fault == "together":
+                    proxy._four.wait()
                 if isinstance(fault, int):
                     return self.answer(fault)
                 if fault == "unconditional":

@@ -152,6 +152,11 @@ class Files(ABC):
     def delete(self, path: str) -> None:
         """Deletes a file, also an unfinished one; one that is not there is fine."""
 
+    def delete_all(self, paths: Iterable[str]) -> None:
+        """Deletes many files, in any order; where one can't be, others may be gone and others left."""
+        for path in paths:
+            self.delete(path)
+
     @abstractmethod
     def walk(self) -> list[Stored]:
         """Every file below the root as of now, unfinished ones too, sorted by path; no link is followed."""

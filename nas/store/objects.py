@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from threading import Thread
 from typing import Any, TypeVar, final
 
 from nas.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StoreError
 from nas.passwords import without_passwords
 from nas.store.chunks import BLOCK, Hashed, Run, runs_for, runs_of
-from nas.store.driver import Driver, open_driver
+from nas.store.driver import SMALL_AT_ONCE, Driver, open_driver
 from nas.store.files import Buffer, Files, Span, Stored, Witness, no_witness
 from nas.store.plain import MAX_RECORD_BYTES
 from nas.store.reference import (
@@ -32,6 +33,7 @@ from nas.store.reference import (
     expect_span,
     read_verified,
 )
+from nas.store.remote import in_order
 from nas.store.secret import Secrets
 
 _PACKAGES = {"smbclient": "smbprotocol"}
@@ -153,13 +155,22 @@ class ObjectFiles(Files):
 
     def delete(self, path: str) -> None:
         """Removes the object; then a checkpoint's folder that is empty, where there are folders."""
-        target = f"{self._root}/{checked_path(path, unfinished=True)}"
+        self.delete_all([path])
+
+    def delete_all(self, paths: Iterable[str]) -> None:
+        """Removes the objects, several at once; then checkpoints' folders that are empty, where there are folders."""
+        folders: set[str] = set()
+        for path in in_order((partial(self._remove, path) for path in paths), SMALL_AT_ONCE):
+            folders.add(path.rpartition("/")[0])
+        for folder in sorted(folders):
+            with self._calling("delete", folder):
+                while "/" in folder and self._driver.prune(f"{self._root}/{folder}"):  # files/<stem>/, never files/
+                    folder = folder.rpartition("/")[0]
+
+    def _remove(self, path: str) -> str:
         with suppress(FileNotFoundError), self._calling("delete", path):
-            self._driver.delete(target)
-        folder = path.rpartition("/")[0]
-        with self._calling("delete", path):
-            while "/" in folder and self._driver.prune(f"{self._root}/{folder}"):  # files/<stem>/, never files/ itself
-                folder = folder.rpartition("/")[0]
+            self._driver.delete(f"{self._root}/{checked_path(path, unfinished=True)}")
+        return path
 
     def walk(self) -> list[Stored]:
         """A listing of everything that no cache answers."""

@@ -93,7 +93,7 @@ def _check_verified(files: Files) -> None:
     for read in (files.read, files.check_size, files.check_contents, lambda r: files.read_spans(r, [good])):
         expect_raises(CorruptError, partial(read, reference))
     files.delete(reference.path)
-    files.delete(reference.path)
+    files.delete_all([reference.path, reference.path])
     for read in (files.read, files.check_size, files.check_contents, lambda r: files.read_spans(r, [good])):
         expect_raises(MissingError, partial(read, reference))
 

@@ -103,6 +103,19 @@ class TestPlain:
         assert files.walk() == []
         assert s3.unfinished() == []
 
+    def test_many_are_deleted_at_once(self, s3: S3, url: str, proxy: HttpProxy) -> None:
+        """A sweep does not wait for one delete after the other; of one that is refused the name is told."""
+        files = s3.root(url, endpoint=proxy.endpoint)
+        paths = [files.publish(f"packs/{number}", [b"1"]).path for number in range(8)]
+        proxy.fail("together", method="DELETE", times=8)
+        files.delete_all([*paths, "packs/never-there"])
+        assert files.names("packs") == []
+
+        files.publish("packs/kept", [b"1"])
+        proxy.fail(403, method="DELETE", path="packs/kept")
+        with pytest.raises(StoreError, match=f"can't delete {url}/packs/kept: PermissionError"):
+            files.delete_all(["packs/kept", "packs/gone"])
+
     @pytest.mark.slow
     def test_listing_has_every_page(self, s3: S3, files: Files, url: str) -> None:
         """A folder of more names than a page holds is listed and read in full."""

@@ -57,13 +57,21 @@ class Arguments:
             else:
                 flags.append(text)
         named, swept = _keys_of(config, given.overrides)
+        overrides = _with_free_keys(config, given.overrides, named)
+        if given.cfg or given.info:  # which Hydra prints itself, and nothing runs
+            overrides = [o if _names_a_variable(o) and not given.resolve else masked(o) for o in overrides]
         return cls(
             flags=tuple(flags),
-            overrides=tuple(_with_free_keys(config, given.overrides, named)),
+            overrides=tuple(overrides),
             named=frozenset(named),
             swept=frozenset(swept),
             wants_help=given.help,
         )
+
+
+def _names_a_variable(override: str) -> bool:
+    """Whether the value is one interpolation, ``${oc.env:NAME}``, which tells nothing unless it is resolved."""
+    return re.fullmatch(r"[^=]*=\$\{[^{}]*\}", override) is not None
 
 
 def _refuse(message: str) -> NoReturn:

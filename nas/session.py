@@ -177,7 +177,6 @@ class Session:
         if not takeover:
             check_free(records, say=say)
         self.number = max(earlier, default=0) + 1
-        self.previous: dict[str, Any] | None = earlier.get(self.number - 1) if earlier else None
         self.hours_before = spent_hours(records, earlier)
         self._began = now_s()
         self._n_beats = 0

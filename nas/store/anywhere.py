@@ -78,6 +78,11 @@ class AnywhereDriver(Driver):
         with self._alone():
             return int(self._fs.info(target)["size"])
 
+    def reach(self, folder: str) -> None:
+        """What the file system tells of the folder, if it is there."""
+        with suppress(FileNotFoundError), self._alone():
+            self._fs.info(folder)
+
     def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
         """One run after the other."""
         size = self.size(target)

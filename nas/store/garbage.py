@@ -53,16 +53,16 @@ def find_garbage(
     Args:
         stored: What lies there.
         trials: All of the search, by number.
-        named: The paths that checkpoints and the records of winners name.
+        named: What checkpoints name, whole folders of saved files among it.
         before: What was changed before this moment is old.
     """
     for file in stored:
         is_old = file.modified is not None and file.modified < before
-        if file.path in named:
-            continue
         if file.path.rpartition("/")[2].startswith(TEMPORARY):
             if is_old:
                 yield Garbage(file, "left unfinished by a crashed writer")
+        elif file.path in named:
+            continue
         elif found := _WEIGHTS.match(file.path):
             if (why := _judge_weights(int(found[1]), trials, is_old=is_old)) is not None:
                 yield Garbage(file, why)

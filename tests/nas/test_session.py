@@ -103,7 +103,7 @@ class TestRecord:
         assert list(sessions) == [1, 2]
         assert (sessions[1]["pid"], sessions[1]["settings"]) == (os.getpid(), {"slots": 2})
         assert sessions[2]["flow_run"] == "a-flow-run"
-        assert second.previous == sessions[1]
+        assert second.number == 2
 
     def test_numbers_beyond_four_digits(self, in_memory: Records) -> None:
         """Session 10,000 comes after 9,999."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 
-from nas.errors import ConfigurationError, CorruptError
+from nas.errors import ConfigurationError, CorruptError, StoreError
 from nas.session import NAME, check_name
 from nas.store.checkpoint import Checkpoint
 from nas.store.records import Records
@@ -27,7 +27,7 @@ def sibling_checkpoint(records: Records, donor: str) -> Checkpoint | None:
 
 
 def borrowed(records: Records) -> frozenset[int]:
-    """The trials of this search that unfinished trials of others name as donors."""
+    """The trials of this search that unfinished trials of others name as donors, as far as this user may read them."""
     prefix = records.files.url.rstrip("/").rpartition("/")[2] + ":"
     found: set[str] = set()
     for name in filter(NAME.fullmatch, records.files.siblings()):
@@ -35,6 +35,11 @@ def borrowed(records: Records) -> frozenset[int]:
             waiting = Records(records.files.sibling(name)).unfinished()
         except CorruptError as error:  # which keeps that search from running, too
             logger.warning("whom search %s names as donors can't be read: %s", name, error)
+            continue
+        except StoreError as error:
+            if not isinstance(error.__cause__, PermissionError):
+                raise
+            logger.info("%s is closed to this user, and left out: %s", name, error)  # a disk's lost+found, say
             continue
         donors = (str(donor) for trial in waiting for donor in trial.proposal.weight_donors)
         found.update(donor.removeprefix(prefix) for donor in donors if donor.startswith(prefix))

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, Literal, final
 
 from nas.donors import BestDonor, DonorTable, Unroll, score_of, unroll_by
-from nas.errors import CorruptError, SearchNotFoundError
+from nas.errors import CorruptError, SearchNotFoundError, StoreError
 from nas.metric import Metric
 from nas.spaces.base import Point
 from nas.store.files import Files
@@ -114,8 +114,9 @@ class DonorIndex:
         """Where all searches are taken, one that can't be read is told, once, and left out."""
         try:
             yield
-        except CorruptError as error:
-            if not self._takes_all:
+        except StoreError as error:
+            is_closed = isinstance(error.__cause__, PermissionError)  # a disk's lost+found, another user's own
+            if not self._takes_all or not (isinstance(error, CorruptError) or is_closed):
                 raise
             self._left_out.add(name)
             logger.warning("search %s is left out as a donor: %s", name, error)

@@ -180,6 +180,21 @@ class TestSweep:
         assert plan.n_kept == 1
         assert_readable(records, trials[:4])
 
+    def test_folders_that_are_closed_to_this_user(self, records: Records, tmp_path: Path) -> None:
+        """Beside a search may lie what its user may not look into (a disk's lost+found): no sweep fails for that."""
+        publish(records, whole(records, 0), whole(records, 1))
+        publish(Records(records.files.sibling("other")), trial(0, state=State.WAITING, donors=("mine:1",), score=None))
+        (tmp_path / "root/lost+found").mkdir(mode=0)
+        for folder in (tmp_path, *tmp_path.parents[:-2]):
+            folder.chmod(folder.stat().st_mode | 0o055)
+
+        def body() -> None:
+            if os.getuid() == 0:
+                os.seteuid(65534)  # root may look anywhere
+            os._exit(0 if borrowed(records) == {1} else 3)
+
+        assert in_child(lambda event, arguments: None, body) == 0
+
     def test_exports_of_winners_stay(self, records: Records) -> None:
         """What a record of a winner names stays, however old; an export that a crash left goes."""
         family(records)

@@ -242,7 +242,7 @@ class ObjectFiles(Files):
 
     def _unusable(self, why: object, cause: BaseException | None) -> ConfigurationError | StoreError:
         """The line on a root that does not do, by what the driver said."""
-        other = isinstance(cause, PermissionError | FileNotFoundError)
+        other = isinstance(cause, PermissionError | FileNotFoundError | ValueError)
         refuses = isinstance(cause, OSError) and cause.errno in (errno.ENOSYS, errno.ENOTSUP)
         kind = ConfigurationError if other or refuses else StoreError
         return kind(f"storage root {self.url} can't be used: {why}")

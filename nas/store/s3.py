@@ -215,6 +215,8 @@ class S3Driver(Driver):
             if (found := translated(error)) is error:
                 raise
             raise found from error
+        except boto.ParamValidationError as error:  # a bucket that can't have that name
+            raise ValueError(" ".join(str(error).split())) from error
         except boto.NoCredentialsError as error:
             raise PermissionError(errno.EACCES, f"{error}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
 

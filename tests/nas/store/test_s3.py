@@ -363,6 +363,8 @@ class TestRefusals:
 
         with pytest.raises(ConfigurationError, match="no such bucket"):
             s3.root("s3://misspelt/searches").check_reachable()
+        with pytest.raises(ConfigurationError, match='Invalid bucket name "no!"'):
+            s3.root("s3://no!/searches").check_reachable()
         with pytest.raises(ConfigurationError, match="AccessDenied"):
             s3.root(url, endpoint=proxy.endpoint).check_reachable()
 

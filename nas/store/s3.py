@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 import secrets
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from functools import partial
@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any, TypeVar, final
 from urllib.parse import urlsplit
 
+from blake3 import blake3
 from botocore import exceptions as boto
 
 from nas.store.aws import is_passing, make_client, status_of, translated
@@ -128,11 +129,14 @@ class S3Driver(Driver):
 
     def delete(self, target: str) -> None:
         """One request, which succeeds also where there is nothing; an unfinished upload is aborted."""
-        place, upload = _begun(target)
-        if upload is None:
-            self._call("delete_object", **place)
-        else:
-            self._call("abort_multipart_upload", **place, UploadId=upload)
+        if (mark := _begun(target)) is None:
+            self._call("delete_object", **_place(target))
+            return
+        bucket, _, folder = target.rpartition("/")[0].partition("/")
+        for page in self._pages("list_multipart_uploads", bucket, f"{folder}/"):
+            for item in page.get("Uploads", ()):
+                if _mark(item["UploadId"]) == mark:
+                    self._call("abort_multipart_upload", Bucket=bucket, Key=item["Key"], UploadId=item["UploadId"])
 
     def _pages(self, request: str, bucket: str, prefix: str, **details: str) -> Iterator[dict[str, Any]]:
         more: dict[str, str] | None = {}
@@ -227,18 +231,22 @@ def _place(target: str) -> dict[str, str]:
 
 
 def _unfinished(path: str, upload: str) -> str:
-    """The name of an unfinished upload: that of an unfinished file beside the object that was to be."""
+    """The name of an unfinished upload: that of an unfinished file beside the object that was to be.
+
+    Its id is marked in few letters, and of a long name the end is kept: S3 sets no bound to ids, and names have one.
+    """
     folder, slash, name = path.rpartition("/")
-    return f"{folder}{slash}{TEMPORARY}{urlsafe_b64encode(upload.encode()).decode()}~{name}"
+    return f"{folder}{slash}{TEMPORARY}{_mark(upload)}~{name[-100:]}"
 
 
-def _begun(target: str) -> tuple[dict[str, str], str | None]:
-    """The place of an object, and the upload, if the name is one of ``_unfinished``."""
-    folder, slash, name = target.rpartition("/")
-    token, tilde, own = name.removeprefix(TEMPORARY).partition("~")
-    if not name.startswith(TEMPORARY) or not tilde:
-        return _place(target), None
-    return _place(f"{folder}{slash}{own}"), urlsafe_b64decode(token).decode()
+def _mark(upload: str) -> str:
+    return blake3(upload.encode()).hexdigest(length=8)
+
+
+def _begun(target: str) -> str | None:
+    """The mark of the upload, if the name is one of ``_unfinished``."""
+    found = re.fullmatch(rf"{re.escape(TEMPORARY)}([0-9a-f]{{16}})~.*", target.rpartition("/")[2], re.DOTALL)
+    return None if found is None else found[1]
 
 
 def open_driver(url: str, options: Mapping[str, Any], *, patience_s: float) -> tuple[S3Driver, str]:

@@ -88,8 +88,15 @@ class TestPlain:
         assert_walked(s3.root(url), s3.root(url))
 
     def test_crashed_upload_is_walked_and_deleted(self, s3: S3, url: str) -> None:
-        """Parts that a crashed writer left look like an unfinished file beside the object, which a sweep deletes."""
+        """Parts that a crashed writer left look like an unfinished file beside the object, which a sweep deletes.
+
+        However long the upload's id is (the server's here has 400 letters), and the object's name.
+        """
         files = s3.root(url)
+        long = f"{url.removeprefix('s3://bucket/')}/files/000001-aa/{'long' * 62}"
+        s3.client.create_multipart_upload(Bucket="bucket", Key=long)
+        (left,) = files.walk()
+        files.delete(left.path)
         key = f"{url.removeprefix('s3://bucket/')}/packs/000001-aa.safetensors"
         upload = s3.client.create_multipart_upload(Bucket="bucket", Key=key)
         s3.client.upload_part(Bucket="bucket", Key=key, PartNumber=1, UploadId=upload["UploadId"], Body=b"part")

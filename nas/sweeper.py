@@ -15,6 +15,7 @@ from nas.store.files import BLOCK, Stored, on_disk
 from nas.store.garbage import LONG_GRACE_S, Garbage, find_garbage
 from nas.store.marking import Ledger, Wanted, mark, named, needed, sizes_of
 from nas.store.records import Records
+from nas.store.reference import is_path
 from nas.store.retention import Retention, from_worst_to_best
 from nas.store.sessions import newest_number
 from nas.trial import Trial
@@ -305,5 +306,6 @@ def _files_of_swept(
         if (checkpoint := trials[number].checkpoint) is not None:
             for name in sizes_of(checkpoint):
                 owners.setdefault(name, number)
-    going = [(owners[named(f.path)], f) for f in stored if named(f.path) in owners and f.path not in live]
+    left = (file for file in stored if named(file.path) in owners and file.path not in live)
+    going = [(owners[named(file.path)], file) for file in left if is_path(file.path, unfinished=True)]
     return [Garbage(file, swept[number], number) for number, file in sorted(going, key=lambda one: one[0])]

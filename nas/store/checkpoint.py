@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nas.errors import ConfigurationError, CorruptError
+from nas.errors import CorruptError
 from nas.store.files import Files
 from nas.store.folders import SavedFolder, fetch_files, publish_folder
 from nas.store.manifest import Manifest, references
 from nas.store.plain import MAX_RECORD_BYTES, checked_fields, shown
-from nas.store.reference import Reference, checked_path
+from nas.store.reference import Reference, is_path
 from nas.store.signature import Signature, checked_text
 
 if TYPE_CHECKING:
@@ -90,11 +90,7 @@ class Checkpoint:
         for folder, listed in (("manifests", (found.manifest,)), ("packs", found.packs)):
             if stray := [file.path for file in listed if not file.path.startswith(f"{folder}/")]:
                 raise CorruptError(f"{shown(stray[0])} does not lie in {folder}/")
-        try:
-            is_name = found.search is None or "/" not in checked_path(found.search)
-        except ConfigurationError:
-            is_name = False
-        if not is_name:
+        if found.search is not None and not ("/" not in found.search and is_path(found.search)):
             raise CorruptError(f"{shown(found.search)} is no search's name")
         return found
 

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from nas.errors import ConfigurationError, CorruptError, HeirloomError, StoreError
 from nas.store.files import Files, on_disk
 from nas.store.plain import checked_fields, shown, whole
-from nas.store.reference import Reference, checked_path
+from nas.store.reference import Reference, checked_path, is_path
 
 _BLOCK = 1 << 20
 _KINDS: Mapping[str, tuple[type, ...]] = {"path": (str,), "n_files": (int,), "bytes": (int,), "on_disk": (int,)}
@@ -59,11 +59,7 @@ class SavedFolder:
             CorruptError: anything but what ``to_json`` writes.
         """
         fields = checked_fields(data, _KINDS)
-        try:
-            is_path = _PATH.fullmatch(checked_path(fields["path"])) is not None
-        except ConfigurationError:
-            is_path = False
-        if not is_path:
+        if not (_PATH.fullmatch(fields["path"]) and is_path(fields["path"])):
             raise CorruptError(f"{shown(fields['path'])} is no folder that a trial saved: it must be files/<stem>")
         sizes = {key: whole(fields[key], key) for key in ("bytes", "on_disk")}
         return cls(path=fields["path"], n_files=whole(fields["n_files"], "n_files", 1), **sizes)

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nas.store.files import Stored
-from nas.store.reference import TEMPORARY
+from nas.store.reference import TEMPORARY, is_path
 from nas.trial import State, Trial
 
 LONG_GRACE_S = 3600.0
@@ -58,6 +58,8 @@ def find_garbage(
     """
     for file in stored:
         is_old = file.modified is not None and file.modified < before
+        if not is_path(file.path, unfinished=True):
+            continue
         if file.path.rpartition("/")[2].startswith(TEMPORARY):
             if is_old:
                 yield Garbage(file, "left unfinished by a crashed writer")

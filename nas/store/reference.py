@@ -65,6 +65,15 @@ def checked_path(path: str, *, unfinished: bool = False) -> str:
     return path
 
 
+def is_path(path: str, *, unfinished: bool = False) -> bool:
+    """Whether ``checked_path`` takes the path: what Heirloom writes has no other."""
+    try:
+        checked_path(path, unfinished=unfinished)
+    except ConfigurationError:
+        return False
+    return True
+
+
 def checked_digest(digest: str) -> str:
     """The digest, if it is written as ``digest_of`` does.
 

@@ -150,6 +150,16 @@ class TestSweep:
 
         assert [path.name for path in (tmp_path / "root/mine/files").iterdir()] == ["000001-aa"]
 
+    def test_what_nobody_here_wrote_stays(self, records: Records, tmp_path: Path) -> None:
+        """A file of a name that Heirloom never gives stays where it is, also among a swept trial's: no sweep fails."""
+        family(records)
+        stranger = tmp_path / "root/mine/files/000002-aa/not\nours"
+        stranger.write_text("?")
+        sweep(records, Retention("best:1"))
+
+        assert stranger.exists()
+        assert not (tmp_path / "root/mine/files/000003-aa").exists()
+
     def test_nothing_to_sweep_writes_nothing(self, records: Records) -> None:
         """A sweep from which nothing comes leaves no record."""
         family(records)

@@ -83,6 +83,9 @@ def test_others_go_when_old(path: str) -> None:
         "packs/mine.safetensors",
         "check-mine",
         "elsewhere/000000-aa.bin",
+        "packs/000000-a\nb",
+        "files/000000-aa/\udcff",
+        "resume/000000/" + "x" * 256,
     ],
 )
 def test_these_never_go(path: str) -> None:

@@ -175,7 +175,7 @@ class HttpProxy:
     anything), ``lost`` (the server does it, its reply is thrown away), ``short`` (half of the reply's body),
     ``half`` (half of the request is read, nothing is passed on), ``unconditional`` (the condition is ignored),
     ``silent`` (the server does it, no reply comes until the client hangs up), ``together`` (is passed on when four such
-    requests are there).
+    requests are there), ``late`` (is reset after a second).
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -216,7 +216,9 @@ class HttpProxy:
             def serve(self) -> None:
                 fault = proxy.take(self.command, self.path)
                 length = int(self.headers.get("Content-Length") or 0)
-                if fault == "reset":
+                if fault == "late":
+                    time.sleep(1)
+                if fault in ("reset", "late"):
                     return self.reset()
                 body = self.rfile.read(length // 2 if fault == "half" else length)
                 if fault == "half":

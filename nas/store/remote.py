@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -50,20 +50,21 @@ def persist(attempt: Callable[[], T], is_passing: Callable[[Exception], bool], p
     Args:
         attempt: What may be done more than once.
         is_passing: Whether an error may be gone the next time: a lost connection, a server that is busy.
-        patience_s: How long to go on; at least one attempt is made.
+        patience_s: How long to go on after the first error, so that what takes long by itself is tried again, too.
 
     Raises:
         Exception: the last passing error, or the first other one.
     """
-    last: Exception | None = None
-    for wait_s in waits(patience_s, first_s=0.05, longest_s=5.0):
-        if wait_s:
-            time.sleep(wait_s * _dice.uniform(0.5, 1.0))  # not all workers at once
+    pauses: Iterator[float] | None = None
+    while True:
         try:
             return attempt()
         except Exception as error:
             if not is_passing(error):
                 raise
-            last = error
-    assert last is not None
-    raise last
+            if pauses is None:
+                pauses = waits(patience_s, first_s=0.05, longest_s=5.0)
+                next(pauses)  # that before the first attempt; the clock runs from here on
+            if (pause_s := next(pauses, None)) is None:
+                raise
+            time.sleep(pause_s * _dice.uniform(0.5, 1.0))  # not all workers at once

@@ -259,6 +259,16 @@ class TestFaults:
                 assert patient.read(reference) == b"contents"
 
     @pytest.mark.slow
+    def test_what_takes_longer_than_the_patience_is_repeated(self, s3: S3, url: str, proxy: HttpProxy) -> None:
+        """A put over a slow line that is cut after a time beyond the patience is sent again: errors alone count."""
+        files = s3.root(url, patience_s=0.3, endpoint=proxy.endpoint)
+        proxy.fail("late", method="PUT")
+
+        reference = files.publish("packs/a", [b"contents"])
+
+        assert files.read(reference) == b"contents"
+
+    @pytest.mark.slow
     def test_connection_that_dies_without_a_word(self, s3: S3, url: str, proxy: HttpProxy) -> None:
         """A reply that never comes does not use up the default patience: what was asked is asked again."""
         files = s3.root(url, patience_s=60, endpoint=proxy.endpoint)

@@ -95,29 +95,38 @@ class LineageLog:
 def recall(in_stage: Sequence[Trial], *, deterministic: bool) -> LineageLog:
     """The order in which the tuner learned of results: as the proposals recorded it, then the others as they finished.
 
-    With ``deterministic``: in the order of index, up to the first that has not finished.
+    With ``deterministic``: in the order of index, up to the first that has not finished. A result that a proposal
+    recorded and that is lost since is left out (``owed``).
 
     Raises:
         CorruptError: a proposal does not follow from those before it and their results.
     """
     finished = {t.number: t for t in in_stage if t.is_finished}
     listed: dict[int, None] = {}
+    before: dict[int, None] = {}
     for index, trial in enumerate(in_stage):
         news = dict.fromkeys(trial.learned)
-        is_news = len(news) == len(trial.learned) and news.keys() <= finished.keys() - listed.keys()
+        is_news = len(news) == len(trial.learned) and news.keys() <= before.keys() - listed.keys()
         if not is_news or trial.index != index:
             path = f"trials/{trial.number:06d}.proposal.json"
             raise CorruptError(f"{path} does not follow from the proposals before it and their results")
         listed |= news
+        before[trial.number] = None
     if deterministic:
         log = LineageLog(itertools.takewhile(lambda t: t.is_finished, in_stage))
     else:
         rest = [t for t in finished.values() if t.number not in listed]
         rest.sort(key=lambda t: (t.finished or 0.0, t.number))
-        log = LineageLog([*(finished[number] for number in listed), *rest])
+        log = LineageLog([*(finished[number] for number in listed if number in finished), *rest])
     for trial in in_stage:
         log.note(trial)
     return log
+
+
+def owed(in_stage: Sequence[Trial]) -> set[int]:
+    """The trials whose results a proposal recorded, and that are lost: they run again before anything is asked."""
+    finished = {t.number for t in in_stage if t.is_finished}
+    return {number for trial in in_stage for number in trial.learned} - finished
 
 
 class Lineage:

@@ -16,7 +16,7 @@ from nas.budget import Budget
 from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError
 from nas.executors.base import Asked, Broke, Event, Executor, Finished, Left, Lost, Proposed, Reported, StopAsked, Swept
 from nas.jobs import JobPlan, Jobs
-from nas.lineage import Lineage, LineageLog, recall
+from nas.lineage import Lineage, LineageLog, owed, recall
 from nas.offers import Offers
 from nas.policy import Policy, Stage
 from nas.proposals import ProposalCheck
@@ -129,6 +129,7 @@ class Loop:
         self._n_seen = 0  # how many results the tuner had learned of at its last proposal
         self._seen_at: list[int] = []  # the same for each index in the search stage
         self._waited_at: int | None = None  # how many it had learned of when it answered WAIT
+        self._owed: set[int] = set()  # trials whose results the tuner has learned of, and that are lost
         self._gpu_seconds = sum(t.cost.get("gpu_seconds", 0.0) for t in self.trials)
 
     # ---- the search stage
@@ -187,9 +188,20 @@ class Loop:
         self._seen_at = list(itertools.accumulate(len(t.learned) for t in in_stage))
         self._n_seen = self._seen_at[-1] if in_stage else 0
         self._jobs.recall(in_stage)
+        self._owed = owed(in_stage)
 
     def _in_search_stage(self) -> list[Trial]:
         return [t for t in self.trials if t.stage == self._search_stage]
+
+    def _learn_or_recall(self, trial: Trial) -> None:
+        """Learns of a result; where it is the last that was owed, recalls all in the order in which it was learned."""
+        if trial.number not in self._owed:
+            self._learn(trial)
+            return
+        in_stage = self._in_search_stage()
+        self._owed = owed(in_stage)
+        if not self._owed:
+            self._log = recall(in_stage, deterministic=self._settings.deterministic)
 
     def _learn(self, trial: Trial) -> None:
         """Adds a result to what the tuner may learn: as it comes, or, with ``deterministic``, in order of index."""
@@ -201,7 +213,7 @@ class Loop:
 
     def _may_ask(self) -> bool:
         """Whether the tuner may be asked now: a slot or a job waits, there is budget, and what it must see is there."""
-        if self._tuner is None or not self._has_room_to_ask():
+        if self._tuner is None or self._owed or not self._has_room_to_ask():
             return False
         return self._budget_left() and self._jobs.knows_asker(len(self._numbers))
 
@@ -402,7 +414,7 @@ class Loop:
 
     def _inheritable(self) -> frozenset[int]:
         in_stage = self._in_search_stage()
-        if self._tuner is None:
+        if self._tuner is None or self._owed:
             return frozenset(t.number for t in in_stage)
         return inheritable(self._tuner, self._log, self._n_seen, in_stage)
 
@@ -454,7 +466,7 @@ class Loop:
             self._sweeper.add(trial)
         self._gpu_seconds += trial.cost.get("gpu_seconds", 0.0)
         if trial.stage == self._search_stage:
-            self._learn(trial)
+            self._learn_or_recall(trial)
         self._observe(Finished(trial))
         self._uncounted.append(trial)
         for due in self._due_to_count(trial.stage):

@@ -80,6 +80,8 @@ class _Reader:
         self._expect_results_of_manifests(starts, ended)
         for number in self._numbered("tests", ".json"):
             self._expect_result(number, f"tests/{number:06d}.json is there")
+        for number in self._numbered("jobs", ".json"):
+            self._expect(f"trials/{number:06d}.proposal.json", f"jobs/{number:06d}.json is there", (number,))
         self._bests()
         self._partials(results)
         for path, (why, trials) in sorted(self._proof.items()):

@@ -508,3 +508,23 @@ class TestRunSearch:
         tables = [table(run_search(search, root=root, budget=Budget(trials=4))) for root in roots]
 
         assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize("lost", [0, 2, 4])
+def test_lost_result_is_made_again(bureau: Bureau, lost: int) -> None:
+    """A trial whose result was deleted runs again under its number before anything is proposed, whoever built on it."""
+    xs = (10, 30, 20, 5, 40, 50, 60)
+    before = bureau.run(*xs, n_trials=5)
+    files = bureau.records().files
+    files.delete(f"trials/{lost:06d}.result.json")
+    after = bureau.run(*xs, n_trials=5)
+
+    assert table(after) == table(before)
+    assert after.lineage[lost].attempt == 2
+
+    files.delete(f"trials/{lost:06d}.result.json")
+    more = bureau.run(*xs, n_trials=7)
+
+    assert [t.point["x"] for t in more.lineage if t.stage == "search"] == [*xs[:5], 50, 60]
+    assert more.lineage[lost].attempt == 3
+    assert [t.learned for t in bureau.records().load()[0]][1:5] == [(0,), (1,), (2,), (3,)]

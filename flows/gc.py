@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import time
 from collections import Counter
@@ -70,13 +71,23 @@ class Cleaning:
 
         Raises:
             SearchBusyError: a session lives.
+            StoreError: the disk has no room for the records of the sweep itself.
         """
+        from nas.errors import StoreError
         from nas.session import Session, have_ended
         from nas.store.garbage import LONG_GRACE_S, SHORT_GRACE_S
 
         grace_s = SHORT_GRACE_S if have_ended(self.records) else LONG_GRACE_S
         settings = {"command": "gc", "keep": self.retention.keep, "max_gb": self.retention.max_gb}
-        session = Session(self.records, settings=settings, say=lambda text: print(text, file=sys.stderr))
+        try:
+            session = Session(self.records, settings=settings, say=lambda text: print(text, file=sys.stderr))
+        except StoreError as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StoreError(
+                    f"{error}; a sweep first writes some kB of records: free 64 kB, then repeat"
+                ) from error
+            raise
         try:
             trials, _ = self.records.load()
             stored = self.records.files.walk()

@@ -253,9 +253,24 @@ def reach_root(values: Mapping[str, Any]) -> Files:
     """
     from nas.store.files import open_root
 
-    root = open_root(*read_root(values))
+    url, options = read_root(values)
+    if values["storage"].get("mounted"):
+        _check_mounted(url)
+    root = open_root(url, options)
     root.check_reachable()
     return root
+
+
+def _check_mounted(url: str) -> None:
+    """Refuses a folder where a network file system should be mounted, and none is."""
+    from nas.store.mounts import find_mount
+
+    mount = find_mount(url.removeprefix("file://"))
+    if mount is not None and mount.is_local:
+        raise ConfigurationError(
+            f"storage.root ({url}) lies on {mount.source}, which is {mount.kind}, and no network file system: "
+            "mount it, choose another storage.root, or say storage.mounted=false (or storage=local)"
+        )
 
 
 def read_retention(values: Mapping[str, Any]) -> Retention:

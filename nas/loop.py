@@ -414,7 +414,7 @@ class Loop:
 
     def _inheritable(self) -> frozenset[int]:
         in_stage = self._in_search_stage()
-        if self._tuner is None or self._owed:
+        if self._tuner is None:
             return frozenset(t.number for t in in_stage)
         return inheritable(self._tuner, self._log, self._n_seen, in_stage)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+_LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "vfat", "overlay", "tmpfs", "ramfs"})
+
 
 class Mount(NamedTuple):
     """A mount as the system lists it."""
@@ -17,6 +19,11 @@ class Mount(NamedTuple):
     def is_nfs(self) -> bool:
         """Whether a server keeps the files, and speaks NFS."""
         return self.kind in ("nfs", "nfs4")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is known to keep the files on this machine: a disk's file system, an overlay or memory."""
+        return self.kind in _LOCAL
 
     def has(self, *options: str) -> bool:
         """Whether it is mounted with one of these options."""

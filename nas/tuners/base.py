@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from enum import Enum
 
-from nas.lineage import Lineage, LineageLog
+from nas.lineage import Lineage, LineageLog, owed
 from nas.metric import Metric
 from nas.spaces.base import Space
 from nas.trial import Proposal, State, Trial, as_pending
@@ -75,6 +75,8 @@ def inheritable(tuner: Tuner, log: LineageLog, n_seen: int, in_stage: Sequence[T
             what such a view has not learned it shows as running.
         in_stage: All trials of the search stage.
     """
+    if owed(in_stage):  # then the log is not what later asks are shown
+        return frozenset(trial.number for trial in in_stage)
     found = {trial.number for trial in in_stage if trial.is_finished and trial.number not in log.position}
     for n_learned in range(n_seen, len(log) + 1):
         rest = (t for t in in_stage if log.position.get(t.number, n_learned) >= n_learned)

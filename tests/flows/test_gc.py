@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -433,3 +434,26 @@ def test_sweeping_and_a_kill_change_nothing(here: Path, api_url: str) -> None:
         for found in (swept, trials(here / "heirloom/calm"))
     ]
     assert tables[0] == tables[1]
+
+
+def test_a_disk_without_any_room_says_how_to_begin(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where not even the sweep's own records have room, it says how much is needed; with that it frees the rest."""
+    root.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", root], capture_output=True).returncode:
+        pytest.skip("mounting needs root")
+    try:
+        write(root)
+        filling = root / "filling"
+        with contextlib.suppress(OSError), filling.open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+        full, error = clean(root, "keep=best:1"), capsys.readouterr().err
+        os.truncate(filling, filling.stat().st_size - 65_536)
+        freed, out = clean(root, "keep=best:1"), capsys.readouterr().out
+    finally:
+        subprocess.run(["umount", "--lazy", root], capture_output=True)
+
+    assert (full, freed) == (1, 0)
+    assert "the disk is full" in error
+    assert "free 64 kB, then repeat" in error
+    assert "freed" in out

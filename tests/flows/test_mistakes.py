@@ -31,6 +31,10 @@ MISTAKES = {
     "tuner_without_plus": (("tuner=random",), r"tuner=random: .* write \+tuner=random"),
     "two_tuners": ((*QUICK, "+tuner=evolution"), "tuner is chosen twice"),
     "tuner_without_a_choice": ((*NO_TUNER, "tuner.sample_size=3"), r"no choice: add \+tuner=NAME, one of anneal"),
+    "nfs_that_is_not_mounted": (
+        (*QUICK, "storage=nfs", "storage.root=somewhere/heirloom"),
+        r"storage.root \(somewhere/heirloom\) lies on .*, which is \w+, and no network file system: mount it",
+    ),
     "constraint_that_is_no_number": (
         (*QUICK, "+constraints.parameters=few"),
         r"constraints.parameters \('few'\) must be a number, the most that is allowed",

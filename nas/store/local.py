@@ -47,7 +47,7 @@ T = TypeVar("T")
 class LocalFiles(Files):
     """The files under one folder; what each method promises stands at ``Files``."""
 
-    def __init__(self, root: str, *, patience_s: float = 60.0) -> None:
+    def __init__(self, root: str, *, patience_s: float) -> None:
         self.url = root
         self.patience_s = patience_s
         self._made: set[str] = set()

@@ -624,3 +624,16 @@ class TestOtherProcesses:
         records = local.read_all("trials", "")
         assert sum(won) == len(records) == 200
         assert sorted(records.values()) == [b"a" * 100] * won[0] + [b"b" * 100] * won[1]
+
+
+@pytest.mark.slow
+def test_what_a_disk_of_this_machine_lacks_is_told_in_seconds(tmp_path: Path) -> None:
+    """No cache of another machine's is lasted out where there is none."""
+    files = open_root(str(tmp_path))
+    reference = files.publish("packs/a", [b"contents"])
+    (tmp_path / "packs/a").unlink()
+    began = time.monotonic()
+
+    with pytest.raises(MissingError):
+        files.read(reference)
+    assert time.monotonic() - began < 20

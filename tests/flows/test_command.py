@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from flows.command import run_command
 from nas.policy import Policy
 from tests.flows.commands import QUICK, Command, environment, on_terminal, only_search, resume_line, run, trials, until
 
@@ -257,21 +256,16 @@ def test_a_closed_output_is_no_traceback(here: Path) -> None:
     assert "BrokenPipe" not in done.err
 
 
-@pytest.mark.parametrize("flag", ["--cfg=job", "--info=config"])
-@pytest.mark.parametrize("more", [(), ("--resolve",)], ids=["as given", "resolved"])
-def test_printed_configuration_tells_no_secret(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flag: str, more: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("flags", [("--cfg=job",), ("--cfg=job", "--resolve"), ("--info=config",)], ids="-".join)
+def test_printed_configuration_tells_no_secret(here: Path, flags: tuple[str, ...]) -> None:
     """What Hydra prints of storage.options and of a URL is masked; a variable stands there by its name, or masked."""
-    monkeypatch.setenv("TEST_TOKEN", "hunter3")
     options = ("storage.options.secret=hunter2", "storage.options.token=${oc.env:TEST_TOKEN}")
-    overrides = ["storage.root=sftp://me:hunter2@host/x", *options, "name=mine"]
+    overrides = ("storage.root=sftp://me:hunter2@host/x", *options, "name=mine")
 
-    status = run_command("report", lambda invocation: 1, [flag, *(more if flag == "--cfg=job" else ()), *overrides])
+    done = run(here, *flags, *overrides, module="flows.report", TEST_TOKEN="hunter3")
 
-    printed = "".join(capfd.readouterr())
-    assert status == 0
-    assert "root: sftp://me:***@host/x" in printed
-    assert "name: mine" in printed
-    assert "hunter" not in printed
-    assert ("${oc.env:TEST_TOKEN}" in printed) == (not more or flag != "--cfg=job")
+    assert done.status == 0
+    assert "root: sftp://me:***@host/x" in done.out
+    assert "name: mine" in done.out
+    assert "hunter" not in done.out + done.err
+    assert ("${oc.env:TEST_TOKEN}" in done.out) == ("--resolve" not in flags)

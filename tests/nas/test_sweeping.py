@@ -120,6 +120,7 @@ class TestDeterministic:
         stops=st.lists(st.integers(0, 6), max_size=3),
         ends=ENDS,
     )
+    @pytest.mark.slow
     def test_sweeping_changes_no_donor(
         self, picks: list[int], slots: int, window: int, only_scored: bool, stops: list[int], ends: dict[int, End]
     ) -> None:

@@ -215,6 +215,7 @@ def test_an_interrupted_search_goes_on() -> None:
     assert all(t.state == State.COMPLETE for t in after)
 
 
+@pytest.mark.slow
 def test_evolution_climbs_on_a_thousand_workers() -> None:
     """Asynchronous evolution with 1,000 slots finds better points than random search, in virtual minutes."""
     rng = random.Random(0)

@@ -558,6 +558,7 @@ class TestLocal:
         with pytest.raises(ConfigurationError, match="no folder"):
             open_root(f"{tmp_path}/file").check_writable()
 
+    @pytest.mark.slow
     def test_ten_thousand_records_load_quickly(self, local: Files, tmp_path: Path) -> None:
         """Ten thousand records are read in a second or two (a bound wide enough for a busy machine)."""
         folder = tmp_path / "root" / "trials"

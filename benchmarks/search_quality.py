@@ -54,6 +54,8 @@ TUNERS: dict[str, Spec] = {
     "gp": Spec("nas.tuners.optuna.OptunaTuner", {"sampler": "gp", "max_points": 500}),
     "cmaes": Spec("nas.tuners.cmaes.CmaEsTuner"),
     "reinforce": Spec("nas.tuners.reinforce.ReinforceTuner"),
+    "pbt": Spec("nas.tuners.pbt.PbtTuner"),
+    "nsga2": Spec("nas.tuners.nsga2.Nsga2Tuner"),
     "metis": Spec("nas.tuners.metis.MetisTuner"),
     "smac": Spec("nas.tuners.smac.SmacTuner"),
 }

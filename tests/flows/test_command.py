@@ -247,6 +247,15 @@ def test_options_may_stand_anywhere(here: Path) -> None:
 
 
 @pytest.mark.slow
+def test_no_stopper_can_be_said(here: Path) -> None:
+    """stopper=null is the default said aloud: the same configuration, without a stopper."""
+    said, silent = run(here, "+tuner=random", "stopper=null", "--cfg", "job"), run(here, "+tuner=random", "--cfg", "job")
+
+    assert said.status == silent.status == 0
+    assert said.out == silent.out
+    assert "stopper" not in said.out
+
+
 def test_a_closed_output_is_no_traceback(here: Path) -> None:
     """``| head -1`` ends the command without a traceback."""
     done = run(here, line=f"bash -c {shlex.quote(shlex.join(['python', '-m', 'flows.search', *DEBUG]) + ' | head -1')}")

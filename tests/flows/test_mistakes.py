@@ -93,6 +93,7 @@ MISTAKES = {
     "storage_takes_no_options": ((*DEBUG, "storage.options.anon=true"), "takes no options: anon"),
     "storage_in_memory_of_one": ((*QUICK, "storage=memory"), "lives in one process, and runner=processes"),
     "unknown_runner": ((*QUICK, "runner=nope"), "unknown runner nope: choose debug, processes, simulated, threads"),
+    "unknown_stopper": ((*DEBUG, "stopper=ahsa"), "unknown stopper ahsa: choose asha, curve, median, patience, or a"),
     "unknown_policy": ((*DEBUG, "policy=nope"), "unknown policy nope: choose full, three_stage, two_stage"),
     "undeclared_policy_named": (
         (*DEBUG, "policy=two_stage"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 class HeirloomError(Exception):
     """Any error that Heirloom raises on purpose; its message is one clear line for a person."""
@@ -91,3 +93,13 @@ def check_whole(name: str, value: object, least: int) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least {least}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Returns if the value is a finite int or float.
+
+    Raises:
+        ConfigurationError: it is not; a bool is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == math.inf:
+        raise ConfigurationError(f"{name} ({value!r}) must be a number")

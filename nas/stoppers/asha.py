@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.stoppers.base import Stopper
@@ -46,11 +46,11 @@ class AshaStopper(Stopper):
         max_steps: int | None = None,
     ) -> None:
         super().__init__(metrics)
-        if min_steps < 1 or reduction < 2 or brackets < 1:
-            raise ConfigurationError(
-                f"min_steps ({min_steps}) must be at least 1, reduction ({reduction}) at least 2, "
-                f"brackets ({brackets}) at least 1"
-            )
+        check_whole("min_steps", min_steps, 1)
+        check_whole("reduction", reduction, 2)
+        check_whole("brackets", brackets, 1)
+        if max_steps is not None:
+            check_whole("max_steps", max_steps, 1)
         last_start = min_steps * reduction ** (brackets - 1)
         if max_steps is not None and max_steps <= last_start:
             raise ConfigurationError(

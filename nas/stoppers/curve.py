@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, check_number, check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.stoppers.base import Stopper
@@ -52,10 +52,13 @@ class CurveStopper(Stopper):
         target_step: int | None = None,
     ) -> None:
         super().__init__(metrics)
-        if not 0 < threshold < 1 or min_reports < 4:
-            raise ConfigurationError(
-                f"threshold ({threshold}) must lie between 0 and 1, and min_reports ({min_reports}) be at least 4"
-            )
+        check_number("threshold", threshold)
+        if not 0 < threshold < 1:
+            raise ConfigurationError(f"threshold ({threshold}) must lie between 0 and 1")
+        check_whole("start_step", start_step, 0)
+        check_whole("min_reports", min_reports, 4)
+        if target_step is not None:
+            check_whole("target_step", target_step, 1)
         if target_step is not None and target_step <= start_step:
             raise ConfigurationError(f"target_step ({target_step}) must be greater than start_step ({start_step})")
         self.threshold = threshold

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from nas.errors import ConfigurationError
+from nas.errors import check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.stoppers.base import Stopper
@@ -18,14 +18,15 @@ class MedianStopper(Stopper):
         metrics: The first one is watched.
         warmup_steps: No trial ends at its first reports, this many.
         min_trials: No trial ends before this many others have reported at the step.
+
+    Raises:
+        ConfigurationError: a number that can't be.
     """
 
     def __init__(self, metrics: tuple[Metric, ...], *, warmup_steps: int = 1, min_trials: int = 5) -> None:
         super().__init__(metrics)
-        if warmup_steps < 0 or min_trials < 1:
-            raise ConfigurationError(
-                f"warmup_steps ({warmup_steps}) must be at least 0 and min_trials ({min_trials}) at least 1"
-            )
+        check_whole("warmup_steps", warmup_steps, 0)
+        check_whole("min_trials", min_trials, 1)
         self.warmup_steps = warmup_steps
         self.min_trials = min_trials
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, check_number, check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.stoppers.base import Stopper
@@ -23,10 +23,10 @@ class PatienceStopper(Stopper):
 
     def __init__(self, metrics: tuple[Metric, ...], *, n_reports: int = 5, min_delta: float = 0.0) -> None:
         super().__init__(metrics)
-        if n_reports < 1 or not min_delta >= 0:
-            raise ConfigurationError(
-                f"n_reports ({n_reports}) must be at least 1 and min_delta ({min_delta}) at least 0"
-            )
+        check_whole("n_reports", n_reports, 1)
+        check_number("min_delta", min_delta)
+        if min_delta < 0:
+            raise ConfigurationError(f"min_delta ({min_delta}) must be at least 0")
         self.n_reports = n_reports
         self.min_delta = min_delta
 

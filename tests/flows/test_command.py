@@ -249,7 +249,10 @@ def test_options_may_stand_anywhere(here: Path) -> None:
 @pytest.mark.slow
 def test_no_stopper_can_be_said(here: Path) -> None:
     """stopper=null is the default said aloud: the same configuration, without a stopper."""
-    said, silent = run(here, "+tuner=random", "stopper=null", "--cfg", "job"), run(here, "+tuner=random", "--cfg", "job")
+    said, silent = (
+        run(here, "+tuner=random", "stopper=null", "--cfg", "job"),
+        run(here, "+tuner=random", "--cfg", "job"),
+    )
 
     assert said.status == silent.status == 0
     assert said.out == silent.out

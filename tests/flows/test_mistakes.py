@@ -94,6 +94,10 @@ MISTAKES = {
     "storage_in_memory_of_one": ((*QUICK, "storage=memory"), "lives in one process, and runner=processes"),
     "unknown_runner": ((*QUICK, "runner=nope"), "unknown runner nope: choose debug, processes, simulated, threads"),
     "unknown_stopper": ((*DEBUG, "stopper=ahsa"), "unknown stopper ahsa: choose asha, curve, median, patience, or a"),
+    "stopper_of_another_type": (
+        (*DEBUG, "stopper=median", "stopper.min_trials=none"),
+        r"min_trials \('none'\) must be a whole number of at least 1",
+    ),
     "unknown_policy": ((*DEBUG, "policy=nope"), "unknown policy nope: choose full, three_stage, two_stage"),
     "undeclared_policy_named": (
         (*DEBUG, "policy=two_stage"),

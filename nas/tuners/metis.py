@@ -3,7 +3,8 @@
 At each ask three candidates compete: the point with the best prediction, the one that is known least, and the measured
 point that lies farthest from what all the others say of it (leave one out). The one whose hopeful outcome would move
 the best prediction farthest is trained. So a lucky score is measured again before it is believed, and the finalists are
-the best *predicted and confirmed* ones: a mean over the measurements, drawn towards what the neighbours say.
+the best *predicted and confirmed* ones: a mean over the measurements, drawn towards what the neighbours say. Where no
+new point is left, the measured ones that may still be the best are measured again.
 
 Differs: candidates come from draws and from steps around the best, not from a mixture model; pending trials are taken
 to score as predicted.
@@ -23,9 +24,10 @@ from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Point, Space, point_key
 from nas.trial import Proposal, Trial
-from nas.tuners.base import Answer
+from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.donors import DonorTuner
 from nas.tuners.flat import FlatSpace
+from nas.tuners.random import draw_new_point
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,15 +89,16 @@ class MetisTuner(DonorTuner):
         self._ranked: tuple[tuple[int, ...], list[int]] = ((), [])  # a cache: what was learned, and the order
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """A founder while few points are measured, else the candidate that promises most."""
+        """A founder while few points are measured and others are left, else the candidate that promises most."""
         rng = self.rng(number)
         rows = self._rows(lineage)
-        point, reason = None, "founder"
-        if self._is_enough(rows):
-            point, reason = self._chosen(rows, lineage, rng)
-        if point is None:
-            return self.propose_new(lineage, rng, reason)
-        return self.propose(lineage, point, reason)
+        if not self._is_enough(rows):
+            founder = self.propose_new(lineage, rng, "founder")
+            if founder is not STOP:
+                return founder
+        if (chosen := self._chosen(rows, lineage, rng)) is not None:
+            return self.propose(lineage, *chosen)
+        return WAIT if lineage.pending else STOP  # what still runs may be worth another measurement
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
         """The scored trials by what the model predicts of their points, the best first."""
@@ -113,8 +116,10 @@ class MetisTuner(DonorTuner):
         return [trials[index].number for index in sorted(range(len(trials)), key=lambda index: -means[index])]
 
     def _is_enough(self, rows: Sequence[_Row]) -> bool:
-        """Whether there is something to model, and enough to model it by."""
-        return bool(self._flat.domains) and len({row.key for row in rows if row.score is not None}) >= self.n_founders
+        """Whether there is something to model, and enough to model it by: the founders, or what was measured again."""
+        keys = [row.key for row in rows if row.score is not None]
+        n_points = len(set(keys))
+        return bool(self._flat.domains) and (n_points >= self.n_founders or 1 < n_points < len(keys))
 
     def _rows(self, lineage: Lineage) -> list[_Row]:
         """The measurements in the order learned, at most ``max_points`` of them, then the trials that still run."""
@@ -131,24 +136,29 @@ class MetisTuner(DonorTuner):
             found = [row for index, row in enumerate(found) if index in kept]
         return found + [_Row(point_key(trial.point), trial.point, None) for trial in lineage.pending]
 
-    def _chosen(self, rows: Sequence[_Row], lineage: Lineage, rng: random.Random) -> tuple[Point | None, str]:
-        """The candidate that promises most, and why; None where nothing is left."""
+    def _chosen(self, rows: Sequence[_Row], lineage: Lineage, rng: random.Random) -> tuple[Point, str] | None:
+        """The candidate that promises most, and why; None where nothing is left, or too little is known."""
         known = [row for row in rows if row.score is not None]
         running = [row for row in rows if row.score is None]
+        if len(known) < 2 or not self._flat.domains:
+            return None
         model = self._model(known, rng.getrandbits(31))
         if running:  # they are taken to score as predicted, so that the model is as sure there as it will be
             means, _ = model.predict(row.point for row in running)
             model = model.with_rows([row._replace(score=float(m)) for row, m in zip(running, means, strict=True)])
         best = float(model.predict(row.point for row in model.rows)[0].max())
+        again = self._repeatable(known, lineage)
         offers = []
-        if (suspect := self._suspect(model, len(known), best)) is not None:
+        if (suspect := self._suspect(model, again, best)) is not None:
             offers.append(suspect)
         if points := self._candidates(known, lineage, rng):
             means, spreads = model.predict(points)
             for index, reason in ((int(means.argmax()), "exploits"), (int(spreads.argmax()), "explores")):
                 offers.append((float(means[index] + _HOPE * spreads[index]) - best, points[index], reason))
         if not offers:
-            return None, "founder"
+            offers = [offer for index in again if (offer := self._offer(model, index, best))[0] > 0]
+        if not offers:
+            return None
         _, point, reason = max(offers, key=lambda offer: offer[0])
         return point, reason
 
@@ -160,22 +170,29 @@ class MetisTuner(DonorTuner):
                 found += [self.space.mutate(row.point, rng) for _ in range(_N_STEPS)]
             except SpaceExhaustedError:
                 break
-        return [point for point in found if not lineage.has_point(point)]
+        found = [point for point in found if not lineage.has_point(point)]
+        if not found and (left := draw_new_point(self.space, lineage, rng)) is not None:
+            found.append(left)
+        return found
 
-    def _suspect(self, model: _Model, n_measured: int, best: float) -> tuple[float, Point, str] | None:
+    def _repeatable(self, known: Sequence[_Row], lineage: Lineage) -> list[int]:
+        """The measurements, by index, of points that may be measured once more."""
+        n_times = Counter(point_key(trial.point) for trial in lineage)
+        running = {point_key(trial.point) for trial in lineage.pending}
+        return [i for i, row in enumerate(known) if row.key not in running and n_times[row.key] < self.max_repeats]
+
+    def _suspect(self, model: _Model, again: Sequence[int], best: float) -> tuple[float, Point, str] | None:
         """The measured point that is farthest from what all others say of it, if that is far, and what it promises."""
-        n_times = Counter(row.key for row in model.rows)
-        running = {row.key for row in model.rows[n_measured:]}
         doubts = model.doubts()
-        means, spreads = model.predict(row.point for row in model.rows)
-        for index in sorted(range(n_measured), key=lambda index: -doubts[index]):
-            row = model.rows[index]
-            if doubts[index] <= _HOPE:
-                return None
-            if row.key not in running and n_times[row.key] < self.max_repeats:
-                hope = max(row.score or 0.0, float(means[index])) + _HOPE * float(spreads[index])
-                return hope - best, row.point, "measures again"
-        return None
+        index = max(again, key=lambda index: doubts[index], default=None)
+        return None if index is None or doubts[index] <= _HOPE else self._offer(model, index, best)
+
+    def _offer(self, model: _Model, index: int, best: float) -> tuple[float, Point, str]:
+        """What another measurement of a measured point promises: by how much it may exceed the best prediction."""
+        row = model.rows[index]
+        means, spreads = model.predict([row.point])
+        hope = max(row.score or 0.0, float(means[0])) + _HOPE * float(spreads[0])
+        return hope - best, row.point, "measures again"
 
     def _model(self, rows: Sequence[_Row], seed: int) -> _Model:
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel

@@ -11,8 +11,9 @@ import pytest
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
 from nas.spaces.base import Point, point_key
-from nas.spaces.parameter import Choice, Float, ParameterSpace
+from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
 from nas.trial import Proposal, Trial
+from nas.tuners.base import STOP, WAIT
 from nas.tuners.metis import MetisTuner
 from nas.tuners.random import RandomTuner
 from tests.nas.tuners.landscape import METRIC, SPACE, finished, mean_best, search
@@ -89,9 +90,9 @@ def test_pending_trials_count() -> None:
 
 
 def test_small_space_is_exhausted_after_the_repeats() -> None:
-    """Where every point is known and none is doubted, the answer is STOP."""
+    """Where every point is known and none is worth another measurement, the answer is STOP."""
     space = ParameterSpace({"a": Choice(*range(6)), "b": Choice("x", "y")})
-    tuner = MetisTuner(space, (METRIC,), n_founders=5)
+    tuner = MetisTuner(space, (METRIC,), n_founders=5, n_candidates=50)
     trials: list[Trial] = []
     for number in range(60):
         answer = tuner.ask(Lineage.of(trials), number, number)
@@ -101,6 +102,34 @@ def test_small_space_is_exhausted_after_the_repeats() -> None:
 
     assert 12 <= len(trials) < 60
     assert len({point_key(t.point) for t in trials}) == 12
+
+
+@pytest.mark.parametrize("fails", [0, 4])
+def test_space_smaller_than_its_founders_is_measured_again(fails: int) -> None:
+    """Six noisy points, fewer than founders, of which one may fail: the promising ones come again, thrice at most."""
+    noise = random.Random(0)
+    tuner = MetisTuner(ParameterSpace({"x": Int(1, 6)}), (METRIC,), n_candidates=20)
+    trials: list[Trial] = []
+    while isinstance(answer := tuner.ask(Lineage.of(trials), len(trials), len(trials)), Proposal):
+        x = answer.point["x"]
+        trials.append(finished(len(trials), answer, None if x == fails else 0.01 * (x - 3) ** 2 + noise.gauss(0, 0.3)))
+    times = Counter(trial.point["x"] for trial in trials)
+
+    assert answer is STOP
+    assert set(times) == {1, 2, 3, 4, 5, 6}
+    assert sum(times.values()) > 9
+    assert max(times.values()) == 3
+    assert times[fails] <= 1
+
+
+def test_the_end_waits_for_what_runs() -> None:
+    """Where every point is measured or running, what runs may be worth another measurement: the answer is WAIT."""
+    tuner = MetisTuner(ParameterSpace({"x": Int(1, 6)}), (METRIC,), max_repeats=1)
+    points = [Proposal(point={"x": x}) for x in range(1, 7)]
+    done = [finished(number, point, 0.1 * number) for number, point in enumerate(points[:5])]
+
+    assert tuner.ask(Lineage.of([*done, Trial(number=5, index=5, proposal=points[5])]), 6, 6) is WAIT
+    assert tuner.ask(Lineage.of([*done, finished(5, points[5], 0.5)]), 6, 6) is STOP
 
 
 @pytest.mark.parametrize("wrong", [{"n_founders": 1}, {"n_candidates": 0}, {"max_repeats": 0}, {"max_points": 1}])

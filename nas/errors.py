@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 
 
 class HeirloomError(Exception):
@@ -103,3 +105,11 @@ def check_number(name: str, value: object) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == math.inf:
         raise ConfigurationError(f"{name} ({value!r}) must be a number")
+
+
+def nearest_first(wrong: str, names: Iterable[str], n: int = 20) -> str:
+    """The names that there are, for a message about a wrong one: first those like it, and ``n`` at most."""
+    known = list(names)
+    near = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)
+    shown = [*near, *(name for name in known if name not in near)]
+    return ", ".join(shown[:n]) + (f" and {len(shown) - n} more" if len(shown) > n else "")

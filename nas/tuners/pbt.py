@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nas.errors import ConfigurationError, check_whole
+from nas.errors import ConfigurationError, check_whole, nearest_first
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Point, Space
@@ -20,6 +20,9 @@ from nas.spaces.domain import Domain, Numbers
 from nas.trial import Proposal, Trial
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.random import draw_new_point
+
+_MAX_DRAWS = 2000
+"""Random points in which a decision is sought; a decision that not every point has may be rare."""
 
 
 @dataclass(slots=True)
@@ -70,6 +73,8 @@ class PbtTuner(Tuner):
             raise ConfigurationError(f"factor ({factor!r}) must be a number over 1 and at most 10")
         if isinstance(perturbed, str) or not all(isinstance(name, str) for name in perturbed or ()):
             raise ConfigurationError(f"perturbed ({perturbed!r}) must be a list of names, or null")
+        if perturbed is not None:
+            _check_perturbed(space, perturbed)
         self.population_size = population_size
         self.fraction = fraction
         self.factor = factor
@@ -148,7 +153,7 @@ class PbtTuner(Tuner):
         return self.space.decide(ask)
 
     def _may_change(self, name: str) -> bool:
-        return self.perturbed is None or any(name == n or name.startswith(f"{n}.") for n in self.perturbed)
+        return self.perturbed is None or any(_covers(n, name) for n in self.perturbed)
 
     def _perturbed(self, domain: Numbers, value: float, rng: random.Random) -> float:
         """The number times or divided by the factor; whole numbers change by one at least."""
@@ -157,3 +162,33 @@ class PbtTuner(Tuner):
         if domain.is_integer:
             moved = max(round(moved), value + 1) if up else min(round(moved), value - 1)
         return min(max(moved, domain.low), domain.high)
+
+
+def _covers(given: str, name: str) -> bool:
+    """Whether a name that was given is that of the decision, or the beginning of its path."""
+    return name == given or name.startswith(f"{given}.")
+
+
+def _check_perturbed(space: Space, perturbed: Sequence[str]) -> None:
+    """Refuses names of nothing that the space decides, and no name at all."""
+    rng, names, missing = random.Random("perturbed"), dict[str, None](), set(perturbed)
+
+    def ask(name: str, domain: Domain) -> float:
+        names[name] = None
+        missing.difference_update([given for given in missing if _covers(given, name)])
+        return domain.draw(rng)
+
+    space.decide(ask)
+    for _ in range(_MAX_DRAWS):
+        if not missing:
+            break
+        space.decide(ask)
+    if wrong := [name for name in perturbed if name in missing]:
+        raise ConfigurationError(
+            f"perturbed: the space decides nothing by the name {wrong[0]!r}; choose from "
+            f"{nearest_first(wrong[0], names)}, or null for all"
+        )
+    if not perturbed:
+        raise ConfigurationError(
+            f"perturbed ([]) must name what exploring may change, of {nearest_first('', names)}, or be null"
+        )

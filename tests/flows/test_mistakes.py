@@ -59,6 +59,10 @@ MISTAKES = {
         (*NO_TUNER, "+tuner=evolution", "tuner.population_size=many"),
         r"population_size \('many'\) must be a whole number",
     ),
+    "tuner_that_would_explore_nothing": (
+        (*NO_TUNER, "+tuner=pbt", "tuner.perturbed=[widht]"),
+        "perturbed: the space decides nothing by the name 'widht'; choose from width, step, or null for all",
+    ),
     "unknown_problem": ((*DEBUG, "problem=nope"), "unknown problem nope: choose digits, fashion_mnist"),
     "no_problem": (("+tuner=random", "problem=null"), "problem=null: choose one of digits, fashion_mnist"),
     "problem_not_importable": (("+tuner=random", "device=cpu", "problem._target_=nope.Nope"), "no module nope"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 import pytest
@@ -15,7 +16,7 @@ from nas.metric import Metric
 from nas.policy import Policy
 from nas.problems.base import Problem
 from nas.run import TrialRun
-from nas.spaces.parameter import Choice, ParameterSpace
+from nas.spaces.parameter import Choice, Float, ParameterSpace
 from nas.spec import Spec
 from nas.tuners.pbt import PbtTuner
 from tests.nas.tuners.landscape import METRIC, SPACE, search
@@ -93,6 +94,33 @@ def test_only_what_is_named_is_perturbed() -> None:
             or point["rate"] / source["rate"] == pytest.approx(1.2)
             or source["rate"] / point["rate"] == pytest.approx(1.2)
         )
+
+
+@pytest.mark.parametrize(
+    ("perturbed", "message"),
+    [
+        (["rate", "raet"], "perturbed: .* nothing by the name 'raet'; choose from rate, x, n, op, or null for all"),
+        ([], r"perturbed \(\[\]\) must name what exploring may change, of x, rate, n, op, or be null"),
+    ],
+)
+def test_names_of_nothing_are_refused(perturbed: list[str], message: str) -> None:
+    """Names that the space does not know, and no name at all, would explore nothing: the line says which there are."""
+    with pytest.raises(ConfigurationError, match=message):
+        PbtTuner(SPACE, (METRIC,), perturbed=perturbed)
+
+
+def test_a_name_may_be_the_beginning_of_a_path() -> None:
+    """A decision that few points have is found, by its name and by the choice in which it lies."""
+    rare = Choice(*range(30), {"deep": Choice(1, 2)})
+    space = ParameterSpace({"op": rare, "x": Float(0.0, 1.0)})
+
+    for name in ("op", next(name for name in decided(space) if name.endswith("deep"))):
+        assert PbtTuner(space, (METRIC,), perturbed=[name]).perturbed == (name,)
+
+
+def decided(space: ParameterSpace) -> set[str]:
+    rng = random.Random(0)
+    return {decision.name for _ in range(500) for decision in space.decisions(space.sample(rng))}
 
 
 @pytest.mark.parametrize("wrong", [{"population_size": 1}, {"fraction": 0.6}, {"factor": 1}, {"perturbed": "rate"}])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, nearest_first
 from nas.metric import Direction, Metric, is_finite
 from nas.problems.base import Problem, Simulation
 from nas.spaces.base import Point, point_key
@@ -86,6 +86,7 @@ class TabularProblem(Problem):
     def space(self) -> ParameterSpace:  # type: ignore[override]
         """Every value that a parameter has in the table, in the order of sorting."""
         points = self._points
+        self._check_columns()
         _ = self._steps  # a curve that is not there is named before anything runs
         options = {name: sorted({point[name] for point in points}, key=_sort_key) for name in points[0]}
         return ParameterSpace({name: Choice(*values) for name, values in options.items()})
@@ -147,10 +148,9 @@ class TabularProblem(Problem):
             ]
             found = [(match, column) for match, column in found if int(match[1]) > 0]
             if not found:
-                known = ", ".join(map(str, self._frame.columns))
                 raise ConfigurationError(
                     f"problem.metrics.{name}.curve ({pattern!r}): {self._table_url} has no such column with a whole "
-                    f"number from 1 on in place of `*`; it has {known}"
+                    f"number from 1 on in place of `*`; it has {self._columns_like(pattern)}"
                 )
             for match, column in found:
                 steps.setdefault(int(match[1]), {})[name] = column
@@ -183,10 +183,27 @@ class TabularProblem(Problem):
             raise ConfigurationError(f"the table {self._table_url} holds a point twice; name more `parameters`")
         return points
 
+    def _check_columns(self) -> None:
+        """Refuses what names a column that is not there, before a trial looks it up."""
+        named = {f"problem.known.{name}": column for name, column in self._known.items()}
+        named |= {f"problem.metrics.{name}.column": column for name, column in self._columns.items()}
+        named |= {f"problem.tests.{name}": column for name, column in self._tests.items()}
+        named |= {} if self._seconds_column is None else {"problem.seconds.column": self._seconds_column}
+        for key, column in named.items():
+            if column not in self._frame.columns:
+                raise ConfigurationError(
+                    f"{key} ({column!r}): the table {self._table_url} has no such column; "
+                    f"it has {self._columns_like(str(column))}"
+                )
+
+    def _columns_like(self, name: str) -> str:
+        return nearest_first(name, map(str, self._frame.columns))
+
     def _column(self, name: str) -> list[Any]:
         if name not in self._frame.columns:
-            known = ", ".join(map(str, self._frame.columns))
-            raise ConfigurationError(f"the table {self._table_url} has no column {name!r}; it has {known}")
+            raise ConfigurationError(
+                f"the table {self._table_url} has no column {name!r}; it has {self._columns_like(name)}"
+            )
         return list(self._frame[name].astype(object).tolist())
 
     def _values(self, column: str) -> list[float]:

@@ -32,6 +32,16 @@ def test_command_searches_a_table(tmp_path: Path) -> None:
     assert max(trial["started"] for trial in trials) < 3600
 
 
+def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """A typo in a column is one line that names it, the table and what is there; no trial is begun, nothing written."""
+    (tmp_path / "t.csv").write_text("a,b,s\n1,2,3\n1,3,4")
+    done = Command(tmp_path, "+tuner=random", *GIVEN, "problem.tests.score=nocol", "runner=simulated").wait()
+
+    assert done.status == 2
+    assert done.complaint == "problem.tests.score ('nocol'): the table t.csv has no such column; it has a, b, s"
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
 def test_problem_that_trains_is_refused(tmp_path: Path) -> None:
     """A problem without a simulation is a mistake of one line, with the remedy."""
     done = Command(tmp_path, "+tuner=random", "runner=simulated", "storage.root=root").wait()

@@ -105,7 +105,15 @@ def test_letters_of_a_column_are_parameters(table: str) -> None:
         ({"metrics": {}}, r"problem\.metrics"),
         ({"metrics": {"acc": {"direction": "up"}}}, "direction"),
         ({"metrics": {"acc": {"curve": "acc_"}}}, r"metrics\.acc\.curve \('acc_'\) must hold one `\*`"),
-        ({"metrics": {"acc": {"curve": "acc_*"}}}, r"no such column.*; it has width, op"),
+        (
+            {"metrics": {"accuracy": {"column": "accc"}}},
+            r"metrics\.accuracy\.column \('accc'\): the table \S+t\.csv has no such column; it has acc, width, op",
+        ),
+        ({"metrics": {"acc": {}, "flop_m": {"direction": "minimize"}}}, r"metrics\.flop_m\.column \('flop_m'\): the"),
+        ({"seconds": {"column": "tim"}}, r"problem\.seconds\.column \('tim'\): .* it has time, width, op"),
+        ({"tests": {"acc": "nocol"}}, r"problem\.tests\.acc \('nocol'\): .* it has \w"),
+        ({"known": {"flops": "flop"}}, r"problem\.known\.flops \('flop'\): .* it has \w"),
+        ({"metrics": {"acc": {"curve": "acc_*"}}}, r"no such column.*; it has acc, width, op"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:

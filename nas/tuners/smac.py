@@ -68,7 +68,7 @@ class SmacTuner(DonorTuner):
         try:
             import smac  # noqa: F401
         except ImportError as error:
-            raise ConfigurationError("tuner smac needs SMAC3: pip install heirloom-nas[smac]") from error
+            raise ConfigurationError('tuner smac needs SMAC3: pip install -c constraints.txt ".[smac]"') from error
         logging.getLogger("smac").setLevel(logging.ERROR)  # each ask builds a run, which warns of having no founders
         if self._flat.domains:
             with tempfile.TemporaryDirectory() as folder:

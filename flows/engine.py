@@ -204,7 +204,7 @@ class Engine:
             n_trials = sum(trial.stage == built.plan.search.name for trial in trials)
         wanted = program.ranking.wanted(n_trials)
         done = [trial for trial in trials if trial.is_finished]
-        with Progress(program.metric, wanted, done) as progress:
+        with Progress(program.metric, wanted, trials) as progress:
             self._interruption.display = progress
             if built.left_out:
                 names = ", ".join(sorted(built.left_out))

@@ -25,10 +25,10 @@ class Progress:
     Args:
         metric: Ranks trials.
         wanted: How many trials each stage is to have, by name, the search stage first; None: not known.
-        done: Trials that earlier sessions have finished.
+        known: The trials of earlier sessions, finished or not.
     """
 
-    def __init__(self, metric: Metric, wanted: Mapping[str, int | None], done: list[Trial]) -> None:
+    def __init__(self, metric: Metric, wanted: Mapping[str, int | None], known: list[Trial]) -> None:
         from rich.console import Console
         from rich.live import Live
         from rich.progress_bar import ProgressBar
@@ -38,6 +38,7 @@ class Progress:
         self._n_wanted = dict(wanted)
         self._search_stage = next(iter(wanted))
         self._n_done = dict.fromkeys(wanted, 0)
+        self._n_known = {stage: sum(trial.stage == stage for trial in known) for stage in wanted}
         self._best: dict[str, Trial] = {}
         self._durations: dict[str, list[float]] = {stage: [] for stage in wanted}
         self._shares: list[float] = []
@@ -46,8 +47,9 @@ class Progress:
         self._n_slots = 1
         self._began = time.monotonic()
         self._last_plain = 0.0
-        for trial in done:
-            self._count(trial, is_new=False)
+        for trial in known:
+            if trial.is_finished:
+                self._count(trial, is_new=False)
         self._detail = ""
         self._console = Console(stderr=True, highlight=False, markup=False)
         self._is_live = self._console.is_terminal
@@ -82,6 +84,8 @@ class Progress:
 
     def observe(self, event: Event) -> None:
         """Takes in an event of the loop."""
+        if isinstance(event, Proposed):
+            self._n_known[event.trial.stage] += 1
         match event:
             case Started(trial=number):
                 self._running.add(number)
@@ -136,16 +140,23 @@ class Progress:
             parts.append(f"inherited {sum(self._shares) / len(self._shares):.0%}")
         return ", ".join(parts)
 
+    def _expected(self) -> dict[str, int | None]:
+        """How many trials each stage will have: as many as wanted, or as there are where a search is extended."""
+        return {
+            stage: None if n is None else max(n, self._n_known[stage], self._n_done[stage])
+            for stage, n in self._n_wanted.items()
+        }
+
     def _total(self) -> int | None:
-        wanted = [None if n is None else max(n, self._n_done[stage]) for stage, n in self._n_wanted.items()]
-        return None if None in wanted else sum(n for n in wanted if n is not None)
+        expected = self._expected().values()
+        return None if None in expected else sum(n for n in expected if n is not None)
 
     def _left(self) -> str:
         """The time left, from the durations seen; to a later stage only, as long as nothing of that has been seen."""
         seconds, to_come = 0.0, False
-        for stage, n_wanted in self._n_wanted.items():
-            n_left = max(0, (n_wanted or 0) - self._n_done[stage])
-            if n_wanted is None or (n_left and not self._durations[stage]):
+        for stage, n_expected in self._expected().items():
+            n_left = (n_expected or 0) - self._n_done[stage]
+            if n_expected is None or (n_left and not self._durations[stage]):
                 goal = "the finals" if stage == next(reversed(self._n_wanted)) else f"stage {stage}"
                 return f"about {duration(seconds)} to {goal}" if seconds else ""
             if n_left:

@@ -1,0 +1,37 @@
+"""What progress says of how far a search has come."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from flows.progress import Progress
+from nas.executors.base import Finished, Proposed
+from nas.metric import Metric
+from nas.trial import Proposal, State, Trial
+
+
+def trial(number: int, stage: str, state: State = State.WAITING) -> Trial:
+    metrics = {"score": 0.1 * number} if state == State.COMPLETE else {}
+    return Trial(
+        number=number, index=number, proposal=Proposal(point={}), stage=stage, state=state, metrics=metrics, attempt=1
+    )
+
+
+def test_new_finalists_of_an_extended_search_count_before_they_are_done(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is proposed besides those that were wanted belongs to the total, so that it is never less than what is done.
+
+    One trial more, and both finalists of before have been overtaken: one of the new ones had been proposed already.
+    """
+    known = [trial(n, "search", State.COMPLETE) for n in range(4)]
+    known += [trial(n, "final", State.COMPLETE) for n in (4, 5)] + [trial(6, "final")]
+    progress = Progress(Metric("score"), {"search": 5, "final": 2}, known)
+    for event in (
+        *(Proposed(trial(7, "search")), Finished(trial(7, "search", State.COMPLETE))),
+        *(Proposed(trial(8, "final")), Finished(trial(6, "final", State.COMPLETE))),
+        Finished(trial(8, "final", State.COMPLETE)),
+    ):
+        progress.observe(event)
+
+    assert re.findall(r"^\[(\d+/\d+)\]", capsys.readouterr().err, re.MULTILINE) == ["7/8", "8/9", "9/9"]

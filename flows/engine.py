@@ -58,17 +58,19 @@ class Workplace:
     machine: Machine
     invocation: Invocation
 
-    def print_summary(self, program: Program) -> None:
+    def print_summary(self, program: Program, *, tuner_has_ended_it: bool) -> None:
         """What the search has found, on standard output."""
-        from flows.summary import print_summary
+        from flows.summary import end_by_tuner, print_summary
 
+        summary, stage = program.summary(), program.built.plan.search.name
         print_summary(
-            program.summary(),
+            summary,
             program.built.problem.metrics,
             self.root,
             has_finals=program.built.plan.final is not None,
             more=self._said_again(program),
             has_options=bool(self.options),
+            ended=end_by_tuner(summary.lineage, stage, program.budget.trials) if tuner_has_ended_it else None,
         )
 
     def _said_again(self, program: Program) -> list[str]:
@@ -160,7 +162,7 @@ class Engine:
                     f"more with a larger budget.{end}, or" if end != "tuner" else "its tuner proposes nothing more; try"
                 )
                 print(f"search {workplace.name} is finished; {more} another seed or name")
-                return self._conclude(program, workplace)
+                return self._conclude(program, workplace, tuner_has_ended_it=end == "tuner")
             if not limits.takeover:
                 check_free(records, say=lambda text: print(text, file=sys.stderr))
         self.prepare(workplace.machine.runner)
@@ -176,15 +178,15 @@ class Engine:
             ) from error
         except StoreError as error:
             raise StoreError(f"{error}; what is finished is kept. Once that is mended: {self._command}") from error
-        return self._conclude(program, workplace)
+        return self._conclude(program, workplace, tuner_has_ended_it=program.tuner_has_ended_it)
 
-    def _conclude(self, program: Program, workplace: Workplace) -> int:
+    def _conclude(self, program: Program, workplace: Workplace, *, tuner_has_ended_it: bool) -> int:
         """Prints the summary, and gives the exit status.
 
         Raises:
             SearchFailedError: all trials failed, so that nothing was found.
         """
-        workplace.print_summary(program)
+        workplace.print_summary(program, tuner_has_ended_it=tuner_has_ended_it)
         summary = program.summary()
         if summary.winner is None and len(summary.lineage):
             last = next((t for t in reversed(list(summary.lineage)) if t.error), None)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 from flows.arguments import as_shell
 from flows.fronts import front_lines
+from flows.wording import count
+from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.passwords import without_passwords
 from nas.program import Summary
@@ -22,6 +24,7 @@ def print_summary(
     has_finals: bool = True,
     more: Sequence[str] = (),
     has_options: bool = False,
+    ended: str | None = None,
     write: Callable[[str], object] = print,
 ) -> None:
     """The best trial, its test score, its ancestors, where everything lies, and the three commands to go on with.
@@ -33,11 +36,14 @@ def print_summary(
         has_finals: The plan has a stage of finals, of which there may be more.
         more: The overrides that ``flows.final`` needs besides.
         has_options: The root was opened with options, which may hold credentials and are not repeated.
+        ended: Why the search ended before its budget, or None.
         write: Takes the lines.
     """
     lineage, winner = summary.lineage, summary.winner
     states = ", ".join(f"{n} {s}" for s in State if (n := lineage.n_in_state(s)))
     write(f"search {summary.name}: {len(lineage)} trials ({states})")
+    if ended is not None:
+        write(ended)
     shares = [t.inherited for t in lineage if t.inherited is not None and t.offered is not None]
     if shares:
         write(f"inherited: {len(shares)} trials took {sum(shares) / len(shares):.0%} of their parameters from a donor")
@@ -76,6 +82,13 @@ def print_summary(
         write(f"  python -m flows.final {as_shell([*where, *more, 'finalists=4'])}")
     else:
         write(f"  python -m flows.report {as_shell([*where, 'format=csv'])}")
+
+
+def end_by_tuner(lineage: Lineage, stage: str, n_wanted: int | None) -> str:
+    """That the tuner has ended the search stage, and how many trials of its budget that has; None: not in trials."""
+    n_trials = sum(trial.stage == stage for trial in lineage)
+    of = count(n_trials, "trial") if n_wanted is None else f"{n_trials:,} of {count(n_wanted, 'trial')}"
+    return f"the tuner has nothing more to propose: {of}"
 
 
 def _short(value: object) -> str:

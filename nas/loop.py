@@ -134,8 +134,8 @@ class Loop:
 
     # ---- the search stage
 
-    def search(self, stage: Stage) -> None:
-        """Runs the search stage until the budget is spent or the tuner is exhausted.
+    def search(self, stage: Stage) -> bool:
+        """Runs the search stage until the budget is spent or the tuner is exhausted, and gives whether it is the tuner.
 
         Raises:
             SearchFailedError: the tuner answers WAIT for ever or nonsense, or too many trials fail in a row.
@@ -159,7 +159,7 @@ class Loop:
                 self._take(self._next_event())
             elif not self._unfinished(stage.name):
                 if exhausted or not self._budget_left():
-                    return
+                    return exhausted
                 if self._waited_at is not None and not self._may_ask():
                     raise SearchFailedError(
                         f"tuner {type(self._tuner).__name__} answers WAIT at proposal {len(self._numbers)}, but "

@@ -63,6 +63,9 @@ class Program:
         budget: For the search stage.
         finalists: How many of the best the final stage trains.
         retention: Which weights are kept, and how much the disk may hold.
+
+    Attributes:
+        tuner_has_ended_it: Whether ``run`` has ended the search stage as the tuner had nothing more to propose.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Program:
         self.budget = budget
         self.finalists = finalists
         self.retention = retention or Retention()
+        self.tuner_has_ended_it = False
         self.metric = built.problem.metrics[0]
         self.ranking = Ranking(built.plan, built.problem.metrics, finalists, built.tuner.ranked)
 
@@ -161,7 +165,7 @@ class Program:
         if only_finals:
             loop.recall(plan.search)
         else:
-            loop.search(plan.search)
+            self.tuner_has_ended_it = loop.search(plan.search)
         for stage in plan.later:
             loop.final(stage, [])  # those that an earlier session left unfinished
             while chosen := self.ranking.next_finalists(loop.trials, stage):

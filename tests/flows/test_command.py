@@ -116,16 +116,18 @@ def test_failures_are_told_as_they_come(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_search_whose_tuner_has_ended_it_is_finished_at_once(here: Path) -> None:
-    """Where the tuner proposes nothing more, the same command says so, without a session and without a server."""
+    """Where the tuner proposes nothing more, a search says so, and the next one at once, with no session or server."""
     ours = "tests.problems_for_tests"
     overrides = (f"tuner._target_={ours}.InOrderTuner", "tuner.xs=[1,2]", f"problem._target_={ours}.PlainProblem")
-    first = run(here, *overrides, "runner=debug", "budget.hours=9")
+    first = run(here, *overrides, "runner=debug", "budget.trials=9")
     again = run(here, *overrides, "runner=threads", "budget.hours=9", PREFECT_API_URL="http://127.0.0.1:9/api")
     finished, *summary = again.out.splitlines()
 
     assert first.status == again.status == 0, again.err
     assert re.fullmatch(r"search \S+ is finished; its tuner proposes nothing more; try another seed or name", finished)
-    assert summary == first.out.splitlines()
+    assert first.out.splitlines()[1] == "the tuner has nothing more to propose: 2 of 9 trials"
+    assert summary[1] == "the tuner has nothing more to propose: 2 trials"
+    assert summary[2:] == first.out.splitlines()[2:]
     assert again.err == ""
     assert sorted(path.name for path in (only_search(here) / "sessions").iterdir()) == ["0001.beat", "0001.json"]
 

@@ -170,7 +170,7 @@ def on_terminal(folder: Path, *overrides: str, columns: int = 80, interrupt_at: 
     return process.returncode, output.decode()
 
 
-def until(holds: Callable[[], object], timeout_s: float = 60.0, *, what: str = "it") -> float:
+def until(holds: Callable[[], object], timeout_s: float = 120.0, *, what: str = "it") -> float:
     """Waits until something holds; gives the seconds that it took."""
     began = time.monotonic()
     while not holds():

@@ -28,7 +28,7 @@ from nas.executors.place import InProcessPlace, Place
 from nas.executors.simulated import SimulatedExecutor, check_simulated
 from nas.loop import LoopSettings
 from nas.passwords import without_passwords
-from nas.program import Program
+from nas.program import Program, Summary
 from nas.session import Session, check_free, claim_identity
 from nas.store.records import Records
 from nas.store.sessions import past_sessions
@@ -58,11 +58,11 @@ class Workplace:
     machine: Machine
     invocation: Invocation
 
-    def print_summary(self, program: Program, *, tuner_has_ended_it: bool) -> None:
+    def print_summary(self, program: Program, summary: Summary, *, tuner_has_ended_it: bool) -> None:
         """What the search has found, on standard output."""
         from flows.summary import end_by_tuner, print_summary
 
-        summary, stage = program.summary(), program.built.plan.search.name
+        stage = program.built.plan.search.name
         print_summary(
             summary,
             program.built.problem.metrics,
@@ -186,8 +186,8 @@ class Engine:
         Raises:
             SearchFailedError: all trials failed, so that nothing was found.
         """
-        workplace.print_summary(program, tuner_has_ended_it=tuner_has_ended_it)
         summary = program.summary()
+        workplace.print_summary(program, summary, tuner_has_ended_it=tuner_has_ended_it)
         if summary.winner is None and len(summary.lineage):
             last = next((t for t in reversed(list(summary.lineage)) if t.error), None)
             why = "" if last is None else f"; the last, trial {last.number}: {str(last.error).strip().splitlines()[-1]}"

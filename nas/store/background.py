@@ -1,21 +1,55 @@
-"""Hashing beside reading and writing, so that a large file costs the slower of the two instead of their sum."""
+"""Hashing beside reading and writing, on a second processor where there is one."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import ParamSpec
+from typing import ParamSpec, TypeVar
 
 _ALONE = 1 << 20
 """Bytes that are hashed before a second thread is worth its start."""
 N_PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-_AHEAD = 32
+_AHEAD = 8
 """Calls that may wait, so that the memory that they hold is bounded."""
 
 P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def share(items: Iterable[T], n_bytes: int, work: Callable[[T], object]) -> None:
+    """Calls ``work`` for each item, on two threads where there is much to do; each takes the next item when it is free.
+
+    So none waits for the other. Handing pieces of some 100 kB from thread to thread costs as much as hashing them.
+
+    Args:
+        items: What is to be worked on, in any order.
+        n_bytes: How much all of it is.
+        work: Lets other threads run while it reads or hashes. What it raises is raised here, and ends all work.
+    """
+    to_do = iter(list(items))
+    has_failed = False
+
+    def take() -> None:
+        nonlocal has_failed
+        for item in to_do:
+            if has_failed:
+                return
+            try:
+                work(item)
+            except BaseException:
+                has_failed = True
+                raise
+
+    if N_PROCESSORS == 1 or n_bytes < _ALONE:
+        take()
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="heirloom-hash") as pool:
+        beside = pool.submit(take)
+        take()
+        beside.result()
 
 
 class Background:

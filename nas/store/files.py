@@ -59,7 +59,7 @@ class Files(ABC):
     """The root for a person's eyes, without passwords."""
     patience_s: float
     """How long caches are lasted out that do not show a file yet, and servers that do not answer."""
-    batch_bytes: int = 4 << 20
+    batch_bytes: int = 16 << 20
     """How much is best read at once by who has little memory."""
     in_process: bool = False
     """Whether only this process sees the files (``memory://``)."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate
 from typing import TypeAlias
@@ -18,7 +17,7 @@ from typing import TypeAlias
 import torch
 
 from nas.errors import ConfigurationError
-from nas.store.background import N_PROCESSORS, Background
+from nas.store.background import Background, share
 from nas.store.entries import MAX_NAMES, check_entries, dtype_of
 from nas.store.files import Buffer, Files, Span
 from nas.store.manifest import MAX_DIMENSIONS, TensorEntry
@@ -31,7 +30,7 @@ MAX_PACKS = 16
 _SMALL = 1 << 16
 """Bytes of a tensor that is hashed before anything is written; a larger one is, without donors, while it is written."""
 _MUCH = 4 << 20
-"""Bytes that two threads hash faster than one."""
+"""Bytes that a thread hashes at a time, beside the one that writes; and of a pack that begins at a page."""
 _ALIGNMENT = 64
 _SPARE: list[torch.Tensor] = []
 """Memory for the next stream: getting it anew from the system costs as much as reading into it."""
@@ -99,15 +98,23 @@ def write_pack(
     head = _header({own[key]: tensors[own[key]] for key in order}, ends, aliases)
     late: dict[str, str] = {}
 
-    def hash_late(name: str) -> None:
-        late[name] = digest_of(memory[name])
+    def hash_late(names: list[str]) -> None:
+        for name in names:
+            late[name] = digest_of(memory[name])
 
     def chunks(background: Background) -> Iterator[Buffer]:
         yield head
+        group: list[str] = []
+        n_bytes = 0
         for name in map(own.__getitem__, order):
             if name not in digests:
-                background.run(memory[name].nbytes, hash_late, name)
+                group.append(name)
+                n_bytes += memory[name].nbytes
+            if n_bytes >= _MUCH:
+                background.run(n_bytes, hash_late, group)
+                group, n_bytes = [], 0
             yield memory[name]
+        background.run(n_bytes, hash_late, group)
 
     with Background() as background:
         reference = files.publish(path, chunks(background))
@@ -126,11 +133,14 @@ def write_pack(
 
 
 def _digests(memory: Mapping[str, memoryview]) -> dict[str, str]:
-    """The digests, two at a time where there is much to do."""
-    if N_PROCESSORS == 1 or sum(data.nbytes for data in memory.values()) < _MUCH:
-        return {name: digest_of(data) for name, data in memory.items()}
-    with ThreadPoolExecutor(2, thread_name_prefix="heirloom-hash") as pool:
-        return dict(zip(memory, pool.map(digest_of, memory.values()), strict=True))
+    """By name."""
+    digests: dict[str, str] = {}
+
+    def work(name: str) -> None:
+        digests[name] = digest_of(memory[name])
+
+    share(memory, sum(data.nbytes for data in memory.values()), work)
+    return digests
 
 
 def _places(known: Iterable[TensorEntry]) -> dict[_Key, TensorEntry]:

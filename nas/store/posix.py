@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 from blake3 import blake3
 
 from nas.errors import AlreadyPublishedError, HeirloomError, StoreError
-from nas.store.background import Background
+from nas.store.background import Background, share
 from nas.store.files import Buffer, Witness
 from nas.store.plain import MAX_RECORD_BYTES
 from nas.store.reference import Reference, Span, WrongContentsError, digest_of, expect, expect_span, is_stale, waits
@@ -40,9 +40,8 @@ def write_durably(fd: int, chunks: Iterable[Buffer], target: str) -> tuple[int, 
     hasher, size = blake3(), 0
     with Background() as background:
         for views in _write_groups(chunks):
-            for view in views:
-                background.run(view.nbytes, hasher.update, view)
             begin, size = size, size + sum(view.nbytes for view in views)
+            background.run(size - begin, _hash_all, hasher, views)
             with refused("write", target):
                 _write(fd, views)
             if size - begin >= _WRITE:
@@ -50,6 +49,11 @@ def write_durably(fd: int, chunks: Iterable[Buffer], target: str) -> tuple[int, 
         with refused("write", target):
             os.fsync(fd)
     return size, f"blake3:{hasher.hexdigest()}"
+
+
+def _hash_all(hasher: blake3, views: list[memoryview]) -> None:
+    for view in views:
+        hasher.update(view)
 
 
 def _write_groups(chunks: Iterable[Buffer]) -> Iterator[list[memoryview]]:
@@ -169,9 +173,9 @@ def check_contents(target: str, reference: Reference, witness: Callable[[], Witn
 
 def read_spans(target: str, reference: Reference, spans: Sequence[Span], *, around_cache: bool) -> None:
     """Reads the parts, which are in order and do not overlap, into their memory, and compares each one's digest."""
-    with _promised_size(target, reference, around_cache) as file, Background() as background:
-        for group in _groups(spans):
-            _fill(file, group, reference, background)
+    with _promised_size(target, reference, around_cache) as file:
+        n_bytes = sum(span.memory.nbytes for span in spans)
+        share(_groups(spans), n_bytes, lambda group: _fill(file, group, reference))
 
 
 def _groups(spans: Sequence[Span]) -> Iterator[list[Span]]:
@@ -187,16 +191,17 @@ def _groups(spans: Sequence[Span]) -> Iterator[list[Span]]:
         yield group
 
 
-def _fill(file: FileIO, group: Sequence[Span], reference: Reference, background: Background) -> None:
-    """Reads a group, and has it verified while the next one is read."""
+def _fill(file: FileIO, group: Sequence[Span], reference: Reference) -> None:
+    """Reads a group and verifies it; a large part is verified while the rest of it is read."""
     if group[0].memory.nbytes > _BLOCK:
         [span] = group
         hasher = blake3()
-        for begin in range(0, span.memory.nbytes, _BLOCK):
-            block = span.memory[begin : begin + _BLOCK]
-            _read_at(file, [block], span.offset + begin)
-            background.run(block.nbytes, hasher.update, block)
-        background.run(0, lambda: expect_span(reference, span, f"blake3:{hasher.hexdigest()}"))
+        with Background() as background:
+            for begin in range(0, span.memory.nbytes, _WRITE):
+                block = span.memory[begin : begin + _WRITE]
+                _read_at(file, [block], span.offset + begin)
+                background.run(block.nbytes, hasher.update, block)
+        expect_span(reference, span, f"blake3:{hasher.hexdigest()}")
         return
     views, end = [], group[0].offset
     for span in group:
@@ -205,10 +210,6 @@ def _fill(file: FileIO, group: Sequence[Span], reference: Reference, background:
         views.append(span.memory)
         end = span.end
     _read_at(file, views, group[0].offset)
-    background.run(end - group[0].offset, _expect_all, reference, group)
-
-
-def _expect_all(reference: Reference, group: Sequence[Span]) -> None:
     for span in group:
         expect_span(reference, span, digest_of(span.memory))
 

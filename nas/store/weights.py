@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 import torch
 
@@ -21,7 +22,6 @@ class StoredWeights:
 
     Attributes:
         manifest: Where each tensor lies.
-        shapes: Every tensor by name, without its data (on torch's device ``meta``).
 
     Raises:
         MissingError: the manifest or a pack is not there, or, when tensors are read, not any more.
@@ -38,7 +38,11 @@ class StoredWeights:
             raise CorruptError(f"manifest {checkpoint.manifest.path} in {files.url} is corrupt: {error}") from error
         for pack in self.manifest.packs:
             files.check_size(pack)
-        self.shapes: Mapping[str, torch.Tensor] = {
+
+    @cached_property
+    def shapes(self) -> Mapping[str, torch.Tensor]:
+        """Every tensor by name, without its data: on torch's device ``meta``."""
+        return {
             name: torch.empty(entry.shape, dtype=dtype_of(entry), device="meta")
             for name, entry in self.manifest.tensors.items()
         }

@@ -1,0 +1,59 @@
+"""Work on two threads: all of it is done, and what fails in it is told."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from nas.store import background
+from nas.store.background import share
+
+MUCH = 64 << 20
+
+
+@pytest.fixture(autouse=True)
+def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "N_PROCESSORS", 2)
+
+
+def test_both_threads_work() -> None:
+    """Two items that wait for each other are both worked on, so two threads take them."""
+    meeting = threading.Barrier(2, timeout=30)
+    share(range(2), MUCH, lambda _: meeting.wait())
+
+
+@pytest.mark.parametrize("n_bytes", [0, MUCH])
+def test_each_item_is_taken_once(n_bytes: int) -> None:
+    """However the threads take turns, no item is left out or worked on twice."""
+    done: list[int] = []
+    share(range(5000), n_bytes, done.append)
+    assert sorted(done) == list(range(5000))
+
+
+@pytest.mark.parametrize("fails_beside", [True, False])
+def test_a_failure_is_raised_and_ends_the_work(*, fails_beside: bool) -> None:
+    """What either thread raises reaches the caller, and the other one takes no further item."""
+    meeting = threading.Barrier(2, timeout=30)
+    caller = threading.current_thread()
+    failed = threading.Event()
+    n_later = 0
+
+    def items() -> Iterator[int]:
+        yield from range(1000)
+
+    def work(item: int) -> None:
+        nonlocal n_later
+        if item < 2:
+            meeting.wait()  # each thread has one of the first two
+            if (threading.current_thread() is not caller) == fails_beside:
+                failed.set()
+                raise OSError("the disk is gone")
+            failed.wait(30)
+            time.sleep(0.2)  # until it is on its way out
+            return
+        n_later += 1
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        share(items(), MUCH, work)
+    assert n_later == 0

@@ -30,7 +30,7 @@ _TRIES = 8
 
 
 class SmacTuner(DonorTuner):
-    """Proposes what SMAC3's facade for hyper-parameter optimisation asks for; about a second an ask.
+    """Proposes what SMAC3's facade for hyper-parameter optimisation asks for; about half a second an ask.
 
     Args:
         space: Any; choices are taken as categories.
@@ -73,7 +73,7 @@ class SmacTuner(DonorTuner):
         if self._flat.domains:
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    self._facade(folder, 0)
+                    self._facade(folder, 0, n_trials=0)
                 except (TypeError, ValueError) as error:
                     raise ConfigurationError(f"tuner.options ({self.options}): {error}") from error
 
@@ -97,7 +97,7 @@ class SmacTuner(DonorTuner):
         costs = [-metric.rank(t.metrics[metric.name]) for t in lineage.ranked(metric)]
         lie = statistics.median(costs)
         with tempfile.TemporaryDirectory() as folder, joblib.parallel_config(backend="sequential"):
-            facade = self._facade(folder, seed)
+            facade = self._facade(folder, seed, n_trials=len(lineage))
             for trial in lineage:
                 configuration = _configuration(facade.scenario.configspace, self._flat, trial.point)
                 if (value := trial.value(metric.name)) is not None:
@@ -114,7 +114,7 @@ class SmacTuner(DonorTuner):
                 _tell(facade, asked.config, lie)
         return None
 
-    def _facade(self, folder: str, seed: int) -> HyperparameterOptimizationFacade:
+    def _facade(self, folder: str, seed: int, *, n_trials: int) -> HyperparameterOptimizationFacade:
         from smac import HyperparameterOptimizationFacade, Scenario
 
         made = HyperparameterOptimizationFacade
@@ -125,12 +125,15 @@ class SmacTuner(DonorTuner):
             output_directory=folder,  # type: ignore[arg-type]  # which it makes a Path
             seed=seed,
         )
+        model = made.get_model(scenario, **self.options)
+        # No tree has more leaves than it is given trials; for SMAC's bound of a million, memory is made each time.
+        model._rf_opts["max_leaf_nodes"] = n_trials + _TRIES + 1
         maximizer = made.get_acquisition_maximizer(scenario)
         maximizer._local_search = _local_search(scenario)
         return made(
             scenario,
             _never_called,
-            model=made.get_model(scenario, **self.options),
+            model=model,
             acquisition_maximizer=maximizer,
             random_design=made.get_random_design(scenario, probability=1e-9),  # it takes no 0; the share is ours
             initial_design=made.get_initial_design(scenario, n_configs=0),

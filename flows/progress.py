@@ -40,8 +40,9 @@ class Progress:
         self._n_done = dict.fromkeys(wanted, 0)
         self._n_known = {stage: sum(trial.stage == stage for trial in known) for stage in wanted}
         self._best: dict[str, Trial] = {}
-        self._durations: dict[str, list[float]] = {stage: [] for stage in wanted}
-        self._shares: list[float] = []
+        self._seconds = dict.fromkeys(wanted, 0.0)  # of the trials timed
+        self._n_timed = dict.fromkeys(wanted, 0)
+        self._share, self._n_shares = 0.0, 0  # their sum, and how many
         self._running: set[int] = set()
         self._n_failed = 0
         self._n_slots = 1
@@ -50,7 +51,7 @@ class Progress:
         for trial in known:
             if trial.is_finished:
                 self._count(trial, is_new=False)
-        self._detail = ""
+        self._detail: str | None = ""  # None: how it stands
         self._console = Console(stderr=True, highlight=False, markup=False)
         self._is_live = self._console.is_terminal
         self._spinner = Spinner("dots")
@@ -100,7 +101,7 @@ class Progress:
             case Finished(trial=trial):
                 self._running.discard(trial.number)
                 self._count(trial, is_new=True)
-                self._detail = self._state()
+                self._detail = None
                 self._show(trial)
             case Swept(trials=trials, bytes=freed, unmet=unmet):
                 if freed:
@@ -113,16 +114,18 @@ class Progress:
                 return
             case _:
                 return
-        self._detail = self._state()
+        self._detail = None
 
     def _count(self, trial: Trial, *, is_new: bool) -> None:
         stage = trial.stage
         self._n_done[stage] += 1
         self._n_failed += trial.state == State.FAILED
         if trial.duration_s is not None and is_new:
-            self._durations[stage].append(trial.duration_s)
+            self._seconds[stage] += trial.duration_s
+            self._n_timed[stage] += 1
         if trial.inherited is not None and trial.offered is not None:
-            self._shares.append(trial.inherited)
+            self._share += trial.inherited
+            self._n_shares += 1
         value, best = trial.value(self._metric.name), self._best.get(stage)
         best_value = None if best is None else best.value(self._metric.name)
         if value is not None and (best_value is None or self._metric.is_better(value, best_value)):
@@ -136,8 +139,8 @@ class Progress:
             best, kind = self._best[stage], "" if stage == self._search_stage else f"{stage} "
             value = best.metrics[self._metric.name]
             parts.append(f"best {kind}{self._metric.name} {value:.4f} (trial {best.number})")
-        if self._shares:
-            parts.append(f"inherited {sum(self._shares) / len(self._shares):.0%}")
+        if self._n_shares:
+            parts.append(f"inherited {self._share / self._n_shares:.0%}")
         return ", ".join(parts)
 
     def _expected(self) -> dict[str, int | None]:
@@ -156,12 +159,12 @@ class Progress:
         seconds, to_come = 0.0, False
         for stage, n_expected in self._expected().items():
             n_left = (n_expected or 0) - self._n_done[stage]
-            if n_expected is None or (n_left and not self._durations[stage]):
+            if n_expected is None or (n_left and not self._n_timed[stage]):
                 goal = "the finals" if stage == next(reversed(self._n_wanted)) else f"stage {stage}"
                 return f"about {duration(seconds)} to {goal}" if seconds else ""
             if n_left:
                 to_come = True
-                seconds += n_left * sum(self._durations[stage]) / len(self._durations[stage]) / self._n_slots
+                seconds += n_left * self._seconds[stage] / self._n_timed[stage] / self._n_slots
         return f"about {duration(seconds)} left" if to_come else ""
 
     def _render(self) -> RenderableType:
@@ -175,7 +178,8 @@ class Progress:
         count = f"{n_done} trials" if total is None else f"{n_done}/{total} trials"
         first = Table.grid(padding=(0, 1))
         first.add_row(self._spinner, self._bar, Text(f"{count}, {', '.join(times)}", overflow="ellipsis", no_wrap=True))
-        return Group(first, Text(f"  {clean(self._detail)}", overflow="ellipsis", no_wrap=True))
+        detail = self._state() if self._detail is None else self._detail
+        return Group(first, Text(f"  {clean(detail)}", overflow="ellipsis", no_wrap=True))
 
     def _show(self, trial: Trial) -> None:
         """A line for each failure; in a plain log also for each final, and for the others at most every 10 s."""

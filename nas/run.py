@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nas.errors import ConfigurationError, CorruptError, MissingError, TrialStopped
 from nas.metric import not_finite, plain_metrics
+from nas.modes import Modes
 from nas.policy import Policy
 from nas.resume import EVERY_S, Checkpointer, Resumption
 from nas.spaces.base import Point
@@ -52,7 +53,7 @@ class DonorWeights:
     checkpoint: Checkpoint
 
 
-class TrialRun:
+class TrialRun(Modes):
     """What a problem's ``train`` is given: the point to train, how, and where to leave weights.
 
     A long training goes on where an attempt was ended from outside, if it says what to save (docs/long_trials.md)::

@@ -22,7 +22,7 @@ class MyProblem(Problem):
         network, (x, y) = self.build(run.point), self.parts[0]
         run.inherit(network)  # what fits of the parent's weights
         optimizer = optim.Adam(network.parameters(), run.point["lr"])
-        for step in range(10 if Policy.EARLY_STOP in run.policies else 100):
+        for step in range(run.epochs(full=100, early=10)):
             optimizer.zero_grad()
             nn.functional.cross_entropy(network.train()(x), y).backward()
             optimizer.step()

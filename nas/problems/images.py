@@ -126,16 +126,13 @@ class ImageProblem(Problem):
     def train(self, run: TrialRun) -> dict[str, float]:
         """Trains the point as the policies say; a network whose output is not finite scores NaN, and so fails."""
         train, validation = self.data
-        if Policy.DOWNSCALE in run.policies:
-            train = train[: self.recipe.n_train_downscaled]
-        if Policy.QUICK_EVAL in run.policies:
-            validation = validation[: self.recipe.n_validation_quick]
-        train, validation = train.to(run.device), validation.to(run.device)
+        train = train[: run.scale(images=len(train), downscaled=self.recipe.n_train_downscaled)].to(run.device)
+        validation = run.subset(validation, quick=self.recipe.n_validation_quick).to(run.device)
 
         network = self.build(run.point, run.policies).to(run.device)
         if Policy.SHARE_PARAMS in run.policies and run.resumed_from() is None:
             run.inherit(network)
-        n_epochs = self._n_epochs(run)
+        n_epochs = run.epochs(full=self.recipe.n_epochs, early=self.recipe.n_epochs_early)
         accuracy = score(network, validation) if n_epochs == 0 else math.nan
         for epoch in fit(network, train, self.recipe, n_epochs=n_epochs, run=run):
             accuracy = score(network, validation)
@@ -155,14 +152,6 @@ class ImageProblem(Problem):
         """The trained network, and two validation images."""
         network = run.restore(self.build(run.point, run.policies)).eval()
         return network, (self.data[1].pixels[:2].to(run.device),)
-
-    def _n_epochs(self, run: TrialRun) -> int:
-        if Policy.SKIP_TRAIN in run.policies:
-            return 0
-        if run.fidelity is not None:
-            return max(1, round(run.fidelity * self.recipe.n_epochs))
-        early = Policy.EARLY_STOP in run.policies
-        return min(self.recipe.n_epochs_early, self.recipe.n_epochs) if early else self.recipe.n_epochs
 
 
 class ConvNet(nn.Module):

@@ -1,0 +1,77 @@
+"""The lines by which problems honour policies."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from nas.errors import ConfigurationError
+from nas.modes import Modes
+from nas.policy import Policy
+
+
+def modes(*policies: Policy, fidelity: float | None = None) -> Modes:
+    made = Modes()
+    made.policies, made.fidelity = frozenset(policies), fidelity
+    return made
+
+
+@pytest.mark.parametrize(
+    ("policies", "fidelity", "epochs"),
+    [
+        ([], None, 60),
+        ([Policy.EARLY_STOP], None, 8),
+        ([Policy.SKIP_TRAIN], None, 0),
+        ([Policy.SKIP_TRAIN, Policy.EARLY_STOP], 0.5, 0),
+        ([Policy.EARLY_STOP], 0.5, 30),
+        ([], 0.001, 1),
+        ([Policy.DOWNSCALE, Policy.QUICK_EVAL, Policy.SHARE_PARAMS], None, 60),
+    ],
+)
+def test_epochs(policies: Iterable[Policy], fidelity: float | None, epochs: int) -> None:
+    """SKIP_TRAIN goes before a fidelity, a fidelity before EARLY_STOP."""
+    assert modes(*policies, fidelity=fidelity).epochs(full=60, early=8) == epochs
+
+
+def test_early_is_never_longer_than_full() -> None:
+    """A problem whose full training was made short for a test stays as short with EARLY_STOP."""
+    assert modes(Policy.EARLY_STOP).epochs(full=2, early=8) == 2
+
+
+@pytest.mark.parametrize(
+    "data",
+    [list(range(10)), np.arange(10), torch.arange(10), TensorDataset(torch.arange(10))],
+    ids=["list", "array", "tensor", "dataset"],
+)
+def test_subset(data: Any) -> None:
+    """QUICK_EVAL takes the first examples of whatever kind of data, and never more than there are."""
+
+    def first(part: Any) -> list[int]:
+        return [int(example[0] if isinstance(example, tuple) else example) for example in part]
+
+    quick, full = modes(Policy.QUICK_EVAL), modes()
+    assert first(quick.subset(data, quick=3)) == [0, 1, 2]
+    assert len(quick.subset(data, quick=30)) == 10
+    assert full.subset(data, quick=3) is data
+    assert first(full.subset(data, quick=3, full=5)) == [0, 1, 2, 3, 4]
+
+
+def test_scale() -> None:
+    """DOWNSCALE builds the smaller size."""
+    assert modes().scale(layers=15, downscaled=6) == 15
+    assert modes(Policy.DOWNSCALE).scale(layers=15, downscaled=6) == 6
+
+
+def test_mistakes_name_the_argument() -> None:
+    """What can't be a number of epochs, examples or layers is refused by name, whichever policies are on."""
+    with pytest.raises(ConfigurationError, match=r"run.epochs: early \(2.5\) must be a whole number of at least 0"):
+        modes().epochs(full=10, early=2.5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"run.subset: quick \(0\)"):
+        modes().subset([1, 2], quick=0)
+    with pytest.raises(ConfigurationError, match=r"run.scale: layers \(0\)"):
+        modes(Policy.DOWNSCALE).scale(layers=0, downscaled=6)
+    with pytest.raises(TypeError, match="one size"):
+        modes().scale(layers=15, width=3, downscaled=6)

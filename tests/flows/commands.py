@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import signal
@@ -140,6 +141,35 @@ def run(folder: Path, *overrides: str, module: str = "flows.search", line: str |
     """Runs a command to its end; ``line`` is one for a shell."""
     with Command(folder, *overrides, module=module, line=line, **changes) as command:
         return command.wait()
+
+
+class WarmCommands:
+    """Commands that are forked from a process which has their imports behind it; one at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "warm.py")],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, folder: Path, *overrides: str, module: str = "flows.search") -> Done:
+        """Runs a command to its end."""
+        began, pid = time.monotonic(), self._process.pid
+        out, err = folder.parent / "out", folder.parent / "err"
+        told = {"module": module, "arguments": overrides, "cwd": str(folder), "out": str(out), "err": str(err)}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(told), file=self._process.stdin, flush=True)
+        status = int(self._process.stdout.readline())
+        return Done(status, out.read_text(), err.read_text(), time.monotonic() - began, pid)
+
+    def close(self) -> None:
+        """Ends the process."""
+        with self._process as process:
+            process.communicate()
 
 
 def on_terminal(folder: Path, *overrides: str, columns: int = 80, interrupt_at: str | None = None) -> tuple[int, str]:

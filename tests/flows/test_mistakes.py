@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
-from tests.flows.commands import QUICK, Done, everything, only_search, run, trials
+from tests.flows.commands import QUICK, Done, WarmCommands, everything, only_search, run, trials
 from tests.flows.lineages import write_search
 
 Mistakes = dict[str, Future[tuple[Path, Done]]]
@@ -180,15 +181,25 @@ def fill(disk: Path) -> None:
 @pytest.fixture(scope="module")
 def mistakes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mistakes]:
     """The mistakes of the selected tests, made at the same time on all cores: the folder of each, and what was said."""
+    free: SimpleQueue[WarmCommands] = SimpleQueue()
 
     def make(name: str) -> tuple[Path, Done]:
         folder = tmp_path_factory.mktemp(name) / "here"
         folder.mkdir()
-        return folder, run(folder, *MISTAKES[name][0])
+        commands = free.get()
+        try:
+            return folder, commands.run(folder, *MISTAKES[name][0])
+        finally:
+            free.put(commands)
 
     selected = [item.callspec.params for item in request.session.items if "mistakes" in item.fixturenames]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    all_commands = [WarmCommands() for _ in range(min(len(selected), os.cpu_count() or 1))]
+    with ThreadPoolExecutor(len(all_commands)) as pool:
+        for commands in all_commands:
+            free.put(commands)
         yield {params["name"]: pool.submit(make, params["name"]) for params in selected}
+    for commands in all_commands:
+        commands.close()
 
 
 @pytest.mark.parametrize("name", MISTAKES)

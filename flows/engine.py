@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from nas.program import Program, Summary
 from nas.session import Session, check_free, claim_identity
 from nas.store.records import Records
 from nas.store.sessions import past_sessions
+from nas.trial import State
 
 if TYPE_CHECKING:
     from flows.server import TemporaryServer
@@ -149,8 +150,22 @@ class Engine:
         url = f"{root.rstrip('/')}/{name}" if "://" in root else records.files.url
         return Workplace(name, root, url, options, records, machine, invocation)
 
-    def run(self, program: Program, workplace: Workplace, *, only_finals: bool = False) -> int:
-        """Runs what is left to do of a search, prints the summary, and gives the exit status."""
+    def run(
+        self,
+        program: Program,
+        workplace: Workplace,
+        *,
+        only_finals: bool = False,
+        budget_names: Mapping[str, str] | None = None,
+    ) -> int:
+        """Runs what is left to do of a search, prints the summary, and gives the exit status.
+
+        Args:
+            program: Of the search.
+            workplace: Where it lies.
+            only_finals: Runs no trial of the search stage.
+            budget_names: What the user calls a part of the budget, where it is not ``budget.trials`` and so on.
+        """
         built, records = program.built, workplace.records
         if workplace.machine.runner == "simulated":
             check_simulated(built.problem)
@@ -158,9 +173,8 @@ class Engine:
         if records.read("search.json") is not None:
             claim_identity(records, built)
             if not only_finals and (end := program.ended_by()):
-                more = (
-                    f"more with a larger budget.{end}, or" if end != "tuner" else "its tuner proposes nothing more; try"
-                )
+                larger = (budget_names or {}).get(end, f"budget.{end}")
+                more = f"more with a larger {larger}, or" if end != "tuner" else "its tuner proposes nothing more; try"
                 print(f"search {workplace.name} is finished; {more} another seed or name")
                 return self._conclude(program, workplace, tuner_has_ended_it=end == "tuner")
             if not limits.takeover:
@@ -188,7 +202,7 @@ class Engine:
         """
         summary = program.summary()
         workplace.print_summary(program, summary, tuner_has_ended_it=tuner_has_ended_it)
-        if summary.winner is None and len(summary.lineage):
+        if summary.winner is None and len(summary.lineage) and not summary.lineage.n_in_state(State.COMPLETE):
             last = next((t for t in reversed(list(summary.lineage)) if t.error), None)
             why = "" if last is None else f"; the last, trial {last.number}: {str(last.error).strip().splitlines()[-1]}"
             raise SearchFailedError(

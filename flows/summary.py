@@ -47,7 +47,9 @@ def print_summary(
     shares = [t.inherited for t in lineage if t.inherited is not None and t.offered is not None]
     if shares:
         write(f"inherited: {len(shares)} trials took {sum(shares) / len(shares):.0%} of their parameters from a donor")
-    if winner is None:
+    if winner is None and lineage.n_in_state(State.COMPLETE):
+        write("best: unknown, as no trial's result is a number")
+    elif winner is None:
         write("best: no trial has a score; the report shows the errors")
     else:
         line = " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])

@@ -134,6 +134,7 @@ class Attempt:
             inherited=None if run.inheritance is None else run.inheritance.share,
             inheritance={**outcome.inheritance, **run.summary()},
             curve=tuple(run.curve),
+            returned=run.returned,
         )
         whole = run.checkpointer.completed(result)
         committed = bench.records.commit(whole)
@@ -186,7 +187,8 @@ class Attempt:
         wanted = [metric.name for metric in self._bench.problem.metrics]
         metrics = plain_metrics(returned) if isinstance(returned, Mapping) else {}
         metrics |= self._foretold(trial, metrics)
-        if missing := [name for name in wanted if name not in metrics]:
+        missing = [name for name in wanted if name not in metrics]
+        if missing and not (self._bench.problem.scores_optional and run.returned is not None):
             error = f"train returned {returned!r:.800}, without {', '.join(missing)}"
             return replace(trial, state=State.FAILED, reason=Reason.NO_METRIC, error=error)
         if bad := not_finite(metrics):

@@ -46,12 +46,14 @@ class Assignment:
         donors: Best first.
         n_finished: How many trials its job has finished before.
         is_last: Its job gets no trial after it.
+        job_index: How many jobs were begun before its job.
     """
 
     trial: Trial
     donors: tuple[DonorWeights, ...] = ()
     n_finished: int = 0
     is_last: bool = True
+    job_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +64,19 @@ class Stay:
         job: Its id: the number of its first trial.
         n_finished: How many trials it has finished before, where it stayed elsewhere.
         first: The trial that it begins with; None: it asks for one.
+        job_index: How many jobs were begun before it.
     """
 
     job: int
     slot: int
     n_finished: int = 0
     first: Assignment | None = None
+    job_index: int = 0
 
     @classmethod
     def of(cls, first: Assignment) -> Stay:
         """The stay that begins with this trial."""
-        return cls(first.trial.job, first.trial.slot or 0, first.n_finished, first)
+        return cls(first.trial.job, first.trial.slot or 0, first.n_finished, first, first.job_index)
 
 
 class Bench:

@@ -43,12 +43,16 @@ class Job:
 
     Attributes:
         number: The job's id: the number of its first trial.
+        index: How many jobs of the search were begun before it.
+        slot: Where it stays.
         n_finished: How many of its trials have their result, those of its earlier stays included.
         device: ``cpu``, ``cuda`` or ``mps``.
     """
 
     def __init__(self, bench: Bench, stay: Stay, line: JobLine) -> None:
         self.number = stay.job
+        self.index = stay.job_index
+        self.slot = stay.slot
         self.n_finished = stay.n_finished
         self.device = bench.spec.device
         self._bench = bench

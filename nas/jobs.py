@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from nas.bench import Assignment, Stay
@@ -49,6 +49,22 @@ class JobPlan:
         """Whether a job may ask for a next trial when one has ended."""
         return self.loops or self.trials_per_job != 1
 
+    def is_full(self, n_finished: int) -> bool:
+        """Whether a job that has finished so many trials has had its trials."""
+        return self.trials_per_job is not None and n_finished >= self.trials_per_job
+
+    def living(self, in_stage: Sequence[Trial], left: Collection[int]) -> set[int]:
+        """The jobs of the search stage that have not ended for good.
+
+        Args:
+            in_stage: All trials of the stage.
+            left: The jobs of which it is on record that their code has left.
+        """
+        if not self.asks:
+            return {t.job for t in in_stage if not t.is_finished}
+        n_finished = Counter(t.job for t in in_stage if t.is_finished)
+        return {t.job for t in in_stage if t.job not in left and not self.is_full(n_finished[t.job])}
+
 
 class Jobs:
     """The jobs of one session.
@@ -87,6 +103,7 @@ class Jobs:
         self._away: dict[int, int] = {}  # living jobs that stay nowhere, and the index of their last trial
         self._given: set[int] = set()  # jobs whose next trial waits for its parents, or to be submitted
         self._last_index: dict[int, int] = {}
+        self._job_indices: dict[int, int] = {}
 
     def recall(self, in_stage: Sequence[Trial]) -> None:
         """Recalls from the search stage's trials which jobs live."""
@@ -94,13 +111,22 @@ class Jobs:
             return
         self._n_finished = Counter(t.job for t in in_stage if t.is_finished)
         self._last_index = {t.job: t.index for t in in_stage}
+        self._job_indices = {job: index for index, job in enumerate(dict.fromkeys(t.job for t in in_stage))}
         busy = {t.job for t in in_stage if not t.is_finished}  # they begin anew with that trial
-        gone = busy | self._records.left_jobs()
-        self._away = {job: i for job, i in self._last_index.items() if job not in gone and not self._is_full(job)}
+        alive = self.plan.living(in_stage, self._records.left_jobs())
+        self._away = {job: index for job, index in self._last_index.items() if job in alive - busy}
 
     def _is_full(self, job: int) -> bool:
-        most = self.plan.trials_per_job
-        return most is not None and self._n_finished[job] >= most
+        return self.plan.is_full(self._n_finished[job])
+
+    def _index_of(self, job: int) -> int:
+        """How many jobs were begun before this one."""
+        return self._job_indices.setdefault(job, len(self._job_indices))
+
+    @property
+    def any_lives(self) -> bool:
+        """Whether a job stays somewhere, or is to begin anew."""
+        return bool(self._away) or any(True for _ in self._slots.sojourns())
 
     # ---- asking
 
@@ -157,13 +183,13 @@ class Jobs:
     def assignment(self, trial: Trial, donors: Sequence[DonorWeights], *, is_search: bool) -> Assignment:
         """What the executor is given; from here on its job stays on the trial's slot."""
         if not self.plan.asks:
-            return Assignment(trial, tuple(donors))
+            return Assignment(trial, tuple(donors), job_index=trial.index)
         self._given.discard(trial.job)
         if self._slots.sojourn(trial.job) is None:
             self._slots.stay(trial.job, trial.slot or 0)
         n_finished, most = self._n_finished[trial.job], self.plan.trials_per_job
         is_last = not is_search or (most is not None and n_finished + 1 >= most)
-        return Assignment(trial, tuple(donors), n_finished, is_last)
+        return Assignment(trial, tuple(donors), n_finished, is_last, self._index_of(trial.job))
 
     def begin_anew(self) -> None:
         """Lets living jobs that stay nowhere begin anew, where a slot is free; they ask, or leave."""
@@ -174,7 +200,7 @@ class Jobs:
             if self._slots.is_free(slot):
                 del self._away[job]
                 self._slots.stay(job, slot)
-                self._executor.resume(Stay(job, slot, self._n_finished[job]))
+                self._executor.resume(Stay(job, slot, self._n_finished[job], job_index=self._index_of(job)))
 
     def dismiss_idle(self) -> None:
         """Tells the jobs for which there are no more trials."""

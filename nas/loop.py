@@ -126,6 +126,7 @@ class Loop:
         self._uncounted: list[Trial] = []  # results that wait for those of a lower index to be counted
         self._log = LineageLog()
         self._numbers: list[int] = []  # index in the search stage -> trial number
+        self._job_numbers: set[int] = set()  # jobs that the search stage has begun
         self._n_seen = 0  # how many results the tuner had learned of at its last proposal
         self._seen_at: list[int] = []  # the same for each index in the search stage
         self._waited_at: int | None = None  # how many it had learned of when it answered WAIT
@@ -183,6 +184,7 @@ class Loop:
         self._search_stage = stage.name
         in_stage = self._in_search_stage()
         self._numbers = [t.number for t in in_stage]
+        self._job_numbers = {t.job for t in in_stage}
         self._pending = {t.number: t for t in in_stage if not t.is_finished}
         self._log = recall(in_stage, deterministic=self._settings.deterministic)
         self._seen_at = list(itertools.accumulate(len(t.learned) for t in in_stage))
@@ -215,7 +217,9 @@ class Loop:
         """Whether the tuner may be asked now: a slot or a job waits, there is budget, and what it must see is there."""
         if self._tuner is None or self._owed or not self._has_room_to_ask():
             return False
-        return self._budget_left() and self._jobs.knows_asker(len(self._numbers))
+        if not self._budget_left() or not self._jobs.knows_asker(len(self._numbers)):
+            return False
+        return self._allows_job() or self._next_job() in self._job_numbers
 
     def _has_room_to_ask(self) -> bool:
         if self._settings.deterministic:
@@ -240,9 +244,14 @@ class Loop:
         return size if self._waited_at is None else max(size, self._waited_at + 1)
 
     def _budget_left(self) -> bool:
-        return not self._settings.budget.spent(
+        spent = self._settings.budget.spent(
             n_trials=len(self._numbers), hours=self._spent_hours(), gpu_hours=self._gpu_seconds / 3600
         )
+        return not spent and (self._allows_job() or self._jobs.any_lives)
+
+    def _allows_job(self) -> bool:
+        """Whether a new job may begin."""
+        return self._settings.budget.allows_job(len(self._job_numbers))
 
     def _answer(self) -> tuple[object, int]:
         """What the tuner answers now, and how many results it was shown."""
@@ -282,6 +291,7 @@ class Loop:
         self._pending[number] = trial
         self._log.note(trial)
         self._numbers.append(number)
+        self._job_numbers.add(job)
         self._seen_at.append(n_seen)
         return True
 

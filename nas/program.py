@@ -23,7 +23,7 @@ from nas.session import Session, check_name, claim_identity, open_records
 from nas.siblings import borrowed, sibling_checkpoint
 from nas.store.files import Files, open_root
 from nas.store.plain import naming
-from nas.store.records import Records
+from nas.store.records import Records, Starts
 from nas.store.retention import Retention
 from nas.store.search_records import check_best
 from nas.store.sessions import spent_hours
@@ -80,6 +80,8 @@ class Program:
         check_whole("finalists", finalists, 1)
         if built.search.deterministic and (budget.hours is not None or budget.gpu_hours is not None):
             raise ConfigurationError("budget.hours and gpu_hours do not go with deterministic: measured time decides")
+        if built.search.deterministic and budget.jobs is not None:
+            raise ConfigurationError("budget.jobs does not go with deterministic, where each slot has its own jobs")
         self.built = built
         self.records = records
         self.budget = budget
@@ -107,7 +109,16 @@ class Program:
         hours = 0.0 if self.budget.hours is None else spent_hours(self.records)
         if spent := self.budget.spent(n_trials=n_search, hours=hours, gpu_hours=gpu_hours):
             return spent
+        if self._jobs_are_spent(trials):
+            return "jobs"
         return "tuner" if self._tuner_is_exhausted(trials) else None
+
+    def _jobs_are_spent(self, trials: Sequence[Trial]) -> bool:
+        """Whether no job may begin, and none lives."""
+        in_stage = [t for t in trials if t.stage == self.built.plan.search.name]
+        if self.budget.allows_job(len({t.job for t in in_stage})):
+            return False
+        return not self.built.jobs.living(in_stage, self.records.left_jobs())
 
     def _is_crowned(self, trials: Sequence[Trial]) -> bool:
         """Whether the finalists are tested and the winner is exported, or there is none."""
@@ -152,7 +163,7 @@ class Program:
             settings,
             trials=trials,
             starts=starts,
-            suspects=Suspects.of(self.records, starts, session, settings.max_attempts),
+            suspects=self._suspects(starts, session, settings),
             tuner=self.built.tuner,
             space=self.built.problem.space,
             declared=self.built.problem.policies,
@@ -173,6 +184,11 @@ class Program:
         loop.sweep(at_end=True)  # room for the export
         self._crown(executor, loop.trials)
         loop.sweep(at_end=True)
+
+    def _suspects(self, starts: Mapping[int, Starts], session: Session, settings: LoopSettings) -> Suspects:
+        if self.built.problem.is_apart:
+            return Suspects()
+        return Suspects.of(self.records, starts, session, settings.max_attempts)
 
     def _sweeper(self, session: Session, executor: Executor) -> Sweeper | None:
         """None where everything is kept: then not a moment is spent on it."""

@@ -1,6 +1,7 @@
-"""What fits into a result record, which stays under 4 kB but for the curve: each part has its share.
+"""What fits into a result record, which stays under 4 kB but for the curve and what an adapter's trial returned.
 
-A lineage loads by reading every result, and object stores charge for each; what has no room stands in the trial's logs.
+Each part has its share. A lineage loads by reading every result, and object stores charge for each; what has no room
+stands in the trial's logs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def fitted(trial: Trial) -> Trial:
     """
     lists: dict[str, Any] = {key: trial.inheritance[key] for key in _LISTS if key in trial.inheritance}
     inheritance = {**trial.inheritance, **{key: {} for key in lists}, "n_unlisted": 10**9}
-    bare = replace(trial, metrics={}, curve=(), error=None, inheritance=inheritance)
+    bare = replace(trial, metrics={}, curve=(), error=None, returned=None, inheritance=inheritance)
     room = RECORD_BYTES - json_size(bare.result_record())
     metrics = _first(trial.metrics, METRICS_BYTES)
     room -= json_size(metrics)

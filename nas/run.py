@@ -41,6 +41,9 @@ class Channel(Protocol):
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         """Tells the loop of intermediate metrics; raises ``TrialStopped`` where the trial should end."""
 
+    def heed(self) -> None:
+        """Raises ``TrialStopped`` where the loop has asked the trial to end; tells nothing."""
+
     def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
         """Tells the loop what an earlier attempt reported, from which this one goes on; asks for no verdict."""
 
@@ -94,6 +97,8 @@ class TrialRun(Modes):
         self.inheritance: InheritanceReport | None = None
         self.curve: list[tuple[int, dict[str, float]]] = []
         self.stop: TrialStopped | None = None
+        self.returned: str | None = None
+        """The result in its own words, for an adapter to set before ``finish``; see ``Trial.returned``."""
         self._files = files
         self.donors = tuple(donors)
         self._own = trial.checkpoint
@@ -215,6 +220,19 @@ class TrialRun(Modes):
         if self._channel is not None:
             try:
                 self._channel.report(int(step), plain)
+            except TrialStopped as stop:
+                self.stop = stop
+                raise
+
+    def heed(self) -> None:
+        """For code that waits for another process: returns at once, unless the trial should end.
+
+        Raises:
+            TrialStopped: as ``report`` does.
+        """
+        if self._channel is not None and not self._is_over:
+            try:
+                self._channel.heed()
             except TrialStopped as stop:
                 self.stop = stop
                 raise

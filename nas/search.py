@@ -101,7 +101,7 @@ class Search:
         identity: dict[str, Any] = {
             "problem": self.problem.describe(without=problem.data_arguments),
             "space": problem.space.describe(),
-            "tuner": self.tuner.describe(),
+            "tuner": self.tuner.describe(without=tuner.data_arguments),
             "policy": plan.describe(),
             "stopper": None if self.stopper is None else self.stopper.describe(),
             "seed": self.seed,

@@ -141,6 +141,8 @@ class Trial:
     metrics: Mapping[str, float] = field(default_factory=dict)
     curve: tuple[tuple[int, Mapping[str, float]], ...] = ()
     """What ``run.report`` said: (step, metrics)."""
+    returned: str | None = None
+    """What an adapter's trial (NNI) gave as its result, in its own words: any JSON, NaN included, as text."""
     cost: Mapping[str, float] = field(default_factory=dict)
     """``seconds`` and ``gpu_seconds`` of the attempt that counts, and of what it went on from."""
     checkpoint: Checkpoint | None = None
@@ -223,6 +225,7 @@ class Trial:
             "started": self.started,
             "finished": self.finished,
             "error": self.error,
+            **({} if self.returned is None else {"returned": self.returned}),
         }
 
 

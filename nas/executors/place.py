@@ -101,6 +101,10 @@ class LoopChannel:
                 self._post(Reported(self._trial.number, step, metrics))
         raise_stop(self.asked_to)
 
+    def heed(self) -> None:
+        """Raises what was asked."""
+        raise_stop(self.asked_to)
+
     def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
         """Posts each ``Reported`` without a question."""
         for step, metrics in curve:

@@ -51,6 +51,15 @@ class _PipeChannel:
         except (EOFError, OSError):
             os._exit(1)  # the driver is gone: that is no failure of the trial's, which must not be recorded as one
 
+    def heed(self) -> None:
+        try:
+            while self._connection.poll():
+                answer = self._connection.recv()
+                if isinstance(answer, Stop) and answer.number == self._number:
+                    raise_stop(answer.kind)
+        except (EOFError, OSError):
+            os._exit(1)  # as above
+
     def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
         try:
             self._connection.send(("resumed", list(curve)))

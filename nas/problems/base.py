@@ -46,6 +46,10 @@ class Problem(ABC):
     policies: frozenset[Policy] = frozenset()
     """The policies that ``train`` honours."""
     space: Space
+    scores_optional: bool = False
+    """A trial that gave a result in its own words (``Trial.returned``) may be COMPLETE without the declared metrics."""
+    is_apart: ClassVar[bool] = False
+    """Its trials run in processes of their own, so that none can end the process that drives the search."""
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_root"})
     """Constructor arguments that only say where data lies: no part of a search's identity, and kept in no record."""
 

@@ -129,7 +129,9 @@ def _resulted(record: Mapping[str, Any]) -> dict[str, Any]:
         raise CorruptError(shown(str(error))) from error
     if state in (State.WAITING, State.RUNNING):
         raise CorruptError(f"{state} is no result")
-    inherited = fields.get("inherited")
+    inherited, returned = fields.get("inherited"), fields.get("returned")
+    if returned is not None and not isinstance(returned, str):
+        raise CorruptError(f"returned must not be {shown(returned)}")
     return {
         "state": state,
         "reason": reason,
@@ -146,6 +148,7 @@ def _resulted(record: Mapping[str, Any]) -> dict[str, Any]:
         "started": time_of(fields.get("started"), "started"),
         "finished": time_of(fields.get("finished"), "finished"),
         "error": fields["error"],
+        "returned": returned,
     }
 
 

@@ -6,6 +6,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from enum import Enum
+from typing import ClassVar
 
 from nas.lineage import Lineage, LineageLog, owed
 from nas.metric import Metric
@@ -33,6 +34,8 @@ class Tuner(ABC):
     randomness from ``self.rng(number)``.
     """
 
+    data_arguments: ClassVar[frozenset[str]] = frozenset()
+    """Constructor arguments that only say where something lies: no part of a search's identity, kept in no record."""
     n_refused: int = 0
     """How many answers to this very ask were refused (``nas.tuners.constrained``): another one is wanted."""
 

@@ -1,0 +1,108 @@
+"""``python -m flows.nni --config config.yml``: runs an NNI experiment as it lies in its folder."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from flows.command import Invocation
+    from flows.engine import Engine
+    from flows.settings import Machine
+    from nas.compat.nni.config import Experiment
+
+FROM_FILE = ("problem", "tuner", "stopper", "policy", "budget", "job", "constraints", "deterministic", "finalists")
+"""What the experiment's own file says."""
+BUDGET_NAMES = {"trials": "maxTrialNum", "jobs": "maxTrialNum", "hours": "maxExecDuration"}
+
+
+def main() -> int:
+    """Runs the command; gives its exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports; then the engine takes signals in
+    from flows.command import MISTAKE, complain, run_command
+    from flows.engine import Engine
+    from nas.compat.nni.config import read_experiment
+    from nas.errors import ConfigurationError
+
+    try:
+        arguments = _parser().parse_args()
+        experiment = read_experiment(arguments.config)
+    except ConfigurationError as error:
+        complain(str(error))
+        return MISTAKE
+    overrides = _overrides(experiment, arguments.root, arguments.overrides)
+    with Engine() as engine:
+        return engine.leave(run_command("search", lambda i: run(i, experiment, engine), overrides))
+
+
+def run(invocation: Invocation, experiment: Experiment, engine: Engine) -> int:
+    """Runs what is left to do of the experiment."""
+    from flows.settings import read_machine, read_retention
+    from nas.compat.nni.search import nni_budget, nni_search
+    from nas.errors import ConfigurationError
+    from nas.program import Program
+    from nas.session import check_name
+
+    if named := [key for key in FROM_FILE if any(key == name.partition(".")[0] for name in invocation.named)]:
+        raise ConfigurationError(f"{named[0]} comes from the experiment's configuration file; change it there")
+    if invocation.values["runner"]["kind"] == "simulated":
+        raise ConfigurationError("runner (simulated): an experiment's trials are real; choose threads or processes")
+    engine.prepare(invocation.values["runner"]["kind"])
+    machine = read_machine(invocation.values)
+    for note in experiment.notes:
+        print(note, file=sys.stderr)
+    name, search = nni_search(
+        experiment, name=invocation.values["name"], seed=invocation.values["seed"], gpus=_gpus(machine)
+    )
+    print(f"the output of trials (NNI_OUTPUT_DIR) lies below {search.problem.arguments['output_dir']}", file=sys.stderr)
+    workplace = engine.open(invocation, machine, check_name(name))
+    retention = read_retention(invocation.values)
+    program = Program(search.build(), workplace.records, nni_budget(experiment), retention=retention)
+    return engine.run(program, workplace, budget_names=BUDGET_NAMES)
+
+
+def _gpus(machine: Machine) -> tuple[int, ...]:
+    """The GPUs of this machine, by number."""
+    if machine.device != "cuda":
+        return ()
+    import torch
+
+    return tuple(range(torch.cuda.device_count()))
+
+
+def _overrides(experiment: Experiment, root: str | None, given: Sequence[str]) -> list[str]:
+    """What the command of a search would be told: a thread a slot is enough, as trials have their own processes."""
+    found = [] if any(text.startswith("runner=") for text in given) else ["runner=threads"]
+    if not any(text.startswith("slots=") or text == "runner=debug" for text in given):
+        found.append(f"slots={experiment.concurrency}")
+    if root is not None:
+        escaped = root.replace("'", "\\'")
+        found.append(f"storage.root='{escaped}'")
+    return [*found, *given]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        from nas.errors import ConfigurationError
+
+        raise ConfigurationError(f"{message}; write python -m flows.nni --config config.yml [--root URL]")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m flows.nni", description="Runs an NNI experiment as it lies in its folder.")
+    parser.add_argument("--config", required=True, metavar="FILE", help="the experiment's config.yml")
+    parser.add_argument("--root", metavar="URL", help="where the records are kept (storage.root); default: heirloom")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="what a session may choose: name=N seed=1 max_failures=20 ...",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Tuners that are told which job asks."""

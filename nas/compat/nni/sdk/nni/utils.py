@@ -1,0 +1,56 @@
+"""What the code of tuners and trials takes from ``nni.utils``."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+
+class NoMoreTrialError(Exception):
+    """Raised by a tuner that has no configuration to offer; it is asked again after the next result."""
+
+    def __init__(self, ErrorInfo: str = "") -> None:  # noqa: N803 - the name that callers may use
+        super().__init__(ErrorInfo)
+        self.errorinfo = ErrorInfo
+
+    def __str__(self) -> str:
+        return self.errorinfo
+
+
+class OptimizeMode(Enum):
+    """Which way is better."""
+
+    Minimize = "minimize"
+    Maximize = "maximize"
+
+
+class NodeType:
+    """The marks of nested search spaces."""
+
+    ROOT = "root"
+    TYPE = "_type"
+    VALUE = "_value"
+    INDEX = "_index"
+    NAME = "_name"
+
+
+def extract_scalar_reward(value: Any, scalar_key: str = "default") -> Any:
+    """The number that a result is, or that stands under ``scalar_key``.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    if isinstance(value, dict):
+        value = value.get(scalar_key)
+    if isinstance(value, (int, float)):
+        return value
+    raise RuntimeError(f"a result must be a number, or a dict with a number as '{scalar_key}', not {value!r:.200}")
+
+
+def split_index(params: Any) -> Any:
+    """The parameters, where each choice is the option itself without its ``_index``."""
+    if not isinstance(params, dict):
+        return params
+    if NodeType.INDEX in params:
+        return split_index(params[NodeType.VALUE])
+    return {key: split_index(value) for key, value in params.items()}

@@ -1,0 +1,140 @@
+"""NNI experiments in folders of their own, run here: a thread a slot, real trial processes, no Prefect."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nas.bench import BenchSpec
+from nas.compat.nni.config import read_experiment
+from nas.compat.nni.search import nni_budget, nni_search
+from nas.errors import SearchInterruptedError
+from nas.executors.base import Event, StopAsked
+from nas.executors.local import LocalExecutor
+from nas.executors.place import InProcessPlace
+from nas.loop import LoopSettings
+from nas.program import Program
+from nas.session import Session, claim_identity, open_records
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.store.trial_log import log_path
+from nas.trial import Trial
+
+X = {"x": {"_type": "uniform", "_value": [0, 1]}}
+ONCE = """
+import nni
+nni.report_final_result(nni.get_next_parameter()["x"])
+"""
+
+
+@dataclass
+class Shop:
+    """An experiment's folder, and its search beside it.
+
+    Args:
+        folder: Where both lie.
+        code: ``main.py``, the trial's.
+        tuner: What the configuration says of it.
+        tuner_code: ``tuner.py`` beside it, where there is one.
+        space: ``search_space.json``; None: none.
+        fields: Further fields of the configuration.
+    """
+
+    folder: Path
+    code: str = ONCE
+    tuner: Mapping[str, Any] = field(default_factory=lambda: {"builtinTunerName": "Random"})
+    tuner_code: str | None = None
+    space: Mapping[str, Any] | None = field(default_factory=lambda: X)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "main.py").write_text(self.code)
+        if self.tuner_code is not None:
+            (self.folder / "tuner.py").write_text(self.tuner_code)
+        self.write()
+
+    def write(self, **fields: Any) -> Path:
+        """Writes the configuration."""
+        content: dict[str, Any] = {
+            "experimentName": "test",
+            "trialConcurrency": 1,
+            "maxTrialNum": 3,
+            "trainingServicePlatform": "local",
+            "useAnnotation": False,
+            "tuner": dict(self.tuner),
+            "trial": {"command": f"{sys.executable} main.py", "codeDir": "."},
+            "logDir": "out",
+        }
+        if self.space is not None:
+            (self.folder / "search_space.json").write_text(json.dumps(self.space))
+            content["searchSpacePath"] = "search_space.json"
+        path = self.folder / "config.yml"
+        path.write_text(yaml.safe_dump({**content, **self.fields, **fields}))
+        return path
+
+    @property
+    def records(self) -> Records:
+        """Of its search."""
+        return Records(open_root(str(self.folder / "root" / "mine")))
+
+    @property
+    def trials(self) -> list[Trial]:
+        """What the records hold."""
+        return self.records.load()[0]
+
+    def log(self, trial: int) -> str:
+        """What a trial has printed."""
+        return (self.folder / "root" / "mine" / log_path(trial)).read_text()
+
+    def run(self, *, stop_when: Callable[[], object] | None = None, **fields: Any) -> list[Trial]:
+        """One session, which is interrupted when something holds; the trials that the records hold after it."""
+        experiment = read_experiment(self.write(**fields))
+        name, search = nni_search(experiment, name="mine")
+        files = open_root(str(self.folder / "root")).below(name)
+        records = open_records(files)
+        built = search.build()
+        claim_identity(records, built)
+        program = Program(built, records, nni_budget(experiment))
+        if program.ended_by():
+            return self.trials
+        session = Session(records, settings={"runner": "threads"})
+        stops = built.stopper is not None
+        spec = BenchSpec(problem=search.problem, url=files.url, options={}, asks_stopper=stops, jobs_ask=True)
+        executor = LocalExecutor(InProcessPlace(spec, files, built.problem), experiment.concurrency)
+        settings = LoopSettings(budget=program.budget, jobs=built.jobs)
+        done = threading.Event()
+
+        def watch() -> None:
+            while stop_when is not None and not done.wait(0.01):
+                if stop_when():
+                    executor.post(StopAsked("the test says so"))
+                    return
+
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            program.run(executor, session, settings, observe=self.events.append)
+        except SearchInterruptedError:
+            assert stop_when is not None
+        finally:
+            done.set()
+            executor.close()
+            session.close()
+        return self.trials
+
+
+def until(holds: Callable[[], object], timeout_s: float = 60.0) -> None:
+    """Waits until something holds."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() < began + timeout_s
+        time.sleep(0.01)

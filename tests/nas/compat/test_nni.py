@@ -1,0 +1,252 @@
+"""NNI experiments with builtin tuners: what their trials are told, and what becomes of what they report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nas.errors import ConfigurationError
+from nas.trial import Reason, State
+from tests.nas.compat.experiments import Shop, until
+
+PHASES = """
+import nni
+while (p := nni.get_next_parameter()) is not None:
+    print("tries", p["x"], nni.get_trial_id(), nni.get_sequence_id())
+    nni.report_final_result(p["x"])
+print("no more")
+"""
+
+
+def test_what_a_trial_is_told(tmp_path: Path) -> None:
+    """Configuration, ids and folder are as in NNI, and the same when asked again; the result's text is untouched."""
+    code = """
+import nni, os, json
+p = nni.get_next_parameter()
+assert nni.get_next_parameter() == p == nni.get_current_parameter()
+assert nni.get_current_parameter("x") == p["x"]
+assert nni.get_experiment_id() == os.environ["NNI_EXP_ID"] and len(nni.get_experiment_id()) == 8
+assert nni.get_trial_id() == os.environ["NNI_TRIAL_JOB_ID"] and len(nni.get_trial_id()) == 5
+assert os.environ["NNI_PLATFORM"] == "local" and os.environ["MULTI_PHASE"] == "false"
+open(os.path.join(os.environ["NNI_OUTPUT_DIR"], "id"), "w").write(str(nni.get_sequence_id()))
+nni.report_intermediate_result({"default": 0, "loss": 0.5})
+nni.report_final_result({"default": 0.0, "list": [1, None, "ä"], "nan": float("nan")})
+"""
+    shop = Shop(tmp_path, code)
+    trials = shop.run()
+
+    assert [t.state for t in trials] == [State.COMPLETE] * 3, trials[0].error
+    assert trials[0].metrics == {"default": 0.0}
+    assert trials[0].curve == ((1, {"default": 0, "loss": 0.5}),)
+    assert json.loads(trials[0].returned or "")["list"] == [1, None, "ä"]
+    assert "NaN" in (trials[0].returned or "")
+    assert sorted(path.read_text() for path in tmp_path.glob("out/*/trials/*/id")) == ["0", "1", "2"]
+
+
+def test_phases(tmp_path: Path) -> None:
+    """With multiPhase each configuration is a trial; maxTrialNum counts jobs; at the end get_next_parameter gives None.
+
+    NNI waited for ever there (#1204), and a job's phases were lost where it failed later.
+    """
+    code = PHASES.replace("while (p", "n = 0\nwhile (p") + "raise SystemExit('fails in the end')"
+    code = code.replace('    print("tries"', '    n += 1\n    if n > 3: break\n    print("tries"')
+    trials = Shop(tmp_path, code, fields={"multiPhase": True, "maxTrialNum": 2, "trialConcurrency": 2}).run()
+
+    jobs = {t.job for t in trials}
+    assert len(jobs) == 2
+    scored = [t for t in trials if t.state == State.COMPLETE]
+    assert len(scored) == 6
+    assert all(t.metrics["default"] == t.point["x"] for t in scored)
+    assert [t.reason for t in trials if t.state == State.FAILED] == [Reason.EXCEPTION] * 2
+
+
+def test_the_end_of_configurations_ends_a_wait(tmp_path: Path) -> None:
+    """A tuner that has nothing more: get_next_parameter gives None, and the process ends by itself."""
+    space = {"x": {"_type": "choice", "_value": [1, 2, 3]}}
+    shop = Shop(tmp_path, PHASES, {"builtinTunerName": "GridSearch"}, space=space, fields={"multiPhase": True})
+    trials = shop.run()
+
+    assert [t.metrics["default"] for t in trials] == [1, 2, 3]
+    assert (tmp_path / "root/mine/logs/000000.job.log").read_text().endswith("no more\n")
+
+
+def test_zero_is_a_result_on_resume(tmp_path: Path) -> None:
+    """Zeros stay results when an experiment is resumed; NNI dropped them."""
+    shop = Shop(tmp_path, "import nni\nnni.get_next_parameter()\nnni.report_final_result(0)\n")
+    shop.run(maxTrialNum=2)
+    trials = shop.run(maxTrialNum=4)
+
+    assert [t.metrics for t in trials] == [{"default": 0}] * 4
+    assert trials[2].learned[:1] == (1,)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "text"),
+    [
+        ("import nni\nnni.get_next_parameter()\n", Reason.NO_METRIC, "without default"),
+        ("import nni\nnni.get_next_parameter()\nraise ValueError('boom')\n", Reason.EXCEPTION, "ValueError: boom"),
+        ("import os\nos.kill(os.getpid(), 9)\n", Reason.EXCEPTION, "SIGKILL"),
+        ("import nni\nnni.report_final_result(1)\n", Reason.EXCEPTION, "get_next_parameter"),
+        ("import nni\nnni.get_next_parameter()\nnni.report_final_result([1])\n", Reason.NO_METRIC, "without default"),
+        (
+            "import nni\nnni.get_next_parameter()\nnni.report_final_result(float('nan'))\n",
+            Reason.NOT_FINITE,
+            "default=nan",
+        ),
+    ],
+)
+def test_failures(tmp_path: Path, code: str, reason: Reason, text: str) -> None:
+    """A process that fails, or ends without a result that the tuner can rank, is a FAILED trial that says why."""
+    [trial] = Shop(tmp_path, code, fields={"maxTrialNum": 1}).run()
+
+    assert (trial.state, trial.reason) == (State.FAILED, reason)
+    assert text in (trial.error or "")
+
+
+def test_results_after_the_result(tmp_path: Path) -> None:
+    """A second final result changes nothing, and is warned about in the log."""
+    code = "import nni\nnni.get_next_parameter()\nnni.report_final_result(1)\nnni.report_final_result(2)\n"
+    shop = Shop(tmp_path, code, fields={"maxTrialNum": 1})
+    [trial] = shop.run()
+
+    assert trial.metrics == {"default": 1}
+    assert "a later final result changes nothing: 2" in (tmp_path / "root/mine/logs/000000.job.log").read_text()
+
+
+def test_a_phase_without_a_result_is_abandoned(tmp_path: Path) -> None:
+    """Asking again before reporting marks the earlier trial; the result counts for the one it was reported for."""
+    code = """
+import nni
+first, second = nni.get_next_parameter(), nni.get_next_parameter()
+nni.report_final_result(second["x"])
+"""
+    trials = Shop(tmp_path, code, fields={"multiPhase": True, "maxTrialNum": 1}).run()
+
+    assert [(t.state, t.reason) for t in trials] == [(State.FAILED, Reason.ABANDONED), (State.COMPLETE, None)]
+    assert trials[1].metrics["default"] == trials[1].point["x"]
+
+
+def test_interruption_ends_the_process_and_resumption_tries_again(tmp_path: Path) -> None:
+    """An interrupted trial's process is gone with all that it started; the same trial is run again."""
+    code = """
+import nni, os, subprocess, time
+p = nni.get_next_parameter()
+if not os.path.exists("again"):
+    child = subprocess.Popen(["sleep", "600"])
+    open("pids", "w").write(f"{os.getpid()} {child.pid}")
+    os.rename("pids", "started")
+    time.sleep(600)
+nni.report_final_result(p["x"])
+"""
+    shop = Shop(tmp_path, code, fields={"maxTrialNum": 1})
+    shop.run(stop_when=(tmp_path / "started").exists)
+    pids = (tmp_path / "started").read_text().split()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    (tmp_path / "again").touch()
+    [trial] = shop.run()
+
+    assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
+
+
+def test_a_stopper_ends_a_process(tmp_path: Path) -> None:
+    """Medianstop ends a hopeless trial, whose process goes on no more."""
+    code = """
+import nni, time
+p = nni.get_next_parameter()
+for step in range(3):
+    nni.report_intermediate_result(10 - nni.get_sequence_id())
+    if nni.get_sequence_id() == 2 and step: time.sleep(600)
+nni.report_final_result(10 - nni.get_sequence_id())
+"""
+    assessor = {"builtinAssessorName": "Medianstop", "classArgs": {"start_step": 0}}
+    trials = Shop(tmp_path, code, fields={"assessor": assessor}).run()
+
+    assert [t.state for t in trials] == [State.COMPLETE, State.STOPPED, State.STOPPED]
+
+
+def test_a_trial_past_its_time(tmp_path: Path) -> None:
+    """maxTrialDuration ends a process, and its trial is FAILED."""
+    code = "import nni, time\nnni.get_next_parameter()\ntime.sleep(600)\n"
+    [trial] = Shop(tmp_path, code, fields={"maxTrialNum": 1, "maxTrialDuration": "1s"}).run()
+
+    assert trial.state == State.FAILED
+    assert "ran past 1 s" in (trial.error or "")
+
+
+def test_v2_names(tmp_path: Path) -> None:
+    """The fields of v2 say the same."""
+    shop = Shop(tmp_path)
+    content = {
+        "trialConcurrency": 1,
+        "maxTrialNumber": 2,
+        "searchSpace": {"x": {"_type": "choice", "_value": [0.5]}},
+        "tuner": {"name": "Random"},
+        "trialCommand": "python main.py",
+        "trialCodeDirectory": ".",
+        "experimentWorkingDirectory": "out",
+        "trainingService": {"platform": "local"},
+    }
+    from nas.compat.nni.config import read_experiment
+
+    path = tmp_path / "v2.yml"
+    path.write_text(json.dumps(content))
+    experiment = read_experiment(path)
+
+    assert shop.folder == experiment.folder
+    assert (experiment.most_jobs, experiment.command, experiment.tuner.builtin) == (2, "python main.py", "Random")
+    assert experiment.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"trialConcurency": 2}, "trialConcurency: no field of NNI's"),
+        ({"useAnnotation": True}, "useAnnotation: annotated code is not supported"),
+        ({"advisor": {"builtinAdvisorName": "BOHB"}}, "advisor: advisors"),
+        ({"tuner": {"builtinTunerName": "NetworkMorphism"}}, "(NetworkMorphism)"),
+        ({"tuner": {"builtinTunerName": "Tpe"}}, "must be one of TPE"),
+        ({"tuner": {"builtinTunerName": "TPE", "classArgs": {"optimise_mode": "maximize"}}}, "classArgs.optimise_mode"),
+        (
+            {"tuner": {"builtinTunerName": "TPE", "classArgs": {"optimize_mode": "best"}}},
+            "must be maximize or minimize",
+        ),
+        ({"assessor": {"className": "A", "classFileName": "main.py"}}, "assessor (its own class)"),
+        ({"maxExecDuration": "1 hour"}, "maxExecDuration ('1 hour')"),
+        ({"maxTrialNum": 0}, "maxTrialNum (0)"),
+        ({"trial": {"command": "python main.py", "codeDir": "gone"}}, "trial.codeDir (gone)"),
+        ({"trial": {"codeDir": "."}}, "trial.command is missing"),
+        ({"trial": {"command": "x", "codeDir": ".", "gpuNum": 4}}, "trial.gpuNum (4)"),
+        ({"searchSpacePath": "gone.json"}, "searchSpacePath (gone.json)"),
+        ({"trainingServicePlatform": "cloud"}, "trainingServicePlatform ('cloud')"),
+        ({"multiPhase": "yes"}, "multiPhase ('yes')"),
+    ],
+)
+def test_mistakes(tmp_path: Path, fields: dict[str, object], text: str) -> None:
+    """What can't be, and what is not supported, is refused by its name before anything runs."""
+    with pytest.raises(ConfigurationError) as caught:
+        Shop(tmp_path).run(**fields)
+
+    assert text in str(caught.value)
+    assert not (tmp_path / "root").exists()
+
+
+def test_what_has_no_effect_is_told(tmp_path: Path) -> None:
+    """Fields for platforms that are gone or not here are told at the start, with what takes their place."""
+    from nas.compat.nni.config import read_experiment
+
+    path = Shop(tmp_path).write(
+        trainingServicePlatform="pai", paiConfig={"host": "x"}, machineList=[{"ip": "1.2.3.4"}], logLevel="debug"
+    )
+    notes = "\n".join(read_experiment(path).notes)
+
+    assert "OpenPAI no longer exists; trials run as processes of this machine" in notes
+    assert all(f"{name} has no effect" in notes for name in ("paiConfig", "machineList", "logLevel"))
+
+
+def test_nobody_else_finds_our_nni() -> None:
+    """Heirloom's own processes have no module nni."""
+    import importlib.util
+
+    assert importlib.util.find_spec("nni") is None

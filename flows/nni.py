@@ -25,22 +25,25 @@ def main() -> int:
     from flows.command import MISTAKE, complain, run_command
     from flows.engine import Engine
     from nas.compat.nni.config import read_experiment
+    from nas.compat.nni.parents import ParentRule
     from nas.errors import ConfigurationError
 
     try:
         arguments = _parser().parse_args()
         experiment = read_experiment(arguments.config)
+        ParentRule.of(arguments.parents)
     except ConfigurationError as error:
         complain(str(error))
         return MISTAKE
     overrides = _overrides(experiment, arguments.root, arguments.overrides)
     with Engine() as engine:
-        return engine.leave(run_command("search", lambda i: run(i, experiment, engine), overrides))
+        return engine.leave(run_command("search", lambda i: run(i, experiment, engine, arguments), overrides))
 
 
-def run(invocation: Invocation, experiment: Experiment, engine: Engine) -> int:
+def run(invocation: Invocation, experiment: Experiment, engine: Engine, arguments: argparse.Namespace) -> int:
     """Runs what is left to do of the experiment."""
     from flows.settings import read_machine, read_retention
+    from nas.compat.nni.maps import map_path
     from nas.compat.nni.search import nni_budget, nni_search
     from nas.errors import ConfigurationError
     from nas.program import Program
@@ -55,8 +58,15 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine) -> int:
     for note in experiment.notes:
         print(note, file=sys.stderr)
     name, search = nni_search(
-        experiment, name=invocation.values["name"], seed=invocation.values["seed"], gpus=_gpus(machine)
+        experiment,
+        name=invocation.values["name"],
+        seed=invocation.values["seed"],
+        gpus=_gpus(machine),
+        parents=arguments.parents,
+        patience_s=arguments.patience,
     )
+    for made in filter(None, map(map_path, arguments.map)):
+        print(made, file=sys.stderr)
     print(f"the output of trials (NNI_OUTPUT_DIR) lies below {search.problem.arguments['output_dir']}", file=sys.stderr)
     workplace = engine.open(invocation, machine, check_name(name))
     retention = read_retention(invocation.values)
@@ -95,6 +105,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m flows.nni", description="Runs an NNI experiment as it lies in its folder.")
     parser.add_argument("--config", required=True, metavar="FILE", help="the experiment's config.yml")
     parser.add_argument("--root", metavar="URL", help="where the records are kept (storage.root); default: heirloom")
+    parser.add_argument(
+        "--map", action="append", default=[], metavar="FROM=TO", help="make FROM, which the trials name, a link to TO"
+    )
+    parser.add_argument("--parents", metavar="NAMES", help="who is a parent: prev_id,restore_dir/ or none")
+    parser.add_argument(
+        "--patience", type=float, default=60.0, metavar="S", help="how long a tuner may wait for what can't come"
+    )
     parser.add_argument(
         "overrides",
         nargs="*",

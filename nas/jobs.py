@@ -101,6 +101,7 @@ class Jobs:
         self._n_finished: Counter[int] = Counter()
         self._losses: Counter[int] = Counter()
         self._away: dict[int, int] = {}  # living jobs that stay nowhere, and the index of their last trial
+        self._deferred: set[int] = set()
         self._given: set[int] = set()  # jobs whose next trial waits for its parents, or to be submitted
         self._last_index: dict[int, int] = {}
         self._job_indices: dict[int, int] = {}
@@ -151,16 +152,28 @@ class Jobs:
             if (sojourn := self._slots.sojourn_at(slot)) is not None:
                 return sojourn.job
             return next((job for job, i in self._away.items() if i % self._slots.n == slot), number)
-        idle = next(self._idle(), None)
+        idle = next(self._askers(), None)
         return number if idle is None else idle.job
 
     @property
     def has_idle(self) -> bool:
-        """Whether a job waits, and no trial is meant for it."""
-        return next(self._idle(), None) is not None
+        """Whether the tuner may be asked for a job that waits."""
+        return next(self._askers(), None) is not None
 
     def _idle(self) -> Iterator[Sojourn]:
         return (sojourn for sojourn in self._slots.waiting() if sojourn.job not in self._given)
+
+    def _askers(self) -> Iterator[Sojourn]:
+        """Those of them for which the tuner has not answered WAIT since it last had news."""
+        return (sojourn for sojourn in self._idle() if sojourn.job not in self._deferred)
+
+    def defer(self, job: int) -> None:
+        """Notes that the tuner has nothing for a job now; it may have for others."""
+        self._deferred.add(job)
+
+    def undefer(self) -> None:
+        """Notes that the tuner may have something for every job."""
+        self._deferred.clear()
 
     def give(self, trial: Trial) -> None:
         """Notes that a trial was proposed: for its job, where that waits."""
@@ -206,6 +219,13 @@ class Jobs:
         """Tells the jobs for which there are no more trials."""
         for sojourn in list(self._idle()):
             self._dismiss(sojourn)
+
+    def end(self, job: int) -> None:
+        """Tells a job that waits that the tuner has no more for it; it does not begin anew."""
+        if (sojourn := self._slots.sojourn(job)) is not None:
+            self._given.discard(job)
+            sojourn.has_asked = False  # it moves, until it leaves
+            self._executor.dismiss(job)
 
     def make_room(self, n_wanted: int) -> None:
         """Dismisses jobs that wait, so that trials that could run get their slots: those without a trial to come first.

@@ -14,7 +14,20 @@ from dataclasses import dataclass, field, replace
 
 from nas.budget import Budget
 from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError
-from nas.executors.base import Asked, Broke, Event, Executor, Finished, Left, Lost, Proposed, Reported, StopAsked, Swept
+from nas.executors.base import (
+    Asked,
+    Broke,
+    Event,
+    Executor,
+    Finished,
+    Left,
+    Lost,
+    Proposed,
+    Reported,
+    StopAsked,
+    Swept,
+    Woke,
+)
 from nas.jobs import JobPlan, Jobs
 from nas.lineage import Lineage, LineageLog, owed, recall
 from nas.offers import Offers
@@ -30,6 +43,7 @@ from nas.suspects import Suspects
 from nas.sweeper import Sweeper
 from nas.trial import OnParentFailure, Proposal, Reason, State, Trial, as_pending, without_weights
 from nas.tuners.base import STOP, WAIT, Tuner, inheritable
+from nas.tuners.hosted import HostedTuner
 
 INTERRUPT_BOUND_S = 20.0
 INTERRUPT_REPEAT_S = 0.5
@@ -104,6 +118,7 @@ class Loop:
         self._losses = {number: found.n_lost for number, found in (starts or {}).items()}
         self._suspects = suspects or Suspects()
         self._tuner = tuner
+        self._hosted = tuner if isinstance(tuner, HostedTuner) else None
         self._check = ProposalCheck(space, declared, self._was_proposed, sibling)
         self._stopper = stopper
         self._spent_hours = spent_hours
@@ -144,6 +159,22 @@ class Loop:
             StoreError: the store failed, or its records contradict one another.
         """
         self.recall(stage)
+        if self._hosted is None:
+            return self._search(stage)
+        post = self._executor.post
+        try:
+            self._hosted.begin(
+                self._log.view(pending=list(self._pending.values())),
+                wake=lambda: post(Woke()),
+                fail=lambda error: post(Broke(error)),
+            )
+            exhausted = self._search(stage)
+            self._hosted.settle()
+            return exhausted
+        finally:
+            self._hosted.end()
+
+    def _search(self, stage: Stage) -> bool:
         exhausted = False
         while True:
             self.sweep()
@@ -156,7 +187,8 @@ class Loop:
             self._submit_ready(stage.name)
             if self._settings.jobs.asks and (exhausted or not self._budget_left()):
                 self._jobs.dismiss_idle()
-            if self._slots.n_moving:
+            is_open = not exhausted and self._budget_left()
+            if self._slots.n_moving or (is_open and self._hosted is not None and self._hosted.is_thinking):
                 self._take(self._next_event())
             elif not self._unfinished(stage.name):
                 if exhausted or not self._budget_left():
@@ -272,9 +304,18 @@ class Loop:
         index, number, job = len(self._numbers), len(self.trials), self._next_job()
         answer, n_seen = self._answer()
         if answer is WAIT:
-            self._waited_at = n_seen
+            if self._hosted is not None and job in self._job_numbers:
+                self._jobs.defer(job)
+            else:
+                self._waited_at = n_seen
             return True
         self._waited_at = None
+        if answer is STOP and self._hosted is not None and job in self._job_numbers:
+            self._jobs.end(job)
+            return True
+        if answer is STOP and self._hosted is not None and self._slots.n_taken:  # jobs that stay may go on
+            self._waited_at = n_seen
+            return True
         if answer is STOP:
             return False
         if not isinstance(answer, Proposal):
@@ -446,8 +487,13 @@ class Loop:
                 return
             case Asked(job=job):
                 self._jobs.take_asked(job)
+                self._ask_anew()
+            case Woke():
+                self._ask_anew()
+                return
             case Left():
                 self._jobs.take_left(event)
+                self._ask_anew()
             case Lost(trial=number, why=why):
                 self._take_loss(number, why)
             case StopAsked(why=why, signal=signal):
@@ -477,6 +523,9 @@ class Loop:
         self._gpu_seconds += trial.cost.get("gpu_seconds", 0.0)
         if trial.stage == self._search_stage:
             self._learn_or_recall(trial)
+            if self._hosted is not None:
+                self._hosted.notice(trial)
+                self._ask_anew()
         self._observe(Finished(trial))
         self._uncounted.append(trial)
         for due in self._due_to_count(trial.stage):
@@ -488,6 +537,12 @@ class Loop:
                     f"{self._failures_in_a_row} trials failed in a row (max_failures={self._settings.max_failures}); "
                     f"the last, trial {due.number}: {due.reason}: {last[-1] if last else 'no message'}"
                 )
+
+    def _ask_anew(self) -> None:
+        """Lets a tuner be asked again that remembers, and may have another answer than WAIT without a result."""
+        if self._hosted is not None:
+            self._waited_at = None
+            self._jobs.undefer()
 
     def _due_to_count(self, stage: str) -> list[Trial]:
         """The results that are counted now: all, or, with ``deterministic``, those before the stage's first gap."""

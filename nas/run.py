@@ -73,6 +73,7 @@ class TrialRun(Modes):
         point: Architecture and hyper-parameters, plain JSON data.
         policies: The policies that are on.
         fidelity: The share of a full training that the tuner asks for, or None.
+        derivation: What the tuner has noted of how it made the point.
         seed: Seeds everything random; python, numpy and torch are seeded with it already.
         device: ``cpu``, ``cuda`` or ``mps``.
     """
@@ -93,6 +94,7 @@ class TrialRun(Modes):
         self.policies: frozenset[Policy] = trial.policies
         self.fidelity = trial.proposal.fidelity
         self.seed = trial.seed
+        self.derivation = trial.proposal.derivation
         self.device = device
         self.inheritance: InheritanceReport | None = None
         self.curve: list[tuple[int, dict[str, float]]] = []

@@ -152,7 +152,12 @@ def test_code_is_imported_by_name_in_few_places() -> None:
         if not isinstance(node.args[0], ast.Constant)
     }
 
-    assert found == {"nas/__init__.py", "nas/spec.py", "nas/store/driver.py"}
+    assert found == {
+        "nas/__init__.py",
+        "nas/spec.py",
+        "nas/store/driver.py",
+        "nas/compat/nni/sdk/nni/host.py",  # the tuner's own process: the class that config.yml names
+    }
 
 
 def test_tuners_know_no_problem_and_problems_no_tuner() -> None:

@@ -94,6 +94,11 @@ class Broke:
 
 
 @dataclass(frozen=True, slots=True)
+class Woke:
+    """A tuner that lives in a process of its own may have another answer than WAIT."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     """Ctrl-C, SIGTERM, a cancel, a newer session: end the session, keep all records."""
 
@@ -101,7 +106,7 @@ class StopAsked:
     signal: int | None = None
 
 
-Event = Proposed | Started | Reported | Finished | Asked | Left | Swept | Lost | Broke | StopAsked
+Event = Proposed | Started | Reported | Finished | Asked | Left | Swept | Lost | Broke | Woke | StopAsked
 
 
 class Executor(Protocol):

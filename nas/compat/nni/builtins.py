@@ -14,13 +14,19 @@ Arguments = dict[str, Any]
 _GP_ONLY = "utility kappa xi nu alpha cold_start_num selection_num_warm_up selection_num_starting_points"
 
 
-def optimize_mode(choice: TunerChoice) -> Direction:
+def optimize_mode(choice: TunerChoice, *, strict: bool) -> Direction:
     """``maximize``, unless ``classArgs`` says otherwise.
+
+    Args:
+        choice: The tuner.
+        strict: It is no tuner of the user's own, whose arguments mean what it likes.
 
     Raises:
         ConfigurationError: it says neither.
     """
     mode = choice.arguments.get("optimize_mode", "maximize")
+    if mode not in ("maximize", "minimize") and not strict:
+        return "maximize"
     if mode not in ("maximize", "minimize"):
         raise ConfigurationError(f"classArgs.optimize_mode ({mode!r}) must be maximize or minimize")
     return mode  # type: ignore[no-any-return]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nas.compat.nni.any_space import AnySpace
+from nas.compat.nni.host import SDK
 from nas.compat.nni.names import experiment_id, job_id
 from nas.compat.nni.parameters import parameters_of
 from nas.compat.nni.process import TrialProcess
@@ -23,8 +24,6 @@ from nas.problems.base import Problem
 from nas.run import TrialRun
 from nas.spaces.nni import load_nni_space
 
-SDK = Path(__file__).with_name("sdk")
-"""The folder in which a trial finds ``import nni``."""
 POLL_S = 0.2
 logger = logging.getLogger(__name__)
 
@@ -92,17 +91,20 @@ class NniProblem(Problem):
             return
         if not os.path.isdir(self.code_dir):
             raise ConfigurationError(f"trial.codeDir ({self.code_dir}) is not here")
-        with TrialProcess(self.command, self.code_dir, self._environment(job)) as process:
+        made = first.derivation
+        told = made.get("trial_job_id") if isinstance(made, dict) else None
+        environment = self._environment(job, told or job_id(self.search, job.number))
+        with TrialProcess(self.command, self.code_dir, environment) as process:
             _Talk(self, trials, first, process).run()
 
-    def _environment(self, job: Job) -> dict[str, str]:
-        folder = Path(self.output_dir) / "trials" / job_id(self.search, job.number)
+    def _environment(self, job: Job, name: str) -> dict[str, str]:
+        folder = Path(self.output_dir) / "trials" / name
         folder.mkdir(parents=True, exist_ok=True)
         found = {
             **os.environ,
             "NNI_PLATFORM": "local",
             "NNI_EXP_ID": experiment_id(self.search),
-            "NNI_TRIAL_JOB_ID": job_id(self.search, job.number),
+            "NNI_TRIAL_JOB_ID": name,
             "NNI_TRIAL_SEQ_ID": str(job.index),
             "NNI_SYS_DIR": str(folder),
             "NNI_OUTPUT_DIR": str(folder),

@@ -6,11 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from nas.budget import Budget
 from nas.compat.nni.builtins import optimize_mode, stopper_spec, tuner_spec
 from nas.compat.nni.config import Experiment
 from nas.compat.nni.names import experiment_id
+from nas.compat.nni.parents import ParentRule
+from nas.compat.nni.tuner import PATIENCE_S
 from nas.errors import ConfigurationError
 from nas.policy import PolicyPlan, Stage
 from nas.search import Search
@@ -23,7 +26,13 @@ NNI_TRIALS = 99_999
 
 
 def nni_search(
-    experiment: Experiment, *, name: str | None = None, seed: int = 0, gpus: Sequence[int] = ()
+    experiment: Experiment,
+    *,
+    name: str | None = None,
+    seed: int = 0,
+    gpus: Sequence[int] = (),
+    parents: str | None = None,
+    patience_s: float = PATIENCE_S,
 ) -> tuple[str, Search]:
     """The name of the experiment's search, and the search.
 
@@ -32,16 +41,17 @@ def nni_search(
         name: By default the experiment's name and the digest of what is searched.
         seed: Of builtin tuners.
         gpus: Those of this machine.
+        parents: Which parameters name a parent, for a tuner of the user's own; see ``ParentRule.of``.
+        patience_s: How long such a tuner may wait while nothing runs that it could wait for.
 
     Raises:
         ConfigurationError: it asks for what is not there, by name.
     """
-    if experiment.tuner.builtin is None:
-        raise ConfigurationError("tuner.classFileName: tuners of one's own are not supported yet; name a builtin one")
+    is_builtin = experiment.tuner.builtin is not None
     problem = {
         "command": experiment.command,
-        "space": experiment.space,
-        "optimize_mode": optimize_mode(experiment.tuner),
+        "space": experiment.space if is_builtin else None,
+        "optimize_mode": optimize_mode(experiment.tuner, strict=is_builtin),
         "multi_phase": experiment.multi_phase,
         "code_dir": str(experiment.code_dir),
         "gpus_per_trial": experiment.gpus_per_trial,
@@ -50,7 +60,7 @@ def nni_search(
     }
     search = Search(
         problem=Spec("nas.compat.nni.problem.NniProblem", problem),
-        tuner=tuner_spec(experiment),
+        tuner=tuner_spec(experiment) if is_builtin else _own_tuner(experiment, parents),
         stopper=None if experiment.assessor is None else stopper_spec(experiment.assessor),
         plan=PLAN,
         seed=seed,
@@ -60,8 +70,36 @@ def nni_search(
         name = re.sub(r"[^A-Za-z0-9.]+", "_", experiment.name).strip("_.")[:100] or "experiment"
         name = f"{name}-{search.build().digest}"
     below = experiment.output_dir or Path.home() / "nni-experiments"
-    placed = {**problem, "search": name, "output_dir": str(below / experiment_id(name))}
-    return name, replace(search, problem=replace(search.problem, arguments=placed))
+    place = {"search": name, "output_dir": str(below / experiment_id(name))}
+    search = replace(search, problem=_with(search.problem, **place))
+    if not is_builtin:
+        most = experiment.most_jobs
+        session = {"slots": experiment.concurrency, "most_jobs": most, "patience_s": patience_s}
+        search = replace(search, tuner=_with(search.tuner, **place, **session, folder=str(experiment.folder)))
+    return name, search
+
+
+def _with(spec: Spec, **more: Any) -> Spec:
+    return Spec(spec.target, {**spec.arguments, **more})
+
+
+def _own_tuner(experiment: Experiment, parents: str | None) -> Spec:
+    choice = experiment.tuner
+    rule = ParentRule.of(parents)
+    return Spec(
+        "nas.compat.nni.tuner.NniTuner",
+        {
+            "class_file": choice.class_file,
+            "class_name": choice.class_name,
+            "code_dir": choice.code_dir,
+            "class_args": dict(choice.arguments),
+            "search_space": experiment.space,
+            "multi_thread": experiment.multi_thread,
+            "multi_phase": experiment.multi_phase,
+            "with_stopped": choice.includes_intermediate,
+            "parents": rule.describe(),
+        },
+    )
 
 
 def nni_budget(experiment: Experiment) -> Budget:

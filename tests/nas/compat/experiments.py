@@ -54,6 +54,8 @@ class Shop:
     tuner_code: str | None = None
     space: Mapping[str, Any] | None = field(default_factory=lambda: X)
     fields: Mapping[str, Any] = field(default_factory=dict)
+    parents: str | None = None
+    patience_s: float = 60.0
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -99,7 +101,7 @@ class Shop:
     def run(self, *, stop_when: Callable[[], object] | None = None, **fields: Any) -> list[Trial]:
         """One session, which is interrupted when something holds; the trials that the records hold after it."""
         experiment = read_experiment(self.write(**fields))
-        name, search = nni_search(experiment, name="mine")
+        name, search = nni_search(experiment, name="mine", parents=self.parents, patience_s=self.patience_s)
         files = open_root(str(self.folder / "root")).below(name)
         records = open_records(files)
         built = search.build()

@@ -250,3 +250,19 @@ def test_nobody_else_finds_our_nni() -> None:
     import importlib.util
 
     assert importlib.util.find_spec("nni") is None
+
+
+def test_mapped_paths(tmp_path: Path) -> None:
+    """--map makes a link, once; what is there already is left alone."""
+    from nas.compat.nni.maps import map_path
+
+    source, target = tmp_path / "mnt" / "nfs", tmp_path / "data"
+    told = map_path(f"{source}={target}")
+    (source / "x").write_text("y")
+
+    assert told == f"made {source}, a link to {target}"
+    assert (target / "x").read_text() == "y"
+    assert map_path(f"{source}={target}") is None
+    for text in (f"{source}={tmp_path}", "nfs=data", str(source)):
+        with pytest.raises(ConfigurationError, match="--map"):
+            map_path(text)

@@ -1,0 +1,438 @@
+"""An experiment's own tuner, which lives in a process of its own (NNI's ``tuner.className``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nas.compat.nni.calls import Call, History, derivation, numbers_of, value_of
+from nas.compat.nni.host import Host
+from nas.compat.nni.names import experiment_id, job_id
+from nas.compat.nni.parameters import parameters_of, point_of
+from nas.compat.nni.parents import ParentRule
+from nas.errors import SearchFailedError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.spaces.base import Space
+from nas.trial import Proposal, Trial
+from nas.tuners.base import STOP, WAIT, Answer
+from nas.tuners.hosted import HostedTuner
+
+STAGGER_S = 0.05
+"""The next call begins when the one before has answered, or has waited so long: old tuners race at their first call."""
+GRACE_S = 0.25
+"""How long an ask waits for an answer before it is WAIT."""
+PATIENCE_S = 60.0
+BUSY = 0.05
+"""The share of a core that a tuner takes which is not idle."""
+WATCH_S = 0.5
+
+
+class NniTuner(HostedTuner):
+    """Calls the methods of a class that derives from ``nni.tuner.Tuner``.
+
+    Configurations are asked for as in NNI: as many at once as jobs may begin, in the order of ids, from 0. Each result
+    is told when it is there, and that the trial has ended, after it. A later session asks and tells the same in the
+    same order; where an answer differs from the record, the record stands.
+
+    Args:
+        space: Of no concern.
+        metrics: Of no concern.
+        seed: Of no concern.
+        class_file: The module's file in ``code_dir``, which is relative to the experiment's ``folder``.
+        class_name: The class.
+        class_args: What it is built with.
+        search_space: What ``update_search_space`` is given; None: an empty text, as in NNI.
+        multi_thread: Each call has a thread of its own, and may wait for results.
+        multi_phase: The tuner is told which job asks.
+        with_stopped: The last report of a trial that a stopper ended counts as its result.
+        parents: See ``ParentRule.of``.
+        folder: Where the experiment lies.
+        output_dir: In ``log`` there it runs.
+        search: The name from which the ids of jobs are made.
+        slots: Jobs at a time.
+        most_jobs: More than these are never asked for.
+        patience_s: How long the tuner may wait, and do nothing, while nothing runs that it could wait for.
+    """
+
+    data_arguments: ClassVar[frozenset[str]] = frozenset(
+        {"folder", "output_dir", "search", "slots", "most_jobs", "patience_s"}
+    )
+
+    def __init__(
+        self,
+        space: Space,
+        metrics: tuple[Metric, ...],
+        *,
+        seed: int = 0,
+        class_file: str,
+        class_name: str,
+        code_dir: str = ".",
+        class_args: Mapping[str, Any] | None = None,
+        search_space: Mapping[str, Any] | None = None,
+        multi_thread: bool = False,
+        multi_phase: bool = False,
+        with_stopped: bool = False,
+        parents: str | None = None,
+        folder: str = ".",
+        output_dir: str = "",
+        search: str = "",
+        slots: int = 1,
+        most_jobs: int | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        super().__init__(space, metrics, seed=seed)
+        self.class_file = class_file
+        self.class_name = class_name
+        self.code_dir = code_dir
+        self.class_args = dict(class_args or {})
+        self.search_space = search_space
+        self.multi_thread = multi_thread
+        self.multi_phase = multi_phase
+        self.with_stopped = with_stopped
+        self.parents = ParentRule.of(parents)
+        self.folder = folder
+        self.output_dir = output_dir
+        self.search = search
+        self.slots = slots
+        self.most_jobs = most_jobs
+        self.patience_s = patience_s
+        self._host: Host | None = None
+        self._changed = threading.Condition()
+        self._calls: dict[int, Call] = {}
+        self._by_number: dict[int, Call] = {}
+        self._telling: set[int] = set()
+        """Calls to the process, of results that it takes in."""
+        self._what: dict[int, str] = {}
+        self._known: dict[int, tuple[Any, Any]] = {}
+        self._trial_of: dict[int, int] = {}
+        self._differing: list[Call] = []
+        self._n_ids = 0
+        self._n_told = 0
+        self._nothing_at = -1
+        self._n_out = 0
+        self._last_failure = ""
+        self._error: SearchFailedError | None = None
+        self._is_ending = False
+        self._moved_s = 0.0
+
+    # ---- from begin to end
+
+    def begin(self, lineage: Lineage, wake: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
+        """Starts the process, and repeats what it was asked and told."""
+        self._wake, self._fail = wake, fail
+        folder = Path(self.output_dir) / "log"
+        environment = {
+            "NNI_MODE": "start",
+            "NNI_EXP_ID": experiment_id(self.search),
+            "NNI_LOG_DIRECTORY": str(folder),
+            "NNI_CHECKPOINT_DIRECTORY": str(folder),
+            "NNI_LOG_LEVEL": "INFO",
+            "NNI_INCLUDE_INTERMEDIATE_RESULTS": str(self.with_stopped).lower(),
+        }
+        self._host = Host(folder, environment, self._take)
+        threading.Thread(target=self._watch, name="heirloom-nni-patience", daemon=True).start()
+        self._tell(
+            "begin",
+            f"{self.class_name}.__init__ or update_search_space",
+            code_dir=os.path.abspath(os.path.join(self.folder, self.code_dir)),
+            class_file=self.class_file,
+            class_name=self.class_name,
+            arguments=self.class_args,
+            space=self.search_space,
+            multi_thread=self.multi_thread,
+        )
+        self._settle()
+        self._repeat(History.of(lineage))
+
+    def notice(self, trial: Trial) -> None:
+        """Tells the tuner a result, and that the trial has ended."""
+        with self._changed:
+            self._n_out -= 1
+        self._tell_result(trial)
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether a call has no answer yet."""
+        with self._changed:
+            return self._error is None and any(not call.has_answer for call in self._calls.values())
+
+    def settle(self) -> None:
+        """Waits until all results are taken in, and tells the tuner that it was all."""
+        self._settle()
+        self._tell("exit", "_on_exit")
+        self._settle()
+
+    def end(self) -> None:
+        """Ends the process."""
+        self._is_ending = True
+        if self._host is not None:
+            self._host.close()
+            self._host = None
+
+    # ---- asking
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """A configuration that the tuner has answered; WAIT where it has none now, STOP where it has no more.
+
+        NoMoreTrialError means STOP for a job that goes on; for a new one it means WAIT while there are results to come.
+        """
+        if self._host is None:  # before `begin`
+            return WAIT
+        with self._changed:
+            self._check()
+        name = self._name_of(lineage, job)
+        call = self._ask_for_new(lineage) if name is None else self._ask_for(name)
+        if call is not None and not call.has_nothing:
+            return self._propose(call, len(lineage))
+        if call is not None:
+            del self._calls[call.id]
+            if name is not None:
+                return STOP
+            self._nothing_at = self._n_told
+        has_more = self._nothing_at != self._n_told or lineage.pending or self.is_thinking
+        return WAIT if name is not None or has_more else STOP
+
+    def _name_of(self, lineage: Lineage, job: int) -> str | None:
+        """What the tuner calls a job; None: it is a new one."""
+        for trial in lineage:
+            if trial.job == job:
+                return str(trial.proposal.derivation["trial_job_id"])
+        return None
+
+    def _n_wanted(self, lineage: Lineage) -> int:
+        """For how many jobs configurations may be asked for at once."""
+        n_free = self.slots - len(lineage.pending)
+        if self.most_jobs is not None:
+            n_free = min(n_free, self.most_jobs - len({trial.job for trial in lineage}))
+        return max(n_free, 1) if self.multi_thread else 1
+
+    def _ask_for_new(self, lineage: Lineage) -> Call | None:
+        """Begins calls until as many go on as are wanted; the first that has answered, or None.
+
+        None are begun where the tuner had nothing to offer, until it is told another result.
+        """
+        self._settle(GRACE_S)
+        if (found := self._first_answered()) is not None:
+            return found
+        n_open = sum(call.is_first for call in list(self._calls.values()))
+        n_new = 0 if self._nothing_at == self._n_told else self._n_wanted(lineage) - n_open
+        for _ in range(n_new):
+            number = self._next_id()
+            call = self._generate(Call(number, job_id(self.search, number), True, self._n_told))
+            self._wait_for([call], STAGGER_S)
+            if call.has_answer:
+                return call
+        self._wait(lambda: self._first_answered() is not None, GRACE_S)
+        return self._first_answered()
+
+    def _first_answered(self) -> Call | None:
+        with self._changed:
+            answered = [call for call in self._calls.values() if call.is_first and call.has_answer]
+            return min(answered, key=lambda call: (call.has_nothing, call.id), default=None)
+
+    def _ask_for(self, name: str) -> Call | None:
+        """The next configuration of a job that goes on."""
+        call = next((call for call in self._calls.values() if not call.is_first and call.job == name), None)
+        if call is None:
+            self._settle(GRACE_S)
+            call = self._generate(Call(self._next_id(), name, False, self._n_told))
+        self._wait_for([call], GRACE_S)
+        return call if call.has_answer else None
+
+    def _next_id(self) -> int:
+        self._n_ids += 1
+        return self._n_ids - 1
+
+    def _generate(self, call: Call, **recorded: Any) -> Call:
+        assert self._host is not None
+        told = call.job if self.multi_phase else None
+        with self._changed:
+            self._calls[call.id] = call
+            self._moved_s = time.monotonic()
+            call.number = self._host.call("generate", id=call.id, job=told, is_first=call.is_first, **recorded)
+            self._by_number[call.number] = call
+            self._what[call.number] = f"generate_parameters({call.id})"
+        return call
+
+    def _propose(self, call: Call, number: int) -> Proposal:
+        del self._calls[call.id]
+        parents = tuple(self._trial_of[i] for i in self.parents.find(call.parameters, call.id, self._known))
+        call.trial, self._trial_of[call.id], self._known[call.id] = number, number, (call.parameters, None)
+        begun = [c for c in self._by_number.values() if not c.is_listed]
+        for other in begun:
+            other.is_listed = True
+        with self._changed:
+            self._n_out += 1
+        return Proposal(
+            point=point_of(call.parameters),
+            parents=parents,
+            derivation=derivation(call, begun),
+            reason=f"parameter_id {call.id}",
+        )
+
+    # ---- telling
+
+    def _tell_result(self, trial: Trial) -> None:
+        made = trial.proposal.derivation
+        number, job = made["parameter_id"], made["trial_job_id"]
+        value = value_of(trial, with_stopped=self.with_stopped)
+        self._known[number] = (parameters_of(trial.point), None if value is None else json.loads(value))
+        if value is None:
+            self._last_failure = f"trial {trial.number} (parameter_id {number}) is {trial.state}: {trial.reason}"
+        self._n_told += 1
+        told = {} if value is None else {"value": value}
+        what = f"receive_trial_result or trial_end of parameter_id {number}"
+        self._tell("finished", what, id=number, job=job, success=trial.state == "COMPLETE", **told)
+
+    def _tell(self, do: str, what: str, **content: Any) -> None:
+        assert self._host is not None
+        with self._changed:
+            self._moved_s = time.monotonic()
+            number = self._host.call(do, **content)
+            self._telling.add(number)
+            self._what[number] = what
+
+    def _settle(self, timeout_s: float | None = None) -> None:
+        """Waits until what was told is taken in.
+
+        Raises:
+            SearchFailedError: the tuner has failed.
+        """
+        self._wait(lambda: not self._telling, timeout_s)
+
+    def _wait_for(self, calls: Sequence[Call], timeout_s: float) -> None:
+        self._wait(lambda: all(call.has_answer for call in calls), timeout_s)
+
+    def _wait(self, holds: Callable[[], bool], timeout_s: float | None) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._error is not None or holds(), timeout_s)
+            self._check()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _take(self, answer: dict[str, Any] | None) -> None:
+        """Takes in what the process says; called by the thread that reads."""
+        with self._changed:
+            if self._is_ending:
+                return
+            self._moved_s = time.monotonic()
+            if answer is None:
+                log = "" if self._host is None else f"; what it printed stands in {self._host.log}"
+                self._give_up(f"the tuner's process has ended{log}. The same command goes on")
+                return
+            what = self._what.pop(answer["call"], "")
+            if "error" in answer:
+                print(answer["error"], file=sys.stderr, flush=True)
+                self._give_up(f"the tuner {self.class_name} raised in {what}: {answer['last']}")
+                return
+            self._telling.discard(answer["call"])
+            call = self._by_number.get(answer["call"])
+            if call is not None:
+                self._take_answer(call, answer)
+            self._changed.notify_all()
+        if call is not None:
+            self._wake()
+
+    def _take_answer(self, call: Call, answer: Mapping[str, Any]) -> None:
+        call.has_answer = True
+        if call.trial is not None:  # asked again
+            if answer.get("differs") or "none" in answer:
+                self._differing.append(call)
+            self._calls.pop(call.id, None)
+        elif "none" in answer:
+            call.has_nothing = True
+        else:
+            call.parameters = answer["parameters"]
+
+    def _give_up(self, why: str) -> None:
+        if self._error is None:
+            self._error = SearchFailedError(why)
+            self._changed.notify_all()
+            self._fail(self._error)
+
+    # ---- after an interruption
+
+    def _repeat(self, history: History) -> None:
+        """Asks and tells what was asked and told before, in the same order."""
+        self._n_out = 1  # whatever waits now waits for what will be repeated
+        for call in history.calls:
+            self._tell_until(history, call.n_told)
+            recorded = {} if call.trial is None else {"recorded": call.parameters}
+            if call.trial is not None:
+                self._trial_of[call.id], self._known[call.id] = call.trial, (call.parameters, None)
+            self._generate(call, **recorded)
+            self._wait_for([call], STAGGER_S)
+            self._n_ids = call.id + 1
+        self._tell_until(history, len(history.results))
+        n_running = sum(call.trial is not None for call in history.calls) - len(history.results)
+        with self._changed:
+            self._n_out = n_running
+        if self._differing:
+            self._say_that_it_differs(history)
+
+    def _tell_until(self, history: History, n_told: int) -> None:
+        """Tells results until there are so many, each when the answers are there that came before it."""
+        while self._n_told < n_told:
+            self._wait_for_due(history)
+            self._tell_result(history.results[self._n_told])
+            self._settle(self.patience_s)
+        self._wait_for_due(history)
+
+    def _wait_for_due(self, history: History) -> None:
+        """Waits for what was answered before the next result; not for ever, as another answer may wait for another."""
+        due = [call for call in history.due.get(self._n_told, []) if call.number >= 0]
+        self._wait_for(due, self.patience_s)
+
+    def _say_that_it_differs(self, history: History) -> None:
+        data = []
+        for trial in history.results:
+            if (value := value_of(trial, with_stopped=self.with_stopped)) is not None:
+                job = trial.proposal.derivation["trial_job_id"]
+                data.append({"parameter": parameters_of(trial.point), "value": json.loads(value), "id": job})
+        print(
+            f"the tuner {self.class_name} is not reproducible: asked again, it gives another configuration "
+            f"{numbers_of(self._differing)}; the records stand, and it is told them by import_data",
+            file=sys.stderr,
+            flush=True,
+        )
+        self._tell("import", "import_data", data=data)
+        self._settle()
+
+    # ---- waiting in vain
+
+    def _watch(self) -> None:
+        """Ends the experiment where the tuner waits, and nothing runs that it could wait for."""
+        idle_s, before = 0.0, (time.monotonic(), self._cpu_s())
+        while not self._is_ending and self._error is None:
+            time.sleep(WATCH_S)
+            now = (time.monotonic(), self._cpu_s())
+            is_busy = (now[1] - before[1]) > BUSY * (now[0] - before[0])
+            waits = [call for call in list(self._calls.values()) if not call.has_answer]
+            with self._changed:
+                is_in_vain = (waits or self._telling) and self._n_out <= 0 and now[0] - self._moved_s > WATCH_S
+                idle_s = idle_s + now[0] - before[0] if is_in_vain and not is_busy else 0.0
+                before = now
+                if idle_s > self.patience_s:
+                    self._give_up(self._in_vain(waits))
+
+    def _in_vain(self, waits: list[Call]) -> str:
+        why = f"; {self._last_failure}" if self._last_failure else ""
+        remedy = "" if self.multi_thread else "; a tuner that waits for results needs multiThread: true"
+        where = f"generate_parameters({numbers_of(waits)})" if waits else "; ".join(self._what.values())
+        return (
+            f"the tuner {self.class_name} waits in {where}, and nothing runs that it could wait for "
+            f"(patience {self.patience_s:g} s){why}{remedy}"
+        )
+
+    def _cpu_s(self) -> float:
+        host = self._host
+        return 0.0 if host is None else host.cpu_s() or 0.0

@@ -1,0 +1,361 @@
+"""NNI experiments with tuners of their own, which wait, remember, fail and are killed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from nas.errors import SearchFailedError
+from nas.trial import Reason, State
+from tests.nas.compat.experiments import Shop, until
+
+OWN = {"codeDir": ".", "classFileName": "tuner.py", "className": "MyTuner"}
+ONE = "import nni\nnni.report_final_result(nni.get_next_parameter()['x'])\n"
+COUNTING = """
+from nni.tuner import Tuner
+
+class MyTuner(Tuner):
+    def __init__(self):
+        self.told = []
+    def update_search_space(self, space):
+        assert space == ""
+    def generate_parameters(self, parameter_id):
+        return {"x": parameter_id, "told": list(self.told)}
+    def receive_trial_result(self, parameter_id, parameters, reward):
+        assert parameters["x"] == parameter_id
+        self.told.append(reward)
+"""
+SHARING_TUNER = """
+import threading
+from nni.tuner import Tuner
+
+class MyTuner(Tuner):
+    def __init__(self):
+        super().__init__()
+        self.father, self.path, self.checksum = None, None, None
+        self.is_there, self.lock = threading.Event(), threading.Lock()
+    def update_search_space(self, search_space):
+        pass
+    def generate_parameters(self, parameter_id, **kwargs):
+        if self.father is None:
+            self.father = parameter_id
+            return {"prev_id": parameter_id, "id": parameter_id}
+        self.is_there.wait()
+        with self.lock:
+            return {"prev_id": self.father, "id": parameter_id, "prev_path": self.path}
+    def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+        with self.lock:
+            if parameter_id == self.father:
+                self.path, self.checksum = value["path"], value["checksum"]
+                self.is_there.set()
+            elif value["checksum"] != self.checksum:
+                raise ValueError("Inconsistency in weight sharing: " + repr(value))
+"""
+SHARING = """
+import hashlib, os, nni
+p = nni.get_next_parameter()
+path = p.get("prev_path") or os.path.abspath("model.dat")
+if "prev_path" not in p:
+    with open(path, "wb") as file:
+        file.write(os.urandom(20000))
+with open(path, "rb") as file:
+    digest = hashlib.md5(file.read()).hexdigest()
+nni.report_final_result({"checksum": digest + str(p["prev_id"]), "path": path})
+"""
+
+
+def shop(folder: Path, code: str, tuner: str, **fields: object) -> Shop:
+    return Shop(folder, code, OWN, tuner, None, {"maxTrialNum": 4, **fields})
+
+
+def test_a_tuner_of_v05(tmp_path: Path) -> None:
+    """Ids count from 0; parameters and results pass through untouched, each result once; every call is in order."""
+    trials = shop(tmp_path, ONE.replace("(nni", "([nni").replace(")\n", ", None])\n"), COUNTING).run()
+
+    assert [t.point["x"] for t in trials] == [0, 1, 2, 3]
+    assert [t.state for t in trials] == [State.COMPLETE] * 4
+    assert [json.loads(t.returned or "") for t in trials] == [[n, None] for n in range(4)]
+    assert trials[3].point["told"] == [[0, None], [1, None], [2, None]]
+    assert all(not t.metrics for t in trials)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 16])
+def test_weight_sharing_at_any_concurrency(tmp_path: Path, concurrency: int) -> None:
+    """Nine children wait in the tuner for their father's result; NNI's pool deadlocked where they filled it."""
+    fields = {"multiThread": True, "trialConcurrency": concurrency, "maxTrialNum": 10}
+    trials = shop(tmp_path, SHARING, SHARING_TUNER, **fields).run()
+
+    assert [t.state for t in trials] == [State.COMPLETE] * 10
+    assert [t.parents for t in trials] == [(), *[(0,)] * 9]
+    assert len({t.returned for t in trials}) == 1
+    assert sorted(t.proposal.derivation["parameter_id"] for t in trials) == list(range(10))
+
+
+def test_a_tuner_that_raises_ends_the_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its traceback is told at once, though trials still run and calls wait; NNI stood still."""
+    code = SHARING + "\nif 'prev_path' in p and p['id'] > 1: import time; time.sleep(600)\n"
+    code = code.replace('digest + str(p["prev_id"])', 'digest + str(p["id"])')
+    fields = {"multiThread": True, "trialConcurrency": 3, "maxTrialNum": 10}
+    with pytest.raises(SearchFailedError, match=r"raised in receive_trial_result .* Inconsistency in weight sharing"):
+        shop(tmp_path, code, SHARING_TUNER, **fields).run()
+
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_the_last_result_is_told(tmp_path: Path) -> None:
+    """A tuner that raises at the last result of all is heard, too."""
+    code = SHARING.replace('digest + str(p["prev_id"])', '("bad" if p["id"] == 3 else digest) + str(p["prev_id"])')
+    with pytest.raises(SearchFailedError, match="Inconsistency"):
+        shop(tmp_path, code, SHARING_TUNER, multiThread=True).run()
+
+
+def test_a_father_that_dies_releases_its_children(tmp_path: Path) -> None:
+    """The wait for a result that can't come any more ends with the reason; NNI waited for ever."""
+    code = "import nni\nnni.get_next_parameter()\nraise SystemExit('no disk')\n"
+    sharing = shop(tmp_path, code, SHARING_TUNER, multiThread=True, trialConcurrency=3)
+    sharing.patience_s = 1.0
+    with pytest.raises(SearchFailedError, match=r"waits in generate_parameters\(1, 2, 3\).*parameter_id 0\) is FAILED"):
+        sharing.run()
+
+
+def test_a_tuner_that_is_told_of_the_death_goes_on(tmp_path: Path) -> None:
+    """trial_end with False comes for a failed father, so that another one may take its place."""
+    tuner = (
+        SHARING_TUNER
+        + """
+    def trial_end(self, parameter_id, success, **kwargs):
+        if parameter_id == self.father and not success:
+            self.path, self.checksum = "none", "none"
+            self.is_there.set()
+"""
+    )
+    code = "import nni\np = nni.get_next_parameter()\nif 'prev_path' not in p: raise SystemExit(1)\n"
+    code += "nni.report_final_result({'checksum': 'none'})\n"
+    trials = shop(tmp_path, code, tuner, multiThread=True, trialConcurrency=3).run()
+
+    assert [t.state for t in trials] == [State.FAILED, *[State.COMPLETE] * 3]
+    assert trials[0].reason == Reason.EXCEPTION
+
+
+def test_a_waiting_tuner_needs_multi_thread(tmp_path: Path) -> None:
+    """Without multiThread one call is made after another; one that waits is told from one that thinks."""
+    sharing = shop(tmp_path, SHARING, SHARING_TUNER.replace("self.is_there.wait()", "threading.Event().wait()"))
+    sharing.patience_s = 1.0
+    with pytest.raises(SearchFailedError, match="needs multiThread: true"):
+        sharing.run()
+
+
+def test_a_slow_tuner_is_no_waiting_one(tmp_path: Path) -> None:
+    """A tuner that computes for longer than the patience while nothing runs is left in peace."""
+    thinking = COUNTING.replace(
+        '        return {"x"',
+        """        import time
+        until = time.process_time() + 1.0
+        while time.process_time() < until: pass
+        return {"x\"""",
+    )
+    thinker = shop(tmp_path, ONE, thinking)
+    thinker.patience_s = 0.6
+    assert len(thinker.run(maxTrialNum=2)) == 2
+
+
+JOBS_TUNER = """
+from nni.multi_phase.multi_phase_tuner import MultiPhaseTuner
+
+class MyTuner(MultiPhaseTuner):
+    def __init__(self, most):
+        self.most, self.jobs, self.results = most, {}, {}
+    def update_search_space(self, space):
+        assert space == {"x": {"_type": "uniform", "_value": [0, 1]}}
+    def generate_parameters(self, parameter_id, trial_job_id=None):
+        import nni
+        known = self.jobs.setdefault(trial_job_id, [])
+        if len(known) == self.most:
+            raise nni.NoMoreTrialError("enough")
+        known.append(parameter_id)
+        return {"job": trial_job_id, "phase": len(known), "before": self.results.get(trial_job_id, 0)}
+    def receive_trial_result(self, parameter_id, parameters, value, trial_job_id):
+        assert parameters["job"] == trial_job_id and parameter_id in self.jobs[trial_job_id]
+        self.results[trial_job_id] = value
+"""
+JOBS = """
+import time, nni
+while (p := nni.get_next_parameter()) is not None:
+    assert p["job"] == nni.get_trial_id(), p
+    time.sleep(PAUSE)
+    nni.report_final_result(p["before"] + 1)
+    if p["phase"] == 3: break
+"""
+
+
+def phases(folder: Path, pause: float = 0.0, most: int = 3, code: str = JOBS) -> Shop:
+    fields = {"multiPhase": True, "trialConcurrency": 2, "maxTrialNum": 4, "searchSpacePath": "search_space.json"}
+    made = Shop(
+        folder, code.replace("PAUSE", str(pause)), {**OWN, "classArgs": {"most": most}}, JOBS_TUNER, fields=fields
+    )
+    return made
+
+
+def test_multi_phase(tmp_path: Path) -> None:
+    """The tuner knows the job from the very first configuration on; NNI lost the first."""
+    trials = phases(tmp_path).run()
+
+    assert len(trials) == 12
+    by_job = {job: [t for t in trials if t.job == job] for job in {t.job for t in trials}}
+    assert len(by_job) == 4
+    for members in by_job.values():
+        assert [t.point["phase"] for t in members] == [1, 2, 3]
+        assert [t.metrics["default"] for t in members] == [1, 2, 3]
+        assert len({t.point["job"] for t in members}) == 1
+
+
+def test_the_end_of_a_jobs_configurations(tmp_path: Path) -> None:
+    """NoMoreTrialError for the jobs that go on: get_next_parameter gives None, and the experiment ends."""
+    trials = phases(tmp_path, most=2, code=JOBS + "assert p is None\n").run(maxTrialNum=2)
+
+    assert sorted((t.point["phase"], t.state) for t in trials) == [(1, "COMPLETE")] * 2 + [(2, "COMPLETE")] * 2
+
+
+def test_resumption_asks_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An interrupted multi-phase experiment goes on as if nothing had happened, and says nothing of its tuner."""
+    interrupted = phases(tmp_path, 0.1)
+    done = lambda n: len(list(tmp_path.glob("root/mine/trials/*.result.json"))) >= n  # noqa: E731
+    first = interrupted.run(stop_when=lambda: done(3))
+    interrupted.run(stop_when=lambda: done(7))
+    trials = interrupted.run()
+
+    finished = [t for t in first if t.is_finished]
+    assert [t for t in trials if t.number in {f.number for f in finished}] == finished
+    assert len(trials) == 12
+    assert all(t.metrics["default"] == t.point["phase"] for t in trials)
+    assert len({t.proposal.derivation["parameter_id"] for t in trials}) == 12
+    assert "not reproducible" not in capsys.readouterr().err
+
+
+def test_a_tuner_that_is_not_reproducible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it answers otherwise when asked again, the records stand, import_data gets them, and a line says so."""
+    tuner = (
+        COUNTING.replace('{"x": parameter_id,', '{"r": __import__("os").urandom(8).hex(), "x": parameter_id,')
+        + """
+    def import_data(self, data):
+        print("imported", [(d["parameter"]["r"], d["value"]) for d in data])
+"""
+    )
+    code = ONE
+    made = shop(tmp_path, code, tuner)
+    before = made.run(maxTrialNum=2)
+    after = made.run(maxTrialNum=3)
+    [log] = tmp_path.glob("out/*/log/tuner.log")
+
+    assert after[:2] == before
+    assert after[2].point["told"] == [0, 1]
+    assert "gives another configuration 0, 1; the records stand" in capsys.readouterr().err
+    assert f"imported {[(t.point['r'], t.metrics['default']) for t in before]}" in log.read_text()
+
+
+def test_nothing_now_is_not_the_end(tmp_path: Path) -> None:
+    """NoMoreTrialError means later, while trials run, at full concurrency; with nothing running it is the end."""
+    tuner = """
+import nni
+from nni.tuner import Tuner
+
+class MyTuner(Tuner):
+    left, out = 3, 0
+    def update_search_space(self, space): pass
+    def generate_multiple_parameters(self, ids, **kwargs):
+        assert len(ids) == 1 and not kwargs
+        if not self.left or self.out == 2:
+            return []
+        self.left, self.out = self.left - 1, self.out + 1
+        return [{"x": self.left}]
+    def receive_trial_result(self, parameter_id, parameters, value): pass
+    def trial_end(self, parameter_id, success): self.out -= 1
+"""
+    trials = shop(tmp_path, ONE, tuner, trialConcurrency=3, maxTrialNum=9).run()
+
+    assert [t.point["x"] for t in trials] == [2, 1, 0]
+    assert [t.state for t in trials] == [State.COMPLETE] * 3
+
+
+def test_results_come_when_they_are_reported(tmp_path: Path) -> None:
+    """A father's process that goes on after its result holds no child up."""
+    code = (
+        SHARING
+        + """
+import time
+if "prev_path" in p:
+    open("done", "w")
+while not os.path.exists("done"):
+    time.sleep(0.05)
+"""
+    )
+    trials = shop(tmp_path, code, SHARING_TUNER, multiThread=True, trialConcurrency=2, maxTrialNum=2).run()
+
+    assert [t.state for t in trials] == [State.COMPLETE] * 2
+
+
+@pytest.mark.parametrize(
+    ("tuner", "text"),
+    [
+        ("def broken(:\n", "SyntaxError"),
+        ("class Other: pass\n", "MyTuner"),
+        (COUNTING.replace("def __init__(self)", "def __init__(self, size)"), "size"),
+        (COUNTING.replace('assert space == ""', "raise KeyError('space')"), "KeyError: 'space'"),
+    ],
+)
+def test_tuners_that_cant_begin(tmp_path: Path, tuner: str, text: str) -> None:
+    """What a tuner raises when it is built ends the experiment with its last line."""
+    with pytest.raises(SearchFailedError, match=r"raised in MyTuner\.__init__") as caught:
+        shop(tmp_path, SHARING, tuner).run()
+
+    assert text in str(caught.value)
+
+
+def test_a_killed_tuner(tmp_path: Path) -> None:
+    """A tuner's process that dies ends the experiment; the same command goes on."""
+    code = """
+import nni, os, time
+p = nni.get_next_parameter()
+while p["x"] and not os.path.exists("go"):
+    time.sleep(0.05)
+"""
+    tuner = COUNTING.replace("self.told = []", "self.told = []; import os; open('pid', 'w').write(str(os.getpid()))")
+    made = shop(tmp_path, code + "nni.report_final_result(p['x'])\n", tuner)
+
+    def kill() -> bool:
+        if len(list(tmp_path.glob("root/mine/trials/*.start-1.json"))) < 2:
+            return False
+        import os
+
+        [pid] = tmp_path.glob("out/*/log/pid")
+        os.kill(int(pid.read_text()), 9)
+        until(lambda: not re.search(r"State:\s+[RS]", Path(f"/proc/{pid.read_text()}/status").read_text()))
+        return False
+
+    with pytest.raises(SearchFailedError, match="the tuner's process has ended"):
+        made.run(stop_when=kill)
+    (tmp_path / "go").touch()
+    trials = made.run()
+
+    assert [t.point["x"] for t in trials] == [0, 1, 2, 3]
+    assert trials[3].point["told"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("parents", "edges"),
+    [(None, [(), (0,), (1,)]), ("none", [(), (), ()]), ("mother", [(), (), (0,)])],
+)
+def test_parents(tmp_path: Path, parents: str | None, edges: list[tuple[int, ...]]) -> None:
+    """Folders and ids in the parameters name the parent; which do can be said."""
+    tuner = COUNTING.replace(
+        '{"x": parameter_id,',
+        '{"save_dir": f"/s/{parameter_id}", "restore_dir": f"/s/{parameter_id - 1}" if parameter_id else None, '
+        '"mother": parameter_id - 2, "x": parameter_id,',
+    )
+    made = shop(tmp_path, ONE, tuner, maxTrialNum=3)
+    made.parents = parents
+
+    assert [t.parents for t in made.run()] == edges

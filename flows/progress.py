@@ -187,7 +187,7 @@ class Progress:
         is_due = time.monotonic() - self._last_plain >= PLAIN_EVERY_S or trial.stage != self._search_stage
         if trial.state != State.FAILED and (self._is_live or not is_due):
             return
-        score = f"{self._metric.name} {value:.4f}" if value is not None else f"{trial.reason}"
+        score = f"{self._metric.name} {value:.4f}" if value is not None else str(trial.reason or "without a number")
         text = f"trial {trial.number} ({trial.stage}) {trial.state} {score}"
         if trial.state == State.FAILED and (error := last_line(trial.error)):
             text += f": {error}"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.flows.commands import Command, only_search, run, trials, until
 
 pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
 
 PHASES = """
 import os, time, nni
@@ -90,3 +95,72 @@ def test_mistakes_are_one_line(experiment: Path) -> None:
     assert "--config" in nothing.complaint
     assert policy.complaint == "policy comes from the experiment's configuration file; change it there"
     assert not os.path.exists(experiment / "heirloom")
+
+
+OWN = """
+tuner:
+  codeDir: .
+  classFileName: tuner.py
+  className: JobsTuner
+trial:
+"""
+JOBS_TUNER = """
+from nni.multi_phase.multi_phase_tuner import MultiPhaseTuner
+
+class JobsTuner(MultiPhaseTuner):
+    def __init__(self):
+        self.best = {}
+    def update_search_space(self, space):
+        self.space = space
+    def generate_parameters(self, parameter_id, trial_job_id=None):
+        return {"x": round(0.1 + 0.1 * len(self.best.get(trial_job_id, [])), 3), "job": trial_job_id}
+    def receive_trial_result(self, parameter_id, parameters, value, trial_job_id):
+        assert parameters["job"] == trial_job_id
+        self.best.setdefault(trial_job_id, []).append(value)
+"""
+
+
+def test_multi_phase_with_an_own_tuner_survives_a_kill(experiment: Path, api_url: str) -> None:
+    """kill -9: the tuner's process is gone too; asked the same again, it goes on where each job stood."""
+    config = experiment / "config.yml"
+    head, _, rest = config.read_text().partition("tuner:")
+    config.write_text(head + OWN.lstrip() + rest.partition("trial:\n")[2])
+    (experiment / "tuner.py").write_text(JOBS_TUNER)
+    line = ("--config", "config.yml", "--root", "shared")
+    with Command(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url) as command:
+        until(lambda: len(list(experiment.glob("shared/*/trials/*.result.json"))) >= 5)
+        command.kill(to_group=False)
+        until(lambda: not command.leftovers(), 5, what="the end of all processes")
+    last = run(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url)
+
+    found = trials(only_search(experiment, "shared"))
+    assert last.status == 0, last.err
+    assert "not reproducible" not in last.err
+    assert {t.state for t in found} == {"COMPLETE"}
+    for job in {t.job for t in found}:
+        assert [t.point["x"] for t in found if t.job == job][:3] == [0.1, 0.2, 0.3]
+
+
+@pytest.fixture(scope="module")
+def shared() -> dict[str, Any]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
+    command = [HERE.parent / "nfs" / "with-nfs", "--timeout", "560", "--", sys.executable, HERE / "nfs_nni.py"]
+    done = subprocess.run(command, env=plain, capture_output=True, text=True)
+    if done.returncode == 97:
+        pytest.skip(f"the NFS guest can't be started here: {done.stderr[-300:]}")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("how", ["1", "3", "3 killed", "16"])
+def test_weight_sharing_over_nfs(shared: dict[str, Any], how: str) -> None:
+    """One father writes on one mount, nine children wait, read on the other and find the same bytes."""
+    found = shared[how]
+
+    assert found["status"] == 0, found["err"]
+    assert [t["state"] for t in found["trials"]] == ["COMPLETE"] * 10
+    assert [t["parents"] for t in found["trials"]] == [[], *[[0]] * 9]
+    assert len({t["returned"] for t in found["trials"]}) == 1
+    assert "machineList has no effect" in found["err"]

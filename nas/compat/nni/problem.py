@@ -161,16 +161,14 @@ class _Talk:
 
     def _serve(self, wait_s: float) -> None:
         for connection, question in self._process.questions(wait_s):
-            if question.get("ask") == "next":
-                connection.answer(self._next())
-            else:
-                connection.answer(self._take(question))
+            with self._process.pinged():  # for as long as a tuner thinks, or the store is slow
+                answer = self._next() if question.get("ask") == "next" else self._take(question)
+            connection.answer(answer)
 
     def _next(self) -> dict[str, Any]:
         """The configuration to try now."""
         if self._is_fetched and self._problem.multi_phase and not self._is_over:
-            with self._process.pinged():
-                self._run = next(self._trials, None)  # one that has no result is left as abandoned
+            self._run = next(self._trials, None)  # one that has no result is left as abandoned
             self._is_over, self._n_reports = self._run is None, 0
             self._parameters = None if self._run is None else parameters_of(self._run.point)
         self._is_fetched = True

@@ -48,6 +48,10 @@ def nni_search(
         ConfigurationError: it asks for what is not there, by name.
     """
     is_builtin = experiment.tuner.builtin is not None
+    if is_builtin and parents is not None:
+        raise ConfigurationError(f"--parents ({parents}) is for a tuner of one's own, not {experiment.tuner.builtin}")
+    if not patience_s > 0:
+        raise ConfigurationError(f"--patience ({patience_s:g}) must be a number of seconds greater than 0")
     problem = {
         "command": experiment.command,
         "space": experiment.space if is_builtin else None,

@@ -72,6 +72,26 @@ def test_the_end_of_configurations_ends_a_wait(tmp_path: Path) -> None:
     assert (tmp_path / "root/mine/logs/000000.job.log").read_text().endswith("no more\n")
 
 
+def test_a_result_without_a_configuration_is_refused(tmp_path: Path) -> None:
+    """Before the first configuration and after the last a report is an error that says so."""
+    code = (
+        PHASES
+        + """
+try:
+    nni.report_final_result(1)
+except RuntimeError as error:
+    print(error)
+"""
+    )
+    space = {"x": {"_type": "choice", "_value": [1]}}
+    shop = Shop(tmp_path, code, {"builtinTunerName": "GridSearch"}, space=space, fields={"multiPhase": True})
+    trials = shop.run()
+    log = (tmp_path / "root/mine/logs/000000.job.log").read_text()
+
+    assert [t.metrics["default"] for t in trials] == [1]
+    assert "a final result was reported, but get_next_parameter gave None: there is no trial" in log
+
+
 def test_zero_is_a_result_on_resume(tmp_path: Path) -> None:
     """Zeros stay results when an experiment is resumed; NNI dropped them."""
     shop = Shop(tmp_path, "import nni\nnni.get_next_parameter()\nnni.report_final_result(0)\n")

@@ -100,6 +100,10 @@ class TrialProcess:
 
     def questions(self, wait_s: float) -> Iterator[tuple[Connection, dict[str, Any]]]:
         """Writes what was printed to standard output, and gives what was asked within so many seconds."""
+        if self._process.stdout not in self._selector.get_map():  # all is printed, so that it is about to end
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(wait_s)
+            wait_s = 0.0
         for key, _ in self._selector.select(wait_s):
             if key.fileobj is self._listener:
                 self._accept()

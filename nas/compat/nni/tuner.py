@@ -27,7 +27,7 @@ from nas.tuners.hosted import HostedTuner
 STAGGER_S = 0.05
 """The next call begins when the one before has answered, or has waited so long: old tuners race at their first call."""
 GRACE_S = 0.25
-"""How long an ask waits for an answer before it is WAIT."""
+"""It begins when results are taken in, or when that takes so long."""
 PATIENCE_S = 60.0
 BUSY = 0.05
 """The share of a core that a tuner takes which is not idle."""
@@ -229,7 +229,6 @@ class NniTuner(HostedTuner):
             self._wait_for([call], STAGGER_S)
             if call.has_answer:
                 return call
-        self._wait(lambda: self._first_answered() is not None, GRACE_S)
         return self._first_answered()
 
     def _first_answered(self) -> Call | None:
@@ -243,7 +242,7 @@ class NniTuner(HostedTuner):
         if call is None:
             self._settle(GRACE_S)
             call = self._generate(Call(self._next_id(), name, False, self._n_told))
-        self._wait_for([call], GRACE_S)
+            self._wait_for([call], STAGGER_S)
         return call if call.has_answer else None
 
     def _next_id(self) -> int:

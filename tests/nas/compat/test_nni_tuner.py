@@ -82,7 +82,7 @@ def test_a_tuner_of_v05(tmp_path: Path) -> None:
     assert all(not t.metrics for t in trials)
 
 
-@pytest.mark.parametrize("concurrency", [1, 3, 16])
+@pytest.mark.parametrize("concurrency", [1, pytest.param(3, marks=pytest.mark.slow), 16])
 def test_weight_sharing_at_any_concurrency(tmp_path: Path, concurrency: int) -> None:
     """Nine children wait in the tuner for their father's result; NNI's pool deadlocked where they filled it."""
     fields = {"multiThread": True, "trialConcurrency": concurrency, "maxTrialNum": 10}
@@ -116,7 +116,7 @@ def test_a_father_that_dies_releases_its_children(tmp_path: Path) -> None:
     """The wait for a result that can't come any more ends with the reason; NNI waited for ever."""
     code = "import nni\nnni.get_next_parameter()\nraise SystemExit('no disk')\n"
     sharing = shop(tmp_path, code, SHARING_TUNER, multiThread=True, trialConcurrency=3)
-    sharing.patience_s = 1.0
+    sharing.patience_s = 0.6
     with pytest.raises(SearchFailedError, match=r"waits in generate_parameters\(1, 2, 3\).*parameter_id 0\) is FAILED"):
         sharing.run()
 
@@ -143,7 +143,7 @@ def test_a_tuner_that_is_told_of_the_death_goes_on(tmp_path: Path) -> None:
 def test_a_waiting_tuner_needs_multi_thread(tmp_path: Path) -> None:
     """Without multiThread one call is made after another; one that waits is told from one that thinks."""
     sharing = shop(tmp_path, SHARING, SHARING_TUNER.replace("self.is_there.wait()", "threading.Event().wait()"))
-    sharing.patience_s = 1.0
+    sharing.patience_s = 0.6
     with pytest.raises(SearchFailedError, match="needs multiThread: true"):
         sharing.run()
 
@@ -153,13 +153,13 @@ def test_a_slow_tuner_is_no_waiting_one(tmp_path: Path) -> None:
     thinking = COUNTING.replace(
         '        return {"x"',
         """        import time
-        until = time.process_time() + 1.0
+        until = time.process_time() + 0.7
         while time.process_time() < until: pass
         return {"x\"""",
     )
     thinker = shop(tmp_path, ONE, thinking)
-    thinker.patience_s = 0.6
-    assert len(thinker.run(maxTrialNum=2)) == 2
+    thinker.patience_s = 0.4
+    assert len(thinker.run(maxTrialNum=1)) == 1
 
 
 JOBS_TUNER = """

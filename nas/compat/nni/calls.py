@@ -7,9 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nas.compat.nni.names import is_job_id
 from nas.compat.nni.parameters import parameters_of
+from nas.errors import CorruptError
 from nas.lineage import Lineage
+from nas.store.plain import checked_fields, naming, shown, whole
 from nas.trial import State, Trial
+
+_DERIVATION = {"parameter_id": (int,), "trial_job_id": (str,), "calls": (list,)}
 
 
 @dataclass(slots=True)
@@ -27,16 +32,12 @@ class Call:
     job: str
     is_first: bool
     n_told: int
-    number: int = -1
-    """Of the call to the process."""
     has_answer: bool = False
     has_nothing: bool = False
     """The tuner raised NoMoreTrialError."""
     parameters: Any = None
     trial: int | None = None
     """The trial that it became."""
-    is_listed: bool = False
-    """A proposal's record lists it."""
 
     def to_json(self) -> list[Any]:
         """For a proposal's record."""
@@ -46,6 +47,54 @@ class Call:
 def derivation(call: Call, begun: Iterable[Call]) -> dict[str, Any]:
     """What a proposal's record says of its call, and of those begun since the proposal before."""
     return {"parameter_id": call.id, "trial_job_id": call.job, "calls": [other.to_json() for other in begun]}
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What a proposal's record says, as a shared root may hold anything: its call, and those begun before it."""
+
+    id: int
+    job: str
+    calls: tuple[Call, ...]
+
+    @classmethod
+    def of(cls, trial: Trial) -> Noted:
+        """What ``derivation`` made.
+
+        Raises:
+            CorruptError: something else made it.
+        """
+        with naming(f"trials/{trial.number:06d}.proposal.json"):
+            fields = checked_fields(trial.proposal.derivation, _DERIVATION)
+            calls = []
+            for entry in fields["calls"]:
+                if not isinstance(entry, list) or len(entry) != 4 or type(entry[2]) is not bool:
+                    raise CorruptError(f"calls must not hold {shown(entry)}")
+                calls.append(Call(whole(entry[0], "calls"), checked_job(entry[1]), entry[2], whole(entry[3], "calls")))
+            return cls(whole(fields["parameter_id"], "parameter_id"), checked_job(fields["trial_job_id"]), tuple(calls))
+
+
+def checked_job(value: object) -> str:
+    """The value, if it is the id of a job, which becomes a folder's name.
+
+    Raises:
+        CorruptError: it is not.
+    """
+    if not isinstance(value, str) or not is_job_id(value):
+        raise CorruptError(f"trial_job_id must not be {shown(value)}")
+    return value
+
+
+def parsed(text: str, number: int) -> Any:
+    """The JSON of a trial's result, in which NaN is a number.
+
+    Raises:
+        CorruptError: it is none.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"trials/{number:06d}.result.json: returned is no JSON ({error})") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +113,27 @@ class History:
 
     @classmethod
     def of(cls, lineage: Lineage) -> History:
-        """The history that the records of the search stage tell."""
+        """The history that the records of the search stage tell.
+
+        Raises:
+            CorruptError: they tell no such thing.
+        """
         trials = sorted(lineage, key=lambda trial: trial.index)
         calls: dict[int, Call] = {}
         due: dict[int, list[Call]] = {}
         n_told = 0
         for trial in trials:
             n_told += len(trial.learned)
-            for number, job, is_first, told in trial.proposal.derivation["calls"]:
-                calls[number] = Call(number, job, is_first, told, is_listed=True)
-            call = calls[trial.proposal.derivation["parameter_id"]]
+            noted = Noted.of(trial)
+            calls |= {call.id: call for call in noted.calls if call.id not in calls}
+            if (call := calls.get(noted.id)) is None or call.job != noted.job or call.trial is not None:
+                raise CorruptError(f"trials/{trial.number:06d}.proposal.json: no call was made for it alone")
             call.trial, call.parameters = trial.number, parameters_of(trial.point)
             due.setdefault(n_told, []).append(call)
         return cls(sorted(calls.values(), key=lambda call: call.id), list(lineage.finished), due)
 
 
-def value_of(trial: Trial, *, with_stopped: bool) -> Any:
+def value_of(trial: Trial, *, with_stopped: bool) -> str | None:
     """What the tuner receives as a finished trial's result, as JSON's text; None: nothing."""
     if trial.state == State.COMPLETE:
         return trial.returned

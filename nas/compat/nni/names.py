@@ -17,6 +17,11 @@ def job_id(search: str, job: int) -> str:
     return _short(f"{search}/{job}", 5)
 
 
+def is_job_id(text: str) -> bool:
+    """Whether ``job_id`` may have made it."""
+    return len(text) == 5 and all(letter in _LETTERS for letter in text)
+
+
 def _short(text: str, n: int) -> str:
     number = int.from_bytes(hashlib.blake2b(text.encode()).digest())
     return "".join(_LETTERS[number // len(_LETTERS) ** place % len(_LETTERS)] for place in range(n))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nas.compat.nni.any_space import AnySpace
+from nas.compat.nni.calls import checked_job
 from nas.compat.nni.host import SDK
 from nas.compat.nni.names import experiment_id, job_id
 from nas.compat.nni.parameters import parameters_of
@@ -92,8 +93,9 @@ class NniProblem(Problem):
         if not os.path.isdir(self.code_dir):
             raise ConfigurationError(f"trial.codeDir ({self.code_dir}) is not here")
         made = first.derivation
-        told = made.get("trial_job_id") if isinstance(made, dict) else None
-        environment = self._environment(job, told or job_id(self.search, job.number))
+        is_named = isinstance(made, dict) and "trial_job_id" in made  # by a tuner of the experiment's own
+        name = checked_job(made["trial_job_id"]) if is_named else job_id(self.search, job.number)
+        environment = self._environment(job, name)
         with TrialProcess(self.command, self.code_dir, environment) as process:
             _Talk(self, trials, first, process).run()
 

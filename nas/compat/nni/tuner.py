@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nas.compat.nni.calls import Call, History, derivation, numbers_of, value_of
-from nas.compat.nni.host import Host
+from nas.compat.nni.calls import Call, History, Noted, derivation, numbers_of, parsed, value_of
+from nas.compat.nni.conversation import Conversation
 from nas.compat.nni.names import experiment_id, job_id
 from nas.compat.nni.parameters import parameters_of, point_of
 from nas.compat.nni.parents import ParentRule
-from nas.errors import SearchFailedError
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Space
@@ -29,9 +25,6 @@ STAGGER_S = 0.05
 GRACE_S = 0.25
 """It begins when results are taken in, or when that takes so long."""
 PATIENCE_S = 60.0
-BUSY = 0.05
-"""The share of a core that a tuner takes which is not idle."""
-WATCH_S = 0.5
 
 
 class NniTuner(HostedTuner):
@@ -103,30 +96,23 @@ class NniTuner(HostedTuner):
         self.slots = slots
         self.most_jobs = most_jobs
         self.patience_s = patience_s
-        self._host: Host | None = None
-        self._changed = threading.Condition()
-        self._calls: dict[int, Call] = {}
-        self._by_number: dict[int, Call] = {}
-        self._telling: set[int] = set()
-        """Calls to the process, of results that it takes in."""
-        self._what: dict[int, str] = {}
+        self._conversation: Conversation | None = None
+        self._unlisted: list[Call] = []
+        """Calls that no proposal's record lists."""
+        self._names: dict[int, str] = {}
+        """What the tuner calls each job."""
         self._known: dict[int, tuple[Any, Any]] = {}
+        """Parameters and result of each configuration, by parameter_id."""
         self._trial_of: dict[int, int] = {}
-        self._differing: list[Call] = []
         self._n_ids = 0
         self._n_told = 0
         self._nothing_at = -1
-        self._n_out = 0
-        self._last_failure = ""
-        self._error: SearchFailedError | None = None
-        self._is_ending = False
-        self._moved_s = 0.0
+        """How many results it had been told when it had nothing to offer."""
 
     # ---- from begin to end
 
     def begin(self, lineage: Lineage, wake: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
         """Starts the process, and repeats what it was asked and told."""
-        self._wake, self._fail = wake, fail
         folder = Path(self.output_dir) / "log"
         environment = {
             "NNI_MODE": "start",
@@ -136,9 +122,16 @@ class NniTuner(HostedTuner):
             "NNI_LOG_LEVEL": "INFO",
             "NNI_INCLUDE_INTERMEDIATE_RESULTS": str(self.with_stopped).lower(),
         }
-        self._host = Host(folder, environment, self._take)
-        threading.Thread(target=self._watch, name="heirloom-nni-patience", daemon=True).start()
-        self._tell(
+        self._conversation = Conversation(
+            self.class_name,
+            folder,
+            environment,
+            patience_s=self.patience_s,
+            remedy="" if self.multi_thread else "; a tuner that waits for results needs multiThread: true",
+            wake=wake,
+            fail=fail,
+        )
+        self._talk.tell(
             "begin",
             f"{self.class_name}.__init__ or update_search_space",
             code_dir=os.path.abspath(os.path.join(self.folder, self.code_dir)),
@@ -148,33 +141,37 @@ class NniTuner(HostedTuner):
             space=self.search_space,
             multi_thread=self.multi_thread,
         )
-        self._settle()
+        self._talk.settle()
+        self._names = {t.job: Noted.of(t).job for t in lineage}
         self._repeat(History.of(lineage))
+
+    @property
+    def _talk(self) -> Conversation:
+        if self._conversation is None:
+            raise AssertionError("the tuner has not begun, or has ended")
+        return self._conversation
 
     def notice(self, trial: Trial) -> None:
         """Tells the tuner a result, and that the trial has ended."""
-        with self._changed:
-            self._n_out -= 1
+        self._talk.n_out -= 1
         self._tell_result(trial)
 
     @property
     def is_thinking(self) -> bool:
         """Whether a call has no answer yet."""
-        with self._changed:
-            return self._error is None and any(not call.has_answer for call in self._calls.values())
+        return self._talk.is_thinking
 
     def settle(self) -> None:
         """Waits until all results are taken in, and tells the tuner that it was all."""
-        self._settle()
-        self._tell("exit", "_on_exit")
-        self._settle()
+        self._talk.settle()
+        self._talk.tell("exit", "_on_exit")
+        self._talk.settle()
 
     def end(self) -> None:
         """Ends the process."""
-        self._is_ending = True
-        if self._host is not None:
-            self._host.close()
-            self._host = None
+        if self._conversation is not None:
+            self._conversation.end()
+            self._conversation = None
 
     # ---- asking
 
@@ -183,34 +180,27 @@ class NniTuner(HostedTuner):
 
         NoMoreTrialError means STOP for a job that goes on; for a new one it means WAIT while there are results to come.
         """
-        if self._host is None:  # before `begin`
+        if self._conversation is None:  # before `begin`
             return WAIT
-        with self._changed:
-            self._check()
-        name = self._name_of(lineage, job)
+        self._talk.check()
+        name = self._names.get(job)
         call = self._ask_for_new(lineage) if name is None else self._ask_for(name)
         if call is not None and not call.has_nothing:
+            self._names[job] = call.job
             return self._propose(call, len(lineage))
         if call is not None:
-            del self._calls[call.id]
+            del self._talk.calls[call.id]
             if name is not None:
                 return STOP
             self._nothing_at = self._n_told
         has_more = self._nothing_at != self._n_told or lineage.pending or self.is_thinking
         return WAIT if name is not None or has_more else STOP
 
-    def _name_of(self, lineage: Lineage, job: int) -> str | None:
-        """What the tuner calls a job; None: it is a new one."""
-        for trial in lineage:
-            if trial.job == job:
-                return str(trial.proposal.derivation["trial_job_id"])
-        return None
-
     def _n_wanted(self, lineage: Lineage) -> int:
         """For how many jobs configurations may be asked for at once."""
         n_free = self.slots - len(lineage.pending)
         if self.most_jobs is not None:
-            n_free = min(n_free, self.most_jobs - len({trial.job for trial in lineage}))
+            n_free = min(n_free, self.most_jobs - len(self._names))
         return max(n_free, 1) if self.multi_thread else 1
 
     def _ask_for_new(self, lineage: Lineage) -> Call | None:
@@ -218,31 +208,30 @@ class NniTuner(HostedTuner):
 
         None are begun where the tuner had nothing to offer, until it is told another result.
         """
-        self._settle(GRACE_S)
+        self._talk.settle(GRACE_S)
         if (found := self._first_answered()) is not None:
             return found
-        n_open = sum(call.is_first for call in list(self._calls.values()))
+        n_open = sum(call.is_first for call in list(self._talk.calls.values()))
         n_new = 0 if self._nothing_at == self._n_told else self._n_wanted(lineage) - n_open
         for _ in range(n_new):
             number = self._next_id()
             call = self._generate(Call(number, job_id(self.search, number), True, self._n_told))
-            self._wait_for([call], STAGGER_S)
+            self._talk.wait_for([call], STAGGER_S)
             if call.has_answer:
                 return call
         return self._first_answered()
 
     def _first_answered(self) -> Call | None:
-        with self._changed:
-            answered = [call for call in self._calls.values() if call.is_first and call.has_answer]
-            return min(answered, key=lambda call: (call.has_nothing, call.id), default=None)
+        answered = [call for call in list(self._talk.calls.values()) if call.is_first and call.has_answer]
+        return min(answered, key=lambda call: (call.has_nothing, call.id), default=None)
 
     def _ask_for(self, name: str) -> Call | None:
         """The next configuration of a job that goes on."""
-        call = next((call for call in self._calls.values() if not call.is_first and call.job == name), None)
+        call = next((call for call in list(self._talk.calls.values()) if not call.is_first and call.job == name), None)
         if call is None:
-            self._settle(GRACE_S)
+            self._talk.settle(GRACE_S)
             call = self._generate(Call(self._next_id(), name, False, self._n_told))
-            self._wait_for([call], STAGGER_S)
+            self._talk.wait_for([call], STAGGER_S)
         return call if call.has_answer else None
 
     def _next_id(self) -> int:
@@ -250,25 +239,15 @@ class NniTuner(HostedTuner):
         return self._n_ids - 1
 
     def _generate(self, call: Call, **recorded: Any) -> Call:
-        assert self._host is not None
-        told = call.job if self.multi_phase else None
-        with self._changed:
-            self._calls[call.id] = call
-            self._moved_s = time.monotonic()
-            call.number = self._host.call("generate", id=call.id, job=told, is_first=call.is_first, **recorded)
-            self._by_number[call.number] = call
-            self._what[call.number] = f"generate_parameters({call.id})"
-        return call
+        self._unlisted.append(call)
+        return self._talk.ask(call, call.job if self.multi_phase else None, **recorded)
 
     def _propose(self, call: Call, number: int) -> Proposal:
-        del self._calls[call.id]
+        del self._talk.calls[call.id]
+        self._talk.n_out += 1
         parents = tuple(self._trial_of[i] for i in self.parents.find(call.parameters, call.id, self._known))
         call.trial, self._trial_of[call.id], self._known[call.id] = number, number, (call.parameters, None)
-        begun = [c for c in self._by_number.values() if not c.is_listed]
-        for other in begun:
-            other.is_listed = True
-        with self._changed:
-            self._n_out += 1
+        begun, self._unlisted = self._unlisted, []
         return Proposal(
             point=point_of(call.parameters),
             parents=parents,
@@ -279,103 +258,35 @@ class NniTuner(HostedTuner):
     # ---- telling
 
     def _tell_result(self, trial: Trial) -> None:
-        made = trial.proposal.derivation
-        number, job = made["parameter_id"], made["trial_job_id"]
+        noted = Noted.of(trial)
+        number, job = noted.id, noted.job
         value = value_of(trial, with_stopped=self.with_stopped)
-        self._known[number] = (parameters_of(trial.point), None if value is None else json.loads(value))
+        self._known[number] = (parameters_of(trial.point), None if value is None else parsed(value, trial.number))
         if value is None:
-            self._last_failure = f"trial {trial.number} (parameter_id {number}) is {trial.state}: {trial.reason}"
+            self._talk.last_failure = f"trial {trial.number} (parameter_id {number}) is {trial.state}: {trial.reason}"
         self._n_told += 1
         told = {} if value is None else {"value": value}
         what = f"receive_trial_result or trial_end of parameter_id {number}"
-        self._tell("finished", what, id=number, job=job, success=trial.state == "COMPLETE", **told)
-
-    def _tell(self, do: str, what: str, **content: Any) -> None:
-        assert self._host is not None
-        with self._changed:
-            self._moved_s = time.monotonic()
-            number = self._host.call(do, **content)
-            self._telling.add(number)
-            self._what[number] = what
-
-    def _settle(self, timeout_s: float | None = None) -> None:
-        """Waits until what was told is taken in.
-
-        Raises:
-            SearchFailedError: the tuner has failed.
-        """
-        self._wait(lambda: not self._telling, timeout_s)
-
-    def _wait_for(self, calls: Sequence[Call], timeout_s: float) -> None:
-        self._wait(lambda: all(call.has_answer for call in calls), timeout_s)
-
-    def _wait(self, holds: Callable[[], bool], timeout_s: float | None) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._error is not None or holds(), timeout_s)
-            self._check()
-
-    def _check(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _take(self, answer: dict[str, Any] | None) -> None:
-        """Takes in what the process says; called by the thread that reads."""
-        with self._changed:
-            if self._is_ending:
-                return
-            self._moved_s = time.monotonic()
-            if answer is None:
-                log = "" if self._host is None else f"; what it printed stands in {self._host.log}"
-                self._give_up(f"the tuner's process has ended{log}. The same command goes on")
-                return
-            what = self._what.pop(answer["call"], "")
-            if "error" in answer:
-                print(answer["error"], file=sys.stderr, flush=True)
-                self._give_up(f"the tuner {self.class_name} raised in {what}: {answer['last']}")
-                return
-            self._telling.discard(answer["call"])
-            call = self._by_number.get(answer["call"])
-            if call is not None:
-                self._take_answer(call, answer)
-            self._changed.notify_all()
-        if call is not None:
-            self._wake()
-
-    def _take_answer(self, call: Call, answer: Mapping[str, Any]) -> None:
-        call.has_answer = True
-        if call.trial is not None:  # asked again
-            if answer.get("differs") or "none" in answer:
-                self._differing.append(call)
-            self._calls.pop(call.id, None)
-        elif "none" in answer:
-            call.has_nothing = True
-        else:
-            call.parameters = answer["parameters"]
-
-    def _give_up(self, why: str) -> None:
-        if self._error is None:
-            self._error = SearchFailedError(why)
-            self._changed.notify_all()
-            self._fail(self._error)
+        self._talk.tell("finished", what, id=number, job=job, success=trial.state == "COMPLETE", **told)
 
     # ---- after an interruption
 
     def _repeat(self, history: History) -> None:
         """Asks and tells what was asked and told before, in the same order."""
-        self._n_out = 1  # whatever waits now waits for what will be repeated
+        self._talk.n_out = 1  # whatever waits now waits for what will be repeated
         for call in history.calls:
             self._tell_until(history, call.n_told)
             recorded = {} if call.trial is None else {"recorded": call.parameters}
             if call.trial is not None:
                 self._trial_of[call.id], self._known[call.id] = call.trial, (call.parameters, None)
             self._generate(call, **recorded)
-            self._wait_for([call], STAGGER_S)
+            self._talk.wait_for([call], STAGGER_S)
             self._n_ids = call.id + 1
         self._tell_until(history, len(history.results))
         n_running = sum(call.trial is not None for call in history.calls) - len(history.results)
-        with self._changed:
-            self._n_out = n_running
-        if self._differing:
+        self._talk.n_out = n_running
+        self._unlisted.clear()
+        if self._talk.differing:
             self._say_that_it_differs(history)
 
     def _tell_until(self, history: History, n_told: int) -> None:
@@ -383,55 +294,25 @@ class NniTuner(HostedTuner):
         while self._n_told < n_told:
             self._wait_for_due(history)
             self._tell_result(history.results[self._n_told])
-            self._settle(self.patience_s)
+            self._talk.settle(self.patience_s)
         self._wait_for_due(history)
 
     def _wait_for_due(self, history: History) -> None:
         """Waits for what was answered before the next result; not for ever, as another answer may wait for another."""
-        due = [call for call in history.due.get(self._n_told, []) if call.number >= 0]
-        self._wait_for(due, self.patience_s)
+        due = [call for call in history.due.get(self._n_told, []) if call.id < self._n_ids]
+        self._talk.wait_for(due, self.patience_s)
 
     def _say_that_it_differs(self, history: History) -> None:
         data = []
         for trial in history.results:
             if (value := value_of(trial, with_stopped=self.with_stopped)) is not None:
-                job = trial.proposal.derivation["trial_job_id"]
-                data.append({"parameter": parameters_of(trial.point), "value": json.loads(value), "id": job})
+                found = parsed(value, trial.number)
+                data.append({"parameter": parameters_of(trial.point), "value": found, "id": Noted.of(trial).job})
         print(
             f"the tuner {self.class_name} is not reproducible: asked again, it gives another configuration "
-            f"{numbers_of(self._differing)}; the records stand, and it is told them by import_data",
+            f"{numbers_of(self._talk.differing)}; the records stand, and it is told them by import_data",
             file=sys.stderr,
             flush=True,
         )
-        self._tell("import", "import_data", data=data)
-        self._settle()
-
-    # ---- waiting in vain
-
-    def _watch(self) -> None:
-        """Ends the experiment where the tuner waits, and nothing runs that it could wait for."""
-        idle_s, before = 0.0, (time.monotonic(), self._cpu_s())
-        while not self._is_ending and self._error is None:
-            time.sleep(WATCH_S)
-            now = (time.monotonic(), self._cpu_s())
-            is_busy = (now[1] - before[1]) > BUSY * (now[0] - before[0])
-            waits = [call for call in list(self._calls.values()) if not call.has_answer]
-            with self._changed:
-                is_in_vain = (waits or self._telling) and self._n_out <= 0 and now[0] - self._moved_s > WATCH_S
-                idle_s = idle_s + now[0] - before[0] if is_in_vain and not is_busy else 0.0
-                before = now
-                if idle_s > self.patience_s:
-                    self._give_up(self._in_vain(waits))
-
-    def _in_vain(self, waits: list[Call]) -> str:
-        why = f"; {self._last_failure}" if self._last_failure else ""
-        remedy = "" if self.multi_thread else "; a tuner that waits for results needs multiThread: true"
-        where = f"generate_parameters({numbers_of(waits)})" if waits else "; ".join(self._what.values())
-        return (
-            f"the tuner {self.class_name} waits in {where}, and nothing runs that it could wait for "
-            f"(patience {self.patience_s:g} s){why}{remedy}"
-        )
-
-    def _cpu_s(self) -> float:
-        host = self._host
-        return 0.0 if host is None else host.cpu_s() or 0.0
+        self._talk.tell("import", "import_data", data=data)
+        self._talk.settle()

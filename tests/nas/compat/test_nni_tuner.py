@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nas.errors import SearchFailedError
+from nas.errors import CorruptError, SearchFailedError
 from nas.trial import Reason, State
 from tests.nas.compat.experiments import Shop, until
 
@@ -359,3 +359,28 @@ def test_parents(tmp_path: Path, parents: str | None, edges: list[tuple[int, ...
     made.parents = parents
 
     assert [t.parents for t in made.run()] == edges
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("proposal", "derivation", "trial_job_id"), "../.."),
+        (("proposal", "derivation", "parameter_id"), 7),
+        (("proposal", "derivation", "calls"), [[0, 1]]),
+        (("proposal", "derivation"), None),
+    ],
+)
+def test_records_are_not_believed(tmp_path: Path, path: tuple[str, ...], value: object) -> None:
+    """A record that somebody has changed is refused by its name before the tuner or a trial sees it."""
+    made = shop(tmp_path, ONE, COUNTING, maxTrialNum=1)
+    made.run()
+    file = tmp_path / "root/mine/trials/000000.proposal.json"
+    record = json.loads(file.read_text())
+    inner = record
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    file.write_text(json.dumps(record))
+
+    with pytest.raises(CorruptError, match=r"trials/000000\.proposal\.json"):
+        made.run(maxTrialNum=2)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FROM_FILE = ("problem", "tuner", "stopper", "policy", "budget", "job", "constraints", "deterministic", "finalists")
 """What the experiment's own file says."""
+RUNNERS = ("threads", "processes", "debug")
 BUDGET_NAMES = {"trials": "maxTrialNum", "jobs": "maxTrialNum", "hours": "maxExecDuration"}
 
 
@@ -51,8 +52,8 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
 
     if named := [key for key in FROM_FILE if any(key == name.partition(".")[0] for name in invocation.named)]:
         raise ConfigurationError(f"{named[0]} comes from the experiment's configuration file; change it there")
-    if invocation.values["runner"]["kind"] == "simulated":
-        raise ConfigurationError("runner (simulated): an experiment's trials are real; choose threads or processes")
+    if (kind := invocation.values["runner"]["kind"]) not in RUNNERS:
+        raise ConfigurationError(f"runner ({kind}) must be {' or '.join(RUNNERS)}: trials run where their code lies")
     engine.prepare(invocation.values["runner"]["kind"])
     machine = read_machine(invocation.values)
     for note in experiment.notes:

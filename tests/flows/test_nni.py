@@ -141,6 +141,22 @@ def test_multi_phase_with_an_own_tuner_survives_a_kill(experiment: Path, api_url
         assert [t.point["x"] for t in found if t.job == job][:3] == [0.1, 0.2, 0.3]
 
 
+def test_interruption_of_worker_processes(experiment: Path, api_url: str) -> None:
+    """With runner=processes, too, Ctrl-C ends a trial that says nothing, and all that it has started."""
+    (experiment / "main.py").write_text(
+        "import nni, subprocess\nnni.get_next_parameter()\nsubprocess.run(['sleep', '600'])\n"
+    )
+    line = ("--config", "config.yml", "--root", "shared", "runner=processes")
+    with Command(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url) as command:
+        until(lambda: len(list(experiment.glob("shared/*/trials/*.start-1.json"))) == 2)
+        command.send(2, to_group=False)
+        done = command.wait()
+        until(lambda: not command.leftovers(), 5, what="the end of all processes")
+
+    assert done.status == 130
+    assert {t.state for t in trials(only_search(experiment, "shared"))} == {"WAITING"}
+
+
 @pytest.fixture(scope="module")
 def shared() -> dict[str, Any]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}

@@ -46,3 +46,14 @@ def test_hours_must_be_positive(name: str, hours: object) -> None:
     """Hours that are not a finite number greater than 0 are refused, naming which."""
     with pytest.raises(ConfigurationError, match=rf"budget\.{name} \(.* must be greater than 0"):
         Budget(**{name: hours})  # type: ignore[arg-type]
+
+
+def test_jobs_are_counted_by_themselves() -> None:
+    """A budget of jobs forbids a further job, and no trial of those that have begun."""
+    budget = Budget(jobs=2)
+
+    assert budget.trials is None
+    assert budget.spent(n_trials=100, hours=0.0, gpu_hours=0.0) is None
+    assert [budget.allows_job(n) for n in (1, 2)] == [True, False]
+    with pytest.raises(ConfigurationError, match=r"budget\.jobs"):
+        Budget(jobs=0)

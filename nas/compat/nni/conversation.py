@@ -176,10 +176,10 @@ class Conversation:
 
     def _watch(self) -> None:
         """Ends the experiment where the tuner waits, and nothing runs that it could wait for."""
-        idle_s, before = 0.0, (time.monotonic(), self._host.cpu_s() or 0.0)
+        idle_s, before = 0.0, (time.monotonic(), self._host.cpu_s())
         while not self._is_ending and self._error is None:
             time.sleep(WATCH_S)
-            now = (time.monotonic(), self._host.cpu_s() or 0.0)
+            now = (time.monotonic(), self._host.cpu_s())
             is_busy = (now[1] - before[1]) > BUSY * (now[0] - before[0])
             waits = [call for call in list(self.calls.values()) if not call.has_answer]
             with self._changed:

@@ -399,3 +399,14 @@ def test_computing_time_by_ps() -> None:
 
     assert 0 < told <= known + 1
     assert _ps_seconds(2**22 + 1) == 0.0
+
+
+def test_large_parameters_and_results_arrive_whole(tmp_path: Path) -> None:
+    """Megabytes pass as a whole, both ways; NNI's trials could read a file of parameters that was half written."""
+    tuner = COUNTING.replace('{"x": parameter_id,', '{"big": "ä" * 1_000_000, "x": parameter_id,')
+    tuner = tuner.replace("self.told.append(reward)", "self.told.append(len(reward))")
+    code = "import nni\np = nni.get_next_parameter()\nassert p['big'] == 'ä' * 1_000_000\n"
+    trials = shop(tmp_path, code + "nni.report_final_result('x' * 999_000)\n", tuner, maxTrialNum=2).run()
+
+    assert [t.state for t in trials] == [State.COMPLETE] * 2, trials[0].error
+    assert trials[1].point["told"] == [999_000]

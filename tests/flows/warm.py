@@ -1,6 +1,6 @@
 """Forks commands from a process that has imported what they need: most of the time of a mistake is imports.
 
-    python warm.py  # a JSON object a line on standard input: module, arguments, cwd, out, err; answers the status
+python warm.py  # a JSON object a line on standard input: module, arguments, cwd, out, err; answers the status
 """
 
 from __future__ import annotations

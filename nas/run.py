@@ -148,10 +148,16 @@ class TrialRun(Modes):
         if self._own is not None and self._own.saved is not None:
             fetch_folder(self._files, self._own, self._folder("restore"))
 
-    def inherit(self, model: torch.nn.Module) -> InheritanceReport:
+    def inherit(self, model: torch.nn.Module, cache: Mapping[str, torch.Tensor] | None = None) -> InheritanceReport:
         """Copies into ``model`` what fits of the donors' weights, the best donor first, and says what was done.
 
         Without a donor nothing is copied, and the report says so. The last report is kept on the trial.
+
+        Args:
+            model: The network, freshly initialised.
+            cache: Tensors in memory, by name (``train_many``: the state dict of the trial before). One that holds, byte
+                for byte, what a donor published under its name, by the digest, is not read from the store; any other
+                is not looked at. So with it and without the result is the same.
 
         Raises:
             MissingError: a donor's weights have gone; the trial is FAILED then, whatever the problem's code does.
@@ -163,6 +169,8 @@ class TrialRun(Modes):
         if self._unreadable is not None:
             self.lost = self._unreadable
             raise self.lost[1]
+        for offered in self._weights:
+            offered.cache = cache or {}
         self.inheritance = inherit(model, self._weights)
         return self.inheritance
 
@@ -366,6 +374,7 @@ class _Offered:
         self.run = run
         self.donor = donor
         self.weights = weights
+        self.cache: Mapping[str, torch.Tensor] = {}
 
     @property
     def shapes(self) -> Mapping[str, torch.Tensor]:
@@ -373,7 +382,7 @@ class _Offered:
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
         with self.run._watch(self.donor):
-            yield from self.weights.read(names)
+            yield from self.weights.read(names, self.cache)
 
 
 def _own_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor] | None:

@@ -23,7 +23,7 @@ from nas.store.files import Buffer, Files, Span
 from nas.store.manifest import MAX_DIMENSIONS, TensorEntry
 from nas.store.reference import Reference, digest_of
 
-__all__ = ["TensorEntry", "read_into", "read_tensors", "stream_tensors", "write_pack"]
+__all__ = ["TensorEntry", "equal_tensors", "read_into", "read_tensors", "stream_tensors", "write_pack"]
 
 MAX_PACKS = 16
 """In how many packs the tensors of one checkpoint may lie."""
@@ -183,6 +183,25 @@ def _header(tensors: Mapping[str, torch.Tensor], ends: Sequence[int], aliases: M
     alignment = _PAGE if ends[-1] >= _MUCH else 8
     head += b" " * (-(len(head) + 8) % alignment)
     return len(head).to_bytes(8, "little") + head
+
+
+def equal_tensors(entries: Mapping[str, TensorEntry], tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those of the tensors that hold, byte for byte, what lies at the entry of their name; nothing is read."""
+    alike = {
+        name: _memory(name, tensors[name]) for name, entry in entries.items() if _is_like(tensors.get(name), entry)
+    }
+    digests = _digests(alike)
+    return {name: tensors[name] for name in alike if digests[name] == entries[name].digest}
+
+
+def _is_like(tensor: torch.Tensor | None, entry: TensorEntry) -> bool:
+    """Whether it is a plain tensor of the entry's type and shape."""
+    return (
+        isinstance(tensor, torch.Tensor)
+        and (str(tensor.dtype), tuple(tensor.shape)) == (f"torch.{entry.dtype}", entry.shape)
+        and tensor.layout == torch.strided
+        and not tensor.is_meta
+    )
 
 
 def read_tensors(

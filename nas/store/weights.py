@@ -11,7 +11,7 @@ from nas.errors import CorruptError
 from nas.store.checkpoint import Checkpoint, load_manifest
 from nas.store.entries import check_entries, dtype_of
 from nas.store.files import Files
-from nas.store.pack import read_into, read_tensors, stream_tensors
+from nas.store.pack import equal_tensors, read_into, read_tensors, stream_tensors
 
 
 class StoredWeights:
@@ -47,9 +47,20 @@ class StoredWeights:
             for name, entry in self.manifest.tensors.items()
         }
 
-    def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors of these names, one after the other, in little memory: each counts only until the next one."""
-        return stream_tensors(self._files, {name: self.manifest.tensors[name] for name in names}, self._packs)
+    def read(
+        self, names: Iterable[str], cache: Mapping[str, torch.Tensor] | None = None
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors of these names, one after the other, in little memory: each counts only until the next one.
+
+        Args:
+            names: Which ones.
+            cache: Tensors by name; one that has the digest of what is asked for is given instead of being read.
+        """
+        entries = {name: self.manifest.tensors[name] for name in names}
+        cached = equal_tensors(entries, cache) if cache else {}
+        yield from cached.items()
+        rest = {name: entry for name, entry in entries.items() if name not in cached}
+        yield from stream_tensors(self._files, rest, self._packs)
 
     def read_all(self) -> dict[str, torch.Tensor]:
         """All tensors, in main memory of their own."""

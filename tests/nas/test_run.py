@@ -611,6 +611,49 @@ class TestWeights:
         assert "corrupt" in (child.error or "")
         assert pack.path in workshop.records.log(child.number)
 
+    @pytest.mark.parametrize("held", ["the same", "changed", "another type", "another shape", "nothing"])
+    def test_memory_is_a_cache_of_what_was_published(self, workshop: Workshop, held: str) -> None:
+        """A tensor in memory is taken only where it is the published one to the bit; the report does not tell."""
+        published = torch.tensor([[-0.0, 1e-45], [3.4e38, 1 / 3]])
+        parent = workshop.train(lambda run: run.save({"weight": published}) or {"score": 1.0})
+        caches = {
+            "the same": {"weight": published.clone()},
+            "changed": {"weight": published + 0.0},  # -0.0 becomes 0.0, which is equal but not the same
+            "another type": {"weight": published.view(torch.int32)},
+            "another shape": {"weight": published.reshape(4)},
+            "nothing": {},
+        }
+        parts: list[torch.Tensor] = []
+
+        def body(run: TrialRun) -> object:
+            model = nn.Linear(2, 2, bias=False)
+            assert run.inherit(model, caches[held]).share == 1.0
+            parts.append(model.weight.detach())
+            return {"score": 1.0}
+
+        child = workshop.train(body, donors=[parent])
+
+        assert (child.state, child.donor, child.inherited) == (State.COMPLETE, 0, 1.0), child.error
+        assert bits(parts[0]) == bits(published)
+
+    @pytest.mark.parametrize("cached", [False, True])
+    def test_what_is_in_memory_is_not_read(self, workshop: Workshop, cached: bool) -> None:
+        """With the weights in memory a donor's pack is not read: a flipped bit in it goes unseen."""
+        model = network()
+        parent = workshop.train(lambda run: run.save(model) or {"score": 1.0})
+        assert parent.checkpoint is not None
+        pack = parent.checkpoint.packs[0]
+        data = bytearray(workshop.files.read(pack))
+        data[-1] ^= 1
+        workshop.files.replace(pack.path, bytes(data))
+
+        def body(run: TrialRun) -> object:
+            return {"score": run.inherit(network(), model.state_dict() if cached else None).share}
+
+        child = workshop.train(body, donors=[parent])
+
+        assert child.state == (State.COMPLETE if cached else State.FAILED)
+
     def test_child_writes_only_what_it_changed(self, workshop: Workshop) -> None:
         """A child stores the tensors that its donor has not; its checkpoint is whole without the donor's manifest."""
 

@@ -90,6 +90,7 @@ def test_the_readmes_command(here: Path, api_url: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # five commands
 def test_kills_between_phases_leave_no_trace(here: Path, api_url: str) -> None:
     """Killed between two phases (the group, the driver) and within one, it ends with an undisturbed run's table.
 

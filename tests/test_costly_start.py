@@ -11,7 +11,7 @@ import pytest
 
 from tests.test_examples import environment
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "costly_start"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "04_costly_start"
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from nas.store.weights import StoredWeights
 from tests.flows.commands import ROOT, Command, run, trials, until
 from tests.flows.test_kill import attempts, finished, n_starts, table
 
-EXAMPLE = ROOT / "examples" / "mixed_precision"
+EXAMPLE = ROOT / "examples" / "03_mixed_precision"
 PYTHONPATH = os.pathsep.join(map(str, (ROOT, EXAMPLE, Path(__file__).parent)))
 TUNER = ("+tuner=custom", "tuner._target_=phase_tuner.PhaseTuner", "tuner.goal=0.9")
 HELD = (

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flows.command import OK, Invocation, this_command
 from flows.interruption import Interruption
 from flows.progress import Progress
-from flows.settings import WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root
+from flows.settings import KILLABLE, WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root
 from flows.wording import count
 from nas.bench import BenchSpec
 from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
@@ -141,9 +141,10 @@ class Engine:
         """
         root, options = read_root(invocation.values)
         files = reach_root(invocation.values)
-        if files.in_process and machine.runner == "processes":
+        if files.in_process and machine.runner in KILLABLE:
             raise ConfigurationError(
-                f"storage.root ({without_passwords(root)}) lives in one process, and runner=processes has several; "
+                f"storage.root ({without_passwords(root)}) lives in one process, "
+                f"and runner={machine.runner} has several; "
                 "add runner=debug or runner=threads, or choose another root"
             )
         records = Records(files.below(name))
@@ -179,6 +180,8 @@ class Engine:
                 return self._conclude(program, workplace, tuner_has_ended_it=end == "tuner")
             if not limits.takeover:
                 check_free(records, say=lambda text: print(text, file=sys.stderr))
+        if (gate := workplace.machine.gate) is not None:
+            gate.check()
         self.prepare(workplace.machine.runner)
         records.files.check_writable()
         claim_identity(records, built)
@@ -342,6 +345,10 @@ class _Task:
 
     def place(self) -> Place:
         machine = self.workplace.machine
+        if machine.gate is not None:
+            from flows.remote import open_place
+
+            return open_place(self.workplace, self.bench(), machine.gate, self.progress)
         if machine.runner != "processes":
             return InProcessPlace(self.bench(), self.workplace.records.files, self.program.built.problem)
         from nas.executors.processes import ProcessPlace

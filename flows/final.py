@@ -42,7 +42,8 @@ def final(invocation: Invocation, engine: Engine) -> int:
     machine = read_machine(invocation.values)
     identity = (read_header(Records(files)) or {})["identity"]
     if identity["deterministic"]:  # the bits depend on them
-        machine = replace(machine, slots=identity["slots"], n_threads=identity["n_threads"])
+        gate = machine.gate and replace(machine.gate, n_threads=identity["n_threads"])
+        machine = replace(machine, slots=identity["slots"], n_threads=identity["n_threads"], gate=gate)
     check_deterministic(identity["deterministic"], machine)
     built = stored_search(identity, invocation, machine).build()
     if built.plan.final is None:
@@ -79,8 +80,22 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: 
     )
 
 
-def trusted_spec(group: str, stored: Mapping[str, Any], invocation: Invocation) -> Spec:
+def trusted_spec(
+    group: str,
+    stored: Mapping[str, Any],
+    invocation: Invocation,
+    *,
+    by: str = "the search's record",
+    lacks: str = "a shared disk",
+) -> Spec:
     """What the record names, with the arguments that the command line adds.
+
+    Args:
+        group: ``problem``, ``tuner`` or ``stopper``.
+        stored: Target and arguments.
+        invocation: The command line, which may name the same target.
+        by: Who names it, for the error.
+        lacks: What is not trusted with code, for the error.
 
     Raises:
         ConfigurationError: it names something outside Heirloom, or, within, no problem, tuner or stopper.
@@ -99,7 +114,7 @@ def trusted_spec(group: str, stored: Mapping[str, Any], invocation: Invocation) 
         kind = {"problem": Problem, "tuner": Tuner, "stopper": Stopper}[group]
         if not target.startswith("nas.") or not issubclass(spec.find(), kind):
             raise ConfigurationError(
-                f"the search's record names {target} as its {group}, and a shared disk is not trusted with code: "
+                f"{by} names {target} as its {group}, and {lacks} is not trusted with code: "
                 f"add {group}._target_={target}, or trust=true"
             )
     return spec

@@ -52,6 +52,8 @@ class Progress:
             if trial.is_finished:
                 self._count(trial, is_new=False)
         self._detail: str | None = ""  # None: how it stands
+        self.waits_for: str | None = None
+        """What all trials wait for, shown until it is there."""
         self._console = Console(stderr=True, highlight=False, markup=False)
         self._is_live = self._console.is_terminal
         self._spinner = Spinner("dots")
@@ -178,8 +180,12 @@ class Progress:
         count = f"{n_done} trials" if total is None else f"{n_done}/{total} trials"
         first = Table.grid(padding=(0, 1))
         first.add_row(self._spinner, self._bar, Text(f"{count}, {', '.join(times)}", overflow="ellipsis", no_wrap=True))
-        detail = self._state() if self._detail is None else self._detail
-        return Group(first, Text(f"  {clean(detail)}", overflow="ellipsis", no_wrap=True))
+        return Group(first, Text(f"  {clean(self._shown_detail())}", overflow="ellipsis", no_wrap=True))
+
+    def _shown_detail(self) -> str:
+        if self.waits_for is not None:
+            return f"waiting for {self.waits_for}"
+        return self._state() if self._detail is None else self._detail
 
     def _show(self, trial: Trial) -> None:
         """A line for each failure; in a plain log also for each final, and for the others at most every 10 s."""

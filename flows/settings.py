@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -20,12 +21,16 @@ from nas.store.retention import Retention
 from nas.tuners.constrained import checked_limits
 
 if TYPE_CHECKING:
+    from nas.executors.remote import Gate
     from nas.store.files import Files
 
-RunnerKind = Literal["debug", "threads", "processes", "simulated"]
-RUNNERS = ("debug", "threads", "processes", "simulated")
-WITH_PREFECT = frozenset({"threads", "processes"})
+RunnerKind = Literal["debug", "threads", "processes", "remote", "simulated"]
+RUNNERS = ("debug", "threads", "processes", "remote", "simulated")
+WITH_PREFECT = frozenset({"threads", "processes", "remote"})
+KILLABLE = frozenset({"processes", "remote"})
 MAX_DEFAULT_SLOTS = 4
+TOKEN_VARIABLE = "HEIRLOOM_CHANNEL_TOKEN"
+"""Of the environment, as the command line of a process can be seen by all on its machine."""
 UNFIT = r"[^A-Za-z0-9._+=-]+"
 """What a search's name can't hold."""
 IDENTITY_KEYS = (
@@ -60,6 +65,8 @@ class Machine:
     trial_timeout_s: float | None
     workers: Workers | None = None
     """How simulated workers behave, for ``runner=simulated``."""
+    gate: Gate | None = None
+    """Where workers come in, for ``runner=remote``."""
 
 
 def read_machine(values: Mapping[str, Any]) -> Machine:
@@ -71,12 +78,14 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
         ConfigurationError: one of them can't be, or does not go with another.
     """
     runner, slots, n_threads, timeout_s = _read_wishes(values)
-    device, gpus = _read_device(values["device"], values["gpus"])
+    if runner == "remote":
+        return _read_remote(values, slots or MAX_DEFAULT_SLOTS, n_threads, timeout_s)
+    device, gpus = read_device(values["device"], values["gpus"])
     if len(gpus) > 1 and runner != "processes":  # one process, one choice of GPUs
         if values["gpus"] != "all":
             raise ConfigurationError(f"gpus ({values['gpus']}) needs runner=processes: {runner} uses one GPU only")
         gpus = gpus[:1]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     if slots is None:
         slots = 1 if runner == "debug" else len(gpus) or min(MAX_DEFAULT_SLOTS, cores)
     return Machine(
@@ -87,6 +96,61 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
         gpus=gpus,
         trial_timeout_s=timeout_s,
         workers=_read_workers(values),
+    )
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _read_remote(values: Mapping[str, Any], slots: int, n_threads: int | None, timeout_s: float | None) -> Machine:
+    """The machine that is none of this one's: its workers choose what they are not told."""
+    gate = read_gate(values)
+    return Machine(
+        runner="remote",
+        slots=slots,
+        n_threads=n_threads or 1,
+        device=gate.device or "cpu",
+        gpus=(),
+        trial_timeout_s=timeout_s,
+        gate=gate,
+    )
+
+
+def read_gate(values: Mapping[str, Any]) -> Gate:
+    """Where the workers of ``runner=remote`` come in, with a token of its own, or that of the environment.
+
+    Raises:
+        ConfigurationError: a value that can't be.
+    """
+    import nas
+    from nas.executors.remote import Gate
+
+    channel = values["channel"]
+    host, port, lost_after_s = channel["host"], channel["port"], channel["lost_after_s"]
+    if not isinstance(host, str) or not host:
+        raise ConfigurationError(f"channel.host ({host!r}) must be an address of this machine, or 0.0.0.0: all")
+    if isinstance(port, bool) or not isinstance(port, int | None) or not 0 <= (port or 0) < 65536:
+        raise ConfigurationError(f"channel.port ({port!r}) must be a port from 1 to 65535, or null: any that is free")
+    if isinstance(lost_after_s, bool) or not isinstance(lost_after_s, int | float) or not 1 <= lost_after_s <= 3600:
+        raise ConfigurationError(f"channel.lost_after_s ({lost_after_s!r}) must be a number of seconds from 1 to 3600")
+    if values["gpus"] != "all":
+        raise ConfigurationError(
+            f"gpus ({values['gpus']}) does not go with runner=remote: CUDA_VISIBLE_DEVICES of each worker says it"
+        )
+    device, n_threads = values["device"], positive_int("threads", values["threads"])
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token is not None and not re.fullmatch(r"[!-~]{16,512}", token):
+        raise ConfigurationError(f"{TOKEN_VARIABLE} must be 16 to 512 visible characters; without it, one is made")
+    return Gate(
+        token=token or secrets.token_urlsafe(24),
+        version=nas.__version__,
+        host=host,
+        port=port or 0,
+        lost_after_s=float(lost_after_s),
+        device=None if device == "auto" else device,
+        n_threads=n_threads,
     )
 
 
@@ -113,7 +177,7 @@ def _read_wishes(values: Mapping[str, Any]) -> tuple[RunnerKind, int | None, int
     if timeout_s is not None:
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or timeout_s <= 0:
             raise ConfigurationError(f"trial_timeout_s ({timeout_s!r}) must be a number of seconds greater than 0")
-        if runner != "processes":
+        if runner not in KILLABLE:
             raise ConfigurationError(
                 f"trial_timeout_s ({timeout_s:g}) needs runner=processes: code in {runner} can't be interrupted"
             )
@@ -121,7 +185,12 @@ def _read_wishes(values: Mapping[str, Any]) -> tuple[RunnerKind, int | None, int
     return cast("RunnerKind", runner), slots, n_threads, None if timeout_s is None else float(timeout_s)
 
 
-def _read_device(device: object, gpus: object) -> tuple[str, tuple[int, ...]]:
+def read_device(device: object, gpus: object) -> tuple[str, tuple[int, ...]]:
+    """The device to train on, and the GPUs to share out.
+
+    Raises:
+        ConfigurationError: this machine has no such device.
+    """
     chosen = _read_gpus(device, gpus)
     if device == "cpu":
         return "cpu", ()
@@ -188,7 +257,8 @@ def check_values(invocation: Invocation) -> None:
         )
     if invocation.spec("problem") is None:
         raise ConfigurationError(f"no problem: add problem=NAME, one of {', '.join(choices_of('problem'))}")
-    _read_wishes(values)
+    if _read_wishes(values)[0] == "remote":
+        read_gate(values)
     _read_gpus(values["device"], values["gpus"])
     Budget(**values["budget"])
     read_limits(values)
@@ -293,6 +363,10 @@ def check_deterministic(deterministic: bool, machine: Machine) -> None:
         raise ConfigurationError(
             f"deterministic=true with runner=threads needs slots=1, not {machine.slots}: "
             "threads share torch's random state"
+        )
+    if deterministic and machine.gate is not None and machine.gate.n_threads is None:
+        raise ConfigurationError(
+            "deterministic=true with runner=remote needs threads=N: the bits depend on it, and machines differ"
         )
 
 

@@ -227,16 +227,20 @@ class Jobs:
             sojourn.has_asked = False  # it moves, until it leaves
             self._executor.dismiss(job)
 
-    def make_room(self, n_wanted: int) -> None:
+    def make_room(self, n_wanted: int, *, is_stuck: bool = False) -> None:
         """Dismisses jobs that wait, so that trials that could run get their slots: those without a trial to come first.
 
         A job whose next trial waits for its parents is dismissed only where nothing else would ever happen.
+
+        Args:
+            n_wanted: How many trials could run.
+            is_stuck: What moves by the loop's books does not: it waits for the workers that these jobs keep.
         """
         n_wanted -= sum(sojourn.is_dismissed for sojourn in self._slots.sojourns())
         for sojourn in list(self._idle())[: max(n_wanted, 0)]:
             self._dismiss(sojourn)
             n_wanted -= 1
-        if n_wanted > 0 and not self._slots.n_moving:
+        if n_wanted > 0 and (is_stuck or not self._slots.n_moving):
             for sojourn in list(self._slots.waiting())[-n_wanted:]:
                 self._dismiss(sojourn)
 

@@ -17,6 +17,7 @@ from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedE
 from nas.executors.base import (
     Asked,
     Broke,
+    Crowded,
     Event,
     Executor,
     Finished,
@@ -494,8 +495,10 @@ class Loop:
             case Left():
                 self._jobs.take_left(event)
                 self._ask_anew()
-            case Lost(trial=number, why=why):
-                self._take_loss(number, why)
+            case Lost(trial=number):
+                self._take_loss(number, event)
+            case Crowded(n_waiting=n_waiting, is_stuck=is_stuck):
+                self._jobs.make_room(n_waiting, is_stuck=is_stuck)
             case StopAsked(why=why, signal=signal):
                 self._observe(event)
                 self._interrupt()
@@ -556,7 +559,7 @@ class Loop:
         self._uncounted = [t for t in self._uncounted if t.number >= gap]
         return due
 
-    def _take_loss(self, number: int, why: str) -> None:
+    def _take_loss(self, number: int, event: Lost) -> None:
         """Runs a lost trial again, or gives it up after ``max_attempts``."""
         trial = self.trials[number]
         self._slots.release(number)
@@ -564,14 +567,14 @@ class Loop:
         if (committed := self._records.result(trial)) is not None:
             self._settle(committed)
             return
-        self._losses[number] = self._losses.get(number, 0) + 1
-        if self._losses[number] < self._settings.max_attempts:
+        self._losses[number] = self._losses.get(number, 0) + event.counts
+        if not event.counts or self._losses[number] < self._settings.max_attempts:
             self._change(as_pending(trial, State.WAITING))
             self._waiting.insert(0, number)
             return
         now = time.time()
         self._settle(
-            self._records.commit(replace(trial, state=State.FAILED, reason=Reason.LOST, error=why, finished=now))
+            self._records.commit(replace(trial, state=State.FAILED, reason=Reason.LOST, error=event.why, finished=now))
         )
 
     def _settle(self, trial: Trial) -> None:

@@ -82,6 +82,17 @@ class Lost:
     job: int
     trial: int
     why: str
+    counts: bool = True
+    """Whether it counts against ``max_attempts``; not where its worker has left by itself, as all of a machine's do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crowded:
+    """Trials wait for workers, of which there are fewer than slots, while jobs wait on workers for an answer."""
+
+    n_waiting: int
+    is_stuck: bool
+    """Every worker there is has such a job: nothing happens before one is dismissed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +117,9 @@ class StopAsked:
     signal: int | None = None
 
 
-Event = Proposed | Started | Reported | Finished | Asked | Left | Swept | Lost | Broke | Woke | StopAsked
+Event = (
+    Proposed | Started | Reported | Finished | Asked | Left | Swept | Lost | Crowded | Broke | Woke | StopAsked
+)  # fmt: skip
 
 
 class Executor(Protocol):

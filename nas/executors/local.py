@@ -54,7 +54,7 @@ def execute(place: Place, assignment: Assignment, post: Callable[[Event], None])
     try:
         trial = place.run(assignment, post)
     except WorkerLostError as error:
-        return Lost(job, number, str(error))
+        return Lost(job, number, str(error), error.counts)
     except BaseException as error:
         return Broke(error, job)
     return Lost(job, number, "interrupted") if trial is None else Finished(trial)

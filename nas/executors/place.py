@@ -21,7 +21,15 @@ StopKind = Literal["stop", "interrupt"]
 
 
 class WorkerLostError(HeirloomError):
-    """The process that trained a trial is gone; the loop runs the trial again, or gives it up as lost."""
+    """The process that trained a trial is gone; the loop runs the trial again, or gives it up as lost.
+
+    Attributes:
+        counts: Whether it counts against ``max_attempts``.
+    """
+
+    def __init__(self, why: str, *, counts: bool = True) -> None:
+        super().__init__(why)
+        self.counts = counts
 
 
 class Place(ABC):

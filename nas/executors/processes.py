@@ -350,11 +350,11 @@ class ProcessPlace(Place):
 
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
         """Runs the attempt on the worker of its slot."""
-        return self._workers[assignment.trial.slot or 0].run(assignment, post, self._timeout_s)
+        return self._worker_of(assignment.trial.slot).run(assignment, post, self._timeout_s)
 
     def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
         """Lets the job begin on the worker of its slot."""
-        self._workers[stay.slot].resume(stay, post)
+        self._worker_of(stay.slot).resume(stay, post)
 
     def dismiss(self, job: int) -> None:
         """Tells the worker where the job waits."""
@@ -363,11 +363,14 @@ class ProcessPlace(Place):
 
     def stop(self, trial: Trial, kind: StopKind) -> None:
         """Tells the worker of the trial's slot."""
-        self._workers[trial.slot or 0].stop(trial, kind)
+        self._worker_of(trial.slot).stop(trial, kind)
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports on the first slot's worker."""
         return self._workers[0].call(action, trial)
+
+    def _worker_of(self, slot: int | None) -> WarmWorker:
+        return self._workers[(slot or 0) % len(self._workers)]
 
     def close(self) -> None:
         """Ends all workers."""

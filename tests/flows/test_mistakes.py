@@ -97,7 +97,26 @@ MISTAKES = {
     "storage_nowhere": ((*DEBUG, "storage.root=null"), "storage.root .* must be a folder or a URL"),
     "storage_takes_no_options": ((*DEBUG, "storage.options.anon=true"), "takes no options: anon"),
     "storage_in_memory_of_one": ((*QUICK, "storage=memory"), "lives in one process, and runner=processes"),
-    "unknown_runner": ((*QUICK, "runner=nope"), "unknown runner nope: choose debug, processes, simulated, threads"),
+    "unknown_runner": (
+        (*QUICK, "runner=nope"),
+        "unknown runner nope: choose debug, processes, remote, simulated, threads",
+    ),
+    "remote_gpus": ((*QUICK, "runner=remote", "gpus=[0,1]"), r"gpus \(\[0, 1\]\) does not go with runner=remote"),
+    "remote_port": ((*QUICK, "runner=remote", "channel.port=70000"), r"channel.port \(70000\) must be a port from 1"),
+    "remote_host": ((*QUICK, "runner=remote", "channel.host=1"), r"channel.host \(1\) must be an address"),
+    "remote_patience": (
+        (*QUICK, "runner=remote", "channel.lost_after_s=0"),
+        r"channel.lost_after_s \(0\) must be a number of seconds from 1 to 3600",
+    ),
+    "remote_and_deterministic": (
+        ("+tuner=random", "runner=remote", "deterministic=true"),
+        "deterministic=true with runner=remote needs threads=N",
+    ),
+    "remote_in_memory": ((*QUICK, "storage=memory", "runner=remote"), "lives in one process, and runner=remote"),
+    "remote_elsewhere": (
+        (*QUICK, "runner=remote", "channel.host=192.0.2.1"),
+        r"channel.host=192.0.2.1 channel.port=0: can't listen there \(Cannot assign",
+    ),
     "unknown_stopper": ((*DEBUG, "stopper=ahsa"), "unknown stopper ahsa: choose asha, curve, median, patience, or a"),
     "stopper_of_another_type": (
         (*DEBUG, "stopper=median", "stopper.min_trials=none"),

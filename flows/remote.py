@@ -1,0 +1,61 @@
+"""The driver's side of ``runner=remote``: opens the channel, and says how a worker is started."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from flows.arguments import as_shell
+from flows.settings import TOKEN_VARIABLE
+from flows.wording import SECRET_HINT, count
+from nas.executors.remote import Gate, RemotePlace
+from nas.passwords import without_passwords
+
+if TYPE_CHECKING:
+    from flows.engine import Workplace
+    from flows.progress import Progress
+    from nas.bench import BenchSpec
+
+EVERYWHERE = ("0.0.0.0", "::")
+
+
+def open_place(workplace: Workplace, spec: BenchSpec, gate: Gate, progress: Progress) -> RemotePlace:
+    """A place for the search's workers, which are told of on the terminal as they come and go."""
+
+    def show_wait(what: str | None) -> None:
+        progress.waits_for = what
+
+    machine = workplace.machine
+    place = RemotePlace(
+        spec,
+        workplace.name,
+        gate,
+        slots=machine.slots,
+        trial_timeout_s=machine.trial_timeout_s,
+        note=progress.note,
+        show_wait=show_wait,
+    )
+    progress.note(
+        f"trials wait for workers, {count(machine.slots, 'slot')}; start each, here or elsewhere, beside your code:\n"
+        f"  {worker_line(workplace, spec, gate, place.port)}"
+    )
+    return place
+
+
+def worker_line(workplace: Workplace, spec: BenchSpec, gate: Gate, port: int) -> str:
+    """What a shell takes to start a worker.
+
+    The token stands before the command, so that no list of processes shows it, and is left out where the user set it.
+    """
+    host = socket.getfqdn() if gate.host in EVERYWHERE else gate.host
+    host = f"[{host}]" if ":" in host else host
+    url = workplace.root if "://" in workplace.root else os.path.abspath(workplace.root)
+    shown = without_passwords(url)
+    pairs = [f"channel=http://{host}:{port}", f"storage.root={shown}"]
+    if not spec.problem.target.startswith("nas."):
+        pairs.append(f"problem._target_={spec.problem.target}")
+    token = f'"${TOKEN_VARIABLE}"' if os.environ.get(TOKEN_VARIABLE) else gate.token
+    hint = "  # and its storage.options" if workplace.options else ""
+    hint = SECRET_HINT if shown != url else hint
+    return f"{TOKEN_VARIABLE}={token} python -m flows.worker {as_shell(pairs)}{hint}"

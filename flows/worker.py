@@ -1,0 +1,151 @@
+"""``python -m flows.worker channel=http://HOST:PORT storage.root=URL``: runs trials for ``runner=remote``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flows.command import Invocation
+    from nas.bench import BenchSpec
+    from nas.channel.client import ChannelClient
+    from nas.channel.wire import Message
+
+
+def main() -> int:
+    """Runs the command; gives its exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports; then the worker takes signals in
+    from flows.command import run_command
+
+    return run_command("worker", work)
+
+
+def work(invocation: Invocation) -> int:
+    """Joins a driver, and runs its trials until it says that it is over, or is gone."""
+    from flows.command import complain
+    from flows.settings import TOKEN_VARIABLE, read_root
+    from nas.channel.agent import Agent
+    from nas.executors.processes import ProcessPlace
+    from nas.store.files import open_root
+    from nas.store.records import Records
+
+    client = open_client(invocation.values, os.environ.pop(TOKEN_VARIABLE, None))
+    try:
+        spec, welcome = join(client, invocation)
+        root, _ = read_root(invocation.values)
+        records = Records(open_root(spec.url, spec.options))
+        gpus = (0,) if spec.device == "cuda" else ()
+        place = ProcessPlace(spec, 1, gpus=gpus, trial_timeout_s=welcome["trial_timeout_s"])
+        agent = Agent(client, place, lambda number: check_shared(records, number, root))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _Leave(agent))
+        complain(f"works for search {welcome['search']}, on {spec.device}; Ctrl-C lets another worker take over")
+        ending = agent.serve()
+    finally:
+        client.close()
+    complain(ending.why)
+    return ending.status
+
+
+class _Leave:
+    """Takes in Ctrl-C and SIGTERM: the first lets the worker leave, a second one ends it at once."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+        self._is_told = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        from nas.channel.agent import Ending
+
+        if self._is_told:
+            os._exit(128 + number)
+        self._is_told = True
+        name = signal.Signals(number).name
+        self._agent.end(Ending(f"interrupted ({name}): its trial runs again elsewhere", 128 + number))
+
+
+def open_client(values: Any, token: str | None) -> ChannelClient:
+    """The channel to the driver that the command line names.
+
+    Raises:
+        ConfigurationError: no channel, or no token.
+    """
+    from flows.settings import TOKEN_VARIABLE
+    from nas.channel.client import ChannelClient
+    from nas.errors import ConfigurationError
+
+    url = values["channel"]
+    if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+        raise ConfigurationError(f"channel ({url!r}) must be http://HOST:PORT, as runner=remote prints it")
+    if not token:
+        raise ConfigurationError(f"no token: set {TOKEN_VARIABLE}, as runner=remote prints it")
+    return ChannelClient(url, token)
+
+
+def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Message]:
+    """Joins the driver; gives what this worker is to run, with its own root and device, and all that the driver said.
+
+    Raises:
+        ConfigurationError: the driver refuses, or wants what this worker's user or machine does not.
+        ServerError: nobody answers.
+        StoreError: the root can't be read.
+    """
+    import socket
+
+    import nas
+    from flows.final import trusted_spec
+    from flows.settings import reach_root, read_device, read_root, usable_cores
+    from nas.bench import BenchSpec
+    from nas.channel.wire import spec_from_wire
+    from nas.errors import ConfigurationError
+    from nas.session import check_name
+
+    values = invocation.values
+    root, options = read_root(values)
+    files = reach_root(values)
+    wishes = {"device": None if values["device"] == "auto" else values["device"], "threads": values["threads"]}
+    welcome = client.join({"version": nas.__version__, "host": socket.gethostname(), "pid": os.getpid()})
+    name = check_name(str(welcome["search"]))
+    if files.below(name).read_if_present("search.json") is None:
+        raise ConfigurationError(f"storage.root ({files.url}) holds no search {name}: name the driver's own root")
+    for key, wanted in (("device", welcome["device"]), ("threads", welcome["n_threads"])):
+        if wanted is not None and wishes[key] not in (None, wanted):
+            raise ConfigurationError(f"{key} ({wishes[key]}): the driver's {key}={wanted} holds for every worker")
+    described = spec_from_wire(welcome["problem"]).describe()
+    spec = trusted_spec("problem", described, invocation, by="the driver", lacks="a channel")
+    device, _ = read_device(wishes["device"] or welcome["device"] or "auto", "all")
+    bench = BenchSpec(
+        problem=spec,
+        url=f"{root.rstrip('/')}/{name}" if "://" in root else files.below(name).url,
+        options=options,
+        session=welcome["session"],
+        device=device,
+        n_threads=wishes["threads"] or welcome["n_threads"] or usable_cores(),
+        asks_stopper=welcome["asks_stopper"],
+        jobs_ask=welcome["jobs_ask"],
+        checkpoint_every_s=welcome["checkpoint_every_s"],
+    )
+    return bench, welcome
+
+
+def check_shared(records: Any, number: int, root: str) -> None:
+    """Makes sure that this worker sees what the driver writes.
+
+    Raises:
+        ConfigurationError: a proposal that the driver made durable before it ordered the trial is not there.
+    """
+    from nas.errors import ConfigurationError
+    from nas.passwords import without_passwords
+
+    if records.proposed(number) is None:
+        raise ConfigurationError(
+            f"storage.root ({without_passwords(root)}) holds a search of the same name, but not the driver's "
+            f"trial {number}: name the driver's own root"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""A remote worker: runs what its driver orders at a place of this machine, and tells the driver what comes of it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nas.channel.client import ChannelClient, DriverLostError, GivenUpError
+from nas.channel.wire import (
+    Message,
+    assignment_from_wire,
+    event_to_wire,
+    stay_from_wire,
+    trial_from_wire,
+)
+from nas.errors import ActionError, ConfigurationError, CorruptError, HeirloomError
+from nas.executors.base import Action, Broke, Event, Finished, Lost, Reported
+from nas.executors.local import execute, resume
+from nas.executors.place import Place
+from nas.store.plain import checked_fields, shown, whole
+from nas.trial import Trial
+
+GRACE_S = 5.0
+"""How long a trial may take to end where its worker leaves: at its next report, or, in a process, killed after 2 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a worker ends.
+
+    Attributes:
+        status: The exit status.
+        is_told: The driver need not be told.
+    """
+
+    why: str
+    status: int
+    is_told: bool = False
+
+
+class Agent:
+    """One worker; it runs one trial at a time.
+
+    Args:
+        client: Has joined.
+        place: Where trials run; it is closed in the end.
+        check: Called with the number of a trial before the first order is carried out.
+            Raises ConfigurationError where this worker does not see the driver's records.
+    """
+
+    def __init__(self, client: ChannelClient, place: Place, check: Callable[[int], None] = lambda number: None) -> None:
+        self._client = client
+        self._place = place
+        self._check: Callable[[int], None] | None = check
+        self._inbox: queue.SimpleQueue[Message | Ending] = queue.SimpleQueue()
+        self._running: Trial | None = None
+        self._work: threading.Thread | None = None
+        self._answer: tuple[int, int, Callable[[bool], None]] | None = None
+        self._is_leaving = False
+        self._is_cut_off = False
+        self._listener = threading.Thread(target=self._listen, name="heirloom-listen", daemon=True)
+
+    def end(self, ending: Ending) -> None:
+        """Ends ``serve``; any thread and a signal handler may call it."""
+        self._inbox.put(ending)
+
+    def serve(self) -> Ending:
+        """Carries out orders until the driver says that it is over, or is gone, or ``end`` is called."""
+        self._listener.start()
+        while True:
+            message = self._inbox.get()
+            if isinstance(message, Ending):
+                return self._leave(message)
+            try:
+                self._carry_out(message)
+            except CorruptError as error:
+                self.end(Ending(f"the driver said what makes no sense: {error}", 1))
+
+    def _listen(self) -> None:
+        while not self._is_leaving:
+            try:
+                messages = self._client.listen()
+            except HeirloomError as error:
+                self._cut_off(error)
+                return
+            for message in messages:
+                self._inbox.put(message)
+            if any(message.get("do") == "leave" for message in messages):
+                self._client.confirm()
+                return
+
+    def _carry_out(self, message: Message) -> None:
+        fields = dict(message)
+        match fields.pop("do", None):
+            case "run":
+                assignment = assignment_from_wire(fields.get("assignment"))
+                self._running = trial = assignment.trial
+                self._begin(trial.number, lambda: self._post(execute(self._place, assignment, self._post)))
+            case "resume":
+                stay = stay_from_wire(fields.get("stay"))
+                self._begin(stay.job, lambda: resume(self._place, stay, self._post))
+            case "test" | "export" as action:
+                trial = trial_from_wire(fields.get("trial"))
+                self._begin(trial.number, lambda: self._call(action, trial))
+            case "dismiss":
+                self._place.dismiss(whole(fields.get("job"), "job"))
+            case "stop":
+                kind, running = fields.get("kind"), self._running
+                if kind in ("stop", "interrupt") and running is not None and running.number == fields.get("trial"):
+                    self._place.stop(running, kind)
+            case "verdict":
+                checked = checked_fields(fields, {"trial": (int,), "step": (int,), "stop": (bool,)})
+                if self._answer is not None and self._answer[:2] == (checked["trial"], checked["step"]):
+                    self._answer[2](checked["stop"])
+            case "leave":
+                self.end(Ending(str(fields.get("why"))[:1000], 0, is_told=True))
+            case other:
+                raise CorruptError(f"an order to {shown(other)}")
+
+    def _begin(self, number: int, work: Callable[[], None]) -> None:
+        """Does the work on a thread of its own, once this worker was seen to share the driver's records."""
+
+        def body() -> None:
+            try:
+                if self._check is not None:
+                    self._check(number)
+                    self._check = None
+            except BaseException as error:
+                self._post(Broke(error))
+            else:
+                work()
+
+        self._work = threading.Thread(target=body, name="heirloom-work", daemon=True)
+        self._work.start()
+
+    def _call(self, action: Action, trial: Trial) -> None:
+        try:
+            answer = dict(self._place.call(action, trial))
+        except ActionError as error:
+            self._say({"is": "refused", "error": str(error)})
+        except BaseException as error:
+            self._post(Broke(error))
+        else:
+            self._say({"is": "answered", "answer": answer})
+
+    def _post(self, event: Event) -> None:
+        """Tells the driver; what breaks a session on one machine makes a worker leave."""
+        if isinstance(event, Broke):
+            status = 2 if isinstance(event.error, ConfigurationError) else 1
+            self.end(Ending(str(event.error) or type(event.error).__name__, status))
+            return
+        if isinstance(event, Finished | Lost):
+            self._running = None
+        if isinstance(event, Lost) and self._is_leaving:  # the driver learns that the worker has left, not its trial
+            return
+        if isinstance(event, Reported) and event.answer is not None:
+            self._answer = (event.trial, event.step, event.answer)
+        self._say(event_to_wire(event))
+
+    def _say(self, message: Message) -> None:
+        if self._is_cut_off:
+            return
+        try:
+            self._client.say(message)
+        except HeirloomError as error:
+            self._cut_off(error)
+
+    def _cut_off(self, error: HeirloomError) -> None:
+        """Ends what runs here: nobody wants it any more."""
+        if self._is_cut_off or self._is_leaving:
+            return
+        self._is_cut_off = True
+        if isinstance(error, DriverLostError):
+            self.end(Ending(str(error), 0, is_told=True))
+        elif isinstance(error, GivenUpError):
+            self.end(Ending(f"the driver has given this worker up: {error}", 1, is_told=True))
+        else:
+            self.end(Ending(str(error), 2 if isinstance(error, ConfigurationError) else 1, is_told=True))
+
+    def _leave(self, ending: Ending) -> Ending:
+        self._is_leaving = True
+        if ending.is_told:
+            self._is_cut_off = True
+            self._client.give_up()
+        if self._running is not None:
+            self._place.stop(self._running, "interrupt")
+        if self._work is not None:
+            self._work.join(GRACE_S)
+        if not ending.is_told:
+            self._client.patience_s = min(self._client.patience_s, GRACE_S)
+            self._say({"is": "leaving", "why": ending.why})
+        self._is_cut_off = True
+        self._place.close()
+        self._listener.join(GRACE_S)
+        if not self._listener.is_alive():
+            self._client.close()
+        return ending

@@ -1,0 +1,159 @@
+"""A worker's end of the channel. Whatever gets lost on the way is sent again, and counts once.
+
+Both directions are numbered: ``say`` sends message n until the driver has it, which takes in each number once;
+``listen`` asks for the messages after number n, and the driver keeps them until it is asked for later ones.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import httpx
+
+from nas.channel.wire import Message, dumps, loads
+from nas.errors import ConfigurationError, HeirloomError, ServerError
+from nas.store.plain import checked_fields, whole
+
+CONNECT_S = 10.0
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
+MISTAKES = (401, 404, 409)
+"""Statuses that no repetition mends: another token, another program, another version."""
+GONE = 410
+
+
+class DriverLostError(HeirloomError):
+    """Nobody answers any more: the driver is gone, or the way to it."""
+
+
+class GivenUpError(HeirloomError):
+    """The driver has given this worker up; its trial runs elsewhere."""
+
+
+class ChannelClient:
+    """Speaks to a driver; one worker's. Any thread may call ``say``, one ``listen``.
+
+    Args:
+        url: Where the driver listens.
+        token: The session's.
+        patience_s: How long a request is repeated before the driver counts as gone; ``join`` sets what the driver says.
+    """
+
+    def __init__(self, url: str, token: str, patience_s: float = 30.0) -> None:
+        self.url = url.rstrip("/")
+        self.patience_s = patience_s
+        self.id = uuid.uuid4().hex
+        self._read_s = CONNECT_S
+        try:
+            self._http = httpx.Client(
+                base_url=self.url,
+                headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
+                trust_env=False,  # a proxy for the world outside knows no way to a driver
+            )
+        except (ValueError, httpx.InvalidURL) as error:
+            raise ConfigurationError(f"channel ({url}) must be http://HOST:PORT, as the driver printed it") from error
+        self._lock = threading.Lock()
+        self._n_said = 0
+        self._n_heard = 0
+        self._has_given_up = False
+
+    def join(self, greeting: Mapping[str, Any]) -> Message:
+        """Introduces the worker, and gives what the driver says of its search.
+
+        Raises:
+            ConfigurationError: the driver refuses: another token or version.
+            ServerError: nobody answers.
+        """
+        try:
+            welcome = self._post("/join", {"worker": self.id, **greeting})
+        except DriverLostError as error:
+            raise ServerError(
+                f"nobody answers at {self.url} ({error.__cause__}); is the driver still there?"
+            ) from error
+        self.patience_s, self._read_s = float(welcome["lost_after_s"]), float(welcome["poll_s"]) + CONNECT_S
+        return welcome
+
+    def say(self, message: Message) -> None:
+        """Tells the driver something; returns when it has it.
+
+        Raises:
+            DriverLostError: nobody answers.
+            GivenUpError: the driver listens to this worker no more.
+        """
+        with self._lock:
+            self._post("/say", {"worker": self.id, "number": self._n_said + 1, "message": message})
+            self._n_said += 1
+
+    def listen(self) -> list[Message]:
+        """What the driver says next; nothing after seconds in which it had nothing to say. Also the heartbeat.
+
+        Raises:
+            DriverLostError, GivenUpError: as for ``say``.
+        """
+        answer = self._post("/listen", {"worker": self.id, "after": self._n_heard})
+        messages = []
+        for entry in checked_fields(answer, {"messages": (list,)})["messages"]:
+            number, message = entry
+            self._n_heard = whole(number, "number", self._n_heard + 1)
+            messages.append(message)
+        return messages
+
+    def confirm(self) -> None:
+        """Says that all was heard; for the last message, after which the driver goes: not for long."""
+        with suppress(HeirloomError):
+            self._post("/listen", {"worker": self.id, "after": self._n_heard}, patience_s=LAST_PAUSE_S)
+
+    def give_up(self) -> None:
+        """Repeats no request any more: nobody needs to be told anything."""
+        self._has_given_up = True
+
+    def close(self) -> None:
+        """Gives up, and closes the connections."""
+        self.give_up()
+        if self._lock.acquire(timeout=LAST_PAUSE_S):
+            self._http.close()
+            self._lock.release()
+
+    def _post(self, path: str, body: Message, patience_s: float | None = None) -> Message:
+        data, pause_s = dumps(body), FIRST_PAUSE_S
+        patience_s = self.patience_s if patience_s is None else patience_s
+        give_up_s = time.monotonic() + patience_s
+        while True:
+            left_s = give_up_s - time.monotonic()
+            failed: Exception
+            try:
+                answer = self._http.post(
+                    path, content=data, timeout=httpx.Timeout(min(CONNECT_S, max(left_s, 1.0)), read=self._read_s)
+                )
+                if answer.status_code == httpx.codes.OK:
+                    return loads(answer.content)
+                failed = _refusal(answer, self.url)
+            except httpx.InvalidURL as error:
+                raise ConfigurationError(f"channel ({self.url}) must be http://HOST:PORT") from error
+            except httpx.UnsupportedProtocol as error:
+                raise ConfigurationError(f"channel ({self.url}) must begin with http:// or https://") from error
+            except httpx.TransportError as error:
+                failed = error
+            if self._has_given_up or time.monotonic() + pause_s > give_up_s:
+                raise DriverLostError(f"the driver was not heard of for {patience_s:g} s") from failed
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+
+
+def _refusal(answer: httpx.Response, url: str) -> HeirloomError:
+    """What a refusal means: raised where no repetition mends it."""
+    try:
+        why = str(loads(answer.content).get("error"))
+    except HeirloomError:
+        why = f"status {answer.status_code}"
+    if answer.status_code in MISTAKES:
+        raise ConfigurationError(f"{url}: {why[:300]}")
+    if answer.status_code == GONE:
+        raise GivenUpError(why[:300])
+    if answer.status_code < 500:
+        raise HeirloomError(f"{url}: {why[:300]}")
+    return HeirloomError(why[:300])

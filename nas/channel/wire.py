@@ -1,0 +1,210 @@
+"""What travels between a driver and its remote workers: JSON and nothing else, and each field checked on arrival.
+
+Numbers keep their bits (Python writes the shortest text that reads back as the same double); NaN and the infinities
+travel as ``NaN`` and ``Infinity``, which only records refuse.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from types import NoneType
+from typing import Any
+
+from nas.bench import Assignment, Stay
+from nas.errors import CorruptError
+from nas.executors.base import Asked, Event, Finished, Left, Lost, Reported, Started
+from nas.run import DonorWeights
+from nas.spec import Spec
+from nas.store.checkpoint import Checkpoint
+from nas.store.plain import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, shown, whole
+from nas.store.trial_records import checked_donor, trial_from_records
+from nas.trial import State, Trial
+
+Message = dict[str, Any]
+
+MAX_BODY_BYTES = 2 * MAX_RECORD_BYTES
+"""A trial travels as its two records."""
+_TRIAL: Mapping[str, tuple[type, ...]] = {
+    "proposal": (dict,),
+    "result": (dict, NoneType),
+    "swept": (bool,),
+    "attempt": (int,),
+    "slot": (int, NoneType),
+    "offered": (int, str, NoneType),
+    "inheritance": (dict,),
+}
+_ASSIGNMENT: Mapping[str, tuple[type, ...]] = {
+    "trial": (dict,),
+    "donors": (list,),
+    "n_finished": (int,),
+    "is_last": (bool,),
+}
+_STARTED: Mapping[str, tuple[type, ...]] = dict.fromkeys(("trial", "attempt", "slot"), (int,))
+_LEFT: Mapping[str, tuple[type, ...]] = {"job": (int,), "error": (str, NoneType), "lost": (str, NoneType)}
+
+
+def dumps(message: Mapping[str, Any]) -> bytes:
+    """The message as bytes; halves of characters survive, too."""
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+def loads(data: bytes) -> Message:
+    """The message in the bytes.
+
+    Raises:
+        CorruptError: they hold no JSON object.
+    """
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"not JSON ({error})") from error
+    if not isinstance(message, dict):
+        raise CorruptError(f"not a JSON object, but {shown(message)}")
+    return message
+
+
+def trial_to_wire(trial: Trial) -> Message:
+    """A trial that runs or has finished."""
+    return {
+        "proposal": trial.proposal_record(),
+        "result": trial.result_record() if trial.is_finished else None,
+        "swept": trial.swept,
+        "attempt": trial.attempt,
+        "slot": trial.slot,
+        "offered": trial.offered,
+        "inheritance": dict(trial.inheritance),
+    }
+
+
+def trial_from_wire(data: object) -> Trial:
+    """The trial of which ``trial_to_wire`` made this.
+
+    Raises:
+        CorruptError: it made no such thing.
+    """
+    fields = checked_fields(data, _TRIAL)
+    trial = trial_from_records(fields["proposal"], fields["result"], swept=fields["swept"])
+    if trial.is_finished:
+        return trial
+    return replace(
+        trial,
+        state=State.RUNNING,
+        attempt=whole(fields["attempt"], "attempt"),
+        slot=None if fields["slot"] is None else whole(fields["slot"], "slot"),
+        offered=checked_donor(fields["offered"], "offered"),
+        inheritance=fields["inheritance"],
+    )
+
+
+def assignment_to_wire(assignment: Assignment) -> Message:
+    """A trial to run, and whose weights it is given."""
+    return {
+        "trial": trial_to_wire(assignment.trial),
+        "donors": [[d.donor, d.checkpoint.to_json()] for d in assignment.donors],
+        "n_finished": assignment.n_finished,
+        "is_last": assignment.is_last,
+    }
+
+
+def assignment_from_wire(data: object) -> Assignment:
+    """The assignment of which ``assignment_to_wire`` made this.
+
+    Raises:
+        CorruptError: it made no such thing.
+    """
+    fields = checked_fields(data, _ASSIGNMENT)
+    donors = tuple(_donor(entry) for entry in fields["donors"])
+    n_finished = whole(fields["n_finished"], "n_finished")
+    return Assignment(trial_from_wire(fields["trial"]), donors, n_finished, fields["is_last"])
+
+
+def _donor(entry: object) -> DonorWeights:
+    if not isinstance(entry, list) or len(entry) != 2 or (donor := checked_donor(entry[0], "a donor")) is None:
+        raise CorruptError(f"donors must not hold {shown(entry)}")
+    return DonorWeights(donor, Checkpoint.from_json(entry[1]))
+
+
+def stay_to_wire(stay: Stay) -> Message:
+    """A job that begins without a trial."""
+    return {"job": stay.job, "slot": stay.slot, "n_finished": stay.n_finished}
+
+
+def stay_from_wire(data: object) -> Stay:
+    """The stay of which ``stay_to_wire`` made this.
+
+    Raises:
+        CorruptError: it made no such thing.
+    """
+    fields = checked_fields(data, dict.fromkeys(("job", "slot", "n_finished"), (int,)))
+    job, slot, n_finished = (whole(fields[key], key) for key in ("job", "slot", "n_finished"))
+    return Stay(job, slot, n_finished)
+
+
+def spec_from_wire(data: object) -> Spec:
+    """The spec that ``Spec.describe`` has described; whether it may be built is for the worker's user to say.
+
+    Raises:
+        CorruptError: it has described no such thing.
+    """
+    fields = checked_fields(data, {"target": (str,), "arguments": (dict,)})
+    return Spec(fields["target"], fields["arguments"])
+
+
+def event_to_wire(event: Event) -> Message:
+    """What a worker tells of its trial or its job."""
+    match event:
+        case Started(trial=trial, attempt=attempt, slot=slot):
+            return {"is": "started", "trial": trial, "attempt": attempt, "slot": slot}
+        case Reported(trial=trial, step=step, metrics=metrics, answer=answer):
+            report = {"trial": trial, "step": step, "metrics": dict(metrics), "asks": answer is not None}
+            return {"is": "reported", **report}
+        case Asked(job=job):
+            return {"is": "asked", "job": job}
+        case Left(job=job, error=error, lost=lost):
+            return {"is": "left", "job": job, "error": error, "lost": lost}
+        case Finished(trial=finished):
+            return {"is": "finished", "trial": trial_to_wire(finished)}
+        case Lost(job=job, trial=trial, why=why):
+            return {"is": "lost", "job": job, "trial": trial, "why": why}
+    raise AssertionError(f"no worker says {event!r}")
+
+
+def event_from_wire(message: Mapping[str, Any]) -> Event:
+    """The event of which ``event_to_wire`` made this; a report's ``answer`` is left to whoever takes it in.
+
+    Raises:
+        CorruptError: it made no such thing.
+    """
+    fields = dict(message)
+    match fields.pop("is", None):
+        case "started":
+            checked = checked_fields(fields, _STARTED)
+            return Started(**{key: whole(value, key) for key, value in checked.items()})
+        case "reported":
+            kinds = {"trial": (int,), "step": (int,), "metrics": (dict,), "asks": (bool,)}
+            checked = checked_fields(fields, kinds)
+            step = whole(checked["step"], "step", -MAX_WHOLE)
+            return Reported(whole(checked["trial"], "trial"), step, _metrics(checked["metrics"]))
+        case "asked":
+            return Asked(whole(checked_fields(fields, {"job": (int,)})["job"], "job"))
+        case "left":
+            checked = checked_fields(fields, _LEFT)
+            return Left(whole(checked["job"], "job"), checked["error"], checked["lost"])
+        case "finished":
+            trial = trial_from_wire(checked_fields(fields, {"trial": (dict,)})["trial"])
+            if not trial.is_finished:
+                raise CorruptError(f"trial {trial.number} has no result")
+            return Finished(trial)
+        case "lost":
+            checked = checked_fields(fields, {"job": (int,), "trial": (int,), "why": (str,)})
+            return Lost(whole(checked["job"], "job"), whole(checked["trial"], "trial"), checked["why"])
+    raise CorruptError(f"no worker says {shown(message)}")
+
+
+def _metrics(data: dict[str, Any]) -> dict[str, float]:
+    for name, value in data.items():
+        if type(value) not in (int, float):
+            raise CorruptError(f"metrics: {shown(name)} must not be {shown(value)}")
+    return data

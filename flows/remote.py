@@ -48,7 +48,7 @@ def worker_line(workplace: Workplace, spec: BenchSpec, gate: Gate, port: int) ->
 
     The token stands before the command, so that no list of processes shows it, and is left out where the user set it.
     """
-    host = socket.getfqdn() if gate.host in EVERYWHERE else gate.host
+    host = socket.gethostname() if gate.host in EVERYWHERE else gate.host
     host = f"[{host}]" if ":" in host else host
     url = workplace.root if "://" in workplace.root else os.path.abspath(workplace.root)
     shown = without_passwords(url)

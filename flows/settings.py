@@ -414,8 +414,9 @@ def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> 
             f"budget.{timed[0]} does not go with deterministic=true: measured time decides; set budget.trials"
         )
     if budget.gpu_hours is not None and machine.device != "cuda":
+        remedy = "" if machine.gate is None else "; add device=cuda, and every worker must have one"
         raise ConfigurationError(
-            f"budget.gpu_hours ({budget.gpu_hours}) needs a GPU, but trials run on {machine.device}"
+            f"budget.gpu_hours ({budget.gpu_hours}) needs a GPU, but trials run on {machine.device}{remedy}"
         )
     return budget
 

@@ -35,17 +35,18 @@ def work(invocation: Invocation) -> int:
     client = open_client(invocation.values, os.environ.pop(TOKEN_VARIABLE, None))
     try:
         spec, welcome = join(client, invocation)
-        root, _ = read_root(invocation.values)
-        records = Records(open_root(spec.url, spec.options))
-        gpus = (0,) if spec.device == "cuda" else ()
-        place = ProcessPlace(spec, 1, gpus=gpus, trial_timeout_s=welcome["trial_timeout_s"])
-        agent = Agent(client, place, lambda number: check_shared(records, number, root))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _Leave(agent))
-        complain(f"works for search {welcome['search']}, on {spec.device}; Ctrl-C lets another worker take over")
-        ending = agent.serve()
-    finally:
+    except BaseException:
         client.close()
+        raise
+    root, _ = read_root(invocation.values)
+    records = Records(open_root(spec.url, spec.options))
+    gpus = (0,) if spec.device == "cuda" else ()
+    place = ProcessPlace(spec, 1, gpus=gpus, trial_timeout_s=welcome["trial_timeout_s"])
+    agent = Agent(client, place, lambda number: check_shared(records, number, root))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _Leave(agent))
+    complain(f"works for search {welcome['search']}, on {spec.device}; Ctrl-C lets another worker take over")
+    ending = agent.serve()
     complain(ending.why)
     return ending.status
 

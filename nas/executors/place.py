@@ -1,4 +1,4 @@
-"""Places: where attempts are executed. Two kinds: this very process, and one warm worker process a slot."""
+"""Places: where attempts are executed: this very process, a warm process a slot, or workers that come over HTTP."""
 
 from __future__ import annotations
 

@@ -300,11 +300,11 @@ def test_a_worker_that_leaves_costs_no_attempt(shop: Callable[..., Shop]) -> Non
 def silent(worker: Worker) -> None:
     """As if the worker's machine had lost its power: nothing is heard of it any more."""
 
-    def lose(path: str, **_: Any) -> httpx.Response:
+    def lose(path: str, data: bytes, timeout_s: float) -> tuple[int, bytes]:
         time.sleep(0.01)
-        raise httpx.ConnectError("no route to host")
+        raise ConnectionError("no route to host")
 
-    worker.client._http.post = lose  # type: ignore[method-assign, assignment]
+    worker.client._speaking.post = worker.client._listening.post = lose  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("kind", [HeldProblem, ManyProblem])

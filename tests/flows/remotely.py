@@ -17,13 +17,13 @@ class RemoteSearch:
 
     Args:
         folder: Where it is started, and they.
-        overrides: Of ``flows.search``; the runner is ``remote``.
+        overrides: Of ``flows.search`` or another module; they say ``runner=remote``.
         changes: Variables of the driver's environment.
     """
 
     def __init__(self, folder: Path, *overrides: str, module: str = "flows.search", **changes: str) -> None:
         self.folder = folder
-        self.driver = Command(folder, *overrides, "runner=remote", module=module, **changes)
+        self.driver = Command(folder, *overrides, module=module, **changes)
         self.workers: list[Command] = []
 
     def __enter__(self) -> RemoteSearch:

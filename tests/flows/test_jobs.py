@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.flows.commands import QUICK, Command, records, run, trials, until
+from tests.flows.remotely import run_remotely
 
 pytestmark = pytest.mark.slow
 
@@ -16,15 +18,16 @@ PHASES = ("problem._target_=phases.PhasesProblem", "device=cpu", "threads=1", "n
 EVOLVED = ("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2", *PHASES)
 
 
-@pytest.mark.parametrize("runner", ["processes", "threads", "debug"])
+@pytest.mark.parametrize("runner", ["processes", "threads", "debug", "remote"])
 def test_every_runner(here: Path, api_url: str, runner: str) -> None:
     """Two jobs run all trials, each its own; children inherit; a larger budget goes on with the same jobs."""
     search = here / "heirloom" / "mine"
     slots = 1 if runner == "debug" else 2
     plan = (*EVOLVED, f"runner={runner}", *(["slots=2"] if slots == 2 else []))
-    first = run(here, *plan, "budget.trials=8", PREFECT_API_URL=api_url)
+    run_it = partial(run_remotely, n_workers=2) if runner == "remote" else run
+    first = run_it(here, *plan, "budget.trials=8", PREFECT_API_URL=api_url)
     before = trials(search)
-    more = run(here, *plan, "budget.trials=11", PREFECT_API_URL=api_url)
+    more = run_it(here, *plan, "budget.trials=11", PREFECT_API_URL=api_url)
     after = trials(search)
     table = run(here, "name=mine", "format=json", module="flows.report")
 

@@ -14,8 +14,9 @@ from tests.flows.remotely import RemoteSearch, run_remotely
 pytestmark = pytest.mark.slow
 
 EVOLVED = ("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2")
-OWN = ("problem._target_=phases.PhasesProblem", "threads=1", "finalists=1", "name=mine")
-PLAIN = ("+tuner=random", "problem._target_=quick.QuickProblem", "threads=1", "finalists=1", "name=mine")
+REMOTE = ("runner=remote", "threads=1", "finalists=1")
+OWN = ("problem._target_=phases.PhasesProblem", *REMOTE, "name=mine")
+PLAIN = ("+tuner=random", "problem._target_=quick.QuickProblem", *REMOTE, "name=mine")
 
 
 def starts(search: Path) -> list[str]:
@@ -57,9 +58,9 @@ def test_two_workers_run_a_search(here: Path, api_url: str) -> None:
 
 def test_the_table_is_that_of_warm_workers(here: Path, api_url: str) -> None:
     """A deterministic search gives the same trials on remote workers, fewer than slots, as on warm processes."""
-    plan = (*EVOLVED, *OWN[:-1], "slots=2", "budget.trials=8", "deterministic=true", "problem.most=3")
+    plan = (*EVOLVED, OWN[0], *REMOTE[1:], "slots=2", "budget.trials=8", "deterministic=true", "problem.most=3")
     near = run(here, *plan, "name=near", "runner=processes", PREFECT_API_URL=api_url)
-    far = run_remotely(here, *plan, "name=far", n_workers=1, PREFECT_API_URL=api_url)
+    far = run_remotely(here, *plan, "name=far", "runner=remote", n_workers=1, PREFECT_API_URL=api_url)
 
     assert near.status == far.status == 0, near.err + far.err
     tables = [
@@ -230,7 +231,7 @@ def test_a_port_and_a_token_of_one_s_own(here: Path, api_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     token = "agreed-on-beforehand"
-    plan = (*PLAIN, "slots=1", "budget.trials=1", f"channel.port={port}", "runner=remote")
+    plan = (*PLAIN, "slots=1", "budget.trials=1", f"channel.port={port}")
     environment = {"HEIRLOOM_CHANNEL_TOKEN": token, "PREFECT_API_URL": api_url}
     pairs = (f"channel=http://127.0.0.1:{port}", f"storage.root={here / 'heirloom'}", PLAIN[1])
     with Command(here, *pairs, module="flows.worker", HEIRLOOM_CHANNEL_TOKEN=token) as worker:
@@ -246,8 +247,9 @@ def test_a_port_and_a_token_of_one_s_own(here: Path, api_url: str) -> None:
 
 def test_finals_on_remote_workers(here: Path, api_url: str) -> None:
     """``flows.final`` takes the same runner."""
-    assert run(here, *PLAIN, "runner=processes", "slots=2", "budget.trials=4", PREFECT_API_URL=api_url).status == 0
-    finals = ("name=mine", "finalists=2", "slots=1", "threads=1", PLAIN[1])
+    local = [override.replace("runner=remote", "runner=processes") for override in PLAIN]
+    assert run(here, *local, "slots=2", "budget.trials=4", PREFECT_API_URL=api_url).status == 0
+    finals = ("name=mine", "finalists=2", "slots=1", "threads=1", "runner=remote", PLAIN[1])
     with RemoteSearch(here, *finals, module="flows.final", PREFECT_API_URL=api_url) as remote:
         remote.join()
         done = remote.wait()

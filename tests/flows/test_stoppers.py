@@ -1,16 +1,17 @@
-"""Every stopper that conf/ names ends the same trials at the same reports on all four runners."""
+"""Every stopper that conf/ names ends the same trials at the same reports on all runners."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from nas.trial import Reason, State, Trial
 from tests.flows.commands import run, trials
+from tests.flows.remotely import run_remotely
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +29,7 @@ RUNNERS = {
     "simulated": ("runner=simulated", "deterministic=true", "slots=1"),
     "threads": ("runner=threads", "slots=2"),
     "processes": ("runner=processes", "slots=2"),
+    "remote": ("runner=remote", "slots=2"),
 }
 
 
@@ -41,7 +43,8 @@ def searched(here: Path, *more: str, **environment: str) -> list[Trial]:
     lines = [",".join(["x", "acc", *(f"acc_{step}" for step in range(1, N_STEPS + 1))])]
     lines += [",".join(map(repr, [x, reports(x)[-1], *reports(x)])) for x in range(12)]
     (here / "t.csv").write_text("\n".join(lines))
-    done = run(here, *SEARCH, *more, **environment)
+    run_it = partial(run_remotely, n_workers=2) if "runner=remote" in more else run
+    done = run_it(here, *SEARCH, *more, **environment)
     assert done.status == 0, done.err
     return [trial for trial in trials(here / "root" / "it") if trial.stage != "final"]
 

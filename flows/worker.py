@@ -98,7 +98,7 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Mess
 
     import nas
     from flows.final import trusted_spec
-    from flows.settings import reach_root, read_device, read_root, usable_cores
+    from flows.settings import positive_int, reach_root, read_device, read_root, usable_cores
     from nas.bench import BenchSpec
     from nas.channel.wire import spec_from_wire
     from nas.errors import ConfigurationError
@@ -107,7 +107,8 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Mess
     values = invocation.values
     root, options = read_root(values)
     files = reach_root(values)
-    wishes = {"device": None if values["device"] == "auto" else values["device"], "threads": values["threads"]}
+    n_threads = positive_int("threads", values["threads"])
+    wishes = {"device": None if values["device"] == "auto" else values["device"], "threads": n_threads}
     welcome = client.join({"version": nas.__version__, "host": socket.gethostname(), "pid": os.getpid()})
     name = check_name(str(welcome["search"]))
     if files.below(name).read_if_present("search.json") is None:
@@ -124,7 +125,7 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Mess
         options=options,
         session=welcome["session"],
         device=device,
-        n_threads=wishes["threads"] or welcome["n_threads"] or usable_cores(),
+        n_threads=n_threads or welcome["n_threads"] or usable_cores(),
         asks_stopper=welcome["asks_stopper"],
         jobs_ask=welcome["jobs_ask"],
         checkpoint_every_s=welcome["checkpoint_every_s"],

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nas.bench import Assignment, BenchSpec, Stay
@@ -54,7 +54,7 @@ class Gate:
         n_threads: Torch threads that every worker must use, or None: as many as each has cores.
     """
 
-    token: str
+    token: str = field(repr=False)
     version: str
     host: str = "127.0.0.1"
     port: int = 0
@@ -188,8 +188,16 @@ class RemotePlace(Place):
         return found
 
     def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
-        """Lets the job begin on the next worker that is free."""
+        """Lets the job begin on the next worker that is free.
+
+        Where a trial has begun it anew while the loop was still to learn that its stay before was lost, it waits
+        already, and says so again.
+        """
         with self._lock:
+            if (host := self._host_of(stay.job)) is not None:
+                if host.asked_at is not None:
+                    post(Asked(stay.job))
+                return
             self._enqueue(_Order({"do": "resume", "stay": stay_to_wire(stay)}, post, job=stay.job))
 
     def dismiss(self, job: int) -> None:

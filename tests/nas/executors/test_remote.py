@@ -15,11 +15,11 @@ import pytest
 
 import nas
 from nas import Budget, Int, Metric, ParameterSpace, Problem, Proposal, Tuner
-from nas.bench import BenchSpec
+from nas.bench import Assignment, BenchSpec, Stay
 from nas.channel.client import ChannelClient
 from nas.channel.wire import MAX_BODY_BYTES
 from nas.errors import ActionError, ConfigurationError, SearchInterruptedError, ServerError, TrialStopped
-from nas.executors.base import Crowded, Event, Finished, Left, Lost, Reported, Started, StopAsked
+from nas.executors.base import Asked, Crowded, Event, Finished, Left, Lost, Reported, Started, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.remote import Gate, RemotePlace
 from nas.job import Job
@@ -444,6 +444,22 @@ def test_tests_run_on_workers(shop: Callable[..., Shop]) -> None:
     assert here.executor.call("test", trials[0]) == {"score": 0.0}
     with pytest.raises(ActionError, match="RuntimeError: no test today"):
         here.executor.call("test", trials[1])
+
+
+def test_a_job_that_stays_is_not_begun_twice(shop: Callable[..., Shop]) -> None:
+    """Where the loop believes a job away that a trial has begun anew meanwhile, the job says again that it waits."""
+    here = shop(ManyProblem(), trials_per_job=2)
+    here.join()
+    events: list[Event] = []
+    trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}), slot=0, attempt=1)
+    here.records.propose(trial)
+    here.place.run(Assignment(trial, is_last=False), events.append)
+    until(lambda: Asked(0) in events)
+    here.place.resume(Stay(0, 0, 1), events.append)
+
+    assert events.count(Asked(0)) == 2
+    here.place.dismiss(0)
+    until(lambda: Left(0) in events)
 
 
 # ---- fewer workers than slots

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.commands import Command, records, resume_line, run, trials, until
+from tests.flows.commands import Command, on_terminal, records, resume_line, run, trials, until
 from tests.flows.remotely import RemoteSearch, run_remotely
 
 pytestmark = pytest.mark.slow
@@ -243,6 +243,15 @@ def test_a_port_and_a_token_of_one_s_own(here: Path, api_url: str) -> None:
     assert end.status == 0, end.err
     assert 'HEIRLOOM_CHANNEL_TOKEN="$HEIRLOOM_CHANNEL_TOKEN" python -m flows.worker' in done.err
     assert token not in done.err
+
+
+def test_a_terminal_says_what_trials_wait_for(here: Path) -> None:
+    """Without a worker: that one must join, and how; Ctrl-C ends the command as ever."""
+    status, raw = on_terminal(here, *PLAIN, "slots=1", columns=200, interrupt_at="waiting for a worker to join")
+
+    assert status == 130
+    assert "python -m flows.worker channel=http://127.0.0.1:" in raw
+    assert "interrupted (SIGINT); 0 finished trials kept. Resume: python -m flows.search" in raw
 
 
 def test_finals_on_remote_workers(here: Path, api_url: str) -> None:

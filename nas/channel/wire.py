@@ -40,7 +40,9 @@ _ASSIGNMENT: Mapping[str, tuple[type, ...]] = {
     "donors": (list,),
     "n_finished": (int,),
     "is_last": (bool,),
+    "job_index": (int,),
 }
+_STAY = ("job", "slot", "n_finished", "job_index")
 _STARTED: Mapping[str, tuple[type, ...]] = dict.fromkeys(("trial", "attempt", "slot"), (int,))
 _LEFT: Mapping[str, tuple[type, ...]] = {"job": (int,), "error": (str, NoneType), "lost": (str, NoneType)}
 
@@ -105,6 +107,7 @@ def assignment_to_wire(assignment: Assignment) -> Message:
         "donors": [[d.donor, d.checkpoint.to_json()] for d in assignment.donors],
         "n_finished": assignment.n_finished,
         "is_last": assignment.is_last,
+        "job_index": assignment.job_index,
     }
 
 
@@ -116,8 +119,8 @@ def assignment_from_wire(data: object) -> Assignment:
     """
     fields = checked_fields(data, _ASSIGNMENT)
     donors = tuple(_donor(entry) for entry in fields["donors"])
-    n_finished = whole(fields["n_finished"], "n_finished")
-    return Assignment(trial_from_wire(fields["trial"]), donors, n_finished, fields["is_last"])
+    n_finished, job_index = (whole(fields[key], key) for key in ("n_finished", "job_index"))
+    return Assignment(trial_from_wire(fields["trial"]), donors, n_finished, fields["is_last"], job_index)
 
 
 def _donor(entry: object) -> DonorWeights:
@@ -128,7 +131,7 @@ def _donor(entry: object) -> DonorWeights:
 
 def stay_to_wire(stay: Stay) -> Message:
     """A job that begins without a trial."""
-    return {"job": stay.job, "slot": stay.slot, "n_finished": stay.n_finished}
+    return {key: getattr(stay, key) for key in _STAY}
 
 
 def stay_from_wire(data: object) -> Stay:
@@ -137,9 +140,9 @@ def stay_from_wire(data: object) -> Stay:
     Raises:
         CorruptError: it made no such thing.
     """
-    fields = checked_fields(data, dict.fromkeys(("job", "slot", "n_finished"), (int,)))
-    job, slot, n_finished = (whole(fields[key], key) for key in ("job", "slot", "n_finished"))
-    return Stay(job, slot, n_finished)
+    fields = checked_fields(data, dict.fromkeys(_STAY, (int,)))
+    job, slot, n_finished, job_index = (whole(fields[key], key) for key in _STAY)
+    return Stay(job, slot, n_finished, job_index=job_index)
 
 
 def spec_from_wire(data: object) -> Spec:

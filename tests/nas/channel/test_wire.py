@@ -82,6 +82,7 @@ FINISHED = Trial(
     started=1.5,
     finished=2.5,
     error="Traceback\n  \x1b[31m",
+    returned='{"default": NaN}',
 )
 
 
@@ -98,7 +99,7 @@ def test_trials_arrive_as_they_were(trial: Trial) -> None:
 def test_assignments_arrive_as_they_were() -> None:
     """With whose weights, of this search and of another."""
     donors = (DonorWeights(1, CHECKPOINT), DonorWeights("other:4", CHECKPOINT))
-    for given_ in (Assignment(RUNNING, donors, 4, False), Assignment(RUNNING)):
+    for given_ in (Assignment(RUNNING, donors, 4, False, 6), Assignment(RUNNING)):
         assert assignment_from_wire(over_the_wire(assignment_to_wire(given_))) == given_
 
 
@@ -106,7 +107,7 @@ def test_stays_and_specs_arrive_as_they_were() -> None:
     """A job that begins anew, and what to build."""
     spec = Spec("my.Problem", {"deep": {"list": [1, 2.5, None]}})
 
-    assert stay_from_wire(over_the_wire(stay_to_wire(Stay(3, 1, 4)))) == Stay(3, 1, 4)
+    assert stay_from_wire(over_the_wire(stay_to_wire(Stay(3, 1, 4, job_index=2)))) == Stay(3, 1, 4, job_index=2)
     assert spec_from_wire(over_the_wire(spec.describe())) == spec
 
 

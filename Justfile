@@ -4,11 +4,11 @@ setup:
 
 # The fast tests
 test:
-    python -m pytest
+    python -m pytest -n 2 --dist loadfile
 
 # The slow tests: real NFS, kills, servers, a browser
 test-slow:
-    python -m pytest -m slow
+    python -m pytest -m slow -n 2 --dist loadfile
 
 # Lint, format and types
 check:

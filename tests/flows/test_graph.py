@@ -91,6 +91,12 @@ class Server:
         until(settled, 60, "all task runs have ended")
         return runs
 
+    def shows_running(self, search: str) -> bool:
+        """Whether it knows now of a task run of the search that runs."""
+        flow_runs = {"id": {"any_": [run["id"] for run in self.flow_runs(search)]}}
+        running = {"state": {"type": {"any_": ["RUNNING"]}}}
+        return bool(self.post("/task_runs/filter", {"flow_runs": flow_runs, "task_runs": running}))
+
     def artifacts(self, flow_run: str, key: str | None = None) -> list[dict[str, Any]]:
         asked = {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200}
         found = self.post("/artifacts/filter", asked)
@@ -396,9 +402,10 @@ def test_the_leaderboard_grows_while_the_search_goes(server: Server, command: Co
 
 def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Server, command: Command) -> None:
     """After ``kill -9`` the same command is a new flow run with all edges, some from ``Restored`` trials."""
-    arguments = (*RUNNING_PARENTS, "problem.seconds=0.6", "slots=2", "budget.trials=15", "name=resumed")
+    arguments = (*RUNNING_PARENTS, "problem.seconds=0.6", "slots=2", "budget.trials=20", "name=resumed")
     process = command.start(*arguments)
     command.wait_for_trials("resumed", 7)
+    until(lambda: server.shows_running("resumed"), 60, "the server knows of a task run that runs")
     process.kill()
     process.communicate()
     before = command.trials("resumed")

@@ -113,7 +113,7 @@ def test_code_that_does_not_listen_is_left(here: Path, runner: str, api_url: str
         until(lambda: not driver.leftovers(), 5, what="the end of all processes")
 
     assert done.status == 130
-    assert seconds < (6 if runner == "processes" else 1.5)
+    assert seconds < (6 if runner == "processes" else 4)  # the trial would take 100 s
     assert (records(search).read("sessions/0001.beat") or {})["stopping"]
     assert not trials(search)[0].is_finished
     assert "Traceback" not in done.err
@@ -133,7 +133,7 @@ def test_before_a_trial_the_end_is_at_once(here: Path, moment: float | str) -> N
         seconds = time.monotonic() - sent
         until(lambda: not driver.leftovers(), 5, what="the end of all processes")
 
-    assert seconds < 1
+    assert seconds < 4  # the server's start alone, which it does not wait for, may take longer
     assert "Traceback" not in done.err
     if done.status != -signal.SIGINT:  # by the signal itself: Python was not up yet
         assert done.status == 130

@@ -4,7 +4,7 @@ setup:
 
 # The fast tests
 test:
-    python -m pytest
+    python -m pytest -n 2 --dist loadfile
 
 # The slow tests: real NFS, kills, servers, a browser
 test-slow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -54,3 +54,11 @@ def silence() -> Iterator[None]:
     gc.collect()
     logging.getLogger("asyncio").removeHandler(listener)
     assert complaints == []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Makes what tests print fit to travel between pytest's processes: halves of characters do not."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report

@@ -35,7 +35,7 @@ def test_ci_runs_the_readmes_test_command() -> None:
     """The block after the marker is one line that installs and tests, which .ci/run takes from here."""
     found = re.findall(r"<!-- test command -->\n```bash\n(.*?)\n```", README)
 
-    assert found == ['pip install -c constraints.txt -e ".[test]" && python -m pytest']
+    assert found == ['pip install -c constraints.txt -e ".[test]" && python -m pytest -n 2 --dist loadfile']
     assert "<!-- test command -->" in (ROOT / ".ci/run").read_text()
 
 

@@ -183,7 +183,11 @@ def test_donors_are_numbers_or_names(sources: Any) -> None:
         Proposal(point={}, donors=sources)
 
 
-@pytest.mark.parametrize("policies", [("SHARE_PARAMS",), frozenset({"SHARE_PARAMS"}) | {"FAST"}, "EARLY_STOP"], ids=str)
+@pytest.mark.parametrize(
+    "policies",
+    [("SHARE_PARAMS",), frozenset({"SHARE_PARAMS"}) | {"FAST"}, "EARLY_STOP"],
+    ids=["tuple", "unknown", "text"],
+)
 def test_policies_are_policies(policies: Any) -> None:
     """Policies by other names, or in another container, are refused."""
     with pytest.raises(ConfigurationError, match=r"policies \(.*\) must be a frozenset of nas.Policy"):

@@ -156,7 +156,7 @@ def test_numbers_keep_their_bits(value: float) -> None:
         {"is": "finished", "trial": {"result": None}},
         {"is": "lost", "job": 1, "trial": 1},
     ],
-    ids=str,
+    ids=lambda message: str(message)[:40],
 )
 def test_what_no_worker_says_is_refused(message: dict[str, Any]) -> None:
     """A key too many, one too few, another kind of value, or a trial without its result."""

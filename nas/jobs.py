@@ -107,12 +107,12 @@ class Jobs:
         self._job_indices: dict[int, int] = {}
 
     def recall(self, in_stage: Sequence[Trial]) -> None:
-        """Recalls from the search stage's trials which jobs live."""
+        """Recalls from the search stage's trials which jobs were begun, and which of them live."""
+        self._job_indices = {job: index for index, job in enumerate(dict.fromkeys(t.job for t in in_stage))}
         if not self.plan.asks:
             return
         self._n_finished = Counter(t.job for t in in_stage if t.is_finished)
         self._last_index = {t.job: t.index for t in in_stage}
-        self._job_indices = {job: index for index, job in enumerate(dict.fromkeys(t.job for t in in_stage))}
         busy = {t.job for t in in_stage if not t.is_finished}  # they begin anew with that trial
         alive = self.plan.living(in_stage, self._records.left_jobs())
         self._away = {job: index for job, index in self._last_index.items() if job in alive - busy}
@@ -123,6 +123,15 @@ class Jobs:
     def _index_of(self, job: int) -> int:
         """How many jobs were begun before this one."""
         return self._job_indices.setdefault(job, len(self._job_indices))
+
+    @property
+    def n_begun(self) -> int:
+        """How many jobs were begun."""
+        return len(self._job_indices)
+
+    def has_begun(self, job: int) -> bool:
+        """Whether a trial was proposed for it."""
+        return job in self._job_indices
 
     @property
     def any_lives(self) -> bool:
@@ -176,7 +185,8 @@ class Jobs:
         self._deferred.clear()
 
     def give(self, trial: Trial) -> None:
-        """Notes that a trial was proposed: for its job, where that waits."""
+        """Notes that a trial was proposed: for its job, where that waits, or for one that it begins."""
+        self._index_of(trial.job)
         if self.plan.asks:
             self._last_index[trial.job] = trial.index
             if self._slots.sojourn(trial.job) is not None:

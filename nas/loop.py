@@ -43,7 +43,7 @@ from nas.store.records import Records, Starts
 from nas.suspects import Suspects
 from nas.sweeper import Sweeper
 from nas.trial import OnParentFailure, Proposal, Reason, State, Trial, as_pending, without_weights
-from nas.tuners.base import STOP, WAIT, Tuner, inheritable
+from nas.tuners.base import STOP, WAIT, Answer, Tuner, inheritable
 from nas.tuners.hosted import HostedTuner
 
 INTERRUPT_BOUND_S = 20.0
@@ -142,7 +142,6 @@ class Loop:
         self._uncounted: list[Trial] = []  # results that wait for those of a lower index to be counted
         self._log = LineageLog()
         self._numbers: list[int] = []  # index in the search stage -> trial number
-        self._job_numbers: set[int] = set()  # jobs that the search stage has begun
         self._n_seen = 0  # how many results the tuner had learned of at its last proposal
         self._seen_at: list[int] = []  # the same for each index in the search stage
         self._waited_at: int | None = None  # how many it had learned of when it answered WAIT
@@ -186,13 +185,13 @@ class Loop:
                 if self._waited_at is not None:
                     break
             self._submit_ready(stage.name)
-            if self._settings.jobs.asks and (exhausted or not self._budget_left()):
-                self._jobs.dismiss_idle()
             is_open = not exhausted and self._budget_left()
+            if self._settings.jobs.asks and not is_open:
+                self._jobs.dismiss_idle()
             if self._slots.n_moving or (is_open and self._hosted is not None and self._hosted.is_thinking):
                 self._take(self._next_event())
             elif not self._unfinished(stage.name):
-                if exhausted or not self._budget_left():
+                if not is_open:
                     return exhausted
                 if self._waited_at is not None and not self._may_ask():
                     raise SearchFailedError(
@@ -207,7 +206,7 @@ class Loop:
         """
         self.recall(stage)
         while self._may_ask():
-            answer, self._waited_at = self._answer()
+            answer, self._waited_at = self._answer(self._next_job())
             if answer is not WAIT:
                 return answer is STOP
         return False
@@ -217,7 +216,6 @@ class Loop:
         self._search_stage = stage.name
         in_stage = self._in_search_stage()
         self._numbers = [t.number for t in in_stage]
-        self._job_numbers = {t.job for t in in_stage}
         self._pending = {t.number: t for t in in_stage if not t.is_finished}
         self._log = recall(in_stage, deterministic=self._settings.deterministic)
         self._seen_at = list(itertools.accumulate(len(t.learned) for t in in_stage))
@@ -252,7 +250,7 @@ class Loop:
             return False
         if not self._budget_left() or not self._jobs.knows_asker(len(self._numbers)):
             return False
-        return self._allows_job() or self._next_job() in self._job_numbers
+        return self._allows_job() or self._jobs.has_begun(self._next_job())
 
     def _has_room_to_ask(self) -> bool:
         if self._settings.deterministic:
@@ -284,10 +282,10 @@ class Loop:
 
     def _allows_job(self) -> bool:
         """Whether a new job may begin."""
-        return self._settings.budget.allows_job(len(self._job_numbers))
+        return self._settings.budget.allows_job(self._jobs.n_begun)
 
-    def _answer(self) -> tuple[object, int]:
-        """What the tuner answers now, and how many results it was shown."""
+    def _answer(self, job: int) -> tuple[object, int]:
+        """What the tuner answers now for a job, and how many results it was shown."""
         assert self._tuner is not None
         n_seen = self._view_size() if self._settings.deterministic else len(self._log)
         if self._settings.deterministic:
@@ -296,29 +294,17 @@ class Loop:
             pending = list(self._pending.values())
         index = len(self._numbers)
         try:
-            return self._tuner.ask(self._log.view(n_seen, pending), index, self._next_job()), n_seen
+            return self._tuner.ask(self._log.view(n_seen, pending), index, job), n_seen
         except ConfigurationError as error:  # a proposal that can't be
             raise SearchFailedError(f"proposal {index} of {type(self._tuner).__name__}: {error}") from error
 
     def _ask(self, stage: Stage) -> bool:
         """Asks the tuner once; makes a proposal durable. False where the tuner is exhausted."""
         index, number, job = len(self._numbers), len(self.trials), self._next_job()
-        answer, n_seen = self._answer()
-        if answer is WAIT:
-            if self._hosted is not None and job in self._job_numbers:
-                self._jobs.defer(job)
-            else:
-                self._waited_at = n_seen
-            return True
+        answer, n_seen = self._answer(job)
+        if answer is WAIT or answer is STOP:
+            return self._take_no(answer, job, n_seen)
         self._waited_at = None
-        if answer is STOP and self._hosted is not None and job in self._job_numbers:
-            self._jobs.end(job)
-            return True
-        if answer is STOP and self._hosted is not None and self._slots.n_taken:  # jobs that stay may go on
-            self._waited_at = n_seen
-            return True
-        if answer is STOP:
-            return False
         if not isinstance(answer, Proposal):
             raise SearchFailedError(
                 f"tuner {type(self._tuner).__name__} answered {answer!r} at proposal {index}; "
@@ -333,9 +319,28 @@ class Loop:
         self._pending[number] = trial
         self._log.note(trial)
         self._numbers.append(number)
-        self._job_numbers.add(job)
         self._seen_at.append(n_seen)
         return True
+
+    def _take_no(self, answer: Answer, job: int, n_seen: int) -> bool:
+        """Takes in WAIT or STOP; False where the tuner is exhausted.
+
+        A tuner in a process of its own means the job that it was asked for: the others may go on.
+        """
+        is_of_job = self._hosted is not None and self._jobs.has_begun(job)
+        if answer is WAIT:
+            if is_of_job:
+                self._jobs.defer(job)
+            else:
+                self._waited_at = n_seen
+            return True
+        if is_of_job:
+            self._waited_at = None
+            self._jobs.end(job)
+            return True
+        may_go_on = self._hosted is not None and self._slots.n_taken > 0
+        self._waited_at = n_seen if may_go_on else None
+        return may_go_on
 
     def _was_proposed(self, number: int) -> bool:
         """Whether a trial of the search stage has this number."""

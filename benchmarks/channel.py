@@ -30,7 +30,7 @@ from nas.executors.local import LocalExecutor
 from nas.executors.place import Place
 from nas.executors.processes import ProcessPlace
 from nas.executors.remote import Gate, RemotePlace
-from nas.jobs import JobPlan
+from nas.job_plan import JobPlan
 from nas.loop import Loop, LoopSettings
 from nas.policy import Stage
 from nas.store.files import open_root

@@ -17,6 +17,8 @@ BUILT = ("problem", "tuner", "stopper")
 """Groups whose yaml says how to build a class: the constructor is the schema, so they take any key."""
 ADDED = ("tuner", "experiment")
 """Groups of ``flows.search`` that have no default, so that a choice is written with a +."""
+CLUSTERS = ("dask", "ray", "slurm", "kubernetes")
+"""Where workers of ``runner=remote`` are started."""
 FREE = (*(f"{group}." for group in BUILT), "storage.options.", "constraints.")
 
 
@@ -170,6 +172,8 @@ def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
     text = " ".join((str(error) or str(error.__cause__ or type(error).__name__)).split())
     if found := re.search(r"Could not find '([\w/]+)/([^/']+)'(?:.*Available options in '[\w/]+': (.*))?", text):
         options = re.split(r"\s+", found[3].partition(" Config search path")[0].strip()) if found[3] else []
+        if found[1] == "runner" and found[2] in CLUSTERS:
+            return f"unknown runner {found[2]}: choose remote, whose workers start anywhere (docs/remote_workers.md)"
         known = ", ".join(name for name in options if name != "custom")
         own = f", or a class of your own by {found[1]}._target_=my_module.MyClass" if found[1] in BUILT else ""
         return f"unknown {found[1]} {found[2]}: choose {known}{own}"

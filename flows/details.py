@@ -26,6 +26,8 @@ def trial_details(trial: Trial, tests: Tests) -> str:
     lines += [f"{name} {number(value)}" for name, value in trial.metrics.items()]
     tested: Mapping[str, float] = tests.get(trial.number, {}).get("metrics") or {}
     lines += [f"test {name} {number(value)}" for name, value in tested.items()]
+    if trial.foretold:
+        lines.append("costs " + ", ".join(f"{name} {number(value)}" for name, value in trial.foretold.items()))
     if trial.returned is not None:
         lines.append(f"returned {trial.returned[:_MAX_POINT]}")
     if trial.parents:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flows.command import OK, Invocation, this_command
 from flows.interruption import Interruption
 from flows.progress import Progress
-from flows.settings import KILLABLE, WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root
+from flows.settings import KILLABLE, WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root, search_url
 from flows.wording import count
 from nas.bench import BenchSpec
 from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
@@ -31,7 +31,7 @@ from nas.passwords import without_passwords
 from nas.program import Program, Summary
 from nas.session import Session, check_free, claim_identity
 from nas.store.records import Records
-from nas.store.sessions import past_sessions
+from nas.store.sessions import past_sessions, spent_hours
 from nas.trial import State
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Workplace:
         """What the search has found, on standard output."""
         from flows.summary import end_by_tuner, print_summary
 
-        stage = program.built.plan.search.name
+        stage, hours = program.built.plan.search.name, program.budget.hours
         print_summary(
             summary,
             program.built.problem.metrics,
@@ -72,6 +72,7 @@ class Workplace:
             more=self._said_again(program),
             has_options=bool(self.options),
             ended=end_by_tuner(summary.lineage, stage, program.budget.trials) if tuner_has_ended_it else None,
+            hours=None if hours is None else (spent_hours(self.records), hours),
         )
 
     def _said_again(self, program: Program) -> list[str]:
@@ -148,8 +149,7 @@ class Engine:
                 "add runner=debug or runner=threads, or choose another root"
             )
         records = Records(files.below(name))
-        url = f"{root.rstrip('/')}/{name}" if "://" in root else records.files.url
-        return Workplace(name, root, url, options, records, machine, invocation)
+        return Workplace(name, root, search_url(root, files, name), options, records, machine, invocation)
 
     def run(
         self,
@@ -208,8 +208,11 @@ class Engine:
         if summary.winner is None and len(summary.lineage) and not summary.lineage.n_in_state(State.COMPLETE):
             last = next((t for t in reversed(list(summary.lineage)) if t.error), None)
             why = "" if last is None else f"; the last, trial {last.number}: {str(last.error).strip().splitlines()[-1]}"
+            none_has = f"no trial of {len(summary.lineage)} has a score"
+            if all(t.met_deadline or not t.is_finished for t in summary.lineage):
+                raise SearchFailedError(f"{none_has}, as none could end in time: go on with larger budget.hours")
             raise SearchFailedError(
-                f"no trial of {len(summary.lineage)} has a score{why}. Failed trials stay as they are: "
+                f"{none_has}{why}. Failed trials stay as they are: "
                 "mend the problem, then choose another name=..., or a larger budget.trials"
             )
         return OK
@@ -238,7 +241,7 @@ class Engine:
         """Runs the task in this process, one trial at a time or on paper; leaves in time, whatever a trial does."""
         executor = task.executor()
         outcome = _Outcome(lambda: task.run(executor, flow_run=None, observe=task.progress.observe))
-        with self._interruption.posted_to(executor):
+        with self._interruption.posted_to(executor.post):
             outcome.start()
             self._wait(outcome, task.progress.say)
         executor.close()
@@ -264,7 +267,7 @@ class Engine:
         place = task.place()
         flow_run = FlowRun(task, place, api_url)
         outcome = _Outcome(flow_run.body)
-        with self._interruption.posted_to(flow_run.executor):
+        with self._interruption.posted_to(flow_run.executor.post):
             thread = threading.Thread(target=flow_run.run, args=(outcome,), name="heirloom-flow", daemon=True)
             thread.start()
             self._wait(outcome, task.progress.say, lambda: None if thread.is_alive() else flow_run.error or NEVER_BEGAN)

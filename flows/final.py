@@ -31,6 +31,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     from flows.settings import check_deterministic, reach_root, read_machine, read_retention
     from nas.budget import Budget
     from nas.errors import ConfigurationError
+    from nas.policy import PolicyPlan
     from nas.program import Program
     from nas.session import read_header
     from nas.store.records import Records
@@ -45,9 +46,9 @@ def final(invocation: Invocation, engine: Engine) -> int:
         gate = machine.gate and replace(machine.gate, n_threads=identity["n_threads"])
         machine = replace(machine, slots=identity["slots"], n_threads=identity["n_threads"], gate=gate)
     check_deterministic(identity["deterministic"], machine)
-    built = stored_search(identity, invocation, machine).build()
-    if built.plan.final is None:
+    if PolicyPlan.from_stages(identity["policy"]).final is None:
         raise ConfigurationError(f"search {name} has no final stage: its plan trained every trial in full already")
+    built = stored_search(identity, invocation, machine).build()
     workplace = engine.open(invocation, machine, name)
     retention = read_retention(invocation.values)
     finalists = invocation.values["finalists"]
@@ -98,8 +99,10 @@ def trusted_spec(
         lacks: What is not trusted with code, for the error.
 
     Raises:
-        ConfigurationError: it names something outside Heirloom, or, within, no problem, tuner or stopper.
+        ConfigurationError: it names something outside Heirloom, or, within, no problem, tuner or stopper; or an
+            argument that is code, which the command line does not name.
     """
+    from flows.arguments import as_shell
     from nas.errors import ConfigurationError
     from nas.problems.base import Problem
     from nas.spec import Spec
@@ -117,7 +120,19 @@ def trusted_spec(
                 f"{by} names {target} as its {group}, and {lacks} is not trusted with code: "
                 f"add {group}._target_={target}, or trust=true"
             )
+    code = code_arguments(spec) & stored["arguments"].keys() - given.keys()
+    if code and not invocation.values["trust"]:
+        pairs = as_shell([f"{group}.{key}={stored['arguments'][key]}" for key in sorted(code)])
+        raise ConfigurationError(
+            f"{by} says what its {group} runs, and {lacks} is not trusted with code: add {pairs}, or trust=true"
+        )
     return spec
+
+
+def code_arguments(spec: Spec) -> frozenset[str]:
+    """The arguments of one of Heirloom's own classes that are code."""
+    found: frozenset[str] = frozenset()
+    return getattr(spec.find(), "code_arguments", found) if spec.target.startswith("nas.") else found
 
 
 if __name__ == "__main__":

@@ -6,14 +6,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 from flows.command import complain
 from flows.progress import Progress
-from nas.executors.base import Executor, StopAsked
+from nas.executors.base import StopAsked
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 SHOW_CURSOR = b"\x1b[?25h\r\n"
@@ -24,21 +24,21 @@ ECHO_S = 0.2
 class Interruption:
     """Takes in Ctrl-C and SIGTERM while it is entered, on the main thread.
 
-    While a loop runs, the first one is posted to it, so that trials are told and records are kept. Where none runs,
-    nothing is to be put in order: the process ends with one line. A second one ends it at once, whatever runs: the
-    records are whole at any moment, and workers and the temporary server end with their parent.
+    While trials run, the first one is posted to whoever runs them, so that they are told and records are kept. Where
+    none do, nothing is to be put in order: the process ends with one line. A second one ends it at once, whatever runs:
+    the records are whole at any moment, and workers and the temporary server end with their parent.
 
     Args:
-        command: What goes on with the search, for that line.
+        command: What goes on with it, for that line.
     """
 
     def __init__(self, command: str) -> None:
         self.signal: int | None = None
-        """The first signal that a loop was told of."""
+        """The first signal that was posted."""
         self.display: Progress | None = None
         """What must leave the terminal before the line."""
         self._command = command
-        self._executor: Executor | None = None
+        self._post: Callable[[StopAsked], None] | None = None
         self._told_at = 0.0
         self._is_leaving = False
         self._before: dict[int, Any] = {}
@@ -53,13 +53,13 @@ class Interruption:
             signal.signal(number, handler)
 
     @contextmanager
-    def posted_to(self, executor: Executor) -> Iterator[None]:
-        """Meanwhile the loop of this executor is told."""
-        self._executor = executor
+    def posted_to(self, post: Callable[[StopAsked], None]) -> Iterator[None]:
+        """Meanwhile the first signal is posted here."""
+        self._post = post
         try:
             yield
         finally:
-            self._executor = None
+            self._post = None
 
     @contextmanager
     def cuts_short(self) -> Iterator[None]:
@@ -72,9 +72,9 @@ class Interruption:
                 self._is_leaving = False
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is None and self._executor is not None:
+        if self.signal is None and self._post is not None:
             self.signal, self._told_at = number, time.monotonic()
-            self._executor.post(StopAsked(signal.Signals(number).name, number))
+            self._post(StopAsked(signal.Signals(number).name, number))
         elif self.signal is None and self._is_leaving:
             self._is_leaving = False
             raise KeyboardInterrupt

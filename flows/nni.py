@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FROM_FILE = ("problem", "tuner", "stopper", "policy", "budget", "job", "constraints", "deterministic", "finalists")
 """What the experiment's own file says."""
-RUNNERS = ("threads", "processes", "debug")
+RUNNERS = ("threads", "processes", "remote", "debug")
 BUDGET_NAMES = {"trials": "maxTrialNum", "jobs": "maxTrialNum", "hours": "maxExecDuration"}
 
 
@@ -53,7 +53,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     if named := [key for key in FROM_FILE if any(key == name.partition(".")[0] for name in invocation.named)]:
         raise ConfigurationError(f"{named[0]} comes from the experiment's configuration file; change it there")
     if (kind := invocation.values["runner"]["kind"]) not in RUNNERS:
-        raise ConfigurationError(f"runner ({kind}) must be {' or '.join(RUNNERS)}: trials run where their code lies")
+        raise ConfigurationError(f"runner ({kind}) must be {' or '.join(RUNNERS)}: trials run for real")
     engine.prepare(invocation.values["runner"]["kind"])
     machine = read_machine(invocation.values)
     for note in experiment.notes:
@@ -75,8 +75,10 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     return engine.run(program, workplace, budget_names=BUDGET_NAMES)
 
 
-def _gpus(machine: Machine) -> tuple[int, ...]:
-    """The GPUs of this machine, by number."""
+def _gpus(machine: Machine) -> tuple[int, ...] | None:
+    """The GPUs of this machine, by number; None: trials run on others."""
+    if machine.gate is not None:
+        return None
     if machine.device != "cuda":
         return ()
     import torch
@@ -103,6 +105,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
+    from nas.compat.nni.tuner import PATIENCE_S
+
     parser = _Parser(prog="python -m flows.nni", description="Runs an NNI experiment as it lies in its folder.")
     parser.add_argument("--config", required=True, metavar="FILE", help="the experiment's config.yml")
     parser.add_argument("--root", metavar="URL", help="where the records are kept (storage.root); default: heirloom")
@@ -111,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--parents", metavar="NAMES", help="who is a parent: prev_id,restore_dir/ or none")
     parser.add_argument(
-        "--patience", type=float, default=60.0, metavar="S", help="how long a tuner may wait for what can't come"
+        "--patience", type=float, default=PATIENCE_S, metavar="S", help="how long a tuner may wait for what can't come"
     )
     parser.add_argument(
         "overrides",

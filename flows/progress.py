@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from flows.wording import clean, count, duration, last_line, size
-from nas.executors.base import Event, Finished, Left, Lost, Proposed, Started, Swept
+from nas.executors.base import Event, Finished, Late, Left, Lost, Noted, Proposed, Started, Swept
 from nas.metric import Metric
 from nas.trial import State, Trial
 
@@ -48,6 +48,7 @@ class Progress:
         self._n_slots = 1
         self._began = time.monotonic()
         self._last_plain = 0.0
+        self._has_late = False
         for trial in known:
             if trial.is_finished:
                 self._count(trial, is_new=False)
@@ -100,11 +101,21 @@ class Progress:
             case Left(job=job, error=error, lost=lost) if error or lost:
                 why = lost or f"its code raised {last_line(error)}"
                 self.note(f"job {job} ended between two trials: {why}")
+            case Late(trial=number):
+                if not self._has_late:
+                    self.note(
+                        f"trial {number} gave another result after its result: the first counts, later ones are in its "
+                        "log (this is said once)"
+                    )
+                self._has_late = True
             case Finished(trial=trial):
                 self._running.discard(trial.number)
                 self._count(trial, is_new=True)
                 self._detail = None
                 self._show(trial)
+            case Noted(text=text):
+                self.note(text)
+                return
             case Swept(trials=trials, bytes=freed, unmet=unmet):
                 if freed:
                     self.note(f"swept the weights of {count(len(trials), 'trial')}, {size(freed)}")

@@ -7,6 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from flows.arguments import as_shell
+from flows.final import code_arguments
 from flows.settings import TOKEN_VARIABLE
 from flows.wording import SECRET_HINT, count
 from nas.executors.remote import Gate, RemotePlace
@@ -55,6 +56,8 @@ def worker_line(workplace: Workplace, spec: BenchSpec, gate: Gate, port: int) ->
     pairs = [f"channel=http://{host}:{port}", f"storage.root={shown}"]
     if not spec.problem.target.startswith("nas."):
         pairs.append(f"problem._target_={spec.problem.target}")
+    code = code_arguments(spec.problem)
+    pairs += [f"problem.{key}={value}" for key, value in sorted(spec.problem.arguments.items()) if key in code]
     token = f'"${TOKEN_VARIABLE}"' if os.environ.get(TOKEN_VARIABLE) else gate.token
     hint = "  # and its storage.options" if workplace.options else ""
     hint = SECRET_HINT if shown != url else hint

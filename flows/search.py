@@ -34,7 +34,8 @@ def search(invocation: Invocation, engine: Engine) -> int:
     definition = read_search(invocation, machine)
     budget = read_budget(invocation.values, definition, machine)
     built = definition.build()
-    name = check_name(search_name(invocation, built.default_name, definition, built.problem.data_arguments))
+    outside = built.problem.data_arguments - built.problem.content.keys()
+    name = check_name(search_name(invocation, built.default_name, definition, outside))
     workplace = engine.open(invocation, machine, name)
     retention = read_retention(invocation.values)
     finalists = invocation.values["finalists"]

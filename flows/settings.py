@@ -13,6 +13,7 @@ from flows.arguments import choices_of
 from flows.command import Invocation
 from flows.wording import masked
 from nas.budget import Budget
+from nas.cores import usable_cores
 from nas.errors import ConfigurationError, check_whole
 from nas.executors.simulated import Workers
 from nas.policy import PolicyPlan
@@ -31,6 +32,8 @@ KILLABLE = frozenset({"processes", "remote"})
 MAX_DEFAULT_SLOTS = 4
 TOKEN_VARIABLE = "HEIRLOOM_CHANNEL_TOKEN"
 """Of the environment, as the command line of a process can be seen by all on its machine."""
+LEAST_S = 1.0
+"""A process alone takes longer to start."""
 UNFIT = r"[^A-Za-z0-9._+=-]+"
 """What a search's name can't hold."""
 IDENTITY_KEYS = (
@@ -97,11 +100,6 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
         trial_timeout_s=timeout_s,
         workers=_read_workers(values),
     )
-
-
-def usable_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read_remote(values: Mapping[str, Any], slots: int, n_threads: int | None, timeout_s: float | None) -> Machine:
@@ -331,6 +329,17 @@ def reach_root(values: Mapping[str, Any]) -> Files:
     return root
 
 
+def search_url(root: str, files: Files, name: str) -> str:
+    """Where other processes find the folder of a search: below the URL as the user wrote it, or by its absolute path.
+
+    Args:
+        root: What ``read_root`` gives.
+        files: What ``reach_root`` gives.
+        name: The search's.
+    """
+    return f"{root.rstrip('/')}/{name}" if "://" in root else files.below(name).url
+
+
 def _check_mounted(url: str) -> None:
     """Refuses a folder where a network file system should be mounted, and none is."""
     from nas.store.mounts import find_mount
@@ -405,7 +414,7 @@ def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> 
     """The budget, 16 trials where none is set.
 
     Raises:
-        ConfigurationError: it does not go with ``deterministic``, or counts GPU-hours without a GPU.
+        ConfigurationError: it does not go with ``deterministic``, counts GPU-hours without a GPU, or holds no trial.
     """
     budget = Budget(**values["budget"])
     timed = [name for name in ("hours", "gpu_hours") if getattr(budget, name) is not None]
@@ -413,10 +422,20 @@ def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> 
         raise ConfigurationError(
             f"budget.{timed[0]} does not go with deterministic=true: measured time decides; set budget.trials"
         )
-    if budget.gpu_hours is not None and machine.device != "cuda":
+    for name in timed:
+        hours: float = getattr(budget, name)
+        if 3600 * hours < LEAST_S and machine.runner != "simulated":
+            raise ConfigurationError(
+                f"budget.{name} ({hours:g}) is {3600 * hours:.2g} s, in which no trial begins and ends; "
+                f"it counts hours, so that half a minute is budget.{name}=0.0083"
+            )
+    has_gpu = machine.device == "cuda" if machine.workers is None else machine.workers.have_gpus
+    if budget.gpu_hours is not None and not has_gpu:
         remedy = "" if machine.gate is None else "; add device=cuda, and every worker must have one"
+        remedy = remedy if machine.workers is None else "; add runner.workers.have_gpus=true"
+        where = machine.device if machine.workers is None else "paper"
         raise ConfigurationError(
-            f"budget.gpu_hours ({budget.gpu_hours}) needs a GPU, but trials run on {machine.device}{remedy}"
+            f"budget.gpu_hours ({budget.gpu_hours}) needs a GPU, but trials run on {where}{remedy}"
         )
     return budget
 

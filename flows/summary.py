@@ -25,6 +25,7 @@ def print_summary(
     more: Sequence[str] = (),
     has_options: bool = False,
     ended: str | None = None,
+    hours: tuple[float, float] | None = None,
     write: Callable[[str], object] = print,
 ) -> None:
     """The best trial, its test score, its ancestors, where everything lies, and the three commands to go on with.
@@ -37,6 +38,7 @@ def print_summary(
         more: The overrides that ``flows.final`` needs besides.
         has_options: The root was opened with options, which may hold credentials and are not repeated.
         ended: Why the search ended before its budget, or None.
+        hours: What it took, and what the budget allows; None: they are not bounded.
         write: Takes the lines.
     """
     lineage, winner = summary.lineage, summary.winner
@@ -44,6 +46,8 @@ def print_summary(
     write(f"search {summary.name}: {len(lineage)} trials ({states})")
     if ended is not None:
         write(ended)
+    if hours is not None:
+        write("hours: {:.3g} of {:g}".format(*hours))
     shares = [t.inherited for t in lineage if t.inherited is not None and t.offered is not None]
     if shares:
         write(f"inherited: {len(shares)} trials took {sum(shares) / len(shares):.0%} of their parameters from a donor")

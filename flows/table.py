@@ -59,6 +59,7 @@ def lineage_columns(
     columns = {name: [value(trial) for trial in trials] for name, (_, value) in _FIRST.items()}
     columns |= _spread("metric.", [trial.metrics for trial in trials], [metric.name for metric in metrics])
     columns |= _spread("test.", [tests.get(trial.number, {}).get("metrics") or {} for trial in trials])
+    columns |= _spread("cost.", [trial.foretold for trial in trials])
     columns |= _spread("point.", [flat_point(trial.point) for trial in trials])
     if len(metrics) > 1:
         on_front = numbers_on_front(trials, metrics)
@@ -75,9 +76,9 @@ def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequ
     """The lineage as a pandas table with nullable types, one row a trial in order of number.
 
     Columns: ``trial, parent, donor, generation, job, stage, state, reason, policies, attempt, started, finished,
-    duration_s, inherited``, then ``metric.<name>``, ``test.<name>`` (where tests are), ``point.<name>`` (dots lead into
-    nested dicts), ``front`` (of several metrics: whether it is on its stage's front), ``checkpoint_bytes``,
-    ``swept`` (its weights were deleted) and ``error`` (its last line). ``parent``
+    duration_s, inherited``, then ``metric.<name>``, ``test.<name>`` (where tests are), ``cost.<name>`` (known before
+    training), ``point.<name>`` (dots lead into nested dicts), ``front`` (of several metrics: whether it is on its
+    stage's front), ``checkpoint_bytes``, ``swept`` (its weights were deleted) and ``error`` (its last line). ``parent``
     is the first one. ``donor`` is whose weights went in: a number, or ``"name:42"`` for another search's. The arguments
     are those of ``lineage_columns``.
     """

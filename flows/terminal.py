@@ -21,7 +21,18 @@ if TYPE_CHECKING:
 
 _ORDER = (
     *("trial", "parent", "donor", "state", "inherited", "score", "duration_s", "stage", "metric.", "front", "test."),
-    *("generation", "reason", "error", "point.", "attempt", "started", "finished", "checkpoint_bytes", "swept"),
+    *(
+        "generation",
+        "reason",
+        "error",
+        "point.",
+        "cost.",
+        "attempt",
+        "started",
+        "finished",
+        "checkpoint_bytes",
+        "swept",
+    ),
     *("policies", "job"),
 )
 """The order of the columns, ``score`` being the first metric; a terminal gets as many of those in front as fit."""

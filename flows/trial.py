@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,9 @@ from prefect.states import Cancelled, Completed
 
 from nas.bench import Assignment, Stay
 from nas.errors import HeirloomError
-from nas.executors.base import Action, Broke, Event, Finished, Lost
+from nas.executors.base import Action, Broke, Event, Finished, Lost, StopKind
 from nas.executors.local import ASK_S, EventQueue, execute, resume
-from nas.executors.place import Place, StopKind
+from nas.executors.place import Place
 from nas.trial import Trial
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class PrefectExecutor(EventQueue):
         self.n_task_runs = 0
         self._place = place
         self._find = find
+        self._answers = ThreadPoolExecutor(slots, thread_name_prefix="heirloom-answer")
         self._futures: dict[int, TrialFuture] = {}
         self._task_runs: dict[int, str] = {}
 
@@ -93,7 +95,7 @@ class PrefectExecutor(EventQueue):
     def submit(self, assignment: Assignment) -> None:
         """Submits the task run ``trial-0042`` with an edge from each parent and donor."""
         trial, donors = assignment.trial, assignment.donors
-        call = Call(lambda: execute(self._place, assignment, self.post))
+        call = Call(self._begin(assignment))
         names = [f"{d.donor}: {d.checkpoint.manifest.path} {d.checkpoint.manifest.digest}" for d in donors]
         future = self._submit(f"trial-{trial.number:04d}", trial, names, call, self._edges(sources_of(trial)))
 
@@ -103,6 +105,12 @@ class PrefectExecutor(EventQueue):
             self.post(call.event or Broke(_never_ran(done, trial), trial.job))
 
         future.add_done_callback(ended)
+
+    def _begin(self, assignment: Assignment) -> Callable[[], Event]:
+        """The body of a trial's task run; a job that waits for the trial has it before Prefect has its task run."""
+        if not self._place.hosts(assignment.trial.job):
+            return lambda: execute(self._place, assignment, self.post)
+        return self._answers.submit(execute, self._place, assignment, self.post).result
 
     def resume(self, stay: Stay) -> None:
         """Lets the job begin; it is no Prefect object, its trials are."""
@@ -152,6 +160,7 @@ class PrefectExecutor(EventQueue):
     def close(self) -> None:
         """Closes the place."""
         self._place.close()
+        self._answers.shutdown(wait=False)
 
     def _submit(
         self, name: str, trial: Trial, donors: list[str], call: Call, edges: list[TrialFuture], *, register: bool = True

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nas.passwords import without_passwords
+from nas.problems.base import LATENCY
 
 SECRET_HINT = "  # *** stands for a secret: write it again"
 """Follows a command to copy that lacks one; a shell takes it for a comment."""
@@ -76,6 +77,7 @@ def last_line(text: str | None) -> str | None:
 _UNITS: Mapping[str, Callable[[Any], str]] = {
     "inherited": lambda share: f"{100 * share:.0f}\N{NO-BREAK SPACE}%",
     "duration_s": duration,
+    f"cost.{LATENCY}": lambda seconds: f"{1000 * seconds:.3g}\N{NO-BREAK SPACE}ms",
     "started": clock,
     "finished": clock,
     "last_activity": clock,

@@ -5,32 +5,31 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flows.command import Invocation
+    from flows.interruption import Interruption
     from nas.bench import BenchSpec
     from nas.channel.client import ChannelClient
     from nas.channel.wire import Message
+    from nas.executors.base import StopAsked
 
 
 def main() -> int:
     """Runs the command; gives its exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports; then the worker takes signals in
-    from flows.command import run_command
+    from flows.command import run_command, this_command
+    from flows.interruption import Interruption
+    from flows.settings import TOKEN_VARIABLE
 
-    return run_command("worker", work)
+    with Interruption(f"{TOKEN_VARIABLE}=... {this_command()}") as interruption:
+        return run_command("worker", lambda invocation: work(invocation, interruption))
 
 
-def work(invocation: Invocation) -> int:
+def work(invocation: Invocation, interruption: Interruption) -> int:
     """Joins a driver, and runs its trials until it says that it is over, or is gone."""
-    from flows.command import complain
-    from flows.settings import TOKEN_VARIABLE, read_root
-    from nas.channel.agent import Agent
-    from nas.executors.processes import ProcessPlace
-    from nas.store.files import open_root
-    from nas.store.records import Records
+    from flows.settings import TOKEN_VARIABLE
 
     client = open_client(invocation.values, os.environ.pop(TOKEN_VARIABLE, None))
     try:
@@ -38,34 +37,34 @@ def work(invocation: Invocation) -> int:
     except BaseException:
         client.close()
         raise
+    return serve(client, spec, welcome, invocation, interruption)
+
+
+def serve(
+    client: ChannelClient, spec: BenchSpec, welcome: Message, invocation: Invocation, interruption: Interruption
+) -> int:
+    """Runs the driver's trials; gives the exit status."""
+    from flows.command import complain
+    from flows.settings import read_root
+    from nas.channel.agent import Agent, Ending
+    from nas.executors.processes import ProcessPlace
+    from nas.store.files import open_root
+    from nas.store.records import Records
+
     root, _ = read_root(invocation.values)
     records = Records(open_root(spec.url, spec.options))
     gpus = (0,) if spec.device == "cuda" else ()
     place = ProcessPlace(spec, 1, gpus=gpus, trial_timeout_s=welcome["trial_timeout_s"])
     agent = Agent(client, place, lambda number: check_shared(records, number, root))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _Leave(agent))
-    complain(f"works for search {welcome['search']}, on {spec.device}; Ctrl-C lets another worker take over")
-    ending = agent.serve()
+
+    def leave(stop: StopAsked) -> None:
+        agent.end(Ending(f"interrupted ({stop.why}): its trial runs again elsewhere", 128 + (stop.signal or 0)))
+
+    with interruption.posted_to(leave):
+        complain(f"works for search {welcome['search']}, on {spec.device}; Ctrl-C lets another worker take over")
+        ending = agent.serve()
     complain(ending.why)
     return ending.status
-
-
-class _Leave:
-    """Takes in Ctrl-C and SIGTERM: the first lets the worker leave, a second one ends it at once."""
-
-    def __init__(self, agent: Any) -> None:
-        self._agent = agent
-        self._is_told = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        from nas.channel.agent import Ending
-
-        if self._is_told:
-            os._exit(128 + number)
-        self._is_told = True
-        name = signal.Signals(number).name
-        self._agent.end(Ending(f"interrupted ({name}): its trial runs again elsewhere", 128 + number))
 
 
 def open_client(values: Any, token: str | None) -> ChannelClient:
@@ -98,9 +97,10 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Mess
 
     import nas
     from flows.final import trusted_spec
-    from flows.settings import positive_int, reach_root, read_device, read_root, usable_cores
+    from flows.settings import positive_int, reach_root, read_device, read_root, search_url
     from nas.bench import BenchSpec
     from nas.channel.wire import spec_from_wire
+    from nas.cores import usable_cores
     from nas.errors import ConfigurationError
     from nas.session import check_name
 
@@ -121,7 +121,7 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Mess
     device, _ = read_device(wishes["device"] or welcome["device"] or "auto", "all")
     bench = BenchSpec(
         problem=spec,
-        url=f"{root.rstrip('/')}/{name}" if "://" in root else files.below(name).url,
+        url=search_url(root, files, name),
         options=options,
         session=welcome["session"],
         device=device,

@@ -11,11 +11,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nas.errors import AlreadyPublishedError, CorruptError, MissingError, StoreError, TrialInterrupted
+from nas.errors import (
+    AlreadyPublishedError,
+    CorruptError,
+    MissingError,
+    StoreError,
+    TrialInterrupted,
+    TrialOverdue,
+)
 from nas.metric import not_finite, plain_metrics
 from nas.run import Channel, TrialRun
 from nas.store.trial_log import MAX_LOG_BYTES, log_path, set_earlier_log_aside
-from nas.trial import Reason, State, Trial
+from nas.trial import UNREPORTED, Reason, State, Trial
 
 if TYPE_CHECKING:
     from nas.bench import Assignment, Bench
@@ -39,6 +46,8 @@ class Attempt:
         self._channel = channel
         self._trial = replace(assignment.trial, started=time.time())
         self._began = time.perf_counter()
+        self._unforetold = ""
+        self._foretell_cost: dict[str, float] = {}
         self.run = TrialRun(
             self._trial,
             bench.files,
@@ -68,6 +77,12 @@ class Attempt:
             run.go_on_without_donor()
         self._trial = self._start(trial)
         self._channel.started()
+        bench.restore_settings()
+        began_s = time.perf_counter()
+        self._trial = replace(self._trial, foretold=self._foretell())
+        if self._trial.foretold:
+            self._foretell_cost = {"foretell_seconds": time.perf_counter() - began_s}
+            self._channel.foretold(self._trial.foretold, self._declared({}))
         bench.restore_settings()
         seed_everything(trial.seed)
         return None
@@ -110,8 +125,11 @@ class Attempt:
         if isinstance(run.stop, TrialInterrupted):
             return None
         if run.stop is not None:  # also where the problem's code turned the stop into another exception
-            last = {**run.curve[-1][1], **self._foretold(trial, run.curve[-1][1])}
-            stopped = replace(trial, state=State.STOPPED, reason=Reason.STOPPER, metrics=last)
+            reason = Reason.DEADLINE if isinstance(run.stop, TrialOverdue) else Reason.STOPPER
+            if not run.curve:
+                return replace(trial, state=State.FAILED, reason=reason, error=UNREPORTED)
+            last = {**run.curve[-1][1], **self._declared(run.curve[-1][1])}
+            stopped = replace(trial, state=State.STOPPED, reason=reason, metrics=last)
             return replace(stopped, checkpoint=run.commit_weights())
         return self._failed(error) if error is not None else self._judge(run, trial, returned)
 
@@ -124,7 +142,8 @@ class Attempt:
     def _commit(self, outcome: Trial) -> Trial:
         run, bench = self.run, self._bench
         seconds = time.perf_counter() - self._began
-        cost = {"seconds": seconds, "gpu_seconds": seconds if bench.spec.device == "cuda" else 0.0}
+        gpu_seconds = seconds if bench.spec.device == "cuda" else 0.0
+        cost = {"seconds": seconds, "gpu_seconds": gpu_seconds, **self._foretell_cost, **run.shares}
         result = replace(
             outcome,
             metrics=self._declared_first(outcome.metrics),
@@ -142,14 +161,24 @@ class Attempt:
         self._log_what_had_no_room(whole, committed)
         return committed
 
-    def _foretold(self, trial: Trial, metrics: Mapping[str, float]) -> dict[str, float]:
+    def _foretell(self) -> dict[str, float]:
+        """What is known of the point before training; what can't be found out is told in the trial's log.
+
+        A trial fails of that only where a declared metric is missing in the end.
+        """
+        problem, known = self._bench.problem, dict[str, float]()
+        try:
+            known |= plain_metrics(problem.foretell(self._trial.point))
+            known |= plain_metrics(problem.measure(self._trial.point, self._bench.spec.device))
+        except (Exception, SystemExit) as error:
+            self._unforetold = f"; before training: {type(error).__name__}: {error}"
+            logger.warning("what the point costs is not known: %s", traceback.format_exc())
+        return {name: value for name, value in known.items() if name not in not_finite(known)}
+
+    def _declared(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """The declared metrics that are known without training, but for those that training has given."""
         missing = {metric.name for metric in self._bench.problem.metrics} - metrics.keys()
-        if not missing or not self._bench.problem.has("foretell"):
-            return {}
-        return {
-            name: v for name, v in plain_metrics(self._bench.problem.foretell(trial.point)).items() if name in missing
-        }
+        return {name: value for name, value in self._trial.foretold.items() if name in missing}
 
     def _declared_first(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """The metrics, those that the problem declares before the others, which a record may have no room for."""
@@ -186,10 +215,10 @@ class Attempt:
         """COMPLETE with its weights published, or FAILED for want of the metrics that the problem declares."""
         wanted = [metric.name for metric in self._bench.problem.metrics]
         metrics = plain_metrics(returned) if isinstance(returned, Mapping) else {}
-        metrics |= self._foretold(trial, metrics)
+        metrics |= self._declared(metrics)
         missing = [name for name in wanted if name not in metrics]
         if missing and not (self._bench.problem.scores_optional and run.returned is not None):
-            error = f"train returned {returned!r:.800}, without {', '.join(missing)}"
+            error = f"train returned {returned!r:.800}, without {', '.join(missing)}{self._unforetold}"
             return replace(trial, state=State.FAILED, reason=Reason.NO_METRIC, error=error)
         if bad := not_finite(metrics):
             error = f"train returned {', '.join(f'{name}={metrics[name]}' for name in bad)}"

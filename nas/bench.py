@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nas.attempt import Attempt
+from nas.errors import ConfigurationError
 from nas.job import Job, JobLine
 from nas.metric import not_finite, plain_metrics
 from nas.problems.base import Problem
@@ -80,7 +81,11 @@ class Stay:
 
 
 class Bench:
-    """A problem, built once and kept warm, and the store: where attempts of one search run."""
+    """A problem, built once and kept warm, and the store: where attempts of one search run.
+
+    Raises:
+        ConfigurationError: the problem can't be built, or a file with code is not the one that the search began with.
+    """
 
     def __init__(self, spec: BenchSpec, *, problem: Problem | None = None, files: Files | None = None) -> None:
         import torch
@@ -89,8 +94,21 @@ class Bench:
         self.files = open_root(spec.url, spec.options) if files is None else files
         self.records = Records(self.files)
         self.problem: Problem = spec.problem.build() if problem is None else problem
+        self._check_content()
         torch.set_num_threads(spec.n_threads)
         self._defaults = torch_settings()
+
+    def _check_content(self) -> None:
+        """Refuses code that was edited meanwhile, or that is another on this machine."""
+        if not self.problem.content:
+            return
+        began_with = (self.records.read("search.json") or {}).get("identity", {}).get("content", {})
+        for name, digest in self.problem.content.items():
+            if began_with.get(name, digest) != digest:
+                raise ConfigurationError(
+                    f"problem.{name} ({self.spec.problem.arguments.get(name)}) is not what the search began with "
+                    f"({digest}, not {began_with[name]}): bring that back, or begin another search"
+                )
 
     def run(self, assignment: Assignment, channel: Channel) -> Trial | None:
         """Runs the attempt and commits its result; None where it was interrupted (no result, it will run again).
@@ -127,6 +145,15 @@ class Bench:
         except (Exception, SystemExit) as error:
             return job.end(error)
         return job.end()
+
+    def close(self) -> str | None:
+        """Frees what the problem holds; gives what its code raised, which ends nothing, as a line."""
+        try:
+            self.problem.close()
+        except (Exception, SystemExit) as error:
+            raised = f"{type(self.problem).__name__}.close raised {type(error).__name__}: {error}"
+            return str(getattr(error, "__notes__", [raised])[-1]).replace("\n", " ")
+        return None
 
     def restore_settings(self) -> None:
         """Puts torch's settings back to what they were before the first trial."""

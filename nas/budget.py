@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from nas.errors import ConfigurationError
 
 DEFAULT_TRIALS = 16
+AtDeadline = Literal["finish", "stop"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Trials and jobs of the search stage (failed ones count), hours and GPU-hours (these count everything).
+    """Trials and jobs of the search stage (failed ones count), hours (all that sessions take) and GPU-hours.
 
-    Nothing set means 16 trials. When its jobs are spent, no further job is begun; those that live go on asking. When
-    hours or GPU-hours are spent, no further trial is proposed; those that run may finish; finalists are trained.
+    GPU-hours are what results say: attempts that were lost or interrupted have none, and do not count.
+
+    Nothing set means 16 trials. When its jobs are spent, no further job is begun; those that live go on asking. Hours
+    and GPU-hours are kept: the search stage ends in time for the later ones (``nas.timetable``).
+
+    Attributes:
+        final_share: Of the hours, kept back for later stages as long as nothing is known of their trials.
+        at_deadline: Whether trials that run when the time of their stage is over may finish, or are stopped.
     """
 
     trials: int | None = None
     hours: float | None = None
     gpu_hours: float | None = None
     jobs: int | None = None
+    final_share: float = 0.4
+    at_deadline: AtDeadline = "finish"
 
     def __post_init__(self) -> None:
         for name in ("trials", "jobs"):
@@ -33,13 +43,22 @@ class Budget:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
                 raise ConfigurationError(f"budget.{name} ({value!r}) must be greater than 0")
-        if self.trials is None and self.jobs is None and self.hours is None and self.gpu_hours is None:
+        share = self.final_share
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+            raise ConfigurationError(f"budget.final_share ({share!r}) must be a part of the hours: 0 or more, below 1")
+        if self.at_deadline not in ("finish", "stop"):
+            raise ConfigurationError(f"budget.at_deadline ({self.at_deadline!r}) must be finish or stop")
+        if self.trials is None and self.jobs is None and not self.is_timed:
             object.__setattr__(self, "trials", DEFAULT_TRIALS)
 
-    def spent(self, *, n_trials: int, hours: float, gpu_hours: float) -> str | None:
-        """Which part of it forbids another trial after this much: ``trials``, ``hours`` or ``gpu_hours``; or None."""
-        used = {"trials": n_trials, "hours": hours, "gpu_hours": gpu_hours}
-        return next((name for name, n in used.items() if (most := getattr(self, name)) is not None and n >= most), None)
+    @property
+    def is_timed(self) -> bool:
+        """Whether it bounds hours or GPU-hours."""
+        return self.hours is not None or self.gpu_hours is not None
+
+    def allows_trial(self, n_trials: int) -> bool:
+        """Whether another trial may be proposed after so many."""
+        return self.trials is None or n_trials < self.trials
 
     def allows_job(self, n_jobs: int) -> bool:
         """Whether a new job may begin after so many."""

@@ -75,6 +75,10 @@ class TrialInterrupted(TrialStopped):
     """The session ends (Ctrl-C, SIGTERM, a cancel): the trial gets no result and runs again in the next session."""
 
 
+class TrialOverdue(TrialStopped):
+    """The hours are spent: the trial ends STOPPED with what it reported last."""
+
+
 class SearchInterruptedError(HeirloomError):
     """The session was asked to stop (its first argument says why); records are kept, the same command resumes.
 

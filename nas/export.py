@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import secrets
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from nas.errors import StoreError
@@ -17,16 +20,19 @@ from nas.store.checkpoint import publish_tensors
 from nas.store.files import Files, Reference
 from nas.store.weights import StoredWeights
 from nas.trial import Trial
+from nas.weights.state import is_weight
 
 if TYPE_CHECKING:
     import torch
+    from torch.export import ExportedProgram
 
 
 def export(problem: Problem, run: TrialRun, trial: Trial, files: Files) -> dict[str, Any]:
     """Publishes ``best/<trial>-<nonce>/`` and gives the folder and the references of its files.
 
-    ``model.safetensors`` holds the weights, ``architecture.json`` what was built, ``program.pt2`` the network by
-    ``torch.export`` (eval mode, any batch size), and ``export.json`` what could not be made, and why.
+    ``model.safetensors`` holds the weights and nothing of the optimiser, ``architecture.json`` what was built,
+    ``program.pt2`` the network by ``torch.export`` (eval mode, any batch size), ``model.onnx`` the same for other
+    runtimes, made of the program (with the extra ``onnx``), and ``export.json`` what could not be made, and why.
     """
     import torch
 
@@ -50,15 +56,22 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: Files) -> dict[
             model, example = problem.export(run)
             architecture["modules"] = {n: repr(m) for n, m in model.named_children()}
             architecture["inputs"] = [{"shape": list(x.shape), "dtype": str(x.dtype)} for x in example]
-            contents["program.pt2"] = exported_program(model, example)
+            program = exported_program(model, example)
+            contents["program.pt2"] = program_bytes(program)
         except StoreError:
             raise
         except Exception as error:
-            traceback.print_exc(file=sys.stderr)  # lands in the worker's log
-            missing["program.pt2"] = f"{type(error).__name__}: {error}"
+            missing["program.pt2"] = _explained(error)
+        else:
+            try:
+                contents["model.onnx"] = onnx_bytes(program, example)
+            except ImportError as error:
+                missing["model.onnx"] = f"the extra onnx is not installed ({error})"
+            except Exception as error:
+                missing["model.onnx"] = _explained(error)
     references: list[Reference] = []
     if trial.checkpoint is not None and trial.checkpoint.packs:
-        tensors = StoredWeights(files, trial.checkpoint).read_all()
+        tensors = StoredWeights(files, trial.checkpoint, is_weight).read_all()
         references += publish_tensors(files, f"{folder}/model.safetensors", tensors).packs
     else:
         missing["model.safetensors"] = "the trial saved no weights (`run.save(model)`)"
@@ -68,24 +81,83 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: Files) -> dict[
     return {"export": folder, "files": [reference.to_json() for reference in references], "missing": missing}
 
 
-def exported_program(model: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> bytes:
-    """The bytes of a ``.pt2`` program in eval mode, whose inputs' first dimension is any batch size from 1.
+def exported_program(model: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> ExportedProgram:
+    """The program of a network in eval mode, whose inputs' first dimension is any batch size from 1.
 
     Args:
         model: The network; it is left in eval mode.
         example: Its inputs, each of shape ``(2, ...)``: a batch of 1 would be taken for a constant.
 
     Raises:
-        RuntimeError: the program's answer to the example differs from the network's.
+        AssertionError: the program's answer to the example differs from the network's.
     """
     import torch
 
     model = model.eval()
-    batch = torch.export.Dim("batch", min=1)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of its own deprecated calls while it traces
-        program = torch.export.export(model, example, dynamic_shapes=tuple({0: batch} for _ in example))
-        buffer = io.BytesIO()
-        torch.export.save(program, buffer)
+    with torch.no_grad(), _quiet():
+        program = torch.export.export(model, example, dynamic_shapes=_any_batch(example))
         torch.testing.assert_close(program.module()(*example), model(*example))
+    return program
+
+
+def program_bytes(program: ExportedProgram) -> bytes:
+    """What ``torch.export.load`` reads."""
+    import torch
+
+    buffer = io.BytesIO()
+    with _quiet():
+        torch.export.save(program, buffer)
     return buffer.getvalue()
+
+
+def onnx_bytes(program: ExportedProgram, example: tuple[torch.Tensor, ...]) -> bytes:
+    """The program as an ONNX model that takes any batch size, its weights inside; below 2 GB, as the format wants.
+
+    Raises:
+        AssertionError: onnxruntime's answer to the example differs by more than 1e-4 and 0.1 %.
+        torch.onnx.errors.OnnxExporterError: torch has no ONNX for a part of it.
+        ImportError: what it needs, the extra ``onnx``, is not installed.
+    """
+    import onnxruntime
+    import onnxscript  # noqa: F401  (torch would say so in its own words)
+    import torch
+
+    with _quiet():
+        made = torch.onnx.export(program, example, dynamo=True, verbose=False, dynamic_shapes=_any_batch(example))
+    assert made is not None
+    data = bytes(made.model_proto.SerializeToString())
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
+    answers = session.run(None, {name: x.numpy() for name, x in zip(names, example, strict=True)})
+    with torch.no_grad():
+        expected = program.module()(*example)
+    for answer, wanted in zip(answers, [expected] if torch.is_tensor(expected) else expected, strict=True):
+        torch.testing.assert_close(torch.from_numpy(answer), wanted, rtol=1e-3, atol=1e-4)
+    return data
+
+
+def _any_batch(example: tuple[torch.Tensor, ...]) -> tuple[dict[int, Any], ...]:
+    import torch
+
+    batch = torch.export.Dim("batch", min=1)
+    return tuple({0: batch} for _ in example)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch warns of its own deprecated calls while it traces, and of packages that it could have used."""
+    exporter = logging.getLogger("torch.onnx")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        exporter.setLevel(level)
+
+
+def _explained(error: Exception) -> str:
+    """One line; the traceback lands in the worker's log."""
+    traceback.print_exception(error, file=sys.stderr)
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"

@@ -1,4 +1,4 @@
-"""Jobs: one stay on a warm worker, in which one trial, or many one after another, are run."""
+"""What a problem's ``train_many`` is given: a job, and with it one trial after another."""
 
 from __future__ import annotations
 

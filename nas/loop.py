@@ -6,13 +6,14 @@ it decides is durable before it acts on it, so that the records alone continue t
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nas.budget import Budget
+from nas.deadline import Deadline
 from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError
 from nas.executors.base import (
     Asked,
@@ -21,6 +22,7 @@ from nas.executors.base import (
     Event,
     Executor,
     Finished,
+    Late,
     Left,
     Lost,
     Proposed,
@@ -29,11 +31,12 @@ from nas.executors.base import (
     Swept,
     Woke,
 )
-from nas.jobs import JobPlan, Jobs
+from nas.job_plan import JobPlan
 from nas.lineage import Lineage, LineageLog, owed, recall
 from nas.offers import Offers
-from nas.policy import Policy, Stage
-from nas.proposals import ProposalCheck
+from nas.policy import Policy, PolicyPlan, Stage
+from nas.proposals import ProposalCheck, again, trial_of
+from nas.roster import JobRoster
 from nas.slots import Slots
 from nas.spaces.base import Space
 from nas.stoppers.base import Stopper
@@ -42,13 +45,13 @@ from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records, Starts
 from nas.suspects import Suspects
 from nas.sweeper import Sweeper
+from nas.timetable import Timetable
 from nas.trial import OnParentFailure, Proposal, Reason, State, Trial, as_pending, without_weights
 from nas.tuners.base import STOP, WAIT, Answer, Tuner, inheritable
 from nas.tuners.hosted import HostedTuner
 
 INTERRUPT_BOUND_S = 20.0
 INTERRUPT_REPEAT_S = 0.5
-MIN_WAIT_S = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,7 @@ class Loop:
         declared: The policies that the problem honours, and a tuner may ask for; None: any.
         stopper: Judges reports of the search stage's trials, or None.
         spent_hours: Hours that the search has cost up to now, all sessions together.
+        timetable: Knows when stages have to end; by default, of a search that is one stage.
         sibling: The checkpoint of another search's trial (``"name:42"``), or None where it has no weights.
         observe: Told of every event, after the loop has taken it in; of a stop before running trials are told.
         sweeper: Makes room for weights, or None: nothing is ever swept.
@@ -107,6 +111,7 @@ class Loop:
         declared: frozenset[Policy] | None = None,
         stopper: Stopper | None = None,
         spent_hours: Callable[[], float] = lambda: 0.0,
+        timetable: Timetable | None = None,
         sibling: Callable[[str], Checkpoint | None] = lambda donor: None,
         observe: Callable[[Event], None] = lambda event: None,
         sweeper: Sweeper | None = None,
@@ -122,14 +127,20 @@ class Loop:
         self._hosted = tuner if isinstance(tuner, HostedTuner) else None
         self._check = ProposalCheck(space, declared, self._was_proposed, sibling)
         self._stopper = stopper
-        self._spent_hours = spent_hours
         self._observe = observe
         self._sweeper = sweeper
-        self._offers = Offers(self.trials, settings.on_parent_failure, sibling)
+        metric = None if tuner is None else tuner.metrics[0]
+        self._offers = Offers(self.trials, settings.on_parent_failure, sibling, metric)
         self._search_stage = "search"
         self._waiting: list[int] = [t.number for t in self.trials if not t.is_finished]
         self._slots = Slots(executor.slots)
-        self._jobs = Jobs(
+        timetable = timetable or Timetable(settings.budget, PolicyPlan((Stage(name=self._search_stage),)))
+        self.deadline = Deadline(timetable, executor, self._slots, spent_hours, observe, settings.budget)
+        for trial in self.trials:
+            if trial.is_finished:
+                self.deadline.learn(trial)
+        self.deadline.begin_session()
+        self._jobs = JobRoster(
             settings.jobs,
             self._slots,
             executor,
@@ -146,7 +157,6 @@ class Loop:
         self._seen_at: list[int] = []  # the same for each index in the search stage
         self._waited_at: int | None = None  # how many it had learned of when it answered WAIT
         self._owed: set[int] = set()  # trials whose results the tuner has learned of, and that are lost
-        self._gpu_seconds = sum(t.cost.get("gpu_seconds", 0.0) for t in self.trials)
 
     # ---- the search stage
 
@@ -178,22 +188,24 @@ class Loop:
         exhausted = False
         while True:
             self.sweep()
-            if self._settings.jobs.asks and not exhausted and self._budget_left():
+            self._enforce(stage)
+            self._submit_ready(stage)  # before jobs begin anew that made room for it
+            if self._settings.jobs.asks and not exhausted and self._budget_left(stage):
                 self._jobs.begin_anew()
-            while not exhausted and self._may_ask():
+            while not exhausted and self._may_ask(stage):
                 exhausted = not self._ask(stage)
                 if self._waited_at is not None:
                     break
-            self._submit_ready(stage.name)
-            is_open = not exhausted and self._budget_left()
+            self._submit_ready(stage)
+            is_open = not exhausted and self._budget_left(stage)
             if self._settings.jobs.asks and not is_open:
                 self._jobs.dismiss_idle()
             if self._slots.n_moving or (is_open and self._hosted is not None and self._hosted.is_thinking):
-                self._take(self._next_event())
-            elif not self._unfinished(stage.name):
+                self._take(self._next_event(stage))
+            elif not self._unfinished(stage.name) or not self.deadline.may_begin(stage):
                 if not is_open:
                     return exhausted
-                if self._waited_at is not None and not self._may_ask():
+                if self._waited_at is not None and not self._may_ask(stage):
                     raise SearchFailedError(
                         f"tuner {type(self._tuner).__name__} answers WAIT at proposal {len(self._numbers)}, but "
                         "nothing runs that it could wait for; a tuner that has nothing more to propose must answer STOP"
@@ -205,7 +217,7 @@ class Loop:
         Every trial of the stage must have finished.
         """
         self.recall(stage)
-        while self._may_ask():
+        while self._may_ask(stage):
             answer, self._waited_at = self._answer(self._next_job())
             if answer is not WAIT:
                 return answer is STOP
@@ -244,11 +256,15 @@ class Loop:
         while len(self._log) < len(self._numbers) and self.trials[self._numbers[len(self._log)]].is_finished:
             self._log.append(self.trials[self._numbers[len(self._log)]])
 
-    def _may_ask(self) -> bool:
+    def may_go_on(self, stage: Stage) -> bool:
+        """Whether the search stage, which has ended, may go on: its budget is not spent."""
+        return self._budget_left(stage)
+
+    def _may_ask(self, stage: Stage) -> bool:
         """Whether the tuner may be asked now: a slot or a job waits, there is budget, and what it must see is there."""
         if self._tuner is None or self._owed or not self._has_room_to_ask():
             return False
-        if not self._budget_left() or not self._jobs.knows_asker(len(self._numbers)):
+        if not self._budget_left(stage) or not self._jobs.knows_asker(len(self._numbers)):
             return False
         return self._allows_job() or self._jobs.has_begun(self._next_job())
 
@@ -274,11 +290,12 @@ class Loop:
         size = max(len(self._numbers) - self._executor.slots + 1, self._n_seen, 0)
         return size if self._waited_at is None else max(size, self._waited_at + 1)
 
-    def _budget_left(self) -> bool:
-        spent = self._settings.budget.spent(
-            n_trials=len(self._numbers), hours=self._spent_hours(), gpu_hours=self._gpu_seconds / 3600
-        )
-        return not spent and (self._allows_job() or self._jobs.any_lives)
+    def _budget_left(self, stage: Stage) -> bool:
+        allows = self._settings.budget.allows_trial(len(self._numbers)) and self._may_propose(stage)
+        return allows and (self._allows_job() or self._jobs.any_lives)
+
+    def _may_propose(self, stage: Stage) -> bool:
+        return not self._settings.budget.is_timed or self.deadline.may_begin(stage, self._n_waiting(stage))
 
     def _allows_job(self) -> bool:
         """Whether a new job may begin."""
@@ -313,7 +330,7 @@ class Loop:
         self._check(answer, f"proposal {index} of {type(self._tuner).__name__}")
         seen = tuple(t.number for t in self._log.learned[self._n_seen : n_seen])
         self._n_seen = n_seen
-        trial = replace(self._new_trial(answer, stage, index), learned=seen, job=job)
+        trial = replace(self._trial_of(answer, stage, index), learned=seen, job=job)
         self._propose(trial)
         self._jobs.give(trial)
         self._pending[number] = trial
@@ -346,20 +363,8 @@ class Loop:
         """Whether a trial of the search stage has this number."""
         return 0 <= number < len(self.trials) and self.trials[number].stage == self._search_stage
 
-    def _new_trial(self, proposal: Proposal, stage: Stage, index: int) -> Trial:
-        number = len(self.trials)
-        elders = [self.trials[parent].generation for parent in proposal.parents]
-        return Trial(
-            number=number,
-            index=index,
-            proposal=proposal,
-            stage=stage.name,
-            job=number,
-            policies=stage.policies if proposal.policies is None else proposal.policies,
-            seed=trial_seed(self._settings.seed, stage.name, index),
-            generation=1 + max(elders, default=-1),
-            created=time.time(),
-        )
+    def _trial_of(self, proposal: Proposal, stage: Stage, index: int) -> Trial:
+        return trial_of(proposal, stage, index, trials=self.trials, seed=self._settings.seed)
 
     def _propose(self, trial: Trial) -> None:
         self._records.propose(trial)
@@ -369,26 +374,38 @@ class Loop:
 
     # ---- later stages
 
-    def final(self, stage: Stage, finalists: Iterable[Trial]) -> None:
-        """Trains each of these trials again as a trial of a later stage, unless it has one there already."""
-        present = {t.parents[0] for t in self.trials if t.stage == stage.name and t.parents}
-        for parent in tuple(finalists):  # it may be this loop's own list, which grows
-            if parent.number in present:
-                continue
-            index = sum(t.stage == stage.name for t in self.trials)
-            donors = (parent.number,) if stage.warm and Policy.SHARE_PARAMS in stage.policies else ()
-            reason = f"{stage.name} of {parent.number}"
-            proposal = Proposal(point=parent.point, parents=(parent.number,), donors=donors, reason=reason)
-            self._propose(self._new_trial(proposal, stage, index))
-        while self._unfinished(stage.name):
+    def final(self, stage: Stage, finalists: Iterable[Trial]) -> bool:
+        """Trains each of these trials again as a trial of a later stage, unless it has one there already.
+
+        In this order, as long as they can finish in time; False where some can't.
+        """
+        present = {t.parents[0] for t in self.trials if t.stage == stage.name and t.parents and not t.met_deadline}
+        to_come = deque(parent for parent in finalists if parent.number not in present)
+        while True:
             self.sweep()
-            self._submit_ready(stage.name)
+            self._enforce(stage)
+            while to_come and self._may_propose_final(stage):
+                index = sum(t.stage == stage.name for t in self.trials)
+                self._propose(self._trial_of(again(to_come.popleft(), stage), stage, index))
+            self._submit_ready(stage)
             if self._slots.n_moving:  # what was submitted may have failed at once, for want of a donor's weights
-                self._take(self._next_event())
-        while self._slots.n_moving:  # jobs that are about to leave
-            self._take(self._next_event())
+                self._take(self._next_event(stage))
+                continue
+            is_done = not to_come and not self._unfinished(stage.name)
+            if is_done or not self.deadline.may_begin(stage):
+                return is_done
+
+    def _may_propose_final(self, stage: Stage) -> bool:
+        """All at once; where hours are kept, only what begins at once: what does not is the next session's."""
+        if not self._settings.budget.is_timed:
+            return True
+        has_room = len(self._slots.running) + self._n_waiting(stage) < self._executor.slots
+        return has_room and self._may_propose(stage)
 
     # ---- running trials
+
+    def _n_waiting(self, stage: Stage) -> int:
+        return sum(self.trials[number].stage == stage.name for number in self._waiting)
 
     def _unfinished(self, stage: str) -> bool:
         return any(self.trials[number].stage == stage for number in (*self._waiting, *self._slots.running.values()))
@@ -397,12 +414,12 @@ class Loop:
         sources = (*trial.parents, *(d for d in trial.proposal.weight_donors if isinstance(d, int)))
         return all(self.trials[source].is_finished for source in sources)
 
-    def _submit_ready(self, stage: str) -> None:
+    def _submit_ready(self, stage: Stage) -> None:
         """Hands every trial whose parents and donors have finished to a free slot, in the order proposed.
 
-        A suspect runs alone, before the others.
+        As long as it can finish in time. A suspect runs alone, before the others.
         """
-        waiting = [number for number in self._waiting if self.trials[number].stage == stage]
+        waiting = [number for number in self._waiting if self.trials[number].stage == stage.name]
         suspects = self._suspects.among(waiting)
         running, n_without_slot = self._slots.running, 0
         for number in suspects or waiting:
@@ -414,6 +431,8 @@ class Loop:
             if (slot := self._free_slot(trial)) is None:
                 n_without_slot += 1
                 continue
+            if not self.deadline.may_begin(stage):
+                return
             self._waiting.remove(number)
             self._submit(trial, slot)
         if n_without_slot:
@@ -433,9 +452,12 @@ class Loop:
             failed = replace(trial, state=State.FAILED, reason=Reason.LOST, attempt=attempt, error=error)
             self._settle(self._records.commit(replace(failed, finished=time.time())))
             return
-        offer = self._offers.offer(trial)
+        is_again = trial.stage != self._search_stage
+        offer = self._offers.offer(trial, slot, self._learned_by(trial), is_again=is_again)
         if offer.lacking is not None:
-            error = f"donor {offer.lacking} has no weights (on_parent_failure=fail)"
+            fails = self._settings.on_parent_failure == "fail"
+            why = " (on_parent_failure=fail)" if fails else ", and SKIP_TRAIN trains none"
+            error = f"donor {offer.lacking} has no weights{why}"
             failed = replace(trial, state=State.FAILED, reason=Reason.PARENT, finished=time.time(), error=error)
             self._settle(self._records.commit(failed))
             return
@@ -447,7 +469,14 @@ class Loop:
         self._change(trial)
         assignment = self._jobs.assignment(trial, offer.donors, is_search=trial.stage == self._search_stage)
         self._slots.take(slot, trial.number)
+        self.deadline.begin(trial)
         self._executor.submit(assignment)
+
+    def _learned_by(self, trial: Trial) -> Sequence[Trial]:
+        """What a source chooses from: all results so far, or, with ``deterministic``, those that its proposal saw."""
+        if self._settings.deterministic and trial.stage == self._search_stage:
+            return self._log.learned[: self._seen_at[trial.index]]
+        return self._log.learned
 
     # ---- making room
 
@@ -477,11 +506,12 @@ class Loop:
 
     # ---- events
 
-    def _next_event(self) -> Event | None:
-        hours, until = self._settings.budget.hours, None
-        if hours is not None and (left_s := (hours - self._spent_hours()) * 3600) > 0:
-            until = self._executor.now_s() + max(left_s, MIN_WAIT_S)
-        return self._executor.next_event(until)
+    def _next_event(self, stage: Stage) -> Event | None:
+        return self._executor.next_event(self.deadline.until_s(stage))
+
+    def _enforce(self, stage: Stage) -> None:
+        """Tells trials that run past their time."""
+        self.deadline.enforce(stage, (self.trials[number] for number in self._slots.running.values()))
 
     def _take(self, event: Event | None) -> None:
         match event:
@@ -497,6 +527,8 @@ class Loop:
             case Woke():
                 self._ask_anew()
                 return
+            case Late(trial=number, result=result) if self._hosted is not None:
+                self._hosted.notice_late(self.trials[number], result)
             case Left():
                 self._jobs.take_left(event)
                 self._ask_anew()
@@ -528,7 +560,7 @@ class Loop:
         self._offers.learn([trial])
         if self._sweeper is not None:
             self._sweeper.add(trial)
-        self._gpu_seconds += trial.cost.get("gpu_seconds", 0.0)
+        self.deadline.learn(trial)
         if trial.stage == self._search_stage:
             self._learn_or_recall(trial)
             if self._hosted is not None:
@@ -537,6 +569,8 @@ class Loop:
         self._observe(Finished(trial))
         self._uncounted.append(trial)
         for due in self._due_to_count(trial.stage):
+            if due.met_deadline:
+                continue
             self._failures_in_a_row = self._failures_in_a_row + 1 if due.state == State.FAILED else 0
             if self._failures_in_a_row >= self._settings.max_failures:
                 self._interrupt()
@@ -572,6 +606,8 @@ class Loop:
         if (committed := self._records.result(trial)) is not None:
             self._settle(committed)
             return
+        if not event.counts:
+            self._records.spare(trial, event.why)
         self._losses[number] = self._losses.get(number, 0) + event.counts
         if not event.counts or self._losses[number] < self._settings.max_attempts:
             self._change(as_pending(trial, State.WAITING))
@@ -626,9 +662,3 @@ class Loop:
                     self._slots.release(number)
                 case Broke(job=job):
                     self._free_job(job)
-
-
-def trial_seed(seed: int, stage: str, index: int) -> int:
-    """The seed of a trial, below 2^31, from the search's seed, its stage and its index there."""
-    digest = hashlib.blake2b(f"{seed}/{stage}/{index}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest) & 0x7FFFFFFF

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, TypeVar
 
@@ -19,8 +20,25 @@ class Modes:
         fidelity: The share of a full training that the tuner asks for, or None.
     """
 
-    policies: frozenset[Policy]
-    fidelity: float | None
+    def __init__(self, policies: frozenset[Policy] = frozenset(), fidelity: float | None = None) -> None:
+        self.policies = policies
+        self.fidelity = fidelity
+        self._epochs: dict[tuple[int, int], int] = {}
+        self._scales: dict[str, float] = {}
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """What share of a full training this one is, as ``epochs`` and ``scale`` were called; by what it was cut.
+
+        ``epochs_share``: of the epochs, all calls with different numbers together. ``scale_share``: of the sizes, the
+        product over their names. Neither where the problem has not called it; forecasts divide by them.
+        """
+        shares = {}
+        if n_full := sum(full for full, _ in self._epochs):
+            shares["epochs_share"] = sum(self._epochs.values()) / n_full
+        if self._scales:
+            shares["scale_share"] = math.prod(self._scales.values())
+        return shares
 
     def epochs(self, *, full: int, early: int) -> int:
         """How many epochs to train: ``for epoch in range(run.epochs(full=60, early=8))``.
@@ -34,10 +52,13 @@ class Modes:
         check_whole("run.epochs: full", full, 0)
         check_whole("run.epochs: early", early, 0)
         if Policy.SKIP_TRAIN in self.policies:
-            return 0
-        if self.fidelity is not None:
-            return max(1, round(self.fidelity * full))
-        return min(early, full) if Policy.EARLY_STOP in self.policies else full
+            n = 0
+        elif self.fidelity is not None:
+            n = max(1, round(self.fidelity * full))
+        else:
+            n = min(early, full) if Policy.EARLY_STOP in self.policies else full
+        self._epochs[full, early] = n
+        return n
 
     def subset(self, data: T, *, quick: int, full: int | None = None) -> T:
         """The data to score on: the first ``quick`` examples with QUICK_EVAL, else the first ``full`` (None: all).
@@ -83,7 +104,9 @@ class Modes:
         [(name, full)] = size.items()
         check_whole(f"run.scale: {name}", full, 1)
         check_whole("run.scale: downscaled", downscaled, 1)
-        return downscaled if Policy.DOWNSCALE in self.policies else full
+        size_now = downscaled if Policy.DOWNSCALE in self.policies else full
+        self._scales[name] = size_now / full
+        return size_now
 
 
 def _is_dataset(data: object) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nas.metric import Metric
 from nas.policy import Policy
 from nas.run import DonorWeights
+from nas.sources import trial_of_source
 from nas.store.checkpoint import Checkpoint
 from nas.store.marking import ancestor_with_weights, lost_donors
-from nas.trial import Donor, OnParentFailure, Trial
+from nas.trial import SOURCES, Donor, OnParentFailure, ParameterSource, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class Offer:
 
     Attributes:
         donors: Those with weights, the best first.
-        replaced: The named donors without weights, and what stands in for each.
+        replaced: The named donors without weights, and what stands in for each; the sources, and what each gave.
         lacking: The donor for want of whose weights the trial fails.
     """
 
@@ -34,6 +36,7 @@ class Offers:
         trials: All trials of the search, by number; the list may grow and change.
         on_parent_failure: What becomes of a child whose donor has no weights.
         sibling: The checkpoint of another search's trial (``"name:42"``), or None where it has no weights.
+        metric: Makes a trial better; None where nobody names a source.
     """
 
     def __init__(
@@ -41,36 +44,58 @@ class Offers:
         trials: Sequence[Trial],
         on_parent_failure: OnParentFailure,
         sibling: Callable[[str], Checkpoint | None],
+        metric: Metric | None = None,
     ) -> None:
         self._trials = trials
         self._on_parent_failure = on_parent_failure
         self._sibling = sibling
+        self._metric = metric
         self._lost = lost_donors(trials)
 
     def learn(self, trials: Iterable[Trial]) -> None:
         """Notes whose weights these trials have found missing or corrupt."""
         self._lost |= lost_donors(trials)
 
-    def offer(self, trial: Trial) -> Offer:
-        """What the trial is given now."""
+    def offer(
+        self, trial: Trial, slot: int | None = None, learned: Sequence[Trial] = (), *, is_again: bool = False
+    ) -> Offer:
+        """What the trial is given now.
+
+        Args:
+            trial: About to start.
+            slot: Where.
+            learned: The finished trials that sources choose from, in the order in which they finished.
+            is_again: It trains or scores its donor anew, for which no other stands in. Where it only scores
+                (SKIP_TRAIN), it lacks the weights; but not where no trial has any, as on paper.
+        """
         found: list[DonorWeights] = []
         replaced: dict[str, Donor | None] = {}
         if Policy.SHARE_PARAMS not in trial.policies:
             return Offer()
         for donor in trial.proposal.weight_donors:
-            checkpoint = self._weights_of(donor)
             stand_in: Donor | None = donor
-            if checkpoint is None:
-                if self._on_parent_failure == "fail":
+            if donor in SOURCES:
+                chosen = self._chosen(ParameterSource(str(donor)), slot, learned)
+                stand_in = replaced[str(donor)] = None if chosen is None else chosen.number
+                checkpoint = None if chosen is None else chosen.checkpoint
+            elif (checkpoint := self._weights_of(donor)) is None:
+                if self._on_parent_failure == "fail" or (is_again and self._only_scores(trial)):
                     return Offer(lacking=donor)
                 stand_in = None
-                if self._on_parent_failure == "ancestor" and isinstance(donor, int):
+                if self._on_parent_failure == "ancestor" and not is_again and isinstance(donor, int):
                     stand_in = ancestor_with_weights(self._trials, donor, self._lost)
                 replaced[str(donor)] = stand_in
                 checkpoint = None if stand_in is None else self._weights_of(stand_in)
             if checkpoint is not None and stand_in is not None and stand_in not in [d.donor for d in found]:
                 found.append(DonorWeights(stand_in, checkpoint))
         return Offer(tuple(found), replaced)
+
+    def _only_scores(self, trial: Trial) -> bool:
+        return Policy.SKIP_TRAIN in trial.policies and any(t.checkpoint is not None for t in self._trials)
+
+    def _chosen(self, source: ParameterSource, slot: int | None, learned: Sequence[Trial]) -> Trial | None:
+        assert self._metric is not None
+        return trial_of_source(source, learned, self._metric, slot, self._lost)
 
     def _weights_of(self, donor: Donor) -> Checkpoint | None:
         """The donor's checkpoint; None also where a trial before found it missing or corrupt."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -51,23 +52,33 @@ class Stage:
     name: str
     policies: frozenset[Policy] = frozenset()
     warm: bool = False
-    """Whether a trial starts from the weights of the one that it trains again (where SHARE_PARAMS is on)."""
+    """Whether a trial starts from the weights of the one that it trains again, as far as they fit; SHARE_PARAMS is on
+    then."""
     best: int | float | None = None
     """How many of the stage before it trains again, the best ones: a number from 1, a share of those that have a score
     (above 0, up to 1.0), or None: as many as there are ``finalists``."""
+    share: float | None = None
+    """Its share of the hours and GPU-hours, in (0, 1]; None: what its trials take, by the durations seen."""
 
     def __post_init__(self) -> None:
-        best = self.best
+        best, share = self.best, self.share
         is_number = isinstance(best, int) and not isinstance(best, bool) and best >= 1
         if best is not None and not is_number and not (isinstance(best, float) and 0 < best <= 1):
             raise ConfigurationError(
                 f"stage {self.name}: best ({best!r}) must be a whole number of trials from 1, or a share such as 0.2"
             )
+        if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
+            raise ConfigurationError(
+                f"stage {self.name}: share ({share!r}) must be a part of the hours, above 0 and at most 1"
+            )
+        if self.warm:
+            object.__setattr__(self, "policies", self.policies | {Policy.SHARE_PARAMS})
 
     def describe(self) -> dict[str, object]:
         """The stage as JSON, for the identity of a search."""
         described: dict[str, object] = {"name": self.name, "policies": sorted(self.policies), "warm": self.warm}
-        return described if self.best is None else {**described, "best": self.best}
+        optional = {"best": self.best, "share": self.share}
+        return described | {key: value for key, value in optional.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,8 @@ class PolicyPlan:
         names = [stage.name for stage in self.stages]
         if not names or len(set(names)) != len(names):
             raise ConfigurationError(f"a policy plan needs at least one stage and distinct names, not {names}")
+        if (shares := math.fsum(stage.share or 0.0 for stage in self.stages)) > 1:
+            raise ConfigurationError(f"the stages' shares of the hours make {shares:g}; together they are at most 1")
         if self.stages[0].best is not None:
             raise ConfigurationError(f"stage {names[0]} is the first, in which the tuner proposes: it takes no `best`")
 
@@ -114,16 +127,26 @@ class PolicyPlan:
         """
         made = []
         for stage in stages:
-            unknown = set(stage) - {"name", "policies", "warm", "best"}
+            unknown = set(stage) - {"name", "policies", "warm", "best", "share"}
             if unknown or "name" not in stage:
                 raise ConfigurationError(
-                    f"stage {dict(stage)}: its keys must be name, policies, warm and best; name is required"
+                    f"stage {dict(stage)}: its keys must be name, policies, warm, best and share; name is required"
                 )
             policies = stage.get("policies") or ()
             if isinstance(policies, str) or not isinstance(policies, Iterable):
                 raise ConfigurationError(f"stage {stage['name']}: policies ({policies!r}) must be a list of names")
-            warm, best = bool(stage.get("warm", False)), cast("int | float | None", stage.get("best"))
-            made.append(Stage(name=str(stage["name"]), policies=parse_policies(policies), warm=warm, best=best))
+            warm = stage.get("warm", False)
+            if not isinstance(warm, bool):
+                raise ConfigurationError(f"stage {stage['name']}: warm ({warm!r}) must be true or false")
+            made.append(
+                Stage(
+                    name=str(stage["name"]),
+                    policies=parse_policies(policies),
+                    warm=warm,
+                    best=cast("int | float | None", stage.get("best")),
+                    share=cast("float | None", stage.get("share")),
+                )
+            )
         return cls(tuple(made))
 
     def fitted(self, declared: frozenset[Policy], *, strict: bool) -> tuple[PolicyPlan, frozenset[Policy]]:
@@ -148,7 +171,8 @@ class PolicyPlan:
         share = {Policy.SHARE_PARAMS}
         kept: list[Stage] = []
         for stage in self.stages:
-            fitted = replace(stage, policies=stage.policies & declared)
+            policies = stage.policies & declared
+            fitted = replace(stage, policies=policies, warm=stage.warm and Policy.SHARE_PARAMS in policies)
             is_told_apart = not kept or fitted.policies - share != kept[-1].policies - share
             if left_out and not is_told_apart:
                 continue

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from nas.bench import BenchSpec
 from nas.budget import Budget
 from nas.errors import ActionError, ConfigurationError, check_whole
-from nas.executors.base import Event, Executor, StopAsked
+from nas.executors.base import Event, Executor, Noted, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
 from nas.lineage import Lineage
@@ -29,7 +30,9 @@ from nas.store.search_records import check_best
 from nas.store.sessions import spent_hours
 from nas.suspects import Suspects
 from nas.sweeper import Scope, Sweeper
+from nas.timetable import Bound, Spent, Timetable
 from nas.trial import Trial
+from nas.tuners.hosted import HostedTuner
 
 _BEST = re.compile(r"best-([0-9]{4,9})\.json")
 
@@ -78,7 +81,7 @@ class Program:
         retention: Retention | None = None,
     ) -> None:
         check_whole("finalists", finalists, 1)
-        if built.search.deterministic and (budget.hours is not None or budget.gpu_hours is not None):
+        if built.search.deterministic and budget.is_timed:
             raise ConfigurationError("budget.hours and gpu_hours do not go with deterministic: measured time decides")
         if built.search.deterministic and budget.jobs is not None:
             raise ConfigurationError("budget.jobs does not go with deterministic, where each slot has its own jobs")
@@ -98,20 +101,37 @@ class Program:
         propose, which it is asked for.
         """
         trials, _ = self.records.load()
-        if (
-            any(not t.is_finished for t in trials)
-            or any(self.ranking.next_finalists(trials, stage) for stage in self.built.plan.later)
-            or not self._is_crowned(trials)
-        ):
+        plan, closed = self.built.plan, self._closed(trials)
+        unfinished = {t.stage for t in trials if not t.is_finished}
+        unfinished |= {stage.name for stage in plan.later if self.ranking.next_finalists(trials, stage)}
+        if any(closed[stage] is None for stage in unfinished) or not self._is_crowned(trials):
             return None
-        n_search = sum(t.stage == self.built.plan.search.name for t in trials)
-        gpu_hours = sum(t.cost.get("gpu_seconds", 0.0) for t in trials) / 3600
-        hours = 0.0 if self.budget.hours is None else spent_hours(self.records)
-        if spent := self.budget.spent(n_trials=n_search, hours=hours, gpu_hours=gpu_hours):
-            return spent
+        for stage in plan.stages:  # what is left to do has no time
+            if stage.name in unfinished:
+                return closed[stage.name]
+        if not self.budget.allows_trial(sum(t.stage == plan.search.name for t in trials)):
+            return "trials"
+        if (bound := closed[plan.search.name]) is not None:
+            return bound
         if self._jobs_are_spent(trials):
             return "jobs"
         return "tuner" if self._tuner_is_exhausted(trials) else None
+
+    def _closed(self, trials: Sequence[Trial]) -> dict[str, Bound | None]:
+        """By stage, which bound forbids that a trial of it begins."""
+        timetable = self._timetable(lambda: trials)
+        for trial in trials:
+            if trial.is_finished:
+                timetable.learn(trial)
+        wall_s = 0.0 if self.budget.hours is None else 3600 * spent_hours(self.records)
+        spent = Spent(wall_s, math.fsum(t.cost.get("gpu_seconds", 0.0) for t in trials))
+        return {stage.name: timetable.closed_by(stage, spent) for stage in self.built.plan.stages}
+
+    def _timetable(self, trials: Callable[[], Sequence[Trial]]) -> Timetable:
+        slots = self.built.search.slots
+        return Timetable(
+            self.budget, self.built.plan, slots, to_come=lambda: self.ranking.to_come(trials()), has_crown=True
+        )
 
     def _jobs_are_spent(self, trials: Sequence[Trial]) -> bool:
         """Whether no job may begin, and none lives."""
@@ -157,6 +177,7 @@ class Program:
                 session.note_stop()
             observe(event)
 
+        timetable = self._timetable(lambda: loop.trials)
         loop = Loop(
             self.records,
             executor,
@@ -169,21 +190,39 @@ class Program:
             declared=self.built.problem.policies,
             stopper=self.built.stopper,
             spent_hours=session.spent_hours,
+            timetable=timetable,
             sibling=partial(sibling_checkpoint, self.records),
             observe=take_note,
             sweeper=self._sweeper(session, executor),
         )
-        if only_finals:
-            loop.recall(plan.search)
-        else:
-            self.tuner_has_ended_it = loop.search(plan.search)
-        for stage in plan.later:
+        while True:
+            n_trials = len(loop.trials)
+            if only_finals:
+                loop.recall(plan.search)
+            else:
+                self.tuner_has_ended_it = loop.search(plan.search)
+            self._run_later_stages(loop)
+            loop.sweep(at_end=True)  # room for the export
+            began_s = executor.now_s()
+            if self._crown(executor, loop.trials):
+                timetable.learn_crown(executor.now_s() - began_s)
+            loop.sweep(at_end=True)
+            if only_finals or not self.budget.is_timed:
+                return
+            if self.tuner_has_ended_it or isinstance(self.built.tuner, HostedTuner):  # begun once in a session
+                break
+            may_go_on = len(loop.trials) > n_trials and loop.may_go_on(plan.search)
+            if not (may_go_on or timetable.let_go()):
+                break
+        if n_lacking := sum(len(self.ranking.next_finalists(loop.trials, stage)) for stage in plan.later):
+            observe(Noted(f"no time was left to train {n_lacking} of the finalists: `flows.final` does, or more hours"))
+
+    def _run_later_stages(self, loop: Loop) -> None:
+        for stage in self.built.plan.later:
             loop.final(stage, [])  # those that an earlier session left unfinished
             while chosen := self.ranking.next_finalists(loop.trials, stage):
-                loop.final(stage, chosen)
-        loop.sweep(at_end=True)  # room for the export
-        self._crown(executor, loop.trials)
-        loop.sweep(at_end=True)
+                if not loop.final(stage, chosen):
+                    break
 
     def _suspects(self, starts: Mapping[int, Starts], session: Session, settings: LoopSettings) -> Suspects:
         if self.built.problem.is_apart:
@@ -204,11 +243,14 @@ class Program:
         )
         return Sweeper(self.records, self.retention, scope)
 
-    def _crown(self, executor: Executor, trials: Sequence[Trial]) -> None:
-        """Chooses the winner by validation, then tests the finalists (once each), then exports the winner."""
+    def _crown(self, executor: Executor, trials: Sequence[Trial]) -> bool:
+        """Chooses the winner by validation, then tests the finalists (once each), then exports the winner.
+
+        False where that one was exported already, or there is none.
+        """
         winner = self.ranking.winner(trials)
         if winner is None:
-            return
+            return False
         tests = self.records.tests()
         if self.built.problem.has("test"):
             for trial in self.ranking.tested(trials):
@@ -216,7 +258,7 @@ class Program:
                     tests[trial.number] = self._test(executor, trial)
         best = newest_best(self.records)
         if best is not None and best["trial"] == winner.number:
-            return
+            return False
         exported = self._export(executor, winner)
         lineage = Lineage.of(trials)
         record = {
@@ -230,6 +272,7 @@ class Program:
         }
         number = 1 if best is None else int(best["number"]) + 1
         self.records.publish(f"best-{number:04d}.json", {"number": number, **record})
+        return True
 
     def _export(self, executor: Executor, winner: Trial) -> dict[str, Any]:
         try:
@@ -291,11 +334,15 @@ def run_search(
     """
     if search.deterministic and search.slots != 1:
         raise ConfigurationError(f"slots ({search.slots}) must be 1: run_search runs one trial at a time")
-    built = search.build()
+    built = replace(search, slots=1).build()
     files: Files = open_root(root, options).below(check_name(name or built.default_name))
     records = open_records(files)
     claim_identity(records, built)
     program = Program(built, records, budget or Budget(), finalists=finalists, retention=retention)
+    if program.budget.gpu_hours is not None:
+        raise ConfigurationError(
+            f"budget.gpu_hours ({program.budget.gpu_hours}) needs a GPU: run_search trains on the CPU"
+        )
     if program.ended_by():
         return program.summary()
     session = Session(records, settings={"runner": "debug"})

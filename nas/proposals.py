@@ -1,15 +1,17 @@
-"""Whether a proposal can be run: what a tuner answers is checked before it is made durable."""
+"""From a proposal to a trial: what a tuner answers is checked before it is made durable."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nas.errors import ConfigurationError, PointError, SearchFailedError
-from nas.policy import Policy
+from nas.policy import Policy, Stage
 from nas.spaces.base import Space, is_json
 from nas.store.checkpoint import Checkpoint
-from nas.trial import Proposal
+from nas.trial import SOURCES, Proposal, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class ProposalCheck:
         for source in (*proposal.parents, *proposal.weight_donors):
             if isinstance(source, int) and not self.was_proposed(source):
                 raise SearchFailedError(f"{asked} names parent or donor {source}, but no such trial was proposed")
-            if isinstance(source, str):
+            if isinstance(source, str) and source not in SOURCES:
                 try:
                     self.sibling(source)
                 except ConfigurationError as error:
@@ -58,3 +60,38 @@ class ProposalCheck:
                 self.space.validate(proposal.point)
             except PointError as error:
                 raise SearchFailedError(f"{asked} is no point of the space: {error}") from error
+
+
+def trial_of(proposal: Proposal, stage: Stage, index: int, *, trials: Sequence[Trial], seed: int) -> Trial:
+    """The trial that a proposal becomes, number ``index`` of its stage.
+
+    Args:
+        trials: All before it, by number.
+        seed: The search's.
+    """
+    number = len(trials)
+    elders = [trials[parent].generation for parent in proposal.parents]
+    return Trial(
+        number=number,
+        index=index,
+        proposal=proposal,
+        stage=stage.name,
+        job=number,
+        policies=stage.policies if proposal.policies is None else proposal.policies,
+        seed=trial_seed(seed, stage.name, index),
+        generation=1 + max(elders, default=-1),
+        created=time.time(),
+    )
+
+
+def again(parent: Trial, stage: Stage) -> Proposal:
+    """What a later stage proposes: the same point, from the parent's weights where it is warm."""
+    donors = (parent.number,) if stage.warm else ()
+    reason = f"{stage.name} of {parent.number}"
+    return Proposal(point=parent.point, parents=(parent.number,), donors=donors, reason=reason)
+
+
+def trial_seed(seed: int, stage: str, index: int) -> int:
+    """The seed of a trial, below 2^31, from the search's seed, its stage and its index there."""
+    digest = hashlib.blake2b(f"{seed}/{stage}/{index}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest) & 0x7FFFFFFF

@@ -17,13 +17,17 @@ from nas.trial import State, Trial
 def competitors(trials: Iterable[Trial], metric: Metric, stages: Sequence[str]) -> list[Trial]:
     """The trials that compete to be the winner, best first.
 
-    The COMPLETE ones of the last of these stages that has a score. A stopped trial has a score, and is none.
+    The COMPLETE ones of the last of these stages that has any, or that has at least some that met the deadline and left
+    weights: those, then. A trial that a stopper has stopped has a score, and is none.
     """
     known = list(trials)
     for stage in reversed(stages):
         in_stage = [trial for trial in known if trial.stage == stage]
-        if ranked := Lineage.of(in_stage).best(metric, n=len(in_stage)):
-            return [trial for trial in ranked if trial.state == State.COMPLETE]
+        ranked = Lineage.of(in_stage).best(metric, n=len(in_stage))
+        if complete := [trial for trial in ranked if trial.state == State.COMPLETE]:
+            return complete
+        if overdue := [trial for trial in ranked if trial.met_deadline and trial.checkpoint is not None]:
+            return overdue
     return []
 
 
@@ -45,7 +49,7 @@ class Ranking:
 
     def next_finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
         """The trials of the stage before to train again next: the best not yet trained, until enough have a score."""
-        taken = {t.parents[0] for t in trials if t.stage == stage.name}
+        taken = {t.parents[0] for t in trials if t.stage == stage.name and not t.met_deadline}
         return [t for t in self._finalists(trials, stage) if t.number not in taken]
 
     def wanted(self, n_trials: int | None) -> dict[str, int | None]:
@@ -55,6 +59,17 @@ class Ranking:
             n_before = next(reversed(found.values()))
             is_open = n_before is None and isinstance(stage.best, float)
             found[stage.name] = None if is_open else self._n_wanted(stage, n_before or 0)
+        return found
+
+    def to_come(self, trials: Sequence[Trial]) -> dict[str, int]:
+        """How many trials each later stage has still to train, at least one: a better finalist may come yet."""
+        n_scored = sum(t.stage == self.plan.search.name and t.value(self.metrics[0].name) is not None for t in trials)
+        wanted = self.wanted(max(n_scored, 1))
+        found = {}
+        for stage in self.plan.later:
+            has_any = any(t.stage == stage.name for t in trials)
+            n_trained = len(self._finalists(trials, stage)) - len(self.next_finalists(trials, stage)) if has_any else 0
+            found[stage.name] = max(1, (wanted[stage.name] or 0) - n_trained)
         return found
 
     def _n_wanted(self, stage: Stage, n_before: int) -> int:
@@ -85,7 +100,7 @@ class Ranking:
         best_of: dict[str, Trial] = {}  # by point, the best first
         for trial in self._candidates(trials, before):
             best_of.setdefault(point_key(trial.point), trial)
-        ended = [t for t in trials if t.stage == stage.name and t.is_finished]
+        ended = [t for t in trials if t.stage == stage.name and t.is_finished and not t.met_deadline]
         failed = {t.parents[0] for t in ended if t.value(self.metrics[0].name) is None}
         return [t for t in best_of.values() if t.number not in failed][: self._n_wanted(stage, len(best_of))]
 

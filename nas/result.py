@@ -15,6 +15,7 @@ from nas.trial import Trial
 
 RECORD_BYTES = 3_990
 METRICS_BYTES = 600
+FORETOLD_BYTES = 300
 ERROR_BYTES = 1_400
 NOT_COPIED_BYTES = 500
 REPLACED_BYTES = 300
@@ -31,16 +32,18 @@ def json_size(value: object) -> int:
 
 
 def fitted(trial: Trial) -> Trial:
-    """The trial with as much of its metrics, its error and its inheritance as a record has room for.
+    """The trial with as much of its numbers, its error and its inheritance as a record has room for.
 
-    Of metrics and tensors the first are kept, of an error the end. ``n_unlisted`` counts the tensors left out.
+    Of numbers and tensors the first are kept, of an error the end. ``n_unlisted`` counts the tensors left out.
     """
     lists: dict[str, Any] = {key: trial.inheritance[key] for key in _LISTS if key in trial.inheritance}
     inheritance = {**trial.inheritance, **{key: {} for key in lists}, "n_unlisted": 10**9}
-    bare = replace(trial, metrics={}, curve=(), error=None, returned=None, inheritance=inheritance)
+    bare = replace(trial, foretold={}, metrics={}, curve=(), error=None, returned=None, inheritance=inheritance)
     room = RECORD_BYTES - json_size(bare.result_record())
     metrics = _first(trial.metrics, METRICS_BYTES)
     room -= json_size(metrics)
+    foretold = _first(trial.foretold, min(FORETOLD_BYTES, room))
+    room -= json_size({"foretold": foretold})
     error = None if trial.error is None else _end(trial.error, min(ERROR_BYTES, room))
     room -= json_size(error)
     for key, limit in _LISTS.items():
@@ -50,7 +53,7 @@ def fitted(trial: Trial) -> Trial:
     inheritance["n_unlisted"] = len(lists.get("not_copied", ())) - len(inheritance.get("not_copied", ()))
     if not inheritance["n_unlisted"]:
         del inheritance["n_unlisted"]
-    return replace(trial, metrics=metrics, inheritance=inheritance, error=error)
+    return replace(trial, foretold=foretold, metrics=metrics, inheritance=inheritance, error=error)
 
 
 def _first(entries: Mapping[str, V], limit: int) -> dict[str, V]:

@@ -168,7 +168,7 @@ class Checkpointer:
         if self._earlier is None:
             return trial
         spent = self._earlier["cost"]
-        cost = {name: value + spent[name] for name, value in trial.cost.items()}
+        cost = {**trial.cost, **{name: trial.cost[name] + spent[name] for name in ("seconds", "gpu_seconds")}}
         lost = {name: value for name, value in trial.inheritance.items() if name == "lost"}
         inheritance = {**self._earlier["inheritance"], **lost}
         return replace(trial, **{**self._earlier, "cost": cost, "inheritance": inheritance})

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nas.errors import ConfigurationError, CorruptError, MissingError, TrialStopped
 from nas.metric import not_finite, plain_metrics
 from nas.modes import Modes
-from nas.policy import Policy
 from nas.resume import EVERY_S, Checkpointer, Resumption
 from nas.spaces.base import Point
 from nas.store.checkpoint import Checkpoint, fetch_folder, publish_checkpoint, publish_folder, publish_tensors
 from nas.store.files import Files, Reference
-from nas.store.trial_log import log_path
+from nas.store.trial_log import MAX_LOG_BYTES, log_path
 from nas.trial import Donor, Trial
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from nas.store.manifest import Manifest
     from nas.store.weights import StoredWeights
     from nas.weights.inherit import InheritanceReport
+    from nas.weights.rules import Rules
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,12 @@ class Channel(Protocol):
     def started(self) -> None:
         """Tells the loop that the problem's code starts now."""
 
+    def foretold(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
+        """Leaves what is known before training with whoever may have to record the trial, and the objectives among it.
+
+        Where nobody can kill it, the trial records that itself.
+        """
+
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         """Tells the loop of intermediate metrics; raises ``TrialStopped`` where the trial should end."""
 
@@ -46,6 +52,9 @@ class Channel(Protocol):
 
     def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
         """Tells the loop what an earlier attempt reported, from which this one goes on; asks for no verdict."""
+
+    def late(self, result: str) -> None:
+        """Tells the loop of a result after the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +97,10 @@ class TrialRun(Modes):
         channel: Channel | None = None,
         checkpoint_every_s: float = EVERY_S,
     ) -> None:
+        super().__init__(trial.policies, trial.proposal.fidelity)
         self.number = trial.number
         self.stage = trial.stage
         self.point: Point = trial.point
-        self.policies: frozenset[Policy] = trial.policies
-        self.fidelity = trial.proposal.fidelity
         self.seed = trial.seed
         self.derivation = trial.proposal.derivation
         self.device = device
@@ -106,12 +114,14 @@ class TrialRun(Modes):
         self._own = trial.checkpoint
         self._channel = channel
         self._finish: Callable[[Mapping[str, float]], None] | None = None
+        self._late: list[str] = []
         self._is_over = False
         self._stem = f"{trial.number:06d}-{secrets.token_hex(4)}"
         self._saved: Manifest | None = None
         self._n_packs = 0
         self._folders: dict[str, tempfile.TemporaryDirectory[str]] = {}
         self.lost: tuple[Donor, MissingError | CorruptError] | None = None
+        self._taken_whole: Donor | None = None
         self._weights: list[_Offered] = []
         self._unreadable: tuple[Donor, MissingError | CorruptError] | None = None
         self.checkpointer = Checkpointer(self, trial, files, channel, checkpoint_every_s)
@@ -148,21 +158,28 @@ class TrialRun(Modes):
         if self._own is not None and self._own.saved is not None:
             fetch_folder(self._files, self._own, self._folder("restore"))
 
-    def inherit(self, model: torch.nn.Module, cache: Mapping[str, torch.Tensor] | None = None) -> InheritanceReport:
+    def inherit(
+        self, model: torch.nn.Module, cache: Mapping[str, torch.Tensor] | None = None, *, rules: Rules | None = None
+    ) -> InheritanceReport:
         """Copies into ``model`` what fits of the donors' weights, the best donor first, and says what was done.
 
-        Without a donor nothing is copied, and the report says so. The last report is kept on the trial.
+        Without a donor nothing is copied, and the report says so. The last report is kept on the trial. Where the tuner
+        recorded the operations that made the network (`nas.spaces.graphs.derivation`), they are replayed on the weights
+        of the best donor that has the network which they begin with.
 
         Args:
             model: The network, freshly initialised.
             cache: Tensors in memory, by name (``train_many``: the state dict of the trial before). One that holds, byte
                 for byte, what a donor published under its name, by the digest, is not read from the store; any other
                 is not looked at. So with it and without the result is the same.
+            rules: What follows the weights, and how much of it is kept (`nas.weights.rules`).
 
         Raises:
+            PointError: the derivation holds operations that can't be.
             MissingError: a donor's weights have gone; the trial is FAILED then, whatever the problem's code does.
             CorruptError: they are not those that were published; likewise.
         """
+        from nas.spaces.graphs.derivation import Derivation
         from nas.weights.inherit import inherit
 
         self._check_open("inherit")
@@ -171,11 +188,54 @@ class TrialRun(Modes):
             raise self.lost[1]
         for offered in self._weights:
             offered.cache = cache or {}
-        self.inheritance = inherit(model, self._weights)
+        derivation = Derivation.from_json(self.derivation)
+        self.inheritance = inherit(model, self._weights, rules=rules, derivation=derivation)
         return self.inheritance
 
-    def restore(self, model: torch.nn.Module) -> torch.nn.Module:
-        """``model`` with the weights that this trial has published, all of them, on ``device`` (for test, export).
+    def inherit_optimizer(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> InheritanceReport:
+        """Has a fresh optimiser go on with what fits of the state that donors published (`nas.weights.optimizer`).
+
+        The report is not the trial's, which tells of the weights.
+
+        Args:
+            optimizer: Of the model's parameters, before its first step; any of torch's that needs no closure.
+            model: Names the parameters.
+
+        Raises:
+            MissingError: as ``inherit`` does.
+            CorruptError: likewise.
+        """
+        from nas.weights.optimizer import inherit_optimizer
+
+        self._check_open("inherit_optimizer")
+        if self._unreadable is not None:
+            self.lost = self._unreadable
+            raise self.lost[1]
+        return inherit_optimizer(optimizer, model, self._weights)
+
+    def inherit_tensors(self) -> dict[str, torch.Tensor] | None:
+        """All that the best donor published, in main memory, for code that takes by itself what fits; None: no donor.
+
+        The trial names it as its donor; what share of it went in nobody knows (``inherited`` is None).
+
+        Raises:
+            MissingError: as ``inherit`` does.
+            CorruptError: likewise.
+        """
+        self._check_open("inherit_tensors")
+        if self._unreadable is not None:
+            self.lost = self._unreadable
+            raise self.lost[1]
+        if not self._weights:
+            return None
+        best = self._weights[0]
+        with self._watch(best.donor):
+            tensors = best.weights.read_all()
+        self._taken_whole = best.donor
+        return tensors
+
+    def restore_tensors(self) -> dict[str, torch.Tensor]:
+        """All tensors that this trial has published, in main memory (for test, export).
 
         Raises:
             LookupError: the trial published no weights.
@@ -184,7 +244,22 @@ class TrialRun(Modes):
             raise LookupError(f"trial {self.number} published no weights")
         from nas.store.weights import StoredWeights
 
-        weights = StoredWeights(self._files, self._own)
+        return StoredWeights(self._files, self._own).read_all()
+
+    def restore(self, model: torch.nn.Module) -> torch.nn.Module:
+        """``model`` with the weights that this trial has published, all of them, on ``device`` (for test, export).
+
+        What it published of its optimiser (`nas.weights.optimizer`) is left out.
+
+        Raises:
+            LookupError: the trial published no weights.
+        """
+        if self._own is None:
+            raise LookupError(f"trial {self.number} published no weights")
+        from nas.store.weights import StoredWeights
+        from nas.weights.state import is_weight
+
+        weights = StoredWeights(self._files, self._own, is_weight)
         if (own := _own_tensors(model)) is not None and weights.fits(own):
             weights.read_into(own)
         else:
@@ -205,11 +280,19 @@ class TrialRun(Modes):
                 f"run.finish of trial {self.number}: `train` returns its scores; finish belongs to `train_many(job)`"
             )
         if self._is_over:
-            logger.warning("trial %d has its result; a later run.finish changes nothing: %s", self.number, metrics)
-            self._files.put(log_path(self.number, "late"), f"{metrics}\n".encode(errors="backslashreplace"))
+            self.note_late(str(metrics))
             return
         self._is_over = True
         self._finish(metrics)
+
+    def note_late(self, result: str) -> None:
+        """Keeps a result that came after the result, in its own words; for ``finish`` and adapters."""
+        logger.warning("trial %d has its result; a later one changes nothing: %.1000s", self.number, result)
+        self._late.append(f"{result}\n")
+        text = "".join(self._late).encode(errors="backslashreplace")
+        self._files.put(log_path(self.number, "late"), text[-MAX_LOG_BYTES:])
+        if self._channel is not None:
+            self._channel.late(result)
 
     def finished_by(self, finish: Callable[[Mapping[str, float]], None]) -> None:
         """Sets what takes the scores; called by the job that runs the trial."""
@@ -358,8 +441,10 @@ class TrialRun(Modes):
 
     @property
     def donor(self) -> Donor | None:
-        """Whose weights went in, most of them, by the last ``inherit``; None: nobody's."""
-        place = None if self.inheritance is None else self.inheritance.main_donor
+        """Whose weights went in, most of them, by the last ``inherit`` or ``inherit_tensors``; None: nobody's."""
+        if self.inheritance is None:
+            return self._taken_whole
+        place = self.inheritance.main_donor
         return None if place is None else self.donors[place].donor
 
     def summary(self) -> dict[str, Any]:

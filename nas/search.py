@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from nas.errors import ConfigurationError
-from nas.jobs import JobPlan
+from nas.job_plan import JobPlan
 from nas.policy import Policy, PolicyPlan, Stage
-from nas.problems.base import Problem
+from nas.problems.base import LATENCY, Problem
 from nas.result import METRICS_BYTES, NUMBER_BYTES, json_size
 from nas.spec import Spec
 from nas.stoppers.base import Stopper
@@ -92,6 +93,9 @@ class Search:
         tuner = self.tuner.build(problem.space, problem.metrics, seed=self.seed)
         if not isinstance(tuner, Tuner):
             raise ConfigurationError(f"tuner {self.tuner.target} must be a subclass of nas.Tuner")
+        if self.deterministic and any(metric.name == LATENCY for metric in problem.metrics):
+            raise ConfigurationError(f"metric {LATENCY} does not go with deterministic=true: measured time decides")
+        chosen = tuner.chosen
         limits = checked_limits(self.constraints)
         if limits:
             tuner = ConstrainedTuner(tuner, problem.foretell, limits)
@@ -110,6 +114,10 @@ class Search:
         }
         if self.trials_per_job is not None:
             identity |= {"trials_per_job": self.trials_per_job}
+        if chosen is not None:
+            identity |= {"chosen_tuner": chosen.describe()}
+        if problem.content:
+            identity |= {"content": dict(problem.content)}
         if limits:
             identity |= {"constraints": limits}
         if self.deterministic:
@@ -142,8 +150,10 @@ class Built:
 
     @property
     def default_name(self) -> str:
-        """``<problem>-<tuner>-<digest>``."""
-        return f"{self.search.problem.name}-{self.search.tuner.name}-{self.digest}"
+        """``<problem>-<tuner>-<digest>``, and the problem's label, where it has one."""
+        label = re.sub(r"[^A-Za-z0-9_]+", "_", self.problem.label)[:60]
+        name = f"{self.search.problem.name}-{self.search.tuner.name}-{self.digest}"
+        return f"{name}-{label}" if label else name
 
     @property
     def search_json(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from nas.errors import ConfigurationError, CorruptError, StoreError
 from nas.session import NAME, check_name
 from nas.store.checkpoint import Checkpoint
 from nas.store.records import Records
+from nas.trial import ParameterSource
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +22,9 @@ def sibling_checkpoint(records: Records, donor: str) -> Checkpoint | None:
     """
     name, _, number = donor.rpartition(":")
     if not name or not re.fullmatch(r"\d{1,9}", number, re.ASCII):
-        raise ConfigurationError(f"donor {donor!r} must be a trial's number or 'search:number'")
+        raise ConfigurationError(
+            f"donor {donor!r} must be a trial's number, 'search:number' or one of {', '.join(ParameterSource)}"
+        )
     trial = Records(records.files.sibling(check_name(name))).finished_trial(int(number))
     return None if trial is None else trial.checkpoint
 

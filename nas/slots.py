@@ -10,8 +10,8 @@ from nas.executors.base import Left
 
 
 @dataclass(slots=True)
-class Sojourn:
-    """A job on its slot, from its first trial there until it leaves."""
+class Tenant:
+    """The job that holds a slot, from its first trial there until it leaves."""
 
     job: int
     slot: int
@@ -32,13 +32,13 @@ class Slots:
         self.n = n
         self.running: dict[int, int] = {}
         self._slot_of: dict[int, int] = {}
-        self._sojourns: dict[int, Sojourn] = {}
-        self._by_job: dict[int, Sojourn] = {}
+        self._tenants: dict[int, Tenant] = {}
+        self._by_job: dict[int, Tenant] = {}
         self._heap = list(range(n))  # may name slots that are taken meanwhile
 
     def is_free(self, slot: int) -> bool:
         """Whether neither a trial nor a job has it."""
-        return slot not in self.running and slot not in self._sojourns
+        return slot not in self.running and slot not in self._tenants
 
     def first_free(self) -> int | None:
         """The lowest free slot."""
@@ -50,8 +50,8 @@ class Slots:
         """Lets a trial run there."""
         self.running[slot] = trial
         self._slot_of[trial] = slot
-        if (sojourn := self._sojourns.get(slot)) is not None:
-            sojourn.has_asked = False
+        if (tenant := self._tenants.get(slot)) is not None:
+            tenant.has_asked = False
 
     def release(self, trial: int) -> None:
         """Notes that a trial runs no more; where its job stays, the slot remains that job's."""
@@ -61,51 +61,49 @@ class Slots:
 
     def stay(self, job: int, slot: int) -> None:
         """Lets a job stay there."""
-        self._sojourns[slot] = self._by_job[job] = Sojourn(job, slot)
+        self._tenants[slot] = self._by_job[job] = Tenant(job, slot)
 
     def leave(self, job: int) -> None:
         """Notes that a job stays no more."""
-        if (sojourn := self._by_job.pop(job, None)) is not None:
-            del self._sojourns[sojourn.slot]
-            self._note_free(sojourn.slot)
+        if (tenant := self._by_job.pop(job, None)) is not None:
+            del self._tenants[tenant.slot]
+            self._note_free(tenant.slot)
 
     def _note_free(self, slot: int) -> None:
         if self.is_free(slot):
             heapq.heappush(self._heap, slot)
 
-    def sojourn(self, job: int) -> Sojourn | None:
+    def tenant(self, job: int) -> Tenant | None:
         """Where a job stays, if it does."""
         return self._by_job.get(job)
 
-    def sojourn_at(self, slot: int) -> Sojourn | None:
+    def tenant_at(self, slot: int) -> Tenant | None:
         """The job that stays there, if one does."""
-        return self._sojourns.get(slot)
+        return self._tenants.get(slot)
 
-    def waits(self, sojourn: Sojourn) -> bool:
+    def waits(self, tenant: Tenant) -> bool:
         """Whether the job waits for an answer: a trial, or that there is none."""
-        return (
-            sojourn.has_asked and not sojourn.is_dismissed and sojourn.left is None and sojourn.slot not in self.running
-        )
+        return tenant.has_asked and not tenant.is_dismissed and tenant.left is None and tenant.slot not in self.running
 
-    def waiting(self) -> Iterator[Sojourn]:
+    def waiting(self) -> Iterator[Tenant]:
         """The jobs that wait for an answer, by slot."""
-        if self._sojourns:
-            yield from (s for _, s in sorted(self._sojourns.items()) if self.waits(s))
+        if self._tenants:
+            yield from (t for _, t in sorted(self._tenants.items()) if self.waits(t))
 
-    def sojourns(self) -> Iterator[Sojourn]:
+    def tenants(self) -> Iterator[Tenant]:
         """All jobs that stay."""
-        return iter(self._sojourns.values())
+        return iter(self._tenants.values())
 
     @property
     def n_taken(self) -> int:
         """How many slots are not free."""
-        return len(self.running) + sum(slot not in self.running for slot in self._sojourns)
+        return len(self.running) + sum(slot not in self.running for slot in self._tenants)
 
     @property
     def n_moving(self) -> int:
         """How many slots something will happen on without the loop: a trial runs, or a job is about to ask or leave."""
-        if not self._sojourns:
+        if not self._tenants:
             return len(self.running)
         return len(self.running) + sum(
-            slot not in self.running and not self.waits(sojourn) for slot, sojourn in self._sojourns.items()
+            slot not in self.running and not self.waits(tenant) for slot, tenant in self._tenants.items()
         )

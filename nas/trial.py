@@ -17,8 +17,32 @@ Donor = int | str
 """A trial of this search by its number, or another search's as ``"name:42"`` (under the same root)."""
 
 
+class ParameterSource(StrEnum):
+    """A donor by a rule, applied when the trial starts (Rafiki's ``ParamsType``; its NONE is ``donors=()``).
+
+    Of the search stage's finished trials that have weights. Local: only those that ran on the same slot. Where there is
+    none, the trial starts afresh, whatever ``on_parent_failure`` says.
+    """
+
+    LOCAL_RECENT = "local_recent"
+    """The one that finished last on this slot."""
+    LOCAL_BEST = "local_best"
+    """The one with the best score on this slot; one without a score is none, of equal ones the lower number."""
+    GLOBAL_RECENT = "global_recent"
+    """The one that finished last."""
+    GLOBAL_BEST = "global_best"
+    """The one with the best score."""
+
+
+SOURCES: frozenset[Donor] = frozenset(ParameterSource)
+
+
 OnParentFailure = Literal["ancestor", "scratch", "fail"]
 """What becomes of a child whose donor has no weights: another's are taken, it starts afresh, or it fails."""
+
+
+UNREPORTED = "stopped before its first report"
+"""The error of a trial that was told to stop, and has no score that it could stop with."""
 
 
 class State(StrEnum):
@@ -60,7 +84,7 @@ class Proposal:
     point: Point
     parents: tuple[int, ...] = ()
     donors: tuple[Donor, ...] | None = None
-    """Best first; None: the parents; empty: start afresh."""
+    """Best first; None: the parents; empty: start afresh. A ``ParameterSource`` is a donor, too."""
     policies: frozenset[Policy] | None = None
     """None: the plan decides."""
     fidelity: float | None = None
@@ -72,7 +96,8 @@ class Proposal:
     def __post_init__(self) -> None:
         _check_sources("parents", self.parents, "numbers of trials from 0, each once", (int,))
         if self.donors is not None:
-            allowed = "numbers of trials from 0, or 'search:number' for another search's, each once"
+            sources = ", ".join(ParameterSource)
+            allowed = f"numbers of trials from 0, 'search:number' for another search's, or {sources}, each once"
             _check_sources("donors", self.donors, allowed, (int, str))
         if self.policies is not None and (
             not isinstance(self.policies, frozenset) or not all(isinstance(p, Policy) for p in self.policies)
@@ -138,13 +163,17 @@ class Trial:
 
     state: State = State.WAITING
     reason: Reason | None = None
+    foretold: Mapping[str, float] = field(default_factory=dict)
+    """What its point costs, known before training: parameters, FLOPs, latency (``Problem.foretell``, ``measure``)."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     curve: tuple[tuple[int, Mapping[str, float]], ...] = ()
     """What ``run.report`` said: (step, metrics)."""
     returned: str | None = None
     """What an adapter's trial (NNI) gave as its result, in its own words: any JSON, NaN included, as text."""
     cost: Mapping[str, float] = field(default_factory=dict)
-    """``seconds`` and ``gpu_seconds`` of the attempt that counts, and of what it went on from."""
+    """``seconds`` and ``gpu_seconds`` of the attempt that counts, and of what it went on from; ``foretell_seconds``,
+    how many of them finding out ``foretold`` took in that attempt; ``epochs_share`` and ``scale_share``, its shares of
+    a full training, where its problem calls ``run.epochs`` and ``run.scale``."""
     checkpoint: Checkpoint | None = None
     """None where it published no weights, or they were swept."""
     swept: bool = False
@@ -180,6 +209,11 @@ class Trial:
         return self.state not in (State.WAITING, State.RUNNING)
 
     @property
+    def met_deadline(self) -> bool:
+        """Whether the hours were spent before it had finished."""
+        return self.reason == Reason.DEADLINE
+
+    @property
     def duration_s(self) -> float | None:
         """Seconds that its training took, by a clock that never jumps."""
         return self.cost.get("seconds")
@@ -212,6 +246,7 @@ class Trial:
             "trial": self.number,
             "state": self.state,
             "reason": self.reason,
+            **({"foretold": dict(self.foretold)} if self.foretold else {}),
             "metrics": dict(self.metrics),
             "curve": [[step, dict(metrics)] for step, metrics in self.curve],
             "cost": dict(self.cost),

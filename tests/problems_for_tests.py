@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nas.errors import ConfigurationError
+from nas.job import Job
 from nas.lineage import Lineage
 from nas.metric import Direction, Metric
 from nas.policy import Policy
 from nas.problems.base import Problem
 from nas.run import TrialRun
-from nas.spaces.base import Space
+from nas.spaces.base import Point, Space
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
 from nas.trial import Proposal
 from nas.tuners.base import STOP, Answer, Tuner
@@ -104,6 +105,33 @@ class ExportProblem(ScoreProblem):
         return run.restore(network()).eval(), (torch.zeros(2, N_INPUTS),)
 
 
+class GrowingProblem(Problem):
+    """A chain of layers that is shorter under DOWNSCALE, trained by one step each of a real optimiser."""
+
+    metrics = (Metric("score"),)
+    policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.DOWNSCALE})
+    space = ParameterSpace({"x": Int(0, 99)})
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """Saves the network after a few steps; the score is its parameters'."""
+        import torch
+        from torch import nn
+
+        model = nn.ModuleList(nn.Linear(N_INPUTS, N_INPUTS) for _ in range(run.scale(layers=15, downscaled=6)))
+        if Policy.SHARE_PARAMS in run.policies:
+            run.inherit(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(run.epochs(full=60, early=8)):
+            data = torch.randn(4, N_INPUTS)
+            for layer in model:
+                data = layer(data)
+            optimizer.zero_grad()
+            data.square().mean().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        run.save(model)
+        return {"score": run.point["x"]}
+
+
 class LeavingProblem(ExportProblem):
     """Calls ``sys.exit`` where it is tested or exported."""
 
@@ -188,7 +216,7 @@ class TroubleProblem(Problem):
     """Does what its point says; for worker processes, which must survive or be replaced.
 
     Args:
-        constructor: ``raises`` an error of its own, or one of ``configuration``, or ``ends`` the process.
+        constructor: ``raises`` an error of its own, or one of ``configuration``, or ``ends`` the process, or ``hangs``.
     """
 
     metrics = (Metric("score"),)
@@ -209,6 +237,8 @@ class TroubleProblem(Problem):
             raise ConfigurationError("depth (7) must be at most 5")
         if constructor == "ends" and "heirloom-worker" in _process_name():
             os._exit(3)
+        if constructor == "hangs" and "heirloom-worker" in _process_name():
+            time.sleep(500)
         TroubleProblem.n_built += 1
         self.folder = folder
 
@@ -265,6 +295,16 @@ def size_of(point: Mapping[str, Any]) -> int:
     return int(point.get("a", 1) * point.get("b", 1))
 
 
+class KnownTroubleProblem(TroubleProblem):
+    """The same, and what a point costs is known before it is trained; its size is an objective."""
+
+    metrics = (Metric("score"), Metric("size", "minimize"))
+
+    def foretell(self, point: Point) -> Mapping[str, float]:
+        """A size and a depth."""
+        return {"size": 3.0, "depth": 2.0}
+
+
 class SizeProblem(Problem):
     """Knows the size of a point before it is trained: the better the score, the larger.
 
@@ -297,3 +337,12 @@ def _process_name() -> str:
     import multiprocessing
 
     return multiprocessing.current_process().name
+
+
+class TwiceProblem(ScoreProblem):
+    """Gives each trial a second result, which is none."""
+
+    def train_many(self, job: Job) -> None:
+        for run in job.trials():
+            run.finish(score=1.0)
+            run.finish(score=2.0)

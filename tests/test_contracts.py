@@ -29,6 +29,7 @@ from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
 from tests.problems_for_tests import ExportProblem, PlainProblem, ScoreProblem, SizeProblem, network
+from tests.rafiki_data import TEMPLATES, table_files
 from tests.servers import S3, SECRET
 
 ROOT = Path(__file__).parents[1]
@@ -65,12 +66,15 @@ def spec(content: Mapping[str, Any], **changes: Any) -> Spec:
 TUNERS, STOPPERS, PROBLEMS, STORAGES = (choices(group) for group in ("tuner", "stopper", "problem", "storage"))
 TABLES = {"nasbench201": "nasbench201_cifar10.parquet", "nasbench_macro": "nasbench_macro.parquet"}
 LONG = [pytest.mark.slow, pytest.mark.timeout(1800)]
-SLOW_TUNERS = [pytest.param(name, marks=LONG) if name in ("gp", "metis", "smac", "tpe") else name for name in TUNERS]
+SLOW_TUNERS = [
+    pytest.param(name, marks=LONG) if name in ("auto", "gp", "metis", "smac", "tpe") else name for name in TUNERS
+]
 FEW_MODELS = {
     "gp": {"options": {"n_startup_trials": 16}},
     "metis": {"n_founders": 14, "n_candidates": 50},
     "smac": {"n_founders": 16},
 }
+
 SLOW = [pytest.param(name, marks=pytest.mark.slow) if "data_root" in PROBLEMS[name] else name for name in PROBLEMS]
 
 
@@ -151,6 +155,8 @@ def test_problem(name: str, tmp_path: Path) -> None:
         if not (table := DATA / TABLES[name]).is_file():
             pytest.skip(f"no table for {name} at {table}; set HEIRLOOM_DATA to the folder that holds it")
         changes["table"] = str(table)
+    if name == "rafiki":
+        changes = table_files(tmp_path) | {"file": str(TEMPLATES / "net.py"), "class_name": "Net"}
     if name == "tabular":
         (tmp_path / "t.csv").write_text("a,b,score\n1,1,0.5\n1,2,0.25\n2,1,0\n2,2,1\n")
         changes |= {"table": str(tmp_path / "t.csv"), "parameters": ["a", "b"], "metrics": {"score": {}}}

@@ -19,6 +19,8 @@ from nas import Budget, Search, Spec, run_search
 
 ROOT = Path(__file__).parents[1]
 BRING = ROOT / "examples" / "02_bring_your_problem"
+WINNER = ROOT / "examples" / "06_use_the_winner"
+RAFIKI = ROOT / "examples" / "05_rafiki_template"
 
 PREDICT = """
 import json, sys
@@ -92,6 +94,27 @@ def test_the_first_search_prints_its_winner(tmp_path: Path) -> None:
     export = re.search(r"^export: (.+)$", done.stdout, re.MULTILINE)
     assert export is not None
     assert (Path(export[1]) / "program.pt2").is_file()
+
+
+@pytest.mark.slow
+def test_templates_of_rafikis_run_as_they_are(tmp_path: Path) -> None:
+    """The README's commands make the data, search, sweep over both templates, list the searches, and try one out."""
+    here = tmp_path / "here"
+    shutil.copytree(RAFIKI, here, ignore=shutil.ignore_patterns("__pycache__", "heirloom", "*.csv"))
+    told = []
+    for line in commands(RAFIKI / "README.md"):
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        changes = environment(PATH=path, PYTHONPATH=str(ROOT))
+        done = subprocess.run(["bash", "-c", line], cwd=here, env=changes, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout)
+    data, search, sweep, report, tried = told
+
+    assert data == ""
+    assert re.search(r"^search rafiki-auto-[0-9a-f]{8}-Net: 18 trials \(18 COMPLETE\)$", search, re.MULTILINE)
+    assert re.findall(r"-(\w+): (\d+) trials", sweep) == [("Linear", "4"), ("Net", "18")]  # the latter is finished
+    assert report.count("rafiki-auto-") == 2
+    assert re.search(r"^predictions: \[\[0\.", tried, re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -183,3 +206,14 @@ def test_the_readmes_commands_search(installed: Installed, number: int) -> None:
     )
     assert predicted.returncode == 0, predicted.stderr
     assert json.loads(predicted.stdout) == {"shapes": [[1, 2], [7, 2], [64, 2]], "dtype": "torch.float32"}
+
+    said = [
+        subprocess.run(
+            [sys.executable, "-I", WINNER / program, folder / best["export"]],
+            cwd=installed.folder.parent, capture_output=True, text=True, check=True,
+        ).stdout
+        for program in ("program.py", "onnx_model.py", "weights.py")
+    ]  # fmt: skip
+    assert re.fullmatch(r"(-?\d+\.\d{3} -?\d+\.\d{3}\n){5}", said[0])
+    for other in said[1:]:
+        assert [float(x) for x in other.split()] == pytest.approx([float(x) for x in said[0].split()], abs=0.0021)

@@ -12,7 +12,18 @@ if TYPE_CHECKING:
 
 _ORDER = (
     *("trial", "metric.", "front", "test.", "state", "reason", "stage", "generation", "parent", "donor", "inherited"),
-    *("duration_s", "point.", "policies", "attempt", "job", "started", "finished", "checkpoint_bytes", "swept"),
+    *(
+        "duration_s",
+        "point.",
+        "cost.",
+        "policies",
+        "attempt",
+        "job",
+        "started",
+        "finished",
+        "checkpoint_bytes",
+        "swept",
+    ),
     "error",
 )
 _LONG = 48

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast, get_args
 
 from nas.channel.client import ChannelClient, DriverLostError, GivenUpError
 from nas.channel.wire import (
@@ -16,7 +17,7 @@ from nas.channel.wire import (
     trial_from_wire,
 )
 from nas.errors import ActionError, ConfigurationError, CorruptError, HeirloomError
-from nas.executors.base import Action, Broke, Event, Finished, Lost, Reported
+from nas.executors.base import Action, Broke, Event, Finished, Lost, Reported, StopKind
 from nas.executors.local import execute, resume
 from nas.executors.place import Place
 from nas.store.plain import checked_fields, shown, whole
@@ -33,11 +34,13 @@ class Ending:
     Attributes:
         status: The exit status.
         is_told: The driver need not be told.
+        is_broken: It can't go on with what it was to do, and others may not, either; nobody asked it to leave.
     """
 
     why: str
     status: int
     is_told: bool = False
+    is_broken: bool = False
 
 
 class Agent:
@@ -75,14 +78,14 @@ class Agent:
                 return self._leave(message)
             try:
                 self._carry_out(message)
-            except CorruptError as error:
-                self.end(Ending(f"the driver said what makes no sense: {error}", 1))
+            except Exception as error:
+                self.end(Ending(_nonsense(error), 1, is_broken=True))
 
     def _listen(self) -> None:
         while not self._is_leaving:
             try:
                 messages = self._client.listen()
-            except HeirloomError as error:
+            except Exception as error:  # whatever it is: without a listener this would be a worker that hears nothing
                 self._cut_off(error)
                 return
             for message in messages:
@@ -108,8 +111,8 @@ class Agent:
                 self._place.dismiss(whole(fields.get("job"), "job"))
             case "stop":
                 kind, running = fields.get("kind"), self._running
-                if kind in ("stop", "interrupt") and running is not None and running.number == fields.get("trial"):
-                    self._place.stop(running, kind)
+                if kind in get_args(StopKind) and running is not None and running.number == fields.get("trial"):
+                    self._place.stop(running, cast("StopKind", kind))
             case "verdict":
                 checked = checked_fields(fields, {"trial": (int,), "step": (int,), "stop": (bool,)})
                 if self._answer is not None and self._answer[:2] == (checked["trial"], checked["step"]):
@@ -149,7 +152,7 @@ class Agent:
         """Tells the driver; what breaks a session on one machine makes a worker leave."""
         if isinstance(event, Broke):
             status = 2 if isinstance(event.error, ConfigurationError) else 1
-            self.end(Ending(str(event.error) or type(event.error).__name__, status))
+            self.end(Ending(str(event.error) or type(event.error).__name__, status, is_broken=True))
             return
         if isinstance(event, Finished | Lost):
             self._running = None
@@ -167,7 +170,7 @@ class Agent:
         except HeirloomError as error:
             self._cut_off(error)
 
-    def _cut_off(self, error: HeirloomError) -> None:
+    def _cut_off(self, error: Exception) -> None:
         """Ends what runs here: nobody wants it any more."""
         if self._is_cut_off or self._is_leaving:
             return
@@ -176,8 +179,10 @@ class Agent:
             self.end(Ending(str(error), 0, is_told=True))
         elif isinstance(error, GivenUpError):
             self.end(Ending(f"the driver has given this worker up: {error}", 1, is_told=True))
-        else:
+        elif isinstance(error, HeirloomError) and not isinstance(error, CorruptError):
             self.end(Ending(str(error), 2 if isinstance(error, ConfigurationError) else 1, is_told=True))
+        else:
+            self.end(Ending(_nonsense(error), 1, is_told=True))
 
     def _leave(self, ending: Ending) -> Ending:
         self._is_leaving = True
@@ -190,10 +195,15 @@ class Agent:
             self._work.join(GRACE_S)
         if not ending.is_told:
             self._client.patience_s = min(self._client.patience_s, GRACE_S)
-            self._say({"is": "leaving", "why": ending.why})
+            self._say({"is": "leaving", "why": ending.why, "broke": ending.is_broken})
         self._is_cut_off = True
         self._place.close()
         self._listener.join(GRACE_S)
         if not self._listener.is_alive():
             self._client.close()
         return ending
+
+
+def _nonsense(error: Exception) -> str:
+    what = str(error) if isinstance(error, HeirloomError) else f"{type(error).__name__}: {error}"
+    return f"the driver said what makes no sense: {what}"

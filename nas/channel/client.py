@@ -16,9 +16,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from nas.channel.wire import Message, dumps, loads
-from nas.errors import ConfigurationError, HeirloomError, ServerError
-from nas.store.plain import checked_fields, whole
+from nas.channel.wire import MAX_BODY_BYTES, Message, checked_welcome, dumps, heard, loads
+from nas.errors import ConfigurationError, CorruptError, HeirloomError, ServerError
 
 CONNECT_S = 10.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
@@ -60,14 +59,16 @@ class ChannelClient:
 
         Raises:
             ConfigurationError: the driver refuses: another token or version.
-            ServerError: nobody answers.
+            ServerError: nobody answers, or no driver.
         """
         try:
-            welcome = self._post(self._speaking, "/join", {"worker": self.id, **greeting})
+            welcome = checked_welcome(self._post(self._speaking, "/join", {"worker": self.id, **greeting}))
         except DriverLostError as error:
             raise ServerError(
                 f"nobody answers at {self.url} ({error.__cause__}); is the driver still there?"
             ) from error
+        except CorruptError as error:
+            raise ServerError(f"{self.url} does not answer as a driver does: {error}") from error
         self.patience_s, self._read_s = float(welcome["lost_after_s"]), float(welcome["poll_s"]) + CONNECT_S
         return welcome
 
@@ -87,13 +88,11 @@ class ChannelClient:
 
         Raises:
             DriverLostError, GivenUpError: as for ``say``.
+            CorruptError: the driver says what makes no sense.
         """
         answer = self._post(self._listening, "/listen", {"worker": self.id, "after": self._n_heard})
-        messages = []
-        for entry in checked_fields(answer, {"messages": (list,)})["messages"]:
-            number, message = entry
-            self._n_heard = whole(number, "number", self._n_heard + 1)
-            messages.append(message)
+        messages = heard(answer, self._n_heard)
+        self._n_heard += len(messages)
         return messages
 
     def confirm(self) -> None:
@@ -126,6 +125,8 @@ class ChannelClient:
                 if status == http.HTTPStatus.OK:
                     return loads(answer)
                 failed = _refusal(status, answer, self.url)
+            except CorruptError:  # an OSError, too, but no repetition mends it
+                raise
             except (OSError, http.client.HTTPException) as error:
                 failed = error
             if self._has_given_up or time.monotonic() + pause_s > give_up_s:
@@ -158,6 +159,7 @@ class Connection:
         Raises:
             OSError: there is no way, or nothing was heard for ``timeout_s``.
             HTTPException: the answer broke off.
+            CorruptError: it has no end.
         """
         try:
             if self._http.sock is None:
@@ -166,7 +168,10 @@ class Connection:
             self._http.sock.settimeout(timeout_s)
             self._http.request("POST", self._prefix + path, data, self._headers)
             answer = self._http.getresponse()
-            return answer.status, answer.read()
+            body = answer.read(MAX_BODY_BYTES + 1)
+            if len(body) > MAX_BODY_BYTES:
+                raise CorruptError(f"an answer of more than {MAX_BODY_BYTES} bytes")
+            return answer.status, body
         except BaseException:
             self._http.close()
             raise

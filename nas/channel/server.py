@@ -23,7 +23,6 @@ _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-START_S = 10.0
 STOP_S = 2.0
 KEEP_ALIVE_S = 60
 BACKLOG = 512
@@ -120,6 +119,7 @@ class ChannelServer:
     Attributes:
         port: Where it listens.
         loop: Of its thread.
+        strangers: Connections that have brought no token yet, the oldest first.
 
     Raises:
         ConfigurationError: it can't listen there.
@@ -131,6 +131,7 @@ class ChannelServer:
         self._socket = listening_socket(host, port)
         self.port: int = self._socket.getsockname()[1]
         self.loop = asyncio.new_event_loop()
+        self.strangers: dict[Any, Any] = {}
         self._server: Any = None
         self._thread = threading.Thread(target=self._serve, name="heirloom-channel", daemon=True)
 
@@ -142,11 +143,14 @@ class ChannelServer:
         """
         import uvicorn
 
+        from nas.channel.line import Line
+
         self._routes = routes
         self._server = uvicorn.Server(
             uvicorn.Config(
                 self,
-                http="h11",
+                http=Line,
+                proxy_headers=False,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -189,6 +193,7 @@ class ChannelServer:
             headers = dict(scope["headers"])
             if not hmac.compare_digest(headers.get(b"authorization", b""), b"Bearer " + self._token):
                 raise RefusedError(401, "wrong token: HEIRLOOM_CHANNEL_TOKEN must be the one that this driver printed")
+            self.strangers.pop(scope["client"], None)
             route = self._routes.get(scope["path"])
             if route is None or scope["method"] != "POST":
                 raise RefusedError(404, f"no such request: {scope['method']} {scope['path'][:100]}")

@@ -7,6 +7,7 @@ travel as ``NaN`` and ``Infinity``, which only records refuse.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import NoneType
@@ -14,11 +15,11 @@ from typing import Any
 
 from nas.bench import Assignment, Stay
 from nas.errors import CorruptError
-from nas.executors.base import Asked, Event, Finished, Left, Lost, Reported, Started
+from nas.executors.base import Asked, Event, Finished, Late, Left, Lost, Reported, Started
 from nas.run import DonorWeights
 from nas.spec import Spec
 from nas.store.checkpoint import Checkpoint
-from nas.store.plain import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, shown, whole
+from nas.store.plain import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, number_within, parse_object, shown, whole
 from nas.store.trial_records import checked_donor, trial_from_records
 from nas.trial import State, Trial
 
@@ -26,6 +27,7 @@ Message = dict[str, Any]
 
 MAX_BODY_BYTES = 2 * MAX_RECORD_BYTES
 """A trial travels as its two records."""
+_DECODER = json.JSONDecoder()  # takes NaN
 _TRIAL: Mapping[str, tuple[type, ...]] = {
     "proposal": (dict,),
     "result": (dict, NoneType),
@@ -42,6 +44,19 @@ _ASSIGNMENT: Mapping[str, tuple[type, ...]] = {
     "is_last": (bool,),
     "job_index": (int,),
 }
+_NUMBER: tuple[type, ...] = (int, float)
+_WELCOME: Mapping[str, tuple[type, ...]] = {
+    "search": (str,),
+    "problem": (dict,),
+    "session": (int,),
+    **dict.fromkeys(("asks_stopper", "jobs_ask"), (bool,)),
+    **dict.fromkeys(("checkpoint_every_s", "lost_after_s", "poll_s"), _NUMBER),
+    "trial_timeout_s": (*_NUMBER, NoneType),
+    "device": (str, NoneType),
+    "n_threads": (int, NoneType),
+}
+MAX_LOST_AFTER_S = 3600.0
+_MAX_THREADS = 2**16
 _STAY = ("job", "slot", "n_finished", "job_index")
 _STARTED: Mapping[str, tuple[type, ...]] = dict.fromkeys(("trial", "attempt", "slot"), (int,))
 _LEFT: Mapping[str, tuple[type, ...]] = {"job": (int,), "error": (str, NoneType), "lost": (str, NoneType)}
@@ -58,13 +73,7 @@ def loads(data: bytes) -> Message:
     Raises:
         CorruptError: they hold no JSON object.
     """
-    try:
-        message = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CorruptError(f"not JSON ({error})") from error
-    if not isinstance(message, dict):
-        raise CorruptError(f"not a JSON object, but {shown(message)}")
-    return message
+    return parse_object(data, _DECODER)
 
 
 def trial_to_wire(trial: Trial) -> Message:
@@ -145,6 +154,39 @@ def stay_from_wire(data: object) -> Stay:
     return Stay(job, slot, n_finished, job_index=job_index)
 
 
+def checked_welcome(data: object) -> Message:
+    """What a driver says of its search to a worker that joins.
+
+    Raises:
+        CorruptError: no driver says that.
+    """
+    fields = checked_fields(data, _WELCOME)
+    whole(fields["session"], "session")
+    number_within(fields["lost_after_s"], "lost_after_s", 0.1, MAX_LOST_AFTER_S)
+    number_within(fields["poll_s"], "poll_s", 0.0, fields["lost_after_s"])
+    number_within(fields["checkpoint_every_s"], "checkpoint_every_s", 0.0, math.inf)
+    if fields["trial_timeout_s"] is not None:
+        number_within(fields["trial_timeout_s"], "trial_timeout_s", 0.0, math.inf)
+    if fields["n_threads"] is not None:
+        whole(fields["n_threads"], "n_threads", 1, _MAX_THREADS)
+    return fields
+
+
+def heard(answer: object, after: int) -> list[Message]:
+    """The messages in a driver's answer to one who has those up to number ``after``.
+
+    Raises:
+        CorruptError: there is something else in it, or another number.
+    """
+    messages = []
+    for number, entry in enumerate(checked_fields(answer, {"messages": (list,)})["messages"], after + 1):
+        if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[1], dict):
+            raise CorruptError(f"messages must not hold {shown(entry)}")
+        whole(entry[0], "number", number, number)
+        messages.append(entry[1])
+    return messages
+
+
 def spec_from_wire(data: object) -> Spec:
     """The spec that ``Spec.describe`` has described; whether it may be built is for the worker's user to say.
 
@@ -169,8 +211,10 @@ def event_to_wire(event: Event) -> Message:
             return {"is": "left", "job": job, "error": error, "lost": lost}
         case Finished(trial=finished):
             return {"is": "finished", "trial": trial_to_wire(finished)}
-        case Lost(job=job, trial=trial, why=why):
-            return {"is": "lost", "job": job, "trial": trial, "why": why}
+        case Late(trial=trial, result=result):
+            return {"is": "late", "trial": trial, "result": result}
+        case Lost(job=job, trial=trial, why=why, counts=counts):
+            return {"is": "lost", "job": job, "trial": trial, "why": why, "counts": counts}
     raise AssertionError(f"no worker says {event!r}")
 
 
@@ -200,9 +244,13 @@ def event_from_wire(message: Mapping[str, Any]) -> Event:
             if not trial.is_finished:
                 raise CorruptError(f"trial {trial.number} has no result")
             return Finished(trial)
+        case "late":
+            checked = checked_fields(fields, {"trial": (int,), "result": (str,)})
+            return Late(whole(checked["trial"], "trial"), checked["result"])
         case "lost":
-            checked = checked_fields(fields, {"job": (int,), "trial": (int,), "why": (str,)})
-            return Lost(whole(checked["job"], "job"), whole(checked["trial"], "trial"), checked["why"])
+            checked = checked_fields(fields, {"job": (int,), "trial": (int,), "why": (str,), "counts": (bool,)})
+            job, trial_number = whole(checked["job"], "job"), whole(checked["trial"], "trial")
+            return Lost(job, trial_number, checked["why"], checked["counts"])
     raise CorruptError(f"no worker says {shown(message)}")
 
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from nas.bench import Assignment, Stay
 
 Action = Literal["test", "export"]
+StopKind = Literal["stop", "deadline", "kill", "interrupt"]
+"""Why a trial is asked to end: a stopper says so; the hours are spent; they are, and it did not listen: end it now; the
+session ends, and the trial gets no result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,14 @@ class Finished:
     """A trial's result record is durable."""
 
     trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A trial that has its result gave another one, which changes nothing; its ``Finished`` may come later."""
+
+    trial: int
+    result: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +128,16 @@ class StopAsked:
     signal: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What a person should know; for observers only."""
+
+    text: str
+
+
 Event = (
-    Proposed | Started | Reported | Finished | Asked | Left | Swept | Lost | Crowded | Broke | Woke | StopAsked
+    Proposed | Started | Reported | Finished | Late | Asked | Left | Swept | Lost | Crowded | Broke | Woke | StopAsked
+    | Noted
 )  # fmt: skip
 
 
@@ -139,8 +158,11 @@ class Executor(Protocol):
     def dismiss(self, job: int) -> None:
         """Tells a job that has asked that there are no more trials; it leaves."""
 
-    def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
-        """Asks a running trial to end: with a result (stop), or without one, within seconds (interrupt)."""
+    def stop(self, trial: Trial, why: StopKind) -> None:
+        """Asks a running trial to end: with a result, or, within seconds, without one (``interrupt``).
+
+        A trial that ignores it is ended by ``kill`` where it can be: in a process of its own.
+        """
 
     def next_event(self, until_s: float | None) -> Event | None:
         """The next event, or None at ``until_s``."""

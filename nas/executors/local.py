@@ -10,8 +10,8 @@ from typing import Any
 
 from nas.bench import Assignment, Stay
 from nas.errors import SearchInterruptedError
-from nas.executors.base import Action, Broke, Event, Finished, Left, Lost, StopAsked
-from nas.executors.place import Place, StopKind, WorkerLostError
+from nas.executors.base import Action, Broke, Event, Finished, Left, Lost, StopAsked, StopKind
+from nas.executors.place import Place, WorkerLostError
 from nas.trial import Trial
 
 ASK_S = 0.1
@@ -57,7 +57,7 @@ def execute(place: Place, assignment: Assignment, post: Callable[[Event], None])
         return Lost(job, number, str(error), error.counts)
     except BaseException as error:
         return Broke(error, job)
-    return Lost(job, number, "interrupted") if trial is None else Finished(trial)
+    return Lost(job, number, "interrupted", counts=False) if trial is None else Finished(trial)
 
 
 def resume(place: Place, stay: Stay, post: Callable[[Event], None]) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from nas.bench import Assignment, Bench, BenchSpec, Stay
-from nas.errors import ActionError, HeirloomError, StoreError, TrialInterrupted, TrialStopped
-from nas.executors.base import Action, Asked, Broke, Event, Left, Reported, Started
+from nas.errors import ActionError, HeirloomError, StoreError, TrialInterrupted, TrialOverdue, TrialStopped
+from nas.executors.base import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
 from nas.problems.base import Problem
 from nas.store.files import Files
 from nas.store.trial_log import TrialLog, log_path
 from nas.trial import Trial
 
-StopKind = Literal["stop", "interrupt"]
+logger = logging.getLogger(__name__)
 
 
 class WorkerLostError(HeirloomError):
@@ -45,6 +46,10 @@ class Place(ABC):
             WorkerLostError: its process died.
             StoreError: the store failed.
         """
+
+    @abstractmethod
+    def hosts(self, job: int) -> bool:
+        """Whether the job stays here, so that ``run`` answers it; any thread may ask."""
 
     @abstractmethod
     def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
@@ -89,6 +94,9 @@ class LoopChannel:
         """Posts ``Started``."""
         self._post(Started(self._trial.number, self._trial.attempt, self._trial.slot or 0))
 
+    def foretold(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
+        """Nothing: an attempt in this process can't be killed."""
+
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         """Posts ``Reported``, waits for the verdict where there is a stopper, and raises what was asked."""
         if self.asked_to is None:
@@ -118,11 +126,17 @@ class LoopChannel:
         for step, metrics in curve:
             self._post(Reported(self._trial.number, step, metrics))
 
+    def late(self, result: str) -> None:
+        """Posts ``Late``."""
+        self._post(Late(self._trial.number, result))
+
 
 def raise_stop(kind: StopKind | None) -> None:
     """Raises what a stop of this kind looks like to the problem's code."""
     if kind == "stop":
         raise TrialStopped("the stopper says so")
+    if kind in ("deadline", "kill"):
+        raise TrialOverdue("the hours are spent")
     if kind == "interrupt":
         raise TrialInterrupted("the session ends")
 
@@ -224,12 +238,16 @@ class InProcessPlace(Place):
             del self._channels[trial.number]
             log.put(bench.files, log_path(trial.number))
 
+    def hosts(self, job: int) -> bool:
+        """Whether its thread is there."""
+        found = self._jobs.get(job)
+        return found is not None and not found.has_ended
+
     def _run_by_job(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
-        job = self._jobs.get(assignment.trial.job)
-        if job is None or job.has_ended:
-            job = self._begin(Stay.of(assignment), post)
-        else:
-            job.give(assignment)
+        if not self.hosts(assignment.trial.job):
+            return self._begin(Stay.of(assignment), post).wait()
+        job = self._jobs[assignment.trial.job]
+        job.give(assignment)
         return job.wait()
 
     def _begin(self, stay: Stay, post: Callable[[Event], None]) -> _JobThread:
@@ -266,11 +284,14 @@ class InProcessPlace(Place):
             log.put(bench.files, log_path(trial.number, action))
 
     def close(self) -> None:
-        """Asks what still runs to end at its next report."""
+        """Asks what still runs to end at its next report; the problem is closed where nothing runs."""
         for channel in list(self._channels.values()):
             channel.asked_to = "interrupt"
         for job in list(self._jobs.values()):
             job.give(None)
+        is_idle = not self._channels and all(job.has_ended for job in self._jobs.values())
+        if self._bench is not None and is_idle and (raised := self._bench.close()) is not None:
+            logger.warning("%s", raised)
 
     def _get_bench(self) -> Bench:
         with self._lock:

@@ -6,6 +6,7 @@ pipe of its own that dies with its process (a message torn by a kill can't outli
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -23,16 +24,18 @@ from typing import Any
 
 from nas.bench import Assignment, BenchSpec, Stay
 from nas.errors import ActionError, HeirloomError, StoreError
-from nas.executors.base import Action, Asked, Broke, Event, Left, Reported, Started
-from nas.executors.place import Place, StopKind, WorkerLostError
+from nas.executors.base import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
+from nas.executors.place import Place, WorkerLostError
 from nas.executors.worker import IGNORED, Stop, worker_main
 from nas.store.files import open_root
 from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records
 from nas.store.trial_log import MAX_LOG_BYTES, log_path
-from nas.trial import Reason, State, Trial
+from nas.trial import UNREPORTED, Reason, State, Trial
 
+logger = logging.getLogger(__name__)
 INTERRUPT_GRACE_S = 2.0
+OVERDUE = "the hours were spent"
 
 
 class WarmWorker:
@@ -47,11 +50,13 @@ class WarmWorker:
         self._connection: Connection | None = None
         self._send_lock = threading.Lock()
         self._running: Trial | None = None
+        self._told: set[StopKind] = set()
         self._is_used = False
         self._booting_for: int | None = None
         self._killed_for: str | None = None
         self._is_closed = False
-        self._job: int | None = None
+        self.job: int | None = None
+        """The job that stays there."""
         self._post: Callable[[Event], None] | None = None
 
     def run(self, assignment: Assignment, post: Callable[[Event], None], timeout_s: float | None) -> Trial | None:
@@ -64,11 +69,12 @@ class WarmWorker:
         finally:
             self._booting_for = None
         with self._used(log_path(trial.number)):
-            self._running = trial
+            self._told = set()
             try:
-                begins = self._spec.jobs_ask and self._job != trial.job
+                begins = self._spec.jobs_ask and self.job != trial.job
                 self._send(("stay", Stay.of(assignment)) if begins else ("run", assignment))
-                self._job = None  # unless the trial ends, and not its process
+                self._running = trial  # what it is told from here on arrives after it
+                self.job = None  # unless the trial ends, and not its process
                 result = self._attend(trial, post, timeout_s)
             finally:
                 self._running = None
@@ -85,13 +91,13 @@ class WarmWorker:
 
     def dismiss(self, job: int) -> None:
         """Tells the job, if it waits here, that there are no more trials."""
-        if self._job == job and self._post is not None:
+        if self.job == job and self._post is not None:
             self._send(("dismiss", None))
             self._attend_job(job, self._post)
 
     def _attend_job(self, job: int, post: Callable[[Event], None]) -> None:
         """Takes in, on a thread of its own, what a job does between two trials: it asks or leaves."""
-        self._job, self._post = job, post
+        self.job, self._post = job, post
         self._is_used = True
         threading.Thread(target=self._take_in_job, args=(job, post), name="heirloom-job", daemon=True).start()
 
@@ -99,8 +105,11 @@ class WarmWorker:
         event: Event
         try:
             kind, content = self._receive(None) or ("", None)
+            while isinstance(content, Late):
+                post(content)
+                kind, content = self._receive(None) or ("", None)
             if kind == "left":
-                self._job = None
+                self.job = None
                 self._store_log(log_path(job, "job"))
                 event = Left(job, content)
             elif kind == "asked":
@@ -108,7 +117,7 @@ class WarmWorker:
             else:
                 event = Broke(StoreError(content) if kind == "store" else RuntimeError(content), job)
         except WorkerLostError as error:
-            self._job = None
+            self.job = None
             event = Left(job, lost=str(error))
         except BaseException as error:
             event = Broke(error, job)
@@ -118,16 +127,25 @@ class WarmWorker:
     def _attend(self, trial: Trial, post: Callable[[Event], None], timeout_s: float | None) -> Trial | None:
         """Takes in what the attempt says, until it ends."""
         curve: list[tuple[int, Mapping[str, float]]] = []
+        declared: Mapping[str, float] = {}
         began: float | None = None
         while True:
             left = None if timeout_s is None or began is None else began + timeout_s - time.monotonic()
-            message = self._receive(left)
+            try:
+                message = self._receive(left)
+            except WorkerLostError:
+                if self._killed_for != OVERDUE or began is None:
+                    raise
+                return self._overdue(trial, declared, curve, time.monotonic() - began)
             if message is None:
                 return self._timed_out(trial, curve, timeout_s or 0.0)
             kind, content = message
             if kind == "started":
                 began = time.monotonic()
                 post(Started(trial.number, trial.attempt, trial.slot or 0))
+            elif kind == "foretold":
+                known, declared = content
+                trial = replace(trial, foretold=known)
             elif kind == "reported":
                 curve.append(content)
                 answer = self._send if self._spec.asks_stopper else None
@@ -156,12 +174,21 @@ class WarmWorker:
         return answer
 
     def stop(self, trial: Trial, kind: StopKind) -> None:
-        """Tells the attempt; one that is interrupted and has not ended after 2 s is killed."""
+        """Tells the attempt once, or kills it; one that is interrupted and has not ended after 2 s is killed.
+
+        May be called again and again, as the attempt may not have been there yet: what it does not read fills no pipe.
+        """
         running = self._running  # not the loop's trial, which has gathered reports since
-        if kind == "interrupt" and self._booting_for == trial.number:
+        if kind in ("interrupt", "kill") and self._booting_for == trial.number:
             self._kill("interrupted")
         if running is None or running.number != trial.number:
             return
+        if kind == "kill":
+            self._kill(OVERDUE)
+            return
+        if kind in self._told:
+            return
+        self._told.add(kind)
         self._send(Stop(trial.number, kind))
         if kind == "interrupt":
             timer = threading.Timer(INTERRUPT_GRACE_S, self._kill_if_running, [running, "interrupted"])
@@ -190,6 +217,8 @@ class WarmWorker:
         if process.is_alive():
             process.kill()
             process.join()
+        elif process.exitcode == 1 and self._log.exists() and (lines := self._log.read_bytes().splitlines()):
+            logger.warning("a worker, as it ended: %s", lines[-1].decode(errors="replace"))
         process.close()
         self._process = self._connection = None
 
@@ -200,7 +229,7 @@ class WarmWorker:
         self._spawner.submit(self._spawn).result()
         if self._is_closed:  # meanwhile
             self._end()
-        self._job = None
+        self.job = None
         kind, content = self._receive(None) or ("", None)
         self._log.write_bytes(b"")
         if kind == "unbuildable":
@@ -237,7 +266,7 @@ class WarmWorker:
         """The next message, or None past the timeout.
 
         Raises:
-            WorkerLostError: the process ended.
+            WorkerLostError: the process ended; that counts unless it was killed from here.
         """
         process, connection = self._process, self._connection
         if process is None or connection is None:
@@ -251,7 +280,7 @@ class WarmWorker:
             except (EOFError, OSError):
                 pass
         process.join(5.0)  # its pipes close a moment before the system says how it ended
-        raise WorkerLostError(self._killed_for or _describe_exit(process.exitcode))
+        raise WorkerLostError(self._killed_for or _describe_exit(process.exitcode), counts=self._killed_for is None)
 
     def _outcome(self, kind: str, content: Any) -> Any:
         if kind == "done":
@@ -261,18 +290,33 @@ class WarmWorker:
         raise RuntimeError(content)
 
     def _timed_out(self, trial: Trial, curve: list[tuple[int, Mapping[str, float]]], timeout_s: float) -> Trial:
-        """Kills the worker and commits the trial as FAILED, or gives its result where it was durable already."""
+        """Kills the worker; the trial is FAILED."""
         self._kill("timeout")
         error = f"ran past trial_timeout_s ({timeout_s:g} s) and was killed"
+        failed = replace(trial, state=State.FAILED, reason=Reason.TIMEOUT, error=error)
+        return self._commit_killed(failed, curve, timeout_s)
+
+    def _overdue(
+        self,
+        trial: Trial,
+        declared: Mapping[str, float],
+        curve: list[tuple[int, Mapping[str, float]]],
+        seconds: float,
+    ) -> Trial:
+        """The trial, killed at the deadline: STOPPED with what it has reported, without weights."""
+        if not curve:
+            failed = replace(trial, state=State.FAILED, reason=Reason.DEADLINE, error=UNREPORTED)
+            return self._commit_killed(failed, curve, seconds)
+        stopped = replace(trial, state=State.STOPPED, reason=Reason.DEADLINE, metrics={**declared, **curve[-1][1]})
+        return self._commit_killed(stopped, curve, seconds)
+
+    def _commit_killed(self, trial: Trial, curve: list[tuple[int, Mapping[str, float]]], seconds: float) -> Trial:
+        """Commits a trial whose worker was killed, or gives its result where it was durable already."""
         now = time.time()
-        failed = replace(
-            trial, state=State.FAILED, reason=Reason.TIMEOUT, error=error, curve=tuple(curve),
-            started=now - timeout_s, finished=now, cost={"seconds": timeout_s, "gpu_seconds": 0.0},
-        )  # fmt: skip
-        if self._spec.device == "cuda":
-            failed = replace(failed, cost={"seconds": timeout_s, "gpu_seconds": timeout_s})
+        cost = {"seconds": seconds, "gpu_seconds": seconds if self._spec.device == "cuda" else 0.0}
+        killed = replace(trial, curve=tuple(curve), started=now - seconds, finished=now, cost=cost)
         files = open_root(self._spec.url, self._spec.options)
-        committed = Records(files).commit(failed)
+        committed = Records(files).commit(killed)
         PartialCheckpoints(files, trial.number).sweep()
         return committed
 
@@ -351,6 +395,10 @@ class ProcessPlace(Place):
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
         """Runs the attempt on the worker of its slot."""
         return self._worker_of(assignment.trial.slot).run(assignment, post, self._timeout_s)
+
+    def hosts(self, job: int) -> bool:
+        """Whether it stays on a worker."""
+        return any(worker.job == job for worker in self._workers)
 
     def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
         """Lets the job begin on the worker of its slot."""

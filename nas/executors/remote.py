@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,9 +22,9 @@ from nas.channel.wire import (
     stay_to_wire,
     trial_to_wire,
 )
-from nas.errors import ActionError, check_whole
-from nas.executors.base import Action, Asked, Crowded, Event, Finished, Left, Lost, Reported, Started
-from nas.executors.place import Place, StopKind, WorkerLostError
+from nas.errors import ActionError, SearchFailedError, check_whole
+from nas.executors.base import Action, Asked, Crowded, Event, Finished, Late, Left, Lost, Reported, Started, StopKind
+from nas.executors.place import Place, WorkerLostError
 from nas.store.plain import checked_fields, whole
 from nas.trial import Trial
 
@@ -38,6 +38,8 @@ CROWDED_S = 1.0
 FAREWELL_S = 2.0
 CALLS = 3
 """How many workers a test or an export may lose."""
+BROKEN = 3
+"""How many workers one trial may break before the search ends: the cause is not any one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +163,11 @@ class RemotePlace(Place):
         self._lock = threading.RLock()
         self._workers: dict[str, _Worker] = {}
         self._given_up: dict[str, str] = {}
+        self._homeless: dict[int, Callable[[Event], None]] = {}
+        """Jobs that wait for an answer, and whose worker is gone; with whom they speak."""
         self._queue: deque[_Order] = deque()
+        self._n_broken: Counter[int] = Counter()
+        """By trial, how many workers left as they could not go on with it."""
         self._is_closed = threading.Event()
         self._poll_s = min(POLL_S, gate.lost_after_s / 3)
         self._server = ChannelServer(gate.host, gate.port, gate.token)
@@ -183,35 +189,35 @@ class RemotePlace(Place):
         order = _Order(message, post, job=trial.job, trial=trial.number)
         with self._lock:
             host = self._host_of(trial.job)
+            self._homeless.pop(trial.job, None)
             self._enqueue(order) if host is None else self._hand(host, order)
         found: Trial | None = order.wait()
         return found
 
-    def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
-        """Lets the job begin on the next worker that is free.
-
-        Where a trial has begun it anew while the loop was still to learn that its stay before was lost, it waits
-        already, and says so again.
-        """
+    def hosts(self, job: int) -> bool:
+        """Whether it stays on a worker."""
         with self._lock:
-            if (host := self._host_of(stay.job)) is not None:
-                if host.asked_at is not None:
-                    post(Asked(stay.job))
-                return
+            return self._host_of(job) is not None
+
+    def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
+        """Lets the job begin on the next worker that is free."""
+        with self._lock:
             self._enqueue(_Order({"do": "resume", "stay": stay_to_wire(stay)}, post, job=stay.job))
 
     def dismiss(self, job: int) -> None:
-        """Tells the worker where the job waits."""
+        """Tells the worker where the job waits; where that is gone, the job has left."""
         with self._lock:
             if (worker := self._host_of(job)) is not None:
                 worker.asked_at = None
                 worker.outbox.put({"do": "dismiss", "job": job})
+            elif (post := self._homeless.pop(job, None)) is not None:
+                post(Left(job))
 
     def stop(self, trial: Trial, kind: StopKind) -> None:
         """Tells the worker that runs the trial; one that still waits for a worker is taken back."""
         with self._lock:
             waiting = next((order for order in self._queue if order.trial == trial.number), None)
-            if waiting is not None and kind == "interrupt":
+            if waiting is not None and kind != "stop":
                 self._queue.remove(waiting)
                 waiting.end()
             for worker in self._workers.values():
@@ -282,13 +288,14 @@ class RemotePlace(Place):
             worker.job, worker.post = order.job, order.post
         worker.outbox.put(order.message)
 
-    def _drop(self, key: str, why: str, *, counts: bool) -> None:
+    def _drop(self, key: str, why: str, *, counts: bool, is_broken: bool = False) -> None:
         """Lets a worker go; what it did is done again elsewhere.
 
         Args:
             key: Its id.
             why: For people.
             counts: It was lost, and has not left by itself: the trial may have had to do with it.
+            is_broken: It left as it can't go on.
         """
         worker = self._workers.pop(key)
         worker.outbox.ring()
@@ -300,9 +307,24 @@ class RemotePlace(Place):
             self._show_wait("a worker to join: the last one left")
         lost = f"its worker {worker.name} {'was lost' if counts else 'left'}: {why}"
         if worker.order is not None:
-            worker.order.end(error=WorkerLostError(lost, counts=counts))
-        elif worker.job is not None:
+            worker.order.end(error=self._failure(worker, why, is_broken) or WorkerLostError(lost, counts=counts))
+        elif worker.job is not None and worker.asked_at is None:
             worker.post(Left(worker.job, lost=lost))
+        elif worker.job is not None:
+            # Not told: the answer may be on its way, and would begin a stay that the loop took for the lost one.
+            self._homeless[worker.job] = worker.post
+
+    def _failure(self, worker: _Worker, why: str, is_broken: bool) -> SearchFailedError | None:
+        """What ends the search, where as many workers broke over the same trial as may."""
+        number = None if worker.order is None else worker.order.trial
+        if number is None or not is_broken:
+            return None
+        self._n_broken[number] += 1
+        if self._n_broken[number] < BROKEN:
+            return None
+        return SearchFailedError(
+            f"trial {number}: {BROKEN} workers in turn could not go on with it; the last, {worker.name}: {why}"
+        )
 
     def _census(self) -> str:
         n = sum(worker.is_ready for worker in self._workers.values())
@@ -376,8 +398,8 @@ class RemotePlace(Place):
         order = worker.order
         match message.get("is"):
             case "leaving":
-                why = str(checked_fields(message, {"is": (str,), "why": (str,)})["why"])
-                self._drop(key, why[:1000], counts=False)
+                fields = checked_fields(message, {"is": (str,), "why": (str,), "broke": (bool,)})
+                self._drop(key, fields["why"][:1000], counts=False, is_broken=fields["broke"])
                 return
             case "answered" if order is not None and order.trial is None:
                 answer = checked_fields(message, {"is": (str,), "answer": (dict,)})["answer"]
@@ -392,11 +414,13 @@ class RemotePlace(Place):
             case Started(trial=number) | Reported(trial=number):
                 if order is not None and order.trial == number:
                     order.post(self._answerable(worker, event) if message.get("asks") else event)
+            case Late():
+                worker.post(event)
             case Finished(trial=trial):
                 self._end(worker, trial.number, trial)
-            case Lost(trial=number, why=why):
+            case Lost(trial=number, why=why, counts=counts):
                 worker.job = None
-                error = None if why == "interrupted" else WorkerLostError(f"{why} (on {worker.name})")
+                error = None if why == "interrupted" else WorkerLostError(f"{why} (on {worker.name})", counts=counts)
                 self._end(worker, number, error=error)
             case Asked(job=job) | Left(job=job) if job == worker.job:
                 worker.asked_at = time.monotonic() if isinstance(event, Asked) else None
@@ -431,8 +455,9 @@ class RemotePlace(Place):
                     for worker in self._workers.values():
                         worker.heard_at += now - looked_at
                 for key, worker in list(self._workers.items()):
-                    if now - worker.heard_at > (self._gate.lost_after_s if worker.is_ready else READY_S):
-                        self._drop(key, f"not heard of for {self._gate.lost_after_s:g} s", counts=True)
+                    patience_s = self._gate.lost_after_s if worker.is_ready else READY_S
+                    if now - worker.heard_at > patience_s:
+                        self._drop(key, f"not heard of for {patience_s:g} s", counts=True)
                 self._tell_crowded(now)
             looked_at = now
 

@@ -14,16 +14,16 @@ import random
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from nas.bench import Assignment, Stay
 from nas.errors import ConfigurationError, SearchInterruptedError
-from nas.executors.base import Action, Asked, Event, Finished, Left, Lost, Reported, Started, StopAsked
+from nas.executors.base import Action, Asked, Event, Finished, Left, Lost, Reported, Started, StopAsked, StopKind
 from nas.executors.place import Place
 from nas.metric import not_finite, plain_metrics
 from nas.problems.base import Problem, Simulation
 from nas.store.records import Records
-from nas.trial import Reason, State, Trial
+from nas.trial import UNREPORTED, Reason, State, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +35,25 @@ class Workers:
         start_up_s: Mean seconds from a worker's first trial to its beginning; exponentially distributed.
         straggling: Standard deviation of the logarithm of the factor by which an attempt takes longer or shorter.
         loss_rate: Share of attempts whose worker dies, at any moment of them.
+        call_s: What each test and export takes, in seconds.
+        have_gpus: Each works on a GPU, whose hours count.
     """
 
     seed: int = 0
     start_up_s: float = 0.0
     straggling: float = 0.0
     loss_rate: float = 0.0
+    call_s: float = 0.0
+    have_gpus: bool = False
 
     def __post_init__(self) -> None:
-        for name, most in (("start_up_s", math.inf), ("straggling", math.inf), ("loss_rate", 1.0)):
-            value = getattr(self, name)
+        for name in ("start_up_s", "straggling", "loss_rate", "call_s"):
+            value, most = getattr(self, name), 1.0 if name == "loss_rate" else math.inf
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
                 allowed = "at least 0" if most == math.inf else "between 0 and 1"
                 raise ConfigurationError(f"runner.workers.{name} ({value!r}) must be a number of {allowed}")
+        if not isinstance(self.have_gpus, bool):
+            raise ConfigurationError(f"runner.workers.have_gpus ({self.have_gpus!r}) must be true or false")
 
 
 @dataclass(slots=True)
@@ -162,7 +168,7 @@ class SimulatedExecutor:
         """Lets the job leave at once."""
         self._at(self._now_s, lambda: Left(job))
 
-    def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
+    def stop(self, trial: Trial, why: StopKind) -> None:
         """Ends a running attempt now."""
         if (attempt := self._running.get(trial.number)) is None:
             return
@@ -194,7 +200,9 @@ class SimulatedExecutor:
             raise SearchInterruptedError(self._stop.why, self._stop.signal)
         if self._place is None:
             raise AssertionError("an executor without a place runs no finals")
-        return self._place.call(action, trial)
+        answer = self._place.call(action, trial)
+        self._now_s += self._workers.call_s
+        return answer
 
     def post(self, event: Event) -> None:
         """Queues an event of the real world."""
@@ -248,7 +256,7 @@ class SimulatedExecutor:
 
     def _stopped(self, attempt: _Attempt, reason: Reason) -> Trial:
         if not attempt.reported:
-            return replace(attempt.trial, state=State.FAILED, reason=reason, error="stopped before its first report")
+            return replace(attempt.trial, state=State.FAILED, reason=reason, error=UNREPORTED)
         return replace(attempt.trial, state=State.STOPPED, reason=reason, metrics=attempt.reported[-1][1])
 
     def _end(self, attempt: _Attempt, trial: Trial) -> Event | None:
@@ -260,7 +268,8 @@ class SimulatedExecutor:
             is_last = self._last_of.pop(attempt.trial.number)
             self._at(self._now_s, lambda: Left(job) if is_last else Asked(job))
         seconds = self._now_s - attempt.began_s
-        cost = {"seconds": seconds, "gpu_seconds": 0.0}
+        cost = {"seconds": seconds, "gpu_seconds": seconds if self._workers.have_gpus else 0.0}
+        cost |= attempt.simulation.shares
         return Finished(
             self._records.commit(replace(trial, finished=self._now_s, cost=cost, curve=tuple(attempt.reported)))
         )

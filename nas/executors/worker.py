@@ -18,7 +18,8 @@ from typing import cast
 
 from nas.bench import Assignment, Bench, BenchSpec
 from nas.errors import HeirloomError, StoreError
-from nas.executors.place import StopKind, raise_stop
+from nas.executors.base import Late, StopKind
+from nas.executors.place import raise_stop
 from nas.trial import Trial
 
 PARENT_POLL_S = 0.5
@@ -41,24 +42,33 @@ class _PipeChannel:
         self._connection = connection
         self._number = trial.number
         self._asks_stopper = asks_stopper
+        self._asked_to: StopKind | None = None
+        """It is told once, and raised again at each report of code that goes on all the same."""
 
     def started(self) -> None:
         self._connection.send(("started", None))
 
+    def foretold(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
+        try:
+            self._connection.send(("foretold", (dict(known), dict(declared))))
+        except OSError:
+            os._exit(1)  # the driver is gone
+
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         try:
-            self._exchange(step, metrics)
+            if self._asked_to is None:
+                self._exchange(step, metrics)
         except (EOFError, OSError):
             os._exit(1)  # the driver is gone: that is no failure of the trial's, which must not be recorded as one
+        self.heed()
 
     def heed(self) -> None:
         try:
             while self._connection.poll():
-                answer = self._connection.recv()
-                if isinstance(answer, Stop) and answer.number == self._number:
-                    raise_stop(answer.kind)
+                self._receive()
         except (EOFError, OSError):
             os._exit(1)  # as above
+        raise_stop(self._asked_to)
 
     def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
         try:
@@ -66,17 +76,24 @@ class _PipeChannel:
         except OSError:
             os._exit(1)  # as above
 
+    def late(self, result: str) -> None:
+        try:
+            self._connection.send(("late", Late(self._number, result)))
+        except OSError:
+            os._exit(1)  # as above
+
     def _exchange(self, step: int, metrics: Mapping[str, float]) -> None:
         self._connection.send(("reported", (step, dict(metrics))))
-        while self._asks_stopper or self._connection.poll():
-            answer = self._connection.recv()
-            if isinstance(answer, Stop):
-                if answer.number == self._number:
-                    raise_stop(answer.kind)
-            elif answer:
-                raise_stop("stop")
-            else:
+        while self._asks_stopper and self._asked_to is None:
+            if isinstance(verdict := self._receive(), bool):
+                self._asked_to = "stop" if verdict else None
                 return
+
+    def _receive(self) -> object:
+        answer = self._connection.recv()
+        if isinstance(answer, Stop) and answer.number == self._number:
+            self._asked_to = answer.kind
+        return answer
 
 
 class _PipeLine:
@@ -162,7 +179,7 @@ def worker_main(connection: Connection, spec: BenchSpec, environment: Mapping[st
         try:
             message = connection.recv()
         except EOFError:
-            return
+            sys.exit(bench.close())  # a line that it gives is the log's last, and tells the driver by the status
         if isinstance(message, Stop | bool):  # meant for the trial before, which had ended
             continue
         order, argument = message

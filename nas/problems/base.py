@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from nas.metric import Metric
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from nas.trial import Trial
 
 
+LATENCY = "latency_s"
+"""Seconds of one forward pass of a batch of one, as ``Problem.measure`` has them by default."""
+
+
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """What a trial takes and scores, without training.
@@ -27,11 +31,13 @@ class Simulation:
         seconds: From its beginning to its end.
         metrics: Its scores.
         curve: What it reports on the way: (share of its time, step, metrics).
+        shares: Of a full training, as ``run.epochs`` and ``run.scale`` would have them (``TrialRun.shares``).
     """
 
     seconds: float
     metrics: Mapping[str, float]
     curve: tuple[tuple[float, int, Mapping[str, float]], ...] = ()
+    shares: Mapping[str, float] = field(default_factory=dict)
 
 
 class Problem(ABC):
@@ -52,6 +58,12 @@ class Problem(ABC):
     """Its trials run in processes of their own, so that none can end the process that drives the search."""
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_root"})
     """Constructor arguments that only say where data lies: no part of a search's identity, and kept in no record."""
+    code_arguments: ClassVar[frozenset[str]] = frozenset()
+    """Those that are code, or say where it lies: taken from a command line, never from a record or a driver alone."""
+    content: Mapping[str, str] = {}
+    """Digests of what arguments of these names only name (code in a user's file): part of a search's identity."""
+    label: str = ""
+    """What ends a search's default name, where the problem's class says little."""
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Trains ``run.point`` and returns its validation scores; this or ``train_many`` must be defined."""
@@ -77,11 +89,11 @@ class Problem(ABC):
         raise LookupError("no export")
 
     def build(self, point: Point) -> torch.nn.Module:
-        """The network of a point, as it is trained in full; optional, for ``foretell``."""
+        """The network of a point, as it is trained in full; optional, for ``foretell`` and ``measure``."""
         raise LookupError("no network")
 
     def example_inputs(self) -> tuple[torch.Tensor, ...]:
-        """What the network takes, as a batch of one; optional, for ``foretell``. Only shapes and types matter."""
+        """What the network takes, as a batch of one; optional, for ``foretell`` and ``measure``."""
         raise LookupError("no example inputs")
 
     def foretell(self, point: Point) -> Mapping[str, float]:
@@ -97,12 +109,28 @@ class Problem(ABC):
 
         return network_cost(lambda: self.build(point), self.example_inputs)
 
+    def measure(self, point: Point, device: str) -> Mapping[str, float]:
+        """What is measured of a point before it is trained, on the machine that trains it.
+
+        By default, where the problem has ``build`` and ``example_inputs``, ``latency_s``: the seconds of one forward
+        pass (``nas.problems.cost``), else nothing. Kept as ``foretell``'s numbers are, and never limited, as it differs
+        from time to time.
+        """
+        if not (self.has("build") and self.has("example_inputs")):
+            return {}
+        from nas.problems.cost import forward_latency_s
+
+        return {LATENCY: forward_latency_s(self.build(point), self.example_inputs(), device)}
+
     def simulate(self, trial: Trial) -> Simulation:
         """What the trial would take and score; optional, for ``runner=simulated``."""
         raise LookupError("no simulation")
 
+    def close(self) -> None:  # noqa: B027 - optional
+        """Frees what it holds in this process, which runs no more trials; not called where the process is killed."""
+
     def has(self, method: str) -> bool:
         """Whether the problem defines this optional method, or what it is made of by default."""
-        if method == "foretell" and self.has("build") and self.has("example_inputs"):
+        if method in ("foretell", "measure") and self.has("build") and self.has("example_inputs"):
             return True
         return getattr(type(self), method) is not getattr(Problem, method)

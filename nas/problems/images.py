@@ -75,6 +75,7 @@ class ImageProblem(Problem):
         Metric("accuracy"),
         Metric("parameters", "minimize"),
         Metric("flops", "minimize"),
+        Metric("latency_s", "minimize"),
     )
     metrics = OBJECTIVES[:1]
     policies = frozenset(
@@ -104,7 +105,7 @@ class ImageProblem(Problem):
         chosen = ["accuracy"] if names is None else [names] if isinstance(names, str) else list(names)
         if "accuracy" not in chosen or len({*chosen}) < len(chosen) or not {*chosen} <= known.keys():
             raise ConfigurationError(
-                f"problem.objectives ({chosen}) must be accuracy and any of parameters, flops, each once: "
+                f"problem.objectives ({chosen}) must be accuracy and any of parameters, flops, latency_s, each once: "
                 "problem.objectives=[accuracy,parameters]"
             )
         self.metrics = tuple(known[name] for name in chosen)
@@ -114,10 +115,13 @@ class ImageProblem(Problem):
         """What ``load_train`` gives, loaded when first asked for and kept for every trial that follows."""
         return self.load_train()
 
-    def build(self, point: Point, policies: frozenset[Policy] = frozenset()) -> ConvNet:
-        """The network of this point, freshly initialised from torch's own generator."""
-        halved = Policy.DOWNSCALE in policies
-        return ConvNet(point, halved=halved, pixel_mean=self.pixel_mean, pixel_std=self.pixel_std)
+    def build(self, point: Point, n_halves: int = 2) -> ConvNet:
+        """The network of this point, freshly initialised from torch's own generator; of so many halves of its width."""
+        return ConvNet(point, n_halves=n_halves, pixel_mean=self.pixel_mean, pixel_std=self.pixel_std)
+
+    def build_for(self, run: TrialRun) -> ConvNet:
+        """The network that this trial trains: under DOWNSCALE each width is halved."""
+        return self.build(run.point, run.scale(halves_of_width=2, downscaled=1))
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """One blank image."""
@@ -129,7 +133,7 @@ class ImageProblem(Problem):
         train = train[: run.scale(images=len(train), downscaled=self.recipe.n_train_downscaled)].to(run.device)
         validation = run.subset(validation, quick=self.recipe.n_validation_quick).to(run.device)
 
-        network = self.build(run.point, run.policies).to(run.device)
+        network = self.build_for(run).to(run.device)
         if Policy.SHARE_PARAMS in run.policies and run.resumed_from() is None:
             run.inherit(network)
         n_epochs = run.epochs(full=self.recipe.n_epochs, early=self.recipe.n_epochs_early)
@@ -146,11 +150,11 @@ class ImageProblem(Problem):
 
     def test(self, run: TrialRun) -> dict[str, float]:
         """The accuracy on the held-out test images."""
-        return {"accuracy": score(run.restore(self.build(run.point, run.policies)), self.load_test().to(run.device))}
+        return {"accuracy": score(run.restore(self.build_for(run)), self.load_test().to(run.device))}
 
     def export(self, run: TrialRun) -> tuple[nn.Module, tuple[Tensor, ...]]:
         """The trained network, and two validation images."""
-        network = run.restore(self.build(run.point, run.policies)).eval()
+        network = run.restore(self.build_for(run)).eval()
         return network, (self.data[1].pixels[:2].to(run.device),)
 
 
@@ -160,13 +164,13 @@ class ConvNet(nn.Module):
     Block ``i`` counts from 1 and reads ``width_i``, ``kernel_i`` and, where the space has it, ``depth_i``.
     """
 
-    def __init__(self, point: Point, *, halved: bool, pixel_mean: float, pixel_std: float) -> None:
+    def __init__(self, point: Point, *, n_halves: int, pixel_mean: float, pixel_std: float) -> None:
         super().__init__()
         self.pixel_mean, self.pixel_std = pixel_mean, pixel_std
         self.blocks = nn.ModuleList()
         n_channels = 1
         for i in range(1, point["n_blocks"] + 1):
-            width = point[f"width_{i}"] // (2 if halved else 1)
+            width = point[f"width_{i}"] * n_halves // 2
             depth = point.get(f"depth_{i}", 1)
             self.blocks.append(Block(n_channels, width, kernel=point[f"kernel_{i}"], depth=depth, norm=point["norm"]))
             n_channels = width

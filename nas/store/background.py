@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
+from nas.cores import usable_cores
+
 _ALONE = 1 << 20
 """Bytes that are hashed before a second thread is worth its start."""
-N_PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+N_PROCESSORS = usable_cores()
 _AHEAD = 8
 """Calls that may wait, so that the memory that they hold is bounded."""
 

@@ -14,6 +14,7 @@ from nas.store.manifest import Manifest, references
 from nas.store.plain import MAX_RECORD_BYTES, checked_fields, shown
 from nas.store.reference import Reference, is_path
 from nas.store.signature import Signature, checked_text
+from nas.weights.state import is_weight
 
 if TYPE_CHECKING:
     import torch
@@ -130,7 +131,7 @@ def publish_checkpoint(
     manifest = replace(tensors or Manifest(tensors={}, packs=(), files=()), files=saved_files)
     saved = SavedFolder.of(f"files/{stem}", saved_files)
     reference = files.publish(f"manifests/{stem}.json", [manifest.to_bytes()])
-    signature = Signature.of(manifest.tensors).text
+    signature = Signature.of({name: entry for name, entry in manifest.tensors.items() if is_weight(name)}).text
     return Checkpoint(manifest=reference, packs=manifest.packs, saved=saved, signature=signature)
 
 

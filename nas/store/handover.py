@@ -67,6 +67,8 @@ def hand_over_here(one: Files, other: Files, *, limit_s: float = LIMIT_S, n_trie
         n_tries: How often a promise is tried at the most.
     """
     sides = [Side(files, who, limit_s=limit_s, n_tries=n_tries) for files, who in ((one, "a"), (other, "b"))]
+    places = [files.local_path("x") for files in (one, other)]
+    devices = {os.stat(existing_folder(place)).st_dev for place in places if place is not None}  # while it is there
     is_broken = False
     with ThreadPoolExecutor(1, thread_name_prefix="heirloom-side-b") as pool:
         there = pool.submit(lambda: list(hand_over(sides[1])))
@@ -74,8 +76,6 @@ def hand_over_here(one: Files, other: Files, *, limit_s: float = LIMIT_S, n_trie
             is_broken |= promise.verdict == Verdict.BROKEN
             yield promise
         there.result()
-    places = [side.files.local_path("x") for side in sides]
-    devices = {os.stat(existing_folder(place)).st_dev for place in places if place is not None}
     if not is_broken and len(devices) == 1 and None not in places:
         seen = "both paths lead to one mount, or to two that share their cache"
         remedy = "to learn what another machine would see, mount the second one with nosharecache"

@@ -31,14 +31,18 @@ def shown(value: object) -> str:
     return _SHORT.repr(value)[:200]
 
 
-def parse_object(data: bytes) -> dict[str, Any]:
+def parse_object(data: bytes, decoder: json.JSONDecoder | None = None) -> dict[str, Any]:
     """The JSON object (in UTF-8) that the bytes hold; no key stands there twice, and every number is finite.
+
+    Args:
+        data: The bytes.
+        decoder: One that is not as strict.
 
     Raises:
         CorruptError: anything else; the message does not say which file.
     """
     try:
-        parsed = _DECODER.decode(data.decode())
+        parsed = (decoder or _DECODER).decode(data.decode())
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"not JSON ({error})") from error
     if not isinstance(parsed, dict):

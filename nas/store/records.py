@@ -30,7 +30,7 @@ from nas.store.trial_records import checked_donor, trial_from_records
 from nas.trial import Trial
 
 _NUMBER = re.compile("[0-9]{6,18}")
-_START = re.compile(r"([0-9]{6,18})\.start-([0-9]{1,9})\.json")
+_START = re.compile(r"([0-9]{6,18})\.(start|left)-([0-9]{1,9})\.json")
 _LEFT = re.compile(r"([0-9]{6,18})\.json")
 _SWEEP = re.compile(r"[0-9]{4,9}\.json")
 
@@ -42,20 +42,21 @@ class Starts:
     Attributes:
         last_attempt: The highest attempt that started.
         sessions: The session of each attempt, in their order.
+        n_lost: Attempts that another one of the same session followed: their worker died, not the session. Not those
+            whose worker had left by itself.
     """
 
     last_attempt: int
     sessions: tuple[int, ...]
+    n_lost: int
 
     @classmethod
-    def of(cls, sessions: Mapping[int, int]) -> Starts:
-        """From the session of each attempt."""
-        return cls(max(sessions), tuple(sessions[attempt] for attempt in sorted(sessions)))
-
-    @property
-    def n_lost(self) -> int:
-        """Attempts that another one of the same session followed: their worker died, not the session."""
-        return sum(a == b for a, b in itertools.pairwise(self.sessions))
+    def of(cls, sessions: Mapping[int, int], left: Set[int] = frozenset()) -> Starts:
+        """From the session of each attempt, and the attempts whose worker had left by itself."""
+        attempts = sorted(sessions)
+        pairs = itertools.pairwise(attempts)
+        n_lost = sum(sessions[one] == sessions[next_] and one not in left for one, next_ in pairs)
+        return cls(attempts[-1], tuple(sessions[attempt] for attempt in attempts), n_lost)
 
 
 def to_bytes(record: Mapping[str, Any]) -> bytes:
@@ -118,6 +119,12 @@ class Records:
         """Makes durable that an attempt starts, where, and with whose weights."""
         what = {"trial": trial.number, "attempt": trial.attempt, "slot": trial.slot, "offered": trial.offered}
         self.publish(_start_path(trial.number, trial.attempt), {**what, **where})
+
+    def spare(self, trial: Trial, why: str) -> None:
+        """Makes durable that an attempt's worker left by itself; only the name of the record is ever read."""
+        with suppress(AlreadyPublishedError):
+            what = {"trial": trial.number, "attempt": trial.attempt, "why": why[-ERROR_BYTES:]}
+            self.publish(f"trials/{trial.number:06d}.left-{trial.attempt}.json", what)
 
     def commit(self, trial: Trial) -> Trial:
         """Makes a result durable, as far as there is room, and gives the one that counts: the first."""
@@ -209,12 +216,15 @@ class Records:
     def _starts(self, unfinished: Set[int]) -> dict[int, Starts]:
         """What the start records of these trials tell, where they have any."""
         sessions: dict[int, dict[int, int]] = {}
+        left: dict[int, set[int]] = {}
         for name in self.files.names("trials") if unfinished else ():
             if (found := _START.fullmatch(name)) and (number := int(found[1])) in unfinished:
-                attempt = int(found[2])
-                if (start := self.read_start(number, attempt)) is not None:
+                attempt = int(found[3])
+                if found[2] == "left":
+                    left.setdefault(number, set()).add(attempt)
+                elif (start := self.read_start(number, attempt)) is not None:
                     sessions.setdefault(number, {})[attempt] = start["session"]
-        return {number: Starts.of(attempts) for number, attempts in sessions.items()}
+        return {number: Starts.of(attempts, left.get(number, set())) for number, attempts in sessions.items()}
 
     def _check_agreement(self, trials: Sequence[Trial]) -> None:
         """Makes sure that each trial builds on, and has learned of, earlier ones only.
@@ -298,9 +308,12 @@ class Records:
         return self._text(log_path(number)) or ""
 
     def other_logs(self, trial: Trial) -> dict[str, str]:
-        """What there is of its other logs, by name: earlier attempts, what it did not inherit, its test, its export."""
-        paths = {f"attempt {n}": earlier_log_path(trial.number, n) for n in range(1, trial.attempt)}
-        paths |= {action: log_path(trial.number, action) for action in ("inheritance", "test", "export")}
+        """Its other logs by name: earlier attempts, late results, what it did not inherit, its test, its export."""
+        names = self.files.names("logs")  # not as many as the record says: that may be any number
+        there = (re.fullmatch(rf"{trial.number:06d}-([1-9][0-9]{{0,8}})\.log", name) for name in names)
+        attempts = sorted(int(found[1]) for found in there if found)
+        paths = {f"attempt {n}": earlier_log_path(trial.number, n) for n in attempts if n < trial.attempt}
+        paths |= {action: log_path(trial.number, action) for action in ("late", "inheritance", "test", "export")}
         return {what: text for what, path in paths.items() if (text := self._text(path)) is not None}
 
     def _text(self, path: str) -> str | None:

@@ -94,6 +94,17 @@ class _ThreadHandler(logging.Handler):
         log = getattr(_current, "log", None)
         if log is not None:
             log.write(self.format(record) + "\n")
+        elif (last := logging.lastResort) is not None and record.levelno >= last.level and self._is_alone(record.name):
+            last.handle(record)  # as Python does where nobody handles it, which this handler hides
+
+    def _is_alone(self, name: str) -> bool:
+        """Whether nobody else takes what this logger says."""
+        logger: logging.Logger | None = logging.getLogger(name)
+        while logger is not None:
+            if any(handler is not self for handler in logger.handlers):
+                return False
+            logger = logger.parent if logger.propagate else None
+        return True
 
 
 def _install() -> None:

@@ -11,7 +11,7 @@ from nas.errors import ConfigurationError, CorruptError
 from nas.policy import Policy, parse_policies
 from nas.store.checkpoint import Checkpoint
 from nas.store.plain import MAX_WHOLE, checked_fields, naming, number_within, numbers, shown, time_of, whole
-from nas.trial import Donor, Proposal, Reason, State, Trial, without_weights
+from nas.trial import SOURCES, Donor, ParameterSource, Proposal, Reason, State, Trial, without_weights
 
 _PROPOSED: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("trial", "index", "job", "seed", "generation"), (int,)),
@@ -135,6 +135,7 @@ def _resulted(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "state": state,
         "reason": reason,
+        "foretold": numbers(fields.get("foretold", {}), "foretold"),
         "metrics": numbers(fields["metrics"], "metrics"),
         "curve": tuple(_report(entry) for entry in fields["curve"]),
         "cost": numbers(fields["cost"], "cost"),
@@ -198,6 +199,8 @@ def proposal_from_json(plain: object) -> Proposal:
 
 
 def _donor(value: object) -> Donor:
+    if isinstance(value, str) and value in SOURCES:
+        return ParameterSource(value)
     donor = checked_donor(value, "a donor")
     if donor is None:
         raise CorruptError("a donor must not be null")

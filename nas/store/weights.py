@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 
 import torch
@@ -20,15 +20,20 @@ class StoredWeights:
     Making it reads and verifies the manifest, and makes sure that every pack is there and has its size; each tensor is
     verified by its own digest when it is read.
 
+    Args:
+        files: The root.
+        checkpoint: What was published.
+        keeps: Whether a tensor of this name is looked at; by default each is.
+
     Attributes:
-        manifest: Where each tensor lies.
+        manifest: Where each tensor lies, also those that are not looked at.
 
     Raises:
         MissingError: the manifest or a pack is not there, or, when tensors are read, not any more.
         CorruptError: one is not what was published.
     """
 
-    def __init__(self, files: Files, checkpoint: Checkpoint) -> None:
+    def __init__(self, files: Files, checkpoint: Checkpoint, keeps: Callable[[str], bool] = bool) -> None:
         self.manifest = load_manifest(files, checkpoint)
         self._files = files
         self._packs = {pack.path: pack for pack in self.manifest.packs}
@@ -36,6 +41,7 @@ class StoredWeights:
             check_entries(self.manifest.tensors, self._packs)
         except CorruptError as error:
             raise CorruptError(f"manifest {checkpoint.manifest.path} in {files.url} is corrupt: {error}") from error
+        self._entries = {name: entry for name, entry in self.manifest.tensors.items() if keeps(name)}
         for pack in self.manifest.packs:
             files.check_size(pack)
 
@@ -44,7 +50,7 @@ class StoredWeights:
         """Every tensor by name, without its data: on torch's device ``meta``."""
         return {
             name: torch.empty(entry.shape, dtype=dtype_of(entry), device="meta")
-            for name, entry in self.manifest.tensors.items()
+            for name, entry in self._entries.items()
         }
 
     def read(
@@ -56,7 +62,7 @@ class StoredWeights:
             names: Which ones.
             cache: Tensors by name; one that has the digest of what is asked for is given instead of being read.
         """
-        entries = {name: self.manifest.tensors[name] for name in names}
+        entries = {name: self._entries[name] for name in names}
         cached = equal_tensors(entries, cache) if cache else {}
         yield from cached.items()
         rest = {name: entry for name, entry in entries.items() if name not in cached}
@@ -64,11 +70,11 @@ class StoredWeights:
 
     def read_all(self) -> dict[str, torch.Tensor]:
         """All tensors, in main memory of their own."""
-        return read_tensors(self._files, self.manifest.tensors, self._packs)
+        return read_tensors(self._files, self._entries, self._packs)
 
     def read_into(self, targets: Mapping[str, torch.Tensor]) -> None:
         """All tensors, straight into the memory of tensors of the same names, types and shapes."""
-        read_into(self._files, self.manifest.tensors, self._packs, targets)
+        read_into(self._files, self._entries, self._packs, targets)
 
     def fits(self, targets: Mapping[str, torch.Tensor]) -> bool:
         """Whether ``read_into`` takes these: the same names, types and shapes."""

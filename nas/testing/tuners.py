@@ -6,13 +6,13 @@ import json
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from nas.bench import Assignment, Stay
 from nas.budget import Budget
 from nas.errors import ConfigurationError, HeirloomError, SearchInterruptedError
-from nas.executors.base import Action, Event, Finished, Lost, StopAsked
+from nas.executors.base import Action, Event, Finished, Lost, StopAsked, StopKind
 from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
 from nas.metric import Metric
@@ -112,7 +112,7 @@ class _PaperExecutor:
     def dismiss(self, job: int) -> None:
         raise NotImplementedError
 
-    def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
+    def stop(self, trial: Trial, why: StopKind) -> None:
         self._running = [other for other in self._running if other.number != trial.number]
         self._posted.append(Lost(trial.job, trial.number, "interrupted"))
 

@@ -16,7 +16,7 @@ from nas.spaces.base import Point, Space, point_key
 from nas.spaces.domain import Decision, Domain, Numbers
 from nas.trial import Proposal, Trial
 from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.random import draw_new_point
+from nas.tuners.founders import draw_new_point
 
 _TRIES = 16
 

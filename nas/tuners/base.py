@@ -11,6 +11,7 @@ from typing import ClassVar
 from nas.lineage import Lineage, LineageLog, owed
 from nas.metric import Metric
 from nas.spaces.base import Space
+from nas.spec import Spec
 from nas.trial import Proposal, State, Trial, as_pending
 
 
@@ -36,6 +37,10 @@ class Tuner(ABC):
 
     data_arguments: ClassVar[frozenset[str]] = frozenset()
     """Constructor arguments that only say where something lies: no part of a search's identity, kept in no record."""
+    code_arguments: ClassVar[frozenset[str]] = frozenset()
+    """Those that are code, or say where it lies: taken from a command line, never from a record alone."""
+    chosen: Spec | None = None
+    """The tuner that answers in its place, where it has chosen one: part of a search's identity."""
     n_refused: int = 0
     """How many answers to this very ask were refused (``nas.tuners.constrained``): another one is wanted."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nas.errors import ConfigurationError, PointError
@@ -10,17 +10,19 @@ from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Space
 from nas.trial import Proposal
-from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.base import STOP, Answer
+from nas.tuners.donors import DonorTuner
 
 
-class BatchTuner(Tuner):
+class BatchTuner(DonorTuner):
     """Proposes the given points in order; STOP after the last.
 
     Args:
         space: Where the points must lie.
-        metrics: Of no concern.
+        metrics: Of concern only to ``donor``.
         seed: Of no concern.
         points: What to try.
+        donor: Whose weights a trial takes; see ``DonorChooser``.
 
     Raises:
         ConfigurationError: there is none, or one lies outside the space.
@@ -33,8 +35,9 @@ class BatchTuner(Tuner):
         *,
         seed: int = 0,
         points: Sequence[Mapping[str, Any]] = (),
+        donor: str = "none",
     ) -> None:
-        super().__init__(space, metrics, seed=seed)
+        super().__init__(space, metrics, seed=seed, donor=donor)
         if not points:
             raise ConfigurationError("tuner.points must list at least one point: tuner.points=[{width: 16, depth: 2}]")
         self.points = [dict(point) for point in points]
@@ -47,8 +50,4 @@ class BatchTuner(Tuner):
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """The ``number``-th point of the list, of those that no constraint refuses."""
         allowed = [point for point in self.points if not lineage.refuses(point)]
-        return Proposal(point=allowed[number], reason="batch") if number < len(allowed) else STOP
-
-    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """None: no proposal has a parent or a donor."""
-        return ()
+        return self.propose(lineage, allowed[number], "batch") if number < len(allowed) else STOP

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
-from typing import Literal, get_args
 
 from nas.donors import LineageDonors
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
 from nas.metric import Metric
+from nas.sources import LOCAL, trial_of_source
 from nas.spaces.base import Point, Space
 from nas.spaces.domain import Decision, Numbers
-from nas.trial import Proposal, Trial
+from nas.trial import SOURCES, Donor, ParameterSource, Proposal, Trial
 from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.random import draw_new_point
+from nas.tuners.founders import draw_new_point
 
-DonorChoice = Literal["none", "nearest", "best", "best_donor"]
+CHOICES = ("none", "nearest", "best", "best_donor", *ParameterSource)
 
 
 class DonorChooser:
@@ -27,7 +27,8 @@ class DonorChooser:
             all decisions of either point, where a number counts by its distance on its scale from 0 to 1, and another
             option or a decision that the other point lacks counts 1. ``best``: the best one with weights.
             ``best_donor``: the one whose architecture has most entries from the beginning in common with the new one
-            (``nas.donors``). Of equal ones the better.
+            (``nas.donors``). Of equal ones the better. Or a ``ParameterSource``, which is applied when the trial
+            starts. In any case, as Rafiki wrote them.
         space: Where points lie.
         metric: What makes a trial better.
 
@@ -36,17 +37,19 @@ class DonorChooser:
     """
 
     def __init__(self, choice: str, space: Space, metric: Metric) -> None:
-        if choice not in get_args(DonorChoice):
-            raise ConfigurationError(f"tuner.donor ({choice!r}) must be one of {', '.join(get_args(DonorChoice))}")
-        self.choice = choice
+        self.choice = str(choice).lower()
+        if self.choice not in CHOICES:
+            raise ConfigurationError(f"tuner.donor ({choice!r}) must be one of {', '.join(CHOICES)}")
         self._space = space
         self._metric = metric
         self._most_in_common = LineageDonors(space, metric)
 
-    def choose(self, lineage: Lineage, point: Point) -> tuple[int, ...]:
+    def choose(self, lineage: Lineage, point: Point) -> tuple[Donor, ...]:
         """One donor, or none where nobody has weights (or shares anything)."""
         if self.choice == "none":
             return ()
+        if self.choice in SOURCES:
+            return (ParameterSource(self.choice),)
         if self.choice == "best_donor":
             found = self._most_in_common.best_donor(lineage, point)
             return () if found is None else (found.trial.number,)
@@ -58,7 +61,14 @@ class DonorChooser:
 
     def possible(self, lineage: Lineage) -> tuple[int, ...]:
         """Whom ``choose`` may give for this or a later point, of those in the lineage."""
-        return () if self.choice == "none" else tuple(trial.number for trial in self._able(lineage))
+        if self.choice == "none":
+            return ()
+        if self.choice in SOURCES:
+            source = ParameterSource(self.choice)
+            slots = {trial.slot for trial in lineage.finished} if source in LOCAL else {None}
+            given = (trial_of_source(source, lineage.finished, self._metric, slot) for slot in slots)
+            return tuple(trial.number for trial in given if trial is not None)
+        return tuple(trial.number for trial in self._able(lineage))
 
     def _able(self, lineage: Lineage) -> list[Trial]:
         """The trials with weights, the best first; where the best alone is wanted, that one."""

@@ -20,7 +20,7 @@ from nas.metric import Metric
 from nas.spaces.base import Point, Space
 from nas.trial import Proposal, Trial
 from nas.tuners.base import Answer, Tuner
-from nas.tuners.random import draw_new_point, wants_founder
+from nas.tuners.founders import draw_new_point, wants_founder
 
 Dies = Literal["oldest", "worst", "loser"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from nas.errors import check_whole
 from nas.lineage import Lineage
@@ -10,21 +10,25 @@ from nas.metric import Metric
 from nas.spaces.base import Point, Space
 from nas.spaces.domain import Domain
 from nas.trial import Proposal
-from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.base import STOP, Answer
+from nas.tuners.donors import DonorTuner
 
 
-class GridTuner(Tuner):
+class GridTuner(DonorTuner):
     """Proposes the points of a grid in order, the last parameter fastest; STOP after the last.
 
     Args:
         space: Any; its choices and whole numbers are taken as they are, where a range has no more than ``resolution``.
-        metrics: Of no concern.
+        metrics: Of concern only to ``donor``.
         seed: Of no concern.
         resolution: How many values of a range, both ends among them, equally spaced on its scale.
+        donor: Whose weights a trial takes; see ``DonorChooser``.
     """
 
-    def __init__(self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0, resolution: int = 5) -> None:
-        super().__init__(space, metrics, seed=seed)
+    def __init__(
+        self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0, resolution: int = 5, donor: str = "none"
+    ) -> None:
+        super().__init__(space, metrics, seed=seed, donor=donor)
         check_whole("resolution", resolution, 1)
         self.resolution = resolution
         self._points: list[Point] = []  # a cache: the beginning of the grid
@@ -38,11 +42,7 @@ class GridTuner(Tuner):
                 return STOP
             if not lineage.refuses(point):
                 self._points.append(point)
-        return Proposal(point=self._points[number], reason="grid")
-
-    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """None: no proposal has a parent or a donor."""
-        return ()
+        return self.propose(lineage, self._points[number], "grid")
 
 
 def grid(space: Space, resolution: int) -> Iterator[Point]:

@@ -33,6 +33,10 @@ class HostedTuner(Tuner):
     def notice(self, trial: Trial) -> None:
         """Tells it a result of the search stage; returns at once."""
 
+    @abstractmethod
+    def notice_late(self, trial: Trial, result: str) -> None:
+        """Tells it what a trial gave after its result, in its own words; that may come before ``notice``."""
+
     @property
     @abstractmethod
     def is_thinking(self) -> bool:

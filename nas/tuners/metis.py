@@ -27,7 +27,7 @@ from nas.trial import Proposal, Trial
 from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.donors import DonorTuner
 from nas.tuners.flat import FlatSpace
-from nas.tuners.random import draw_new_point
+from nas.tuners.founders import draw_new_point
 
 if TYPE_CHECKING:
     import numpy as np

@@ -19,7 +19,7 @@ from nas.pareto import Losses, best_first, losses_of
 from nas.spaces.base import Point, Space
 from nas.trial import Proposal
 from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.random import draw_new_point, wants_founder
+from nas.tuners.founders import draw_new_point, wants_founder
 
 _TRIES = 16
 _Members: TypeAlias = tuple[tuple[int, Losses], ...]

@@ -6,9 +6,11 @@ search's seed and the number, so that resuming is asking again.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
-from functools import partial
+from datetime import datetime
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from nas.errors import ConfigurationError, check_whole
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 _SAMPLERS = {"tpe": "TPESampler", "gp": "GPSampler"}
 _TRIES = 16
+_SOME_TIME = datetime(1970, 1, 1)
+"""Optuna wants one; no sampler reads it."""
 
 
 class OptunaTuner(DonorTuner):
@@ -122,23 +126,44 @@ class OptunaTuner(DonorTuner):
 
     def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
         """The trial in Optuna's words."""
-        import optuna
+        from optuna.trial import TrialState
 
         if trial.is_finished and trial.number in self._known:
             return self._known[trial.number]
         decisions = self.space.decisions(trial.point)
         value = trial.value(self.metrics[0].name)
-        states = optuna.trial.TrialState
-        state = states.RUNNING if not trial.is_finished else states.FAIL if value is None else states.COMPLETE
-        frozen = optuna.trial.create_trial(
+        state = TrialState.RUNNING
+        if trial.is_finished:
+            state = TrialState.FAIL if value is None else TrialState.COMPLETE
+        frozen = _shared_trial()(
+            number=-1,
+            trial_id=-1,
             state=state,
+            value=value,
+            datetime_start=_SOME_TIME,
+            datetime_complete=_SOME_TIME if trial.is_finished else None,
             params={decision.name: decision.answer for decision in decisions},
             distributions={decision.name: _distribution(decision.domain) for decision in decisions},
-            value=value,
+            user_attrs={},
+            system_attrs={},
+            intermediate_values={},
         )
         if trial.is_finished:
             self._known[trial.number] = frozen
         return frozen
+
+
+@cache
+def _shared_trial() -> type[optuna.trial.FrozenTrial]:
+    import optuna
+
+    class SharedTrial(optuna.trial.FrozenTrial):
+        """Of which a deep copy shares what nobody changes; Optuna makes two an ask of every trial."""
+
+        def __deepcopy__(self, memo: dict[int, object]) -> SharedTrial:
+            return copy.copy(self)
+
+    return SharedTrial
 
 
 def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:

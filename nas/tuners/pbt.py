@@ -19,7 +19,7 @@ from nas.spaces.base import Point, Space
 from nas.spaces.domain import Domain, Numbers
 from nas.trial import Proposal, Trial
 from nas.tuners.base import WAIT, Answer, Tuner
-from nas.tuners.random import draw_new_point
+from nas.tuners.founders import draw_new_point
 
 _MAX_DRAWS = 2000
 """Random points in which a decision is sought; a decision that not every point has may be rare."""

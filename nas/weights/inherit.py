@@ -1,77 +1,36 @@
-"""Inheritance by name: a network takes from other networks' weights what fits, however much the architectures differ.
+"""Inheritance between any two networks: one takes from others' weights what fits, however much they differ.
 
-What follows the weights, and what does not:
+What follows the weights, and what does not, is said by `nas.weights.rules.Rules`:
 
 * **Batch-norm statistics travel with their channels.** ``running_mean`` and ``running_var`` are copied or sliced as the
   ``weight`` beside them is, so that an inherited channel is normalised as it was; fresh channels keep mean 0 and
   variance 1. ``num_batches_tracked`` comes along (integers are copied whole or not at all).
-* **Optimiser state is never inherited.** Momentum of another architecture, at another learning rate, is no one's.
-* **Learning-rate warm-up is the problem's.** A full learning rate in the first steps undoes what was inherited.
+* **Optimiser state** is inherited where a problem publishes and asks for it (`nas.weights.optimizer`).
+* **Warm-up and freezing are the problem's to do**, by ``Rules.warm_up`` and `nas.weights.freezing`: a full learning
+  rate in the first steps undoes what was inherited.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-_NO_DONOR = "no donor"
+from nas.errors import ConfigurationError, PointError
+from nas.spaces.graphs.derivation import Derivation
+from nas.spaces.graphs.module import GraphModule
+from nas.weights.carrying import node_of
+from nas.weights.child import ChildTensor, Traits, Weights, all_finite, offers_of, settle
+from nas.weights.morphism import check_weights, outcome, replay
+from nas.weights.report import NO_DONOR, InheritanceReport, TensorInheritance
+from nas.weights.rules import Rules
+from nas.weights.state import is_weight
+from nas.weights.structure import layers_of, renamed
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorInheritance:
-    """What became of one tensor."""
-
-    how: Literal["copied", "sliced", "fresh"]
-    share: float = 0.0
-    """Share of its elements that were inherited."""
-    donor: int | None = None
-    """The place, among the donors, of the one that it came from."""
-    why: str = ""
-    """Why it was not copied whole."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InheritanceReport:
-    """What ``inherit`` did, tensor by tensor, in the order of the network's ``state_dict``."""
-
-    share: float
-    """Share of the parameters (elements; buffers don't count) that were inherited; 0.0 where there are none."""
-    main_donor: int | None
-    """The place, among the donors, of the one that gave most parameters (of equals the better); None: nobody did."""
-    tensors: Mapping[str, TensorInheritance]
-
-    def summary(self) -> dict[str, Any]:
-        """The report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_fresh`` and ``not_copied``.
-
-        ``not_copied`` maps the tensors that were not copied whole to the reason; without any donor it is empty, since
-        the reason is the same for all.
-        """
-        hows = [tensor.how for tensor in self.tensors.values()]
-        reasons = {n: t.why for n, t in self.tensors.items() if t.how != "copied" and t.why != _NO_DONOR}
-        return {
-            "share": self.share,
-            "n_copied": hows.count("copied"),
-            "n_sliced": hows.count("sliced"),
-            "n_fresh": hows.count("fresh"),
-            "not_copied": reasons,
-        }
-
-
-class Weights(Protocol):
-    """Tensors that are read only when they are wanted (``nas.store.weights.StoredWeights``)."""
-
-    @property
-    def shapes(self) -> Mapping[str, Tensor]:
-        """Every tensor by name, without its data: on torch's device ``meta``, or with it."""
-
-    def read(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        """The tensors of these names, in any order; each counts only until the next one."""
+__all__ = ["InheritanceReport", "Rules", "TensorInheritance", "Weights", "inherit"]
 
 
 class _Loaded:
@@ -84,58 +43,169 @@ class _Loaded:
         return ((name, self.shapes[name]) for name in names)
 
 
-def inherit(model: nn.Module, donors: Sequence[Mapping[str, Tensor] | Weights]) -> InheritanceReport:
+def inherit(
+    model: nn.Module,
+    donors: Sequence[Mapping[str, Tensor] | Weights | nn.Module],
+    *,
+    rules: Rules | None = None,
+    derivation: Derivation | None = None,
+) -> InheritanceReport:
     """Copies into ``model``, in place, what fits of the donors' weights, and says what was done.
 
-    Each tensor of ``model.state_dict()`` is looked up by its name. It is taken from the best donor that has it in the
-    same shape ("copied"); else from the best that has it with as many dimensions of other sizes, where the two overlap
-    ("sliced": ``child[overlap] = donor[overlap]``, from index 0 on; the rest keeps its own initial values); else it
-    stays as it is ("fresh"). A donor's tensor that holds a NaN or an infinity (also one that arises only in the child's
-    dtype) gives nothing, and neither does one whose kind of number the child's can't hold. A parameter with two names
-    (tied weights) is written once, by the name that fits best. Values are cast to the child's dtype; in the same dtype
-    they are equal to the bit. Devices stay as they are. Only the tensors that are taken are read.
+    Each tensor of ``model.state_dict()`` takes the first of these that there is:
+
+    * what a derivation makes of the best donor that has the network which it begins with: its operations are replayed
+      ("morphed"; a layer that they put in, and that computes nothing at first, is "made");
+    * the tensor of its name and shape, of the best donor that has it ("copied");
+    * the tensor of the layer that stands in the same place in a donor's network, where both have names that the other
+      lacks ("copied"; see ``Rules.first``);
+    * of the best donor that has its name with as many dimensions of other sizes, the part that both have ("sliced"):
+      channels and features from index 0 on, kernels from the middle. ``Rules.rest`` says what the rest becomes;
+    * nothing: it stays as it is ("fresh").
+
+    A donor's tensor that holds a NaN or an infinity (also one that arises only in the child's dtype) gives nothing, and
+    neither does one whose kind of number the child's can't hold. A parameter with two names (tied weights) is written
+    once, by the name that fits best. Values are cast to the child's dtype; in the same dtype what is copied is equal to
+    the bit, unless rules shrink or perturb it. Devices stay as they are. Only the tensors that are taken are read, and
+    for a derivation all of one donor's graph. What a donor published of its optimiser is left out.
 
     Args:
         model: The child, freshly initialised.
-        donors: State dicts, or weights that are still to be read; best first; may be empty.
+        donors: State dicts, weights that are still to be read, or modules, whose layers are then aligned in the order
+            in which they run; best first; may be empty.
+        rules: The defaults where None.
+        derivation: How the child's network was made of a donor's. Where no donor has the network that it says, or the
+            result is not the child, it is left out and the report's notes say why: of the donors, about the best.
     """
-    sources = [_Loaded(donor) if isinstance(donor, Mapping) else donor for donor in donors]
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    rules = rules or Rules()
+    sources = [source_of(donor) for donor in donors]
     state = model.state_dict()
-    children = [_Child(names, tensor, sources) for names, tensor in _distinct(state)]
-    pending = children
+    left_out = _statistics(model) if rules.statistics == "reset" else set()
+    aligned = [_aligned(model, donor, source.shapes, rules) for donor, source in zip(donors, sources, strict=True)]
+    traits = Traits(model)
+    children = [
+        ChildTensor(names, tensor, offers_of(names, tensor, sources, aligned, rules), traits.of(names), rules)
+        for names, tensor in _distinct(state)
+    ]
+    offered = [child for child in children if left_out.isdisjoint(child.names)]
+    notes: list[str] = []
     with torch.no_grad():
-        while pending := _offer(pending, sources):
-            pass
+        if derivation is not None and sources:
+            notes += _replay(derivation, model, sources, offered)
+        settle([child for child in offered if child.done is None], sources)
+    return report_of(children, state, bool(sources), left_out, notes)
+
+
+def _replay(
+    derivation: Derivation, model: nn.Module, sources: Sequence[Weights], children: Sequence[ChildTensor]
+) -> list[str]:
+    """Writes what the derivation makes of the best donor that has its network; what stood against it, if anything."""
+    graphs = [(name, one) for name, one in model.named_modules() if isinstance(one, GraphModule)]
+    if len(graphs) != 1:
+        return [f"not replayed: the model holds {len(graphs)} GraphModules, and must hold one"]
+    prefix = f"{graphs[0][0]}." if graphs[0][0] else ""
+    try:
+        network, new = outcome(derivation.network, derivation.operations)
+    except PointError as error:
+        return [f"not replayed: {error}"]
+    if network != graphs[0][1].network:
+        return ["not replayed: the operations make another network than the child's"]
+    refusals: list[str] = []
+    for place, source in enumerate(sources):
+        inner = {name: tensor for name, tensor in source.shapes.items() if name.startswith(f"{prefix}layers.")}
+        try:
+            check_weights(derivation.network, {name.removeprefix(prefix): tensor for name, tensor in inner.items()})
+        except ConfigurationError as error:
+            refusals.append(str(error))
+            continue
+        donor = {name: tensor.clone() for name, tensor in source.read(inner)}
+        if _write(derivation, donor, prefix, place, new, children):
+            return []
+        refusals.append("not finite")
+    return [f"not replayed: {refusals[0]}"]  # of the best
+
+
+def _write(
+    derivation: Derivation,
+    donor: Mapping[str, Tensor],
+    prefix: str,
+    place: int,
+    new: Collection[int],
+    children: Sequence[ChildTensor],
+) -> bool:
+    """Writes what becomes of a donor's tensors, where all of it is finite in the child; whether it was."""
+    own = {name.removeprefix(prefix): tensor for name, tensor in donor.items()}
+    _, morphed = replay(derivation.network, own, derivation.operations)
+    values = {f"{prefix}{name}": tensor for name, tensor in morphed.items()}
+    found = [(child, name) for child in children if (name := next((n for n in child.names if n in values), None))]
+    cast = [values[name].to(child.tensor.device, child.tensor.dtype) for child, name in found]
+    if not all(map(all_finite, cast)):
+        return False
+    for (child, name), tensor in zip(found, cast, strict=True):
+        child.write(tensor)
+        if node_of(name.removeprefix(prefix)) in new:
+            child.done = TensorInheritance(how="made", donor=place, why="operations")
+        elif values[name] is donor.get(name):
+            child.done = TensorInheritance(how="copied", share=1.0, donor=place)
+        else:
+            child.done = TensorInheritance(how="morphed", share=1.0, donor=place, why="operations")
+    return True
+
+
+def report_of(
+    children: Sequence[ChildTensor],
+    state: Mapping[str, Tensor],
+    has_donor: bool,
+    left_out: Collection[str] = (),
+    notes: Sequence[str] = (),
+) -> InheritanceReport:
+    """What became of the tensors of a state, of which those left out were not offered anything."""
     tensors: dict[str, TensorInheritance] = {}
     n_elements = 0
     n_given: Counter[int] = Counter()  # by the donor's place
     for child in children:
-        tensors |= dict.fromkeys(child.names, child.done)
-        if not parameters.isdisjoint(child.names) and not is_lazy(child.tensor):
+        why = child.refusal or ("no donor has this name" if has_donor else NO_DONOR)
+        if any(name in left_out for name in child.names) and child.done is None:
+            why = "statistics are reset"
+        done = child.done or TensorInheritance(how="fresh", why=why)
+        tensors |= dict.fromkeys(child.names, done)
+        if child.trait.is_parameter and not is_lazy(child.tensor):
             n_elements += child.tensor.numel()
-            if child.done.donor is not None:
-                n_given[child.done.donor] += round(child.done.share * child.tensor.numel())
+            if done.donor is not None:
+                n_given[done.donor] += round(done.share * child.tensor.numel())
     share = n_given.total() / n_elements if n_elements else 0.0
     main = max(sorted(+n_given), key=n_given.__getitem__, default=None)
     in_order = {name: tensors[name] for name in state if name in tensors}
-    return InheritanceReport(share=share, main_donor=main, tensors=in_order)
+    return InheritanceReport(share=share, main_donor=main, tensors=in_order, notes=tuple(notes))
 
 
-def _offer(children: Sequence[_Child], sources: Sequence[Weights]) -> list[_Child]:
-    """Offers each child its best donor that is left; the children that asked for one and could not take it."""
-    wanted: dict[int, dict[str, list[_Child]]] = {}
-    asked = []
-    for child in children:
-        if (offer := child.next_offer()) is not None:
-            place, name = offer
-            wanted.setdefault(place, {}).setdefault(name, []).append(child)
-            asked.append(child)
-    for place, by_name in sorted(wanted.items()):
-        for name, values in sources[place].read(by_name):
-            for child in by_name[name]:
-                child.take(place, values)
-    return [child for child in asked if child.done.how == "fresh"]
+def source_of(donor: Mapping[str, Tensor] | Weights | nn.Module) -> Weights:
+    """A donor's tensors, read when they are wanted."""
+    if isinstance(donor, nn.Module):
+        return _Loaded(donor.state_dict())
+    return _Loaded(donor) if isinstance(donor, Mapping) else donor
+
+
+def _aligned(model: nn.Module, donor: object, shapes: Mapping[str, Tensor], rules: Rules) -> dict[str, str]:
+    """By a tensor of the child, which of the donor's stands in its place."""
+    child = layers_of(model if isinstance(donor, nn.Module) else model.state_dict())
+    weights = {name: tensor for name, tensor in shapes.items() if is_weight(name)}
+    other = layers_of(donor if isinstance(donor, nn.Module) else weights)
+    if rules.first == "name":
+        own = {name for layer in child for name in layer.names}
+        child = [layer for layer in child if shapes.keys().isdisjoint(layer.names)]
+        other = [layer for layer in other if own.isdisjoint(layer.names)]
+    return renamed(child, other)
+
+
+def _statistics(model: nn.Module) -> set[str]:
+    """The names of the statistics of batch-norms."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, nn.modules.batchnorm._NormBase)
+        for name, _ in module.named_buffers(recurse=False)
+    }
 
 
 def _distinct(state: Mapping[str, Tensor]) -> Iterator[tuple[list[str], Tensor]]:
@@ -149,73 +219,3 @@ def _distinct(state: Mapping[str, Tensor]) -> Iterator[tuple[list[str], Tensor]]
             key = (address, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         names.setdefault(key, []).append(name)
     return ((group, state[group[0]]) for group in names.values())
-
-
-class _Child:
-    """A tensor of the child, with all of its names, the donors' tensors that it may take, and what became of it."""
-
-    def __init__(self, names: Sequence[str], tensor: Tensor, sources: Sequence[Weights]) -> None:
-        self.names = names
-        self.tensor = tensor
-        self.done = TensorInheritance(how="fresh", why="no donor has this name" if sources else _NO_DONOR)
-        if is_lazy(tensor):
-            why = "its shape is not known yet; run one batch through the model first"
-            self.done, sources = TensorInheritance(how="fresh", why=why), ()
-        found = [(p, name, s.shapes[name]) for p, s in enumerate(sources) for name in names if name in s.shapes]
-        found.sort(key=lambda offer: offer[2].shape != tensor.shape)  # stable: the same shape first, the best donor
-        self._offers = found
-        self._n_refused = 0
-
-    def next_offer(self) -> tuple[int, str] | None:
-        """The donor and the name of the best tensor that is left and may fit."""
-        while self._n_refused < len(self._offers):
-            place, name, donor = self._offers[self._n_refused]
-            if (refusal := _refusal(self.tensor, donor)) is None:
-                return place, name
-            self._refuse(place, refusal)
-        return None
-
-    def take(self, place: int, donor: Tensor) -> None:
-        """Writes the donor's values, where they overlap and all are finite."""
-        child = self.tensor
-        values = donor.to(child.device, child.dtype)
-        if not _all_finite(values):
-            self._refuse(place, "not finite")
-            return
-        overlap = tuple(slice(min(sizes)) for sizes in zip(child.shape, donor.shape, strict=True))
-        child[overlap].copy_(values[overlap])
-        if child.shape == donor.shape:
-            self.done = TensorInheritance(how="copied", share=1.0, donor=place)
-        else:
-            share = child[overlap].numel() / child.numel()
-            self.done = TensorInheritance(how="sliced", share=share, donor=place, why=_shapes(child, donor))
-
-    def _refuse(self, place: int, why: str) -> None:
-        if self._n_refused == 0:
-            self.done = TensorInheritance(how="fresh", why=f"donor {place}: {why}")
-        self._n_refused += 1
-
-
-def _all_finite(values: Tensor) -> bool:
-    if values.is_floating_point() and values.numel() and values.dtype.itemsize > 1:
-        return bool(torch.stack(torch.aminmax(values)).isfinite().all())  # a NaN is both; without a mask as large
-    return bool(values.isfinite().all())
-
-
-def _refusal(child: Tensor, donor: Tensor) -> str | None:
-    """Why the donor's tensor can't give anything, or None."""
-    if not torch.can_cast(donor.dtype, child.dtype):
-        return f"{donor.dtype} does not fit {child.dtype}"
-    if child.shape == donor.shape:
-        return None
-    if child.dim() != donor.dim():
-        return f"other rank: {_shapes(child, donor)}"
-    if not (child.is_floating_point() or child.is_complex()):
-        return f"integers are not sliced: {_shapes(child, donor)}"
-    if 0 in (*child.shape, *donor.shape):
-        return f"no overlap: {_shapes(child, donor)}"
-    return None
-
-
-def _shapes(child: Tensor, donor: Tensor) -> str:
-    return f"{tuple(donor.shape)} into {tuple(child.shape)}"

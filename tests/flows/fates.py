@@ -74,6 +74,14 @@ class RunningParentTuner(Tuner):
         return Proposal(point=_point(fate, number), parents=(parent.number,))
 
 
+class PhaseTuner(Tuner):
+    """Lets each trial of a job inherit from the one before it."""
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal:
+        before = next((trial.number for trial in lineage.newest() if trial.job == job), None)
+        return Proposal(point=_point(FATES[0], number), parents=() if before is None else (before,))
+
+
 class ChainTuner(Tuner):
     """Chains of three, each named before its parent has started; the last also asks for the founder's weights."""
 

@@ -127,7 +127,9 @@ def test_a_search_whose_tuner_has_ended_it_is_finished_at_once(here: Path) -> No
     assert re.fullmatch(r"search \S+ is finished; its tuner proposes nothing more; try another seed or name", finished)
     assert first.out.splitlines()[1] == "the tuner has nothing more to propose: 2 of 9 trials"
     assert summary[1] == "the tuner has nothing more to propose: 2 trials"
-    assert summary[2:] == first.out.splitlines()[2:]
+    assert summary[2].startswith("hours: ")
+    assert summary[2].endswith(" of 9")
+    assert summary[3:] == first.out.splitlines()[2:]
     assert again.err == ""
     assert sorted(path.name for path in (only_search(here) / "sessions").iterdir()) == ["0001.beat", "0001.json"]
 
@@ -142,6 +144,36 @@ def test_policy_full_trains_every_trial_in_full(here: Path) -> None:
     assert {trial.policies for trial in found} == {frozenset({Policy.SHARE_PARAMS})}
     assert re.search(r"best: trial [01] \(search\)", done.out)
     assert "left out" not in done.err
+
+
+@pytest.mark.slow
+def test_a_plan_of_ones_own(here: Path) -> None:
+    """A file in --config-dir is a plan: here cheap trials of six layers, and a final of fifteen that starts warm."""
+    (here / "my_conf" / "policy").mkdir(parents=True)
+    plan = "stages:\n- {name: sieve, policies: [DOWNSCALE, EARLY_STOP]}\n- {name: grown, warm: true, best: 1}\n"
+    (here / "my_conf" / "policy" / "mine.yaml").write_text(plan)
+    problem = "problem._target_=tests.problems_for_tests.GrowingProblem"
+    given = ("--config-dir", "my_conf", "policy=mine", "+tuner=random", problem, "runner=debug", "budget.trials=2")
+
+    done = run(here, *given, "device=cpu")
+    *cheap, grown = trials(only_search(here))
+
+    assert done.status == 0, done.err
+    assert [trial.policies for trial in cheap] == [{Policy.DOWNSCALE, Policy.EARLY_STOP}] * 2
+    assert (grown.stage, grown.policies, grown.donor) == ("grown", {Policy.SHARE_PARAMS}, grown.parents[0])
+    assert grown.inherited == pytest.approx(6 / 15)
+    assert "best: trial 2 (grown)" in done.out
+
+
+@pytest.mark.slow
+def test_search_only(here: Path) -> None:
+    """With policy=search_only the best cheap trial is the winner."""
+    done = run(here, "+tuner=random", "runner=debug", "device=cpu", "budget.trials=2", "policy=search_only")
+    found = trials(only_search(here))
+
+    assert done.status == 0, done.err
+    assert [trial.stage for trial in found] == ["search"] * 2
+    assert found[0].policies == set(Policy) - {Policy.SKIP_TRAIN}
 
 
 @pytest.mark.slow
@@ -221,7 +253,7 @@ def test_help_is_fast_and_whole(here: Path) -> None:
     assert done.status == 0
     assert done.seconds < bare_s + 1
     assert done.err == ""
-    assert "+tuner=anneal|batch|cmaes|evolution|gp|grid|metis|nsga2|pbt|random|reinforce|smac|tpe" in done.out
+    assert "+tuner=anneal|auto|batch|cmaes|evolution|gp|grid|metis|nsga2|pbt|random|reinforce|smac|tpe" in done.out
     assert "deterministic: false # the same final table on every run, kills included" in done.out
     assert "storage.options.KEY=VALUE" in done.out
     assert list(here.iterdir()) == []

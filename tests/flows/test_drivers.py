@@ -118,7 +118,7 @@ def test_a_smaller_budget_finds_it_finished(here: Path) -> None:
 @pytest.mark.slow
 def test_spent_hours_are_finished(here: Path) -> None:
     """A search whose hours are spent is finished: the same command says so, and which budget to enlarge."""
-    command = (*DEBUG, "budget.hours=0.0002", "finalists=1", "problem.seconds=0.2")
+    command = (*DEBUG, "budget.hours=0.0005", "finalists=1", "problem.seconds=0.2")
     first, second = run(here, *command), run(here, *command)
 
     assert first.status == second.status == 0

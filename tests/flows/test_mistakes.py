@@ -19,7 +19,7 @@ from tests.flows.lineages import write_search
 Mistakes = dict[str, Future[tuple[Path, Done]]]
 DEBUG = (*QUICK, "runner=debug", "budget.trials=2")
 NO_TUNER = QUICK[1:]
-TUNERS = "anneal, batch, cmaes, evolution, gp, grid, metis, nsga2, pbt, random, reinforce, smac, tpe"
+TUNERS = "anneal, auto, batch, cmaes, evolution, gp, grid, metis, nsga2, pbt, random, reinforce, smac, tpe"
 MISTAKES = {
     "no_tuner": (
         NO_TUNER,
@@ -32,6 +32,10 @@ MISTAKES = {
     "tuner_without_plus": (("tuner=random",), r"tuner=random: .* write \+tuner=random"),
     "two_tuners": ((*QUICK, "+tuner=evolution"), "tuner is chosen twice"),
     "tuner_without_a_choice": ((*NO_TUNER, "tuner.sample_size=3"), r"no choice: add \+tuner=NAME, one of anneal"),
+    "template_that_is_not_there": (
+        ("+tuner=auto", "problem=rafiki", "problem.file=Model.py"),
+        r"problem.file \(Model.py\) can't be read: No such file",
+    ),
     "nfs_that_is_not_mounted": (
         (*QUICK, "storage=nfs", "storage.root=somewhere/heirloom"),
         r"storage.root \(somewhere/heirloom\) lies on .*, which is \w+, and no network file system: mount it",
@@ -50,7 +54,7 @@ MISTAKES = {
     ),
     "tuner_without_such_an_argument": (
         (*QUICK, "tuner.bogus=1"),
-        "RandomTuner has no argument bogus; it takes no arguments",
+        "RandomTuner has no argument bogus; it takes donor='none'",
     ),
     "tuner_with_nearly_such_an_argument": (
         (*NO_TUNER, "+tuner=evolution", "tuner.population=4"),
@@ -101,6 +105,10 @@ MISTAKES = {
         (*QUICK, "runner=nope"),
         "unknown runner nope: choose debug, processes, remote, simulated, threads",
     ),
+    "runner_of_a_cluster": (
+        (*QUICK, "runner=dask"),
+        "unknown runner dask: choose remote, whose workers start anywhere",
+    ),
     "remote_gpus": ((*QUICK, "runner=remote", "gpus=[0,1]"), r"gpus \(\[0, 1\]\) does not go with runner=remote"),
     "remote_port": ((*QUICK, "runner=remote", "channel.port=70000"), r"channel.port \(70000\) must be a port from 1"),
     "remote_host": ((*QUICK, "runner=remote", "channel.host=1"), r"channel.host \(1\) must be an address"),
@@ -122,7 +130,10 @@ MISTAKES = {
         (*DEBUG, "stopper=median", "stopper.min_trials=none"),
         r"min_trials \('none'\) must be a whole number of at least 1",
     ),
-    "unknown_policy": ((*DEBUG, "policy=nope"), "unknown policy nope: choose full, three_stage, two_stage"),
+    "unknown_policy": (
+        (*DEBUG, "policy=nope"),
+        "unknown policy nope: choose full, search_only, three_stage, two_stage",
+    ),
     "undeclared_policy_named": (
         (*DEBUG, "policy=two_stage"),
         "asks for DOWNSCALE, QUICK_EVAL, but the problem declares",
@@ -131,6 +142,12 @@ MISTAKES = {
     "trials_in_words": ((*DEBUG, "budget.trials=ten"), r"budget.trials \('ten'\) must be a whole number"),
     "budget_without_its_unit": ((*DEBUG, "budget=5"), "budget.*holds keys: set budget.trials or budget.hours"),
     "no_hours": ((*DEBUG, "budget.hours=-1"), r"budget.hours \(-1\) must be greater than 0"),
+    "hours_of_no_trial": ((*DEBUG, "budget.hours=1e-5"), r"budget.hours \(1e-05\) is 0.036 s, in which no trial"),
+    "at_deadline": ((*DEBUG, "budget.at_deadline=kill"), r"budget.at_deadline \('kill'\) must be finish or stop"),
+    "gpu_hours_of_no_trial": (
+        (*DEBUG, "budget.gpu_hours=1e-9"),
+        r"budget.gpu_hours \(1e-09\) is 3.6e-06 s, in which no",
+    ),
     "gpu_hours_without_gpu": ((*DEBUG, "budget.gpu_hours=1"), r"budget.gpu_hours \(1\) needs a GPU"),
     "no_slots": ((*QUICK, "slots=0"), r"slots \(0\) must be a whole number of at least 1"),
     "two_slots_in_debug": ((*DEBUG, "slots=2"), r"slots \(2\) must be 1 with runner=debug"),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.nfs.guest import run_in_guest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -18,13 +17,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
-    command = [HERE.parent / "nfs" / "with-nfs", "--timeout", "560", "--", sys.executable, HERE / "nfs_search.py"]
-    done = subprocess.run(command, env=plain, capture_output=True, text=True)
-    if done.returncode == 97:
-        pytest.skip(f"the NFS guest can't be started here: {done.stderr[-300:]}")
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = run_in_guest(HERE / "nfs_search.py", timeout_s=560)
     return found
 
 

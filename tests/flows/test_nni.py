@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
+import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from tests.flows.commands import Command, only_search, run, trials, until
+from tests.flows.remotely import RemoteSearch
+from tests.nfs.guest import run_in_guest
 
 pytestmark = pytest.mark.slow
 
@@ -120,12 +122,16 @@ class JobsTuner(MultiPhaseTuner):
 """
 
 
-def test_multi_phase_with_an_own_tuner_survives_a_kill(experiment: Path, api_url: str) -> None:
-    """kill -9: the tuner's process is gone too; asked the same again, it goes on where each job stood."""
+def use_own_tuner(experiment: Path) -> None:
     config = experiment / "config.yml"
     head, _, rest = config.read_text().partition("tuner:")
     config.write_text(head + OWN.lstrip() + rest.partition("trial:\n")[2])
     (experiment / "tuner.py").write_text(JOBS_TUNER)
+
+
+def test_multi_phase_with_an_own_tuner_survives_a_kill(experiment: Path, api_url: str) -> None:
+    """kill -9: the tuner's process is gone too; asked the same again, it goes on where each job stood."""
+    use_own_tuner(experiment)
     line = ("--config", "config.yml", "--root", "shared")
     with Command(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url) as command:
         until(lambda: len(list(experiment.glob("shared/*/trials/*.result.json"))) >= 5)
@@ -139,6 +145,40 @@ def test_multi_phase_with_an_own_tuner_survives_a_kill(experiment: Path, api_url
     assert {t.state for t in found} == {"COMPLETE"}
     for job in {t.job for t in found}:
         assert [t.point["x"] for t in found if t.job == job][:3] == [0.1, 0.2, 0.3]
+
+
+def test_an_experiment_on_other_machines(experiment: Path, api_url: str) -> None:
+    """Workers with a folder of their own run the jobs of runner=remote; one is killed, its job goes on with its phase.
+
+    A worker whose command line does not name the trial command refuses to run it.
+    """
+    use_own_tuner(experiment)
+    far = experiment.parent / "far"
+    shutil.copytree(experiment, far)
+    (experiment / "main.py").unlink()
+    line = ("--config", "config.yml", "--root", "shared", "runner=remote", "channel.lost_after_s=3")
+    with RemoteSearch(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url) as search:
+        channel, root = shlex.split(search.line[2])[:2]
+        with Command(far, channel, root, module="flows.worker", HEIRLOOM_CHANNEL_TOKEN=search.line[1]) as unwilling:
+            refused = unwilling.wait()
+        first = search.join(f"problem.code_dir={far}", f"problem.output_dir={far / 'out'}")
+        until(lambda: len(list(experiment.glob("shared/*/trials/*.start-1.json"))) >= 2)
+        first.kill(to_group=False)
+        until(lambda: not first.leftovers(), 10, what="the end of what it had started")
+        search.workers.remove(first)
+        for _ in range(2):
+            search.join(f"problem.code_dir={far}", f"problem.output_dir={far / 'out'}")
+        done = search.wait()
+
+    found = trials(only_search(experiment, "shared"))
+    assert done.status == 0, done.err
+    assert refused.status == 2
+    assert f"add problem.code_dir={experiment} 'problem.command=" in refused.complaint
+    assert {t.state for t in found} == {"COMPLETE"}
+    assert sorted(t.attempt for t in found)[-2:] == [1, 2]
+    for job in {t.job for t in found}:
+        assert [t.point["x"] for t in found if t.job == job][:3] == [0.1, 0.2, 0.3]
+    assert list((far / "out").glob("trials/*"))
 
 
 def test_interruption_of_worker_processes(experiment: Path, api_url: str) -> None:
@@ -159,13 +199,7 @@ def test_interruption_of_worker_processes(experiment: Path, api_url: str) -> Non
 
 @pytest.fixture(scope="module")
 def shared() -> dict[str, Any]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
-    command = [HERE.parent / "nfs" / "with-nfs", "--timeout", "560", "--", sys.executable, HERE / "nfs_nni.py"]
-    done = subprocess.run(command, env=plain, capture_output=True, text=True)
-    if done.returncode == 97:
-        pytest.skip(f"the NFS guest can't be started here: {done.stderr[-300:]}")
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = run_in_guest(HERE / "nfs_nni.py", timeout_s=560)
     return found
 
 

@@ -97,7 +97,10 @@ def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str, whom: str) -
 
 
 def test_a_worker_that_is_interrupted_leaves(here: Path, api_url: str) -> None:
-    """Ctrl-C of a worker: status 130, its trial runs again elsewhere without having been lost; SIGTERM: 143."""
+    """Ctrl-C of a worker: status 130, its trial runs again elsewhere without having been lost; SIGTERM: 143.
+
+    The process is signalled and then its group, as ``timeout`` does: that is no second signal.
+    """
     search = here / "heirloom" / "mine"
     plan = (*PLAIN, "slots=1", "budget.trials=1", "problem.seconds=2", "max_attempts=1")
     with RemoteSearch(here, *plan, PREFECT_API_URL=api_url) as remote:
@@ -105,6 +108,7 @@ def test_a_worker_that_is_interrupted_leaves(here: Path, api_url: str) -> None:
         for n, number in enumerate((signal.SIGINT, signal.SIGTERM), 1):
             worker = remote.join()
             until(lambda: len(starts(search)) == n, what="an attempt")  # noqa: B023
+            worker.send(number, to_group=False)
             worker.send(number)
             ends.append(worker.wait(30))
             until(lambda: not worker.leftovers(), 5, what="the end of all processes")  # noqa: B023

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.nfs.guest import run_in_guest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -17,13 +16,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module", params=["3", "4.2"])
 def found(request: pytest.FixtureRequest) -> dict[str, Any]:
-    script = [sys.executable, HERE / "nfs_verify.py", request.param]
-    command = [HERE.parent / "nfs" / "with-nfs", "--vers", request.param, "--timeout", "800", "--", *script]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode == 97:
-        pytest.skip(f"the NFS guest can't be started here: {done.stderr[-300:]}")
-    assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    result = run_in_guest(HERE / "nfs_verify.py", request.param, version=request.param, timeout_s=800)
     return {"vers": request.param, **result}
 
 

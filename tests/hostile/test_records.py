@@ -101,6 +101,18 @@ def test_bombs_are_refused_in_little_memory(search: HostileSearch, kind: str) ->
     assert peak < MUCH
 
 
+@pytest.mark.parametrize("attempt", [2**31, 2**53 - 1])
+def test_attempts_without_end_are_not_counted_out(search: HostileSearch, attempt: int) -> None:
+    """A trial that says that it took so many attempts is read in little memory: what is there is counted."""
+    tracemalloc.start()
+    with search.having("result", json.dumps(changed(search.original("result"), ["attempt"], attempt)).encode()):
+        search.refusals("result")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < MUCH
+
+
 @pytest.mark.parametrize(
     ("kind", "where"),
     [

@@ -12,7 +12,7 @@ from uuid import uuid4
 import fsspec
 
 from nas.bench import Assignment, Stay
-from nas.executors.base import Action, Event, Finished, Lost, Reported, Started, StopAsked
+from nas.executors.base import Action, Event, Finished, Lost, Reported, Started, StopAsked, StopKind
 from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
 from nas.metric import Metric
@@ -136,7 +136,7 @@ class ScriptedExecutor:
     def dismiss(self, job: int) -> None:
         raise NotImplementedError
 
-    def stop(self, trial: Trial, why: Literal["stop", "interrupt"]) -> None:
+    def stop(self, trial: Trial, why: StopKind) -> None:
         assert why == "interrupt"
         self._is_hanging = self._interrupted == "hang"
         if not self._is_hanging and (pending := self._running.pop(trial.number, None)) is not None:

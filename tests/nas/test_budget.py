@@ -17,20 +17,24 @@ def test_nothing_set_is_sixteen_trials() -> None:
     assert Budget(gpu_hours=1.0).trials is None
 
 
-@pytest.mark.parametrize(
-    ("n_trials", "hours", "gpu_hours", "spent"),
-    [(3, 1.9, 0.9, None), (4, 0, 0, "trials"), (0, 2.0, 0, "hours"), (0, 0, 1.0, "gpu_hours"), (9, 9, 9, "trials")],
-)
-def test_every_bound_counts(n_trials: int, hours: float, gpu_hours: float, spent: str | None) -> None:
-    """Another trial is allowed while no bound is reached; the first that is reached is named."""
-    budget = Budget(trials=4, hours=2.0, gpu_hours=1.0)
-
-    assert budget.spent(n_trials=n_trials, hours=hours, gpu_hours=gpu_hours) == spent
+def test_trials_are_counted() -> None:
+    """Another trial is allowed while there are fewer; without a number, always."""
+    assert [Budget(trials=4).allows_trial(n) for n in (3, 4)] == [True, False]
+    assert Budget(hours=1.0).allows_trial(10**6)
 
 
-def test_unset_bounds_allow_everything() -> None:
-    """A bound that is not set never ends the search."""
-    assert Budget(hours=1.0).spent(n_trials=10**6, hours=0.5, gpu_hours=10**6) is None
+@pytest.mark.parametrize("share", [-0.1, 1.0, 40, True, "0.4", math.nan])
+def test_final_share_is_a_part_of_the_hours(share: object) -> None:
+    """All of the hours would leave none to search."""
+    with pytest.raises(ConfigurationError, match=r"budget\.final_share \(.*\) must be a part of the hours"):
+        Budget(final_share=share)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wish", ["kill", None, True])
+def test_at_the_deadline_trials_finish_or_stop(wish: object) -> None:
+    """There is no third way."""
+    with pytest.raises(ConfigurationError, match=r"budget\.at_deadline \(.*\) must be finish or stop"):
+        Budget(at_deadline=wish)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("trials", [0, -1, 1.5, 16.0, "16", True])
@@ -53,7 +57,7 @@ def test_jobs_are_counted_by_themselves() -> None:
     budget = Budget(jobs=2)
 
     assert budget.trials is None
-    assert budget.spent(n_trials=100, hours=0.0, gpu_hours=0.0) is None
+    assert budget.allows_trial(100)
     assert [budget.allows_job(n) for n in (1, 2)] == [True, False]
     with pytest.raises(ConfigurationError, match=r"budget\.jobs"):
         Budget(jobs=0)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,11 +19,12 @@ from torch import nn
 from nas.bench import Assignment, Bench, BenchSpec
 from nas.executors.place import InProcessPlace
 from nas.problems.base import Problem
-from nas.run import TrialRun
+from nas.run import DonorWeights, TrialRun
 from nas.spec import Spec
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.trial import Proposal, State, Trial
+from nas.weights.optimizer import optimizer_tensors
 from tests.problems_for_tests import N_CLASSES, N_INPUTS, ExportProblem, PlainProblem, ScoreProblem, network
 
 BATCH_SIZES = (1, 2, 7, 64)
@@ -44,6 +46,31 @@ for given, answer in zip(inputs, expected, strict=True):
     torch.testing.assert_close(program(given), answer, rtol=1e-6, atol=1e-6)
 print(len(inputs), "nas" in sys.modules and sys.modules["nas"])
 """
+
+
+ONNX_STRANGER = """
+import sys
+
+sys.modules["torch"] = sys.modules["nas"] = None
+import numpy
+import onnxruntime
+
+session = onnxruntime.InferenceSession(sys.argv[1])
+[given] = session.get_inputs()
+arrays = numpy.load(sys.argv[2])
+n = len(arrays) // 2
+for k in range(n):
+    [answer] = session.run(None, {given.name: arrays[f"x{k}"]})
+    numpy.testing.assert_allclose(answer, arrays[f"y{k}"], rtol=1e-4, atol=1e-4)
+print(n)
+"""
+
+
+class Special(nn.Module):
+    """Has no ONNX: a function of a kind that no runtime has."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.special.modified_bessel_i1(x)
 
 
 class TrainedProblem(ExportProblem):
@@ -81,6 +108,7 @@ class Exported:
     answer: dict[str, Any]
     root: Path
     trial: Trial
+    bench: Bench
 
     @property
     def folder(self) -> Path:
@@ -91,17 +119,20 @@ class Exported:
         return found
 
 
-def export(problem: Problem, root: Path) -> Exported:
+def export(problem: Problem, root: Path, *, donor: Trial | None = None) -> Exported:
     """Trains a trial of the problem, and exports it, as a worker does."""
     files = open_root(str(root))
     spec = BenchSpec(problem=Spec.of(PlainProblem), url=str(root), options={})
     point = {"x": 3}
-    trial = Trial(number=5, index=5, proposal=Proposal(point=point), state=State.RUNNING, attempt=1, slot=0)
+    number = 6 if donor else 5
+    trial = Trial(number=number, index=number, proposal=Proposal(point=point), state=State.RUNNING, attempt=1, slot=0)
     Records(files).propose(trial)
-    finished = InProcessPlace(spec, files, problem).run(Assignment(trial), lambda event: None)
+    donors = () if donor is None or donor.checkpoint is None else (DonorWeights(donor.number, donor.checkpoint),)
+    finished = InProcessPlace(spec, files, problem).run(Assignment(trial, donors), lambda event: None)
     assert finished is not None
-    assert finished.state == State.COMPLETE
-    return Exported(Bench(spec, problem=problem, files=files).export(finished), root, finished)
+    assert finished.state == State.COMPLETE, finished.error
+    bench = Bench(spec, problem=problem, files=files)
+    return Exported(bench.export(finished), root, finished, bench)
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +154,48 @@ def test_program_runs_with_torch_alone(exported: Exported, tmp_path: Path) -> No
     assert run.stdout == "4 None\n"
 
 
+def test_onnx_runs_without_torch(exported: Exported, tmp_path: Path) -> None:
+    """model.onnx answers as the network in eval mode does, at any batch size, where torch can't be imported."""
+    model = trained().eval()
+    inputs = [torch.randn(size, N_INPUTS) for size in BATCH_SIZES]
+    with torch.no_grad():
+        pairs = {f"x{n}": batch.numpy() for n, batch in enumerate(inputs)}
+        numpy.savez(tmp_path / "expected.npz", **pairs, **{f"y{n}": model(batch) for n, batch in enumerate(inputs)})
+    command = [sys.executable, "-I", "-c", ONNX_STRANGER, exported.folder / "model.onnx", tmp_path / "expected.npz"]
+
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "4\n"
+
+
+def test_missing_onnx_is_explained(tmp_path: Path) -> None:
+    """Where torch has no ONNX for a part of the network, the program is there, and export.json says why."""
+
+    class Strange(TrainedProblem):
+        def export(self, run: TrialRun) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+            model, example = super().export(run)
+            return nn.Sequential(model, Special()), example
+
+    exported = export(Strange(), tmp_path)
+
+    missing = exported.read("export.json")["missing"]
+    assert missing.keys() == {"model.onnx"}
+    assert "Error: " in missing["model.onnx"]
+    assert (exported.folder / "program.pt2").is_file()
+
+
+def test_without_the_extra_there_is_no_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where onnxruntime is not installed, the rest is exported, and export.json names the extra."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+    exported = export(TrainedProblem(), tmp_path)
+
+    assert exported.read("export.json")["missing"].keys() == {"model.onnx"}
+    assert exported.answer["missing"]["model.onnx"].startswith("the extra onnx is not installed")
+    assert (exported.folder / "program.pt2").is_file()
+
+
 def test_weights_load_as_safetensors(exported: Exported) -> None:
     """model.safetensors holds the network's whole state, to the bit, for the format's own library."""
     found = load_file(exported.folder / "model.safetensors")
@@ -130,6 +203,35 @@ def test_weights_load_as_safetensors(exported: Exported) -> None:
 
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_published_momentum_is_neither_restored_nor_exported(tmp_path: Path) -> None:
+    """A trial that published its momentum has children, is tested and exported with its weights alone."""
+
+    class Momentous(ExportProblem):
+        def train(self, run: TrialRun) -> Mapping[str, float]:
+            model = network()
+            share = run.inherit(model).share
+            optimizer = torch.optim.Adam(model.parameters())
+            momentum = run.inherit_optimizer(optimizer, model).share
+            assert momentum == share
+            model(torch.ones(2, N_INPUTS)).sum().backward()
+            optimizer.step()
+            run.save({**model.state_dict(), **optimizer_tensors(optimizer, model)})
+            return {"score": share}
+
+        def test(self, run: TrialRun) -> Mapping[str, float]:
+            model, saved = run.restore(network()), run.restore_tensors()
+            same = all(torch.equal(tensor, saved[name]) for name, tensor in model.state_dict().items())
+            return {"score": float(same and len(saved) > 2 * len(model.state_dict()))}
+
+    child = export(Momentous(), tmp_path, donor=export(Momentous(), tmp_path).trial)
+
+    assert child.trial.metrics == {"score": 1.0}
+    assert child.trial.inheritance["n_copied"] == len(network().state_dict())
+    assert child.bench.test(child.trial) == {"score": 1.0}
+    assert child.read("export.json") == {"missing": {}}
+    assert load_file(child.folder / "model.safetensors").keys() == network().state_dict().keys()
 
 
 def test_architecture_says_what_was_built(exported: Exported) -> None:

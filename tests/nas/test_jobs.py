@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +18,7 @@ from nas.executors.base import Event, Left, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
 from nas.job import Job
-from nas.jobs import JobPlan
+from nas.job_plan import JobPlan
 from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
 from nas.policy import Policy, Stage
@@ -411,6 +413,29 @@ class TestAsking:
             for trial in trials:
                 for parent in trial.parents:
                     assert (trials[parent].finished or 0) <= (trial.started or 0)
+
+    @pytest.mark.parametrize("slots", [2, 3])
+    def test_a_job_has_one_trial_to_come(self, tmp_path: Path, slots: int) -> None:
+        """Whoever makes room for whom, no job is asked for while a trial of its own is to come, nor stays twice."""
+
+        def script(lineage: Lineage, number: int, job: int) -> Proposal:
+            asked.append((job, [t.number for t in lineage.pending if t.job == job]))
+            running = [t.number for t in lineage.pending if t.state == State.RUNNING]
+            parents = [*(t.number for t in lineage.pending[-1:]), *running][-1:]
+            return Proposal(point={"x": number}, parents=tuple(parents))
+
+        def code(job: Job) -> None:
+            for run in job.trials():
+                time.sleep(0.02)
+                run.finish(score=run.point["x"])
+
+        asked: list[tuple[int, list[int]]] = []
+        CountingTuner.script = staticmethod(script)
+        trials = Shop(tmp_path, code, slots=slots, trials_per_job=4).run(40)
+
+        assert [t.state for t in trials] == [State.COMPLETE] * 40
+        assert [(job, to_come) for job, to_come in asked if to_come] == []
+        assert max(Counter(t.job for t in trials).values()) <= 4
 
     @pytest.mark.parametrize("slots", [2, 3])
     def test_deterministic(self, tmp_path: Path, slots: int) -> None:

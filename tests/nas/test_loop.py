@@ -16,8 +16,9 @@ from nas.budget import Budget
 from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
 from nas.executors.base import Broke, Event, Finished, StopAsked
 from nas.lineage import Lineage
-from nas.loop import Loop, LoopSettings, trial_seed
+from nas.loop import Loop, LoopSettings
 from nas.policy import Policy, Stage
+from nas.proposals import trial_seed
 from nas.spaces.base import Point
 from nas.spaces.parameter import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
@@ -113,14 +114,17 @@ class TestAsking:
 
     def test_spent_hours_end_asking(self, records: Records) -> None:
         """When the hours are spent nothing more is proposed, and what runs may finish."""
-        hours = iter([0.0, 0.0, 0.0, 2.0])
         executor = ScriptedExecutor(records, 2)
         chosen = LoopSettings(budget=Budget(hours=1.0))
 
-        loop = make_loop(records, executor, ListTuner(*[()] * 9), settings=chosen, spent_hours=lambda: next(hours, 2.0))
+        def spent_hours() -> float:
+            return len(executor.submitted)
+
+        loop = make_loop(records, executor, ListTuner(*[()] * 9), settings=chosen, spent_hours=spent_hours)
         loop.search(SEARCH)
 
-        assert [trial.state for trial in by_number(records).values()] == [State.COMPLETE] * 2
+        assert [trial.state for trial in by_number(records).values()] == [State.COMPLETE, State.WAITING]
+        assert len(executor.submitted) == 1
 
     def test_spent_gpu_hours_of_earlier_sessions_count(self, records: Records) -> None:
         """GPU-hours are those of all trials on record."""
@@ -320,6 +324,26 @@ class TestDonors:
         assert "donor 1 has no weights" in (trials[2].error or "")
         assert executor.order == [0, 1]
         assert not any("000002.start" in path for path in paths_in_order(records.files))
+
+    @pytest.mark.parametrize("scores", [True, False], ids=["scores", "trains"])
+    def test_no_other_weights_are_scored_in_a_later_stage(self, records: Records, scores: bool) -> None:
+        """A warm trial of one without weights starts afresh, and where it only scores it is FAILED(parent)."""
+        more = {Policy.SKIP_TRAIN} if scores else set()
+        recheck = Stage(name="recheck", policies=SEARCH.policies | more, warm=True)
+        executor = ScriptedExecutor(records, ends={1: [End(has_weights=False)]})
+        loop = make_loop(records, executor, ListTuner((), (0,)))
+        loop.search(SEARCH)
+
+        loop.final(recheck, loop.trials[:2])
+
+        first, second = (t for t in by_number(records).values() if t.stage == "recheck")
+        assert (first.state, executor.donors[first.number]) == (State.COMPLETE, [0])
+        if scores:
+            assert (second.state, second.reason) == (State.FAILED, Reason.PARENT)
+            assert second.error == "donor 1 has no weights, and SKIP_TRAIN trains none"
+        else:
+            assert (second.state, executor.donors[second.number]) == (State.COMPLETE, [])
+            assert second.inheritance == {"replaced": {"1": None}}
 
     def test_founder_line_without_weights_starts_afresh(self, records: Records) -> None:
         """Where no ancestor has weights the child starts from nothing, and its record says so."""

@@ -14,9 +14,7 @@ from nas.policy import Policy
 
 
 def modes(*policies: Policy, fidelity: float | None = None) -> Modes:
-    made = Modes()
-    made.policies, made.fidelity = frozenset(policies), fidelity
-    return made
+    return Modes(frozenset(policies), fidelity)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +61,23 @@ def test_scale() -> None:
     """DOWNSCALE builds the smaller size."""
     assert modes().scale(layers=15, downscaled=6) == 15
     assert modes(Policy.DOWNSCALE).scale(layers=15, downscaled=6) == 6
+
+
+def test_shares_of_a_full_training() -> None:
+    """What the calls make of a training is known afterwards: the same call counts once, other sizes multiply."""
+    cheap = modes(Policy.EARLY_STOP, Policy.DOWNSCALE)
+    for _ in range(3):
+        cheap.epochs(full=50, early=10)
+        cheap.scale(layers=15, downscaled=6)
+    cheap.epochs(full=10, early=2)  # a phase of its own
+    cheap.scale(images=1000, downscaled=500)
+
+    assert cheap.shares == {"epochs_share": 12 / 60, "scale_share": pytest.approx(0.2)}
+    assert modes().shares == {}
+    full = modes()
+    assert (full.epochs(full=60, early=8), full.shares) == (60, {"epochs_share": 1.0})
+    asked = modes(Policy.EARLY_STOP, fidelity=0.5)
+    assert (asked.epochs(full=60, early=8), asked.shares) == (30, {"epochs_share": 0.5})
 
 
 def test_mistakes_name_the_argument() -> None:

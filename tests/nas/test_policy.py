@@ -43,7 +43,7 @@ def test_plan_is_read_from_plain_data() -> None:
     ("stage", "message"),
     [
         ({"policies": []}, "name is required"),
-        ({"name": "a", "budget": 3}, "keys must be name, policies, warm and best"),
+        ({"name": "a", "budget": 3}, "keys must be name, policies, warm, best and share"),
         ({"name": "a", "policies": "SHARE_PARAMS"}, "must be a list"),
         ({"name": "a", "policies": 3}, "must be a list"),
         ({"name": "a", "policies": ["FAST"]}, "unknown policy"),
@@ -89,6 +89,35 @@ def test_wrong_share_is_refused(best: object) -> None:
     """``best`` is a number of trials or a share of them."""
     with pytest.raises(ConfigurationError, match=r"stage b: best \(.*\) must be a whole number .* or a share"):
         PolicyPlan.from_stages([{"name": "a"}, {"name": "b", "best": best}])
+
+
+@pytest.mark.parametrize("share", [0, 0.0, -0.1, 1.5, True, "half", float("nan")])
+def test_wrong_share_of_the_hours_is_refused(share: object) -> None:
+    """``share`` is a part of the hours."""
+    with pytest.raises(ConfigurationError, match=r"stage a: share \(.*\) must be a part of the hours, above 0"):
+        PolicyPlan.from_stages([{"name": "a", "share": share}])
+
+
+def test_shares_of_the_hours_make_at_most_one() -> None:
+    """No two stages get the same hour."""
+    with pytest.raises(ConfigurationError, match=r"shares of the hours make 1\.1; together they are at most 1"):
+        PolicyPlan.from_stages([{"name": "a", "share": 0.7}, {"name": "b", "share": 0.4}])
+
+
+def test_share_is_part_of_the_plan() -> None:
+    """It survives description, and a plan without one is described as it always was."""
+    read = PolicyPlan.from_stages([{"name": "a", "share": 0.7}, {"name": "b"}])
+
+    assert PolicyPlan.from_stages(read.describe()) == read
+    assert read.describe()[1] == {"name": "b", "policies": [], "warm": False}
+
+
+def test_warm_stage_shares_parameters() -> None:
+    """A warm stage needs no second word to inherit; where the problem can't, it starts from scratch."""
+    warm = (*plan(("search", {Policy.EARLY_STOP})).stages, Stage(name="final", warm=True))
+
+    assert warm[1].policies == {Policy.SHARE_PARAMS}
+    assert not PolicyPlan(warm).fitted(frozenset({Policy.EARLY_STOP}), strict=False)[0].stages[1].warm
 
 
 def test_first_stage_chooses_nothing() -> None:

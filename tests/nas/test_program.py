@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,22 +10,37 @@ from uuid import uuid4
 
 import pytest
 
+from nas.bench import BenchSpec
 from nas.budget import Budget
-from nas.errors import ConfigurationError, SearchFailedError
+from nas.errors import ConfigurationError, SearchFailedError, TrialStopped
+from nas.executors.local import LocalExecutor
+from nas.executors.place import InProcessPlace
 from nas.lineage import Lineage
+from nas.loop import LoopSettings
 from nas.policy import Policy, PolicyPlan, Stage
 from nas.problems.base import Problem
-from nas.program import Summary, run_search
+from nas.program import Program, Summary, run_search
+from nas.run import TrialRun
 from nas.search import Search
+from nas.session import Session
 from nas.spec import Spec
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.retention import Retention
 from nas.store.weights import StoredWeights
-from nas.trial import State, Trial
+from nas.trial import Reason, State, Trial
 from nas.tuners.random import RandomTuner
 from tests.nas.scripted import paths_in_order
-from tests.problems_for_tests import ExportProblem, InOrderTuner, LeavingProblem, PlainProblem, ScoreProblem
+from tests.problems_for_tests import (
+    BodyProblem,
+    ExportProblem,
+    GrowingProblem,
+    InOrderTuner,
+    LeavingProblem,
+    PlainProblem,
+    ScoreProblem,
+    network,
+)
 
 
 class Bureau:
@@ -322,6 +338,21 @@ class TestPlans:
         finals = [trial for trial in summary.lineage if trial.stage == "final"]
         assert [(trial.donor, trial.inherited) for trial in finals] == [(1, 1.0), (0, 1.0)]
 
+    @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+    def test_finals_of_a_downscaled_search_build_the_full_network(self, bureau: Bureau, warm: bool) -> None:
+        """Six layers become fifteen: from scratch, or, in a warm stage, with the six that the search has trained."""
+        cheap = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.DOWNSCALE})
+        plan = PolicyPlan((Stage(name="search", policies=cheap), Stage(name="final", warm=warm)))
+
+        summary = bureau.run(5, problem=GrowingProblem, plan=plan, finalists=1)
+
+        search, final = summary.lineage
+        assert (search.checkpoint, final.checkpoint) != (None, None)
+        small, large = (StoredWeights(bureau.records().files, t.checkpoint).shapes for t in (search, final))  # type: ignore[arg-type]
+        assert (len(small), len(large)) == (2 * 6, 2 * 15)
+        assert (final.donor, final.inherited) == ((0, pytest.approx(6 / 15)) if warm else (None, None))
+        assert final.policies == ({Policy.SHARE_PARAMS} if warm else set())
+
 
 class TestInheritance:
     def test_children_carry_their_parents_weights(self, bureau: Bureau) -> None:
@@ -528,3 +559,47 @@ def test_lost_result_is_made_again(bureau: Bureau, lost: int) -> None:
     assert [t.point["x"] for t in more.lineage if t.stage == "search"] == [*xs[:5], 50, 60]
     assert more.lineage[lost].attempt == 3
     assert [t.learned for t in bureau.records().load()[0]][1:5] == [(0,), (1,), (2,), (3,)]
+
+
+class TestHours:
+    @pytest.mark.parametrize("trials_per_job", [None, "unlimited"])
+    def test_what_runs_is_stopped_at_the_deadline(self, trials_per_job: Any) -> None:
+        """A trial that would report for ever is STOPPED with what it reported last; its weights are saved and win."""
+
+        def body(run: TrialRun) -> object:
+            for step in range(10_000):
+                time.sleep(0.01)
+                try:
+                    run.report(step, score=step / 10_000)
+                except TrialStopped:
+                    run.save(network())
+                    raise
+            return {}
+
+        problem = Spec.of(BodyProblem)
+        built = Search(problem=problem, tuner=Spec.of(RandomTuner), trials_per_job=trials_per_job).build()
+        root = f"memory://program/{uuid4().hex}"
+        records = Records(open_root(root, patience_s=0).below("search"))
+        program = Program(built, records, Budget(hours=1 / 3600, at_deadline="stop"))
+        session = Session(records)
+        bench = BenchSpec(problem=problem, url=records.files.url, options={}, jobs_ask=built.jobs.asks)
+        executor = LocalExecutor(InProcessPlace(bench, records.files, BodyProblem(body)))
+        try:
+            program.run(executor, session, LoopSettings(budget=program.budget, jobs=built.jobs))
+        finally:
+            executor.close()
+            session.close()
+        summary = program.summary()
+
+        [trial] = summary.lineage
+        assert (trial.state, trial.reason, trial.metrics) == (State.STOPPED, Reason.DEADLINE, trial.curve[-1][1])
+        assert trial.checkpoint is not None
+        assert summary.winner == trial
+        assert program.ended_by() == "hours"
+
+    def test_gpu_hours_need_a_gpu(self) -> None:
+        """run_search trains on the CPU: GPU-hours would never be spent."""
+        search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner))
+
+        with pytest.raises(ConfigurationError, match=r"budget\.gpu_hours \(1\) needs a GPU"):
+            run_search(search, root=f"memory://program/{uuid4().hex}", budget=Budget(gpu_hours=1))

@@ -306,6 +306,7 @@ class TestRecord:
             workshop.propose(),
             state=State.COMPLETE,
             metrics={"score": 0.1, **{f"other {n}": n / 7 for n in range(99)}},
+            foretold={"parameters": 10**12, **{f"known {n}": n / 7 for n in range(99)}},
             checkpoint=Checkpoint(manifest=manifest, packs=packs),
             offered=f"{'far' * 66}:{10**8}",
             donor=f"{'far' * 66}:{10**8}",

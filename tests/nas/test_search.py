@@ -201,7 +201,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"problem": Spec.of(RandomTuner, space=1, metrics=2)}, "RandomTuner must be a subclass of nas.Problem"),
+            ({"problem": Spec.of(Metric, name="accuracy")}, "Metric must be a subclass of nas.Problem"),
             ({"problem": Spec.of(WithoutMetrics)}, "WithoutMetrics must set `metrics`"),
             ({"problem": Spec.of(ManyMetrics)}, r"ManyMetrics declares 20 metrics that take \d+ bytes .* most are 600"),
             ({"tuner": Spec("nas.spec.Spec", {})}, "nas.spec.Spec: .*seed"),

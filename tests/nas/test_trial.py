@@ -179,7 +179,7 @@ def test_parents_are_numbers_of_trials(sources: Any) -> None:
 @pytest.mark.parametrize("sources", [(True,), (-1,), (1, 1), ("a:1", "a:1"), ["a:1"], "a:1", (None,), (1.0,)], ids=str)
 def test_donors_are_numbers_or_names(sources: Any) -> None:
     """Donors that are neither numbers nor another search's names, or twice the same, are refused."""
-    with pytest.raises(ConfigurationError, match=r"donors \(.*\) must be a tuple of .* or 'search:number'"):
+    with pytest.raises(ConfigurationError, match=r"donors \(.*\) must be a tuple of .* 'search:number' .* or local_"):
         Proposal(point={}, donors=sources)
 
 

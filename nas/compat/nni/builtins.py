@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from nas.compat.nni.config import Experiment, TunerChoice
@@ -11,7 +12,6 @@ from nas.metric import Direction
 from nas.spec import Spec
 
 Arguments = dict[str, Any]
-_GP_ONLY = "utility kappa xi nu alpha cold_start_num selection_num_warm_up selection_num_starting_points"
 
 
 def optimize_mode(choice: TunerChoice, *, strict: bool) -> Direction:
@@ -44,13 +44,14 @@ def tuner_spec(experiment: Experiment) -> Spec:
         raise ConfigurationError(f"tuner.builtinTunerName ({name}): {_NO_TUNERS[name]}")
     if name not in _TUNERS:
         raise ConfigurationError(f"tuner.builtinTunerName ({name}) must be one of {', '.join(_TUNERS)}")
-    target, make = _TUNERS[name]
-    arguments = dict(choice.arguments)
-    arguments.pop("optimize_mode", None)
-    found = make(arguments, experiment.space or {})
-    if arguments:
-        raise ConfigurationError(f"tuner.classArgs.{sorted(arguments)[0]}: no argument of {name} that is known here")
-    return Spec(target, found)
+    stand_in = _TUNERS[name]
+    given = {key: value for key, value in choice.arguments.items() if key not in ("optimize_mode", *stand_in.idle)}
+    if unknown := given.keys() - stand_in.names.keys():
+        raise ConfigurationError(f"tuner.classArgs.{sorted(unknown)[0]}: no argument of {name} that is known here")
+    arguments = {**stand_in.arguments, **{stand_in.names[key]: value for key, value in given.items()}}
+    if name == "BatchTuner":
+        arguments["points"] = _batch_points(experiment.space or {})
+    return Spec(stand_in.target, arguments)
 
 
 def stopper_spec(choice: TunerChoice) -> Spec:
@@ -62,8 +63,8 @@ def stopper_spec(choice: TunerChoice) -> Spec:
     arguments = dict(choice.arguments)
     arguments.pop("optimize_mode", None)
     if choice.builtin == "Medianstop":
-        found = Spec("nas.stoppers.median.MedianStopper", {"min_trials": 1})
-        found = Spec(found.target, {**found.arguments, "warmup_steps": arguments.pop("start_step", 0)})
+        taken = {"min_trials": 1, "warmup_steps": arguments.pop("start_step", 0)}
+        found = Spec("nas.stoppers.median.MedianStopper", taken)
     elif choice.builtin == "Curvefitting":
         for name in ("threshold", "gap"):
             arguments.pop(name, None)
@@ -79,62 +80,64 @@ def stopper_spec(choice: TunerChoice) -> Spec:
     return found
 
 
-def _nothing(arguments: Arguments, space: Mapping[str, Any]) -> Arguments:
-    return {}
-
-
-def _tpe(arguments: Arguments, space: Mapping[str, Any]) -> Arguments:
-    for name in ("parallel_optimize", "constant_liar_type"):  # running trials always count as bad ones
-        arguments.pop(name, None)
-    return {"sampler": "tpe"}
-
-
-def _gp(arguments: Arguments, space: Mapping[str, Any]) -> Arguments:
-    for name in _GP_ONLY.split():
-        arguments.pop(name, None)
-    return {"sampler": "gp"}
-
-
-def _evolution(arguments: Arguments, space: Mapping[str, Any]) -> Arguments:
-    return {"population_size": arguments.pop("population_size", 32), "sample_size": 2, "dies": "loser"}
-
-
-def _regularized(arguments: Arguments, space: Mapping[str, Any]) -> Arguments:
-    size = arguments.pop("population_size", 100)
-    return {"population_size": size, "sample_size": arguments.pop("sample_size", 25)}
-
-
-def _metis(arguments: Arguments, space: Mapping[str, Any]) -> Arguments:
-    for name in ("no_resampling", "no_candidates", "selection_num_starting_points", "exploration_probability"):
-        arguments.pop(name, None)
-    cold = arguments.pop("cold_start_num", None)
-    return {} if cold is None else {"n_founders": cold}
-
-
-def _smac(arguments: Arguments, space: Mapping[str, Any]) -> Arguments:
-    arguments.pop("config_dedup", None)  # no point is proposed twice
-    return {}
-
-
-def _batch(arguments: Arguments, space: Mapping[str, Any]) -> Arguments:
+def _batch_points(space: Mapping[str, Any]) -> list[Arguments]:
     entries = list(space.items())
     if len(entries) != 1 or entries[0][1].get("_type") != "choice":
         raise ConfigurationError("BatchTuner needs a search space of one name, a choice of the configurations")
     name, entry = entries[0]
-    return {"points": [{name: option} for option in entry["_value"]]}
+    return [{name: option} for option in entry["_value"]]
 
 
-_TUNERS: Mapping[str, tuple[str, Callable[[Arguments, Mapping[str, Any]], Arguments]]] = {
-    "TPE": ("nas.tuners.optuna.OptunaTuner", _tpe),
-    "Random": ("nas.tuners.random.RandomTuner", _nothing),
-    "Anneal": ("nas.tuners.anneal.AnnealTuner", _nothing),
-    "Evolution": ("nas.tuners.evolution.EvolutionTuner", _evolution),
-    "RegularizedEvolutionTuner": ("nas.tuners.evolution.EvolutionTuner", _regularized),
-    "SMAC": ("nas.tuners.smac.SmacTuner", _smac),
-    "GridSearch": ("nas.tuners.grid.GridTuner", _nothing),
-    "BatchTuner": ("nas.tuners.batch.BatchTuner", _batch),
-    "MetisTuner": ("nas.tuners.metis.MetisTuner", _metis),
-    "GPTuner": ("nas.tuners.optuna.OptunaTuner", _gp),
+@dataclass(frozen=True, slots=True)
+class _StandIn:
+    """What takes the place of a builtin tuner.
+
+    Attributes:
+        target: The class.
+        arguments: What it is built with where ``classArgs`` says nothing.
+        names: What arguments of NNI's are called here.
+        idle: Arguments of NNI's that have no effect.
+    """
+
+    target: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    idle: tuple[str, ...] = ()
+
+
+_POPULATION = {"population_size": "population_size"}
+_TUNERS: Mapping[str, _StandIn] = {
+    "TPE": _StandIn(  # running trials always count as bad ones
+        "nas.tuners.optuna.OptunaTuner", {"sampler": "tpe"}, idle=("parallel_optimize", "constant_liar_type")
+    ),
+    "Random": _StandIn("nas.tuners.random.RandomTuner"),
+    "Anneal": _StandIn("nas.tuners.anneal.AnnealTuner"),
+    "Evolution": _StandIn(
+        "nas.tuners.evolution.EvolutionTuner",
+        {"population_size": 32, "sample_size": 2, "dies": "loser"},
+        names=_POPULATION,
+    ),
+    "RegularizedEvolutionTuner": _StandIn(
+        "nas.tuners.evolution.EvolutionTuner",
+        {"population_size": 100, "sample_size": 25},
+        names=_POPULATION | {"sample_size": "sample_size"},
+    ),
+    "SMAC": _StandIn("nas.tuners.smac.SmacTuner", idle=("config_dedup",)),  # no point is proposed twice
+    "GridSearch": _StandIn("nas.tuners.grid.GridTuner"),
+    "BatchTuner": _StandIn("nas.tuners.batch.BatchTuner"),
+    "MetisTuner": _StandIn(
+        "nas.tuners.metis.MetisTuner",
+        names={"cold_start_num": "n_founders"},
+        idle=("no_resampling", "no_candidates", "selection_num_starting_points", "exploration_probability"),
+    ),
+    "GPTuner": _StandIn(
+        "nas.tuners.optuna.OptunaTuner",
+        {"sampler": "gp"},
+        idle=(
+            *("utility", "kappa", "xi", "nu", "alpha"),
+            *("cold_start_num", "selection_num_warm_up", "selection_num_starting_points"),
+        ),
+    ),
 }
 _NO_TUNERS: Mapping[str, str] = {
     "NetworkMorphism": "its networks are built by NNI itself; evolution over a space of layers with inherited weights "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from nas.compat.nni.names import is_job_id
@@ -14,7 +14,35 @@ from nas.lineage import Lineage
 from nas.store.plain import checked_fields, naming, shown, whole
 from nas.trial import State, Trial
 
+LATE_CHARS = 1 << 16
+"""What a record says of late results; those beyond are not told again after an interruption."""
 _DERIVATION = {"parameter_id": (int,), "trial_job_id": (str,), "calls": (list,)}
+
+
+@dataclass(frozen=True, slots=True)
+class LateResult:
+    """What a trial reported after its result.
+
+    Attributes:
+        id: The parameter_id.
+        n_told: How many results the tuner had been told of before.
+        text: The result's JSON.
+    """
+
+    id: int
+    n_told: int
+    text: str
+
+    @classmethod
+    def of(cls, entry: object) -> LateResult:
+        """What a record's list holds.
+
+        Raises:
+            CorruptError: it is something else.
+        """
+        if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[2], str):
+            raise CorruptError(f"calls must not hold {shown(entry)}")
+        return cls(whole(entry[0], "calls"), whole(entry[1], "calls"), entry[2])
 
 
 @dataclass(slots=True)
@@ -26,12 +54,14 @@ class Call:
         job: The id of the job that asks, as its trial is told it.
         is_first: The job begins with it.
         n_told: How many results the tuner had been told of before.
+        late: What it was told after the call before this one, beside these.
     """
 
     id: int
     job: str
     is_first: bool
     n_told: int
+    late: tuple[LateResult, ...] = ()
     has_answer: bool = False
     has_nothing: bool = False
     """The tuner raised NoMoreTrialError."""
@@ -41,7 +71,8 @@ class Call:
 
     def to_json(self) -> list[Any]:
         """For a proposal's record."""
-        return [self.id, self.job, self.is_first, self.n_told]
+        late = [[list(astuple(result)) for result in self.late]] if self.late else []
+        return [self.id, self.job, self.is_first, self.n_told, *late]
 
 
 def derivation(call: Call, begun: Iterable[Call]) -> dict[str, Any]:
@@ -68,9 +99,12 @@ class Noted:
             fields = checked_fields(trial.proposal.derivation, _DERIVATION)
             calls = []
             for entry in fields["calls"]:
-                if not isinstance(entry, list) or len(entry) != 4 or type(entry[2]) is not bool:
+                if not isinstance(entry, list) or len(entry) not in (4, 5) or type(entry[2]) is not bool:
                     raise CorruptError(f"calls must not hold {shown(entry)}")
-                calls.append(Call(whole(entry[0], "calls"), checked_job(entry[1]), entry[2], whole(entry[3], "calls")))
+                if not isinstance(late := entry[4] if len(entry) == 5 else [], list):
+                    raise CorruptError(f"calls must not hold {shown(late)}")
+                number, n_told = whole(entry[0], "calls"), whole(entry[3], "calls")
+                calls.append(Call(number, checked_job(entry[1]), entry[2], n_told, tuple(map(LateResult.of, late))))
             return cls(whole(fields["parameter_id"], "parameter_id"), checked_job(fields["trial_job_id"]), tuple(calls))
 
 
@@ -130,6 +164,10 @@ class History:
                 raise CorruptError(f"trials/{trial.number:06d}.proposal.json: no call was made for it alone")
             call.trial, call.parameters = trial.number, parameters_of(trial.point)
             due.setdefault(n_told, []).append(call)
+        for late in (late for call in calls.values() for late in call.late):
+            if late.id not in calls or (number := calls[late.id].trial) is None:
+                raise CorruptError(f"a late result is recorded of parameter_id {late.id}, which no trial has")
+            parsed(late.text, number)
         return cls(sorted(calls.values(), key=lambda call: call.id), list(lineage.finished), due)
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, check_whole
 
 PLATFORMS = ("remote", "pai", "paiYarn", "openpai", "kubeflow", "frameworkcontroller", "dlts", "aml", "adl", "hybrid")
-_HERE = "trials run as processes of this machine"
+_HERE = "trials run as processes of this machine, or, with runner=remote, of others (docs/remote_workers.md)"
 _HANDLED = """
     experimentName experimentType trialConcurrency maxTrialNum maxTrialNumber maxExecDuration maxExperimentDuration
     maxTrialDuration trainingServicePlatform trainingService searchSpacePath searchSpaceFile searchSpace useAnnotation
@@ -40,6 +40,10 @@ _TRIAL_NO_EFFECT = """
     nniManagerNFSMountPath containerNFSMountPath paiStorageConfigName paiStoragePlugin paiConfigPath
     taskRoles worker master ps
 """
+_CHOICE = "name classArgs codeDir codeDirectory classFileName className includeIntermediateResults"
+"""Of a tuner or an assessor, besides the name of a builtin one and what has no effect."""
+_CHOICE_NO_EFFECT = frozenset(("gpuNum", "gpuIndices", "checkpointDir"))
+_LOCAL_NO_EFFECT = frozenset(("maxTrialNumPerGpu", "maxTrialNumberPerGpu", "useActiveGpu"))
 _REFUSED = {
     "advisor": "advisors (Hyperband, BOHB) are not supported: for successive halving use `python -m flows.search "
     "stopper=asha` (docs/stoppers.md)",
@@ -221,11 +225,10 @@ class _Reader:
         return None if content is None else self._choice("assessor", content, "builtinAssessorName")
 
     def _choice(self, kind: str, content: Mapping[str, Any], builtin: str) -> TunerChoice:
-        known = {builtin, "name", "classArgs", "codeDir", "codeDirectory", "classFileName", "className", "gpuNum"}
-        known |= {"gpuIndices", "includeIntermediateResults", "checkpointDir"}
+        known = {builtin, *_CHOICE.split(), *_CHOICE_NO_EFFECT}
         if unknown := content.keys() - known:
             raise ConfigurationError(f"{kind}.{sorted(unknown)[0]}: {kind} has {', '.join(sorted(known))}")
-        for name in sorted(content.keys() & {"gpuNum", "gpuIndices", "checkpointDir"}):
+        for name in sorted(content.keys() & _CHOICE_NO_EFFECT):
             self._note(f"{kind}.{name}", f"the {kind} sees what this command sees")
         arguments = self._mapping(content, "classArgs") or {}
         include = content.get("includeIntermediateResults", False)
@@ -267,7 +270,7 @@ class _Reader:
         return content
 
     def _gpus(self, local: Mapping[str, Any]) -> tuple[int, ...] | None:
-        for name in sorted(local.keys() & {"maxTrialNumPerGpu", "maxTrialNumberPerGpu", "useActiveGpu"}):
+        for name in sorted(local.keys() & _LOCAL_NO_EFFECT):
             self._note(
                 f"localConfig.{name}", "trialConcurrency says how many jobs run, each with gpuNum GPUs of its own"
             )
@@ -296,9 +299,8 @@ class _Reader:
             value = content.get(name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least {least}")
-            return value
+            check_whole(name, value, least)
+            return int(value)
         return None
 
     def _switch(self, name: str) -> bool:

@@ -58,6 +58,7 @@ class NniProblem(Problem):
     data_arguments: ClassVar[frozenset[str]] = frozenset(
         {"code_dir", "output_dir", "search", "gpus_per_trial", "gpus", "timeout_s"}
     )
+    code_arguments: ClassVar[frozenset[str]] = frozenset({"command", "code_dir"})
 
     def __init__(
         self,
@@ -131,6 +132,8 @@ class _Talk:
         self._trials = trials
         self._process = process
         self._run: TrialRun | None = first
+        self._finished = first
+        """The last that has its result, where ``_run`` is None."""
         self._parameters = parameters_of(first.point)
         self._is_fetched = False
         self._is_over = False
@@ -187,16 +190,18 @@ class _Talk:
             value = json.loads(text)
         except ValueError as error:
             return {"error": f"the result is no JSON: {error}"}
-        if self._run is None:
-            logger.warning("the trial has its result; a later %s result changes nothing: %s", kind, text)
+        if self._run is None and kind == "final":
+            self._finished.note_late(text)
+        elif self._run is None:
+            logger.warning("the trial has its result; a later intermediate result changes nothing: %.1000s", text)
         elif kind == "intermediate":
             self._n_reports += 1
             if reported := _numbers(value):
                 self._run.report(self._n_reports, **reported)
         else:
             self._run.returned = text
-            run, self._run = self._run, None
-            run.finish(**_score(value, self._problem.scores_optional))
+            self._finished, self._run = self._run, None
+            self._finished.finish(**_score(value, self._problem.scores_optional))
         return {}
 
 

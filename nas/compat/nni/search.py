@@ -30,7 +30,7 @@ def nni_search(
     *,
     name: str | None = None,
     seed: int = 0,
-    gpus: Sequence[int] = (),
+    gpus: Sequence[int] | None = (),
     parents: str | None = None,
     patience_s: float = PATIENCE_S,
 ) -> tuple[str, Search]:
@@ -40,7 +40,7 @@ def nni_search(
         experiment: What its file says.
         name: By default the experiment's name and the digest of what is searched.
         seed: Of builtin tuners.
-        gpus: Those of this machine.
+        gpus: Those of this machine; None: trials run on workers elsewhere, each of which gives its trial one.
         parents: Which parameters name a parent, for a tuner of the user's own; see ``ParentRule.of``.
         patience_s: How long such a tuner may wait while nothing runs that it could wait for.
 
@@ -114,8 +114,16 @@ def nni_budget(experiment: Experiment) -> Budget:
     return Budget(trials=most, hours=experiment.hours)
 
 
-def _chosen_gpus(experiment: Experiment, gpus: Sequence[int]) -> tuple[int, ...]:
+def _chosen_gpus(experiment: Experiment, gpus: Sequence[int] | None) -> tuple[int, ...]:
     wanted = experiment.gpus_per_trial or 0
+    if gpus is None:
+        if wanted > 1 or experiment.gpus is not None:
+            what = f"trial.gpuNum ({wanted})" if wanted > 1 else "localConfig.gpuIndices"
+            raise ConfigurationError(
+                f"{what} does not go with runner=remote: each worker gives its trial the first GPU that it sees "
+                "(CUDA_VISIBLE_DEVICES)"
+            )
+        return ()
     chosen = tuple(gpus) if experiment.gpus is None else experiment.gpus
     if missing := [gpu for gpu in chosen if gpu not in gpus]:
         raise ConfigurationError(f"localConfig.gpuIndices ({missing[0]}): this machine has the GPUs {list(gpus)}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nas.compat.nni.calls import Call, History, Noted, derivation, numbers_of, parsed, value_of
+from nas.compat.nni.calls import LATE_CHARS, Call, History, LateResult, Noted, derivation, numbers_of, parsed, value_of
 from nas.compat.nni.conversation import Conversation
 from nas.compat.nni.names import experiment_id, job_id
 from nas.compat.nni.parameters import parameters_of, point_of
@@ -57,6 +57,7 @@ class NniTuner(HostedTuner):
     data_arguments: ClassVar[frozenset[str]] = frozenset(
         {"folder", "output_dir", "search", "slots", "most_jobs", "patience_s"}
     )
+    code_arguments: ClassVar[frozenset[str]] = frozenset({"class_file", "code_dir"})
 
     def __init__(
         self,
@@ -106,6 +107,10 @@ class NniTuner(HostedTuner):
         self._trial_of: dict[int, int] = {}
         self._n_ids = 0
         self._n_told = 0
+        self._late: list[LateResult] = []
+        """Late results that no call's record lists."""
+        self._early: dict[int, list[str]] = {}
+        """Late results of trials whose result is still to come."""
         self._nothing_at = -1
         """How many results it had been told when it had nothing to offer."""
 
@@ -155,6 +160,18 @@ class NniTuner(HostedTuner):
         """Tells the tuner a result, and that the trial has ended."""
         self._talk.n_out -= 1
         self._tell_result(trial)
+        for result in self._early.pop(trial.number, ()):
+            self.notice_late(trial, result)
+
+    def notice_late(self, trial: Trial, result: str) -> None:
+        """Tells the tuner what a trial has reported after its result, as NNI did."""
+        if not trial.is_finished:
+            self._early.setdefault(trial.number, []).append(result)
+            return
+        late = LateResult(Noted.of(trial).id, self._n_told, result)
+        if sum(len(other.text) for other in (*self._late, late)) <= LATE_CHARS:
+            self._late.append(late)
+        self._tell_late(late, Noted.of(trial).job)
 
     @property
     def is_thinking(self) -> bool:
@@ -240,6 +257,8 @@ class NniTuner(HostedTuner):
 
     def _generate(self, call: Call, **recorded: Any) -> Call:
         self._unlisted.append(call)
+        if call.trial is None:
+            call.late, self._late = tuple(self._late), []
         return self._talk.ask(call, call.job if self.multi_phase else None, **recorded)
 
     def _propose(self, call: Call, number: int) -> Proposal:
@@ -269,12 +288,21 @@ class NniTuner(HostedTuner):
         what = f"receive_trial_result or trial_end of parameter_id {number}"
         self._talk.tell("finished", what, id=number, job=job, success=trial.state == "COMPLETE", **told)
 
+    def _tell_late(self, late: LateResult, job: str) -> None:
+        self._talk.settle(GRACE_S)  # the result before it
+        what = f"receive_trial_result of parameter_id {late.id}, again"
+        self._talk.tell("late", what, id=late.id, job=job, value=late.text)
+
     # ---- after an interruption
 
     def _repeat(self, history: History) -> None:
         """Asks and tells what was asked and told before, in the same order."""
         self._talk.n_out = 1  # whatever waits now waits for what will be repeated
+        jobs = {call.id: call.job for call in history.calls}
         for call in history.calls:
+            for late in call.late:
+                self._tell_until(history, late.n_told)
+                self._tell_late(late, jobs[late.id])
             self._tell_until(history, call.n_told)
             recorded = {} if call.trial is None else {"recorded": call.parameters}
             if call.trial is not None:

@@ -25,7 +25,7 @@ from nas.channel.wire import (
     trial_to_wire,
 )
 from nas.errors import CorruptError
-from nas.executors.base import Asked, Event, Finished, Left, Lost, Reported, Started
+from nas.executors.base import Asked, Event, Finished, Late, Left, Lost, Reported, Started
 from nas.policy import Policy
 from nas.run import DonorWeights
 from nas.spec import Spec
@@ -116,10 +116,12 @@ def test_stays_and_specs_arrive_as_they_were() -> None:
     [
         Started(7, 2, 1),
         Reported(7, -3, {"score": 0.1, "n": 3}),
+        Late(7, '{"default": NaN}'),
         Asked(3),
         Left(3, error="Traceback", lost=None),
         Finished(FINISHED),
         Lost(3, 7, "its worker was killed by SIGKILL"),
+        Lost(3, 7, "the hours were spent", counts=False),
     ],
     ids=lambda event: type(event).__name__,
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nas.errors import ConfigurationError
+from nas.executors.base import Late
 from nas.trial import Reason, State
 from tests.nas.compat.experiments import Shop, until
 
@@ -132,7 +133,9 @@ def test_results_after_the_result(tmp_path: Path) -> None:
     [trial] = shop.run()
 
     assert trial.metrics == {"default": 1}
-    assert "a later final result changes nothing: 2" in (tmp_path / "root/mine/logs/000000.job.log").read_text()
+    assert "a later one changes nothing: 2" in (tmp_path / "root/mine/logs/000000.job.log").read_text()
+    assert shop.records.other_logs(trial)["late"] == "2\n"
+    assert Late(0, "2") in shop.events
 
 
 def test_a_phase_without_a_result_is_abandoned(tmp_path: Path) -> None:
@@ -193,6 +196,38 @@ def test_a_trial_past_its_time(tmp_path: Path) -> None:
 
     assert trial.state == State.FAILED
     assert "ran past 1 s" in (trial.error or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "taken"),
+    [
+        ("TPE", {"parallel_optimize": True, "constant_liar_type": "min"}, {"sampler": "tpe"}),
+        ("Random", {}, {}),
+        ("Anneal", {}, {}),
+        ("Evolution", {"population_size": 9}, {"population_size": 9, "sample_size": 2, "dies": "loser"}),
+        ("RegularizedEvolutionTuner", {"sample_size": 5}, {"population_size": 100, "sample_size": 5}),
+        ("SMAC", {"config_dedup": True}, {}),
+        ("GridSearch", {}, {}),
+        ("BatchTuner", {}, {"points": [{"x": 1}, {"x": 2}]}),
+        ("MetisTuner", {"no_resampling": False, "cold_start_num": 4}, {"n_founders": 4}),
+        ("GPTuner", {"utility": "ei", "cold_start_num": 10}, {"sampler": "gp"}),
+    ],
+)
+def test_builtin_tuners(tmp_path: Path, name: str, arguments: dict[str, object], taken: dict[str, object]) -> None:
+    """Each takes the arguments that NNI documents, has a tuner of ours in its place, and that one can be built."""
+    from nas.compat.nni.config import read_experiment
+    from nas.compat.nni.search import nni_search
+
+    space = {"x": {"_type": "choice", "_value": [1, 2]}}
+    shop = Shop(
+        tmp_path,
+        tuner={"builtinTunerName": name, "classArgs": {"optimize_mode": "minimize", **arguments}},
+        space=space,
+    )
+    _, search = nni_search(read_experiment(shop.write()))
+
+    assert search.tuner.arguments == taken
+    assert search.build().problem.metrics[0].direction == "minimize"
 
 
 def test_v2_names(tmp_path: Path) -> None:

@@ -256,6 +256,24 @@ def test_a_tuner_that_is_not_reproducible(tmp_path: Path, capsys: pytest.Capture
     assert f"imported {[(t.point['r'], t.metrics['default']) for t in before]}" in log.read_text()
 
 
+@pytest.mark.parametrize("multi_thread", [False, True], ids=["in_turn", "threads"])
+def test_a_second_result_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], multi_thread: bool) -> None:
+    """The first one counts; a later one is passed on, as NNI did, also when the same is told again on resumption."""
+    code = "import nni, time\np = nni.get_next_parameter()\nfor n in (0, 1): nni.report_final_result([p['x'], n])\n"
+    if multi_thread:
+        code += "time.sleep(0.3)\n"
+    made = shop(tmp_path, code, COUNTING, maxTrialNum=2, multiThread=multi_thread)
+    before = made.run()
+    trials = made.run(maxTrialNum=4)
+
+    assert [json.loads(t.returned or "") for t in trials] == [[n, 0] for n in range(4)]
+    assert trials[:2] == before
+    assert trials[1].point["told"] == [[0, 0], [0, 1]]
+    assert trials[2].point["told"][:3] == [[0, 0], [0, 1], [1, 0]]
+    assert trials[3].point["told"][-1] == [2, 1]
+    assert "not reproducible" not in capsys.readouterr().err
+
+
 def test_nothing_now_is_not_the_end(tmp_path: Path) -> None:
     """NoMoreTrialError means later, while trials run, at full concurrency; with nothing running it is the end."""
     tuner = """

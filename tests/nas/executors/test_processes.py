@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from nas.bench import Assignment, BenchSpec
+from nas.budget import Budget
 from nas.errors import ActionError, ConfigurationError, SearchInterruptedError
-from nas.executors.base import Event, Finished, Started, StopAsked
+from nas.executors.base import Event, Finished, Late, Left, Reported, Started, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import WorkerLostError
 from nas.executors.processes import ProcessPlace
@@ -27,7 +28,7 @@ from nas.store.files import open_root
 from nas.store.records import Records
 from nas.trial import Proposal, Reason, State, Trial
 from tests.nas.scripted import ListTuner
-from tests.problems_for_tests import TroubleProblem
+from tests.problems_for_tests import KnownTroubleProblem, TroubleProblem, TwiceProblem
 
 REPOSITORY = Path(__file__).parents[3]
 SEARCH = Stage(name="search")
@@ -43,18 +44,33 @@ class Shop:
         slots: How many workers.
         timeout_s: Of each trial.
         constructor: What the problem's constructor does in a worker.
+        kind: The problem's class.
     """
 
-    def __init__(self, root: Path, *, slots: int = 1, timeout_s: float | None = None, constructor: str = "") -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        slots: int = 1,
+        timeout_s: float | None = None,
+        constructor: str = "",
+        kind: type[TroubleProblem] = TroubleProblem,
+    ) -> None:
         self.pids = root.parent / "pids"
         self.pids.mkdir(exist_ok=True)
         self.records = Records(open_root(str(root)))
-        problem = Spec.of(TroubleProblem, constructor=constructor, folder=str(self.pids))
+        problem = Spec.of(kind, constructor=constructor, folder=str(self.pids))
         spec = BenchSpec(problem=problem, url=str(root), options={}, session=1)
         self.place = ProcessPlace(spec, slots, trial_timeout_s=timeout_s)
         self.executor = LocalExecutor(self.place, slots)
 
-    def run(self, *orders: Order, observe: Callable[[Event], None] = lambda event: None, **more: Any) -> list[Trial]:
+    def run(
+        self,
+        *orders: Order,
+        observe: Callable[[Event], None] = lambda event: None,
+        spent_hours: Callable[[], float] = lambda: 0.0,
+        **more: Any,
+    ) -> list[Trial]:
         """Trains a trial for each order, and gives all trials of the search."""
         trials, starts = self.records.load()
         proposals = [Proposal(point={"do": do, "seconds": seconds}) for do, seconds in orders]
@@ -64,6 +80,7 @@ class Shop:
             LoopSettings(max_failures=99, **more),
             trials=trials,
             starts=starts,
+            spent_hours=spent_hours,
             tuner=ListTuner(*proposals),
             space=TroubleProblem.space,
             observe=observe,
@@ -326,11 +343,94 @@ class TestStops:
         assert time.monotonic() - stopped_s[-1] < 5
         assert not shop.records.load()[0][1].is_finished
 
+    @pytest.mark.parametrize("do", ["report", "hang", "spin", "sleep"])
+    def test_deadline_ends_running_trials(self, open_shop: Callable[..., Shop], do: str) -> None:
+        """What runs when the hours are spent is STOPPED at its next report, or killed, with what it reported last."""
+        shop = open_shop()
+        shop.run(("nothing", 0))
+        began_s: list[float] = []
+
+        def spent_hours() -> float:
+            if shop.pid_of(1) is None:
+                return 0.0
+            began_s.append(time.monotonic())
+            return (began_s[-1] - began_s[0]) / 3600
+
+        budget = Budget(hours=1 / 3600, at_deadline="stop")
+        _, trial, *after = shop.run((do, 500), ("nothing", 0), spent_hours=spent_hours, budget=budget)
+
+        assert after == []
+        assert trial == shop.records.load()[0][1]
+        assert trial.reason == Reason.DEADLINE
+        if do == "sleep":
+            assert (trial.state, trial.error) == (State.FAILED, "stopped before its first report")
+        else:
+            assert (trial.state, trial.metrics) == (State.STOPPED, trial.curve[-1][1])
+        assert 0.5 < trial.cost["seconds"] < 20
+
+    def test_a_trial_that_does_not_listen_holds_nobody_up(self, open_shop: Callable[..., Shop]) -> None:
+        """It may be told to stop a thousand times, and be killed then: its pipe does not fill."""
+        shop = open_shop()
+        trial = ordered("sleep", 500)
+        outcomes: list[object] = []
+        thread = run_in_thread(shop, trial, outcomes)
+        until(lambda: shop.pid_of(0))
+
+        def stop() -> None:
+            for _ in range(1000):
+                shop.place.stop(trial, "deadline")
+            shop.place.stop(trial, "kill")
+
+        stopping = threading.Thread(target=stop, daemon=True)
+        stopping.start()
+        stopping.join(20)
+        assert not stopping.is_alive()
+        thread.join(20)
+        [ended] = outcomes
+        assert isinstance(ended, Trial)
+        assert (ended.state, ended.reason) == (State.FAILED, Reason.DEADLINE)
+
+    def test_a_kill_before_the_start_costs_no_attempt(self, open_shop: Callable[..., Shop]) -> None:
+        """Nothing has run: the trial waits for more hours."""
+        shop = open_shop(constructor="hangs")
+        trial = ordered("nothing", 0)
+        outcomes: list[object] = []
+        thread = run_in_thread(shop, trial, outcomes)
+        give_up_s = time.monotonic() + 60
+        while thread.is_alive() and time.monotonic() < give_up_s:  # it may not be there yet
+            shop.place.stop(trial, "kill")
+            thread.join(0.5)
+
+        [lost] = outcomes
+        assert isinstance(lost, WorkerLostError)
+        assert not lost.counts
+
+    @pytest.mark.parametrize("timeout_s", [None, 1.0], ids=["deadline", "timeout"])
+    def test_what_was_known_before_training_outlives_a_kill(
+        self, open_shop: Callable[..., Shop], timeout_s: float | None
+    ) -> None:
+        """It is on the record of a trial that is killed, objectives among the metrics of one that has a score."""
+        shop = open_shop(timeout_s=timeout_s, kind=KnownTroubleProblem)
+        trial = ordered("hang", 500)
+        outcomes: list[object] = []
+        reported = threading.Event()
+        thread = run_in_thread(shop, trial, outcomes, lambda event: isinstance(event, Reported) and reported.set())
+        assert reported.wait(60)
+        if timeout_s is None:
+            shop.place.stop(trial, "kill")
+        thread.join(20)
+
+        [ended] = outcomes
+        assert isinstance(ended, Trial)
+        assert ended.foretold == {"size": 3.0, "depth": 2.0}
+        assert ended.reason == (Reason.DEADLINE if timeout_s is None else Reason.TIMEOUT)
+        assert ended.metrics == ({"score": 0.5, "size": 3.0} if timeout_s is None else {})
+
     def test_closing_ends_what_runs(self, open_shop: Callable[..., Shop]) -> None:
         """close ends a worker whose trial hangs, and the thread that waits for it."""
         shop = open_shop()
         outcomes: list[object] = []
-        thread = run_in_thread(shop, spinning(0), outcomes)
+        thread = run_in_thread(shop, ordered("spin", 500), outcomes)
         pid = until(lambda: shop.pid_of(0))
         began_s = time.monotonic()
 
@@ -348,7 +448,7 @@ class TestStops:
         gate = threading.Event()
         shop.place._spawner.submit(gate.wait)  # the worker's start stands in line behind it
         outcomes: list[object] = []
-        running = run_in_thread(shop, spinning(0), outcomes)
+        running = run_in_thread(shop, ordered("spin", 500), outcomes)
         time.sleep(0.2)
         closing = threading.Thread(target=shop.close)
         closing.start()
@@ -363,17 +463,18 @@ class TestStops:
         assert all(b"resource_tracker" in command_of(pid) for pid in set(children_of(os.getpid())) - before)
 
 
-def spinning(number: int) -> Trial:
-    point = {"do": "spin", "seconds": 500}
-    return Trial(number=number, index=number, proposal=Proposal(point=point), slot=0, attempt=1)
+def ordered(do: str, seconds: int) -> Trial:
+    return Trial(number=0, index=0, proposal=Proposal(point={"do": do, "seconds": seconds}), slot=0, attempt=1)
 
 
-def run_in_thread(shop: Shop, trial: Trial, outcomes: list[object]) -> threading.Thread:
+def run_in_thread(
+    shop: Shop, trial: Trial, outcomes: list[object], post: Callable[[Event], object] = lambda event: None
+) -> threading.Thread:
     """Runs a trial on the worker of its slot; what comes of it is added to the outcomes."""
 
     def run() -> None:
         try:
-            outcomes.append(shop.place.run(Assignment(trial), lambda event: None))
+            outcomes.append(shop.place.run(Assignment(trial), post))
         except Exception as error:
             outcomes.append(error)
 
@@ -452,3 +553,27 @@ def children_of(pid: int) -> list[int]:
         if int(fields[1]) == pid:
             found.append(int(stat.parent.name))
     return found
+
+
+@pytest.mark.slow
+def test_a_second_result_is_told(tmp_path: Path) -> None:
+    """What a job says after its trial's result arrives, and then that the job has left."""
+    spec = BenchSpec(problem=Spec.of(TwiceProblem), url=str(tmp_path / "search"), options={}, session=1, jobs_ask=True)
+    place = ProcessPlace(spec, 1)
+    trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}), slot=0, attempt=1)
+    Records(open_root(spec.url)).propose(trial)
+    events: list[Event] = []
+    has_left = threading.Event()
+
+    def post(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, Left):
+            has_left.set()
+
+    result = place.run(Assignment(trial), post)
+    assert has_left.wait(60)
+    place.close()
+
+    assert result is not None
+    assert result.metrics == {"score": 1.0}
+    assert events[-2:] == [Late(0, "{'score': 2.0}"), Left(0)]

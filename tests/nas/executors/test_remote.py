@@ -15,15 +15,23 @@ import pytest
 
 import nas
 from nas import Budget, Int, Metric, ParameterSpace, Problem, Proposal, Tuner
-from nas.bench import Assignment, BenchSpec, Stay
-from nas.channel.client import ChannelClient
-from nas.channel.wire import MAX_BODY_BYTES
-from nas.errors import ActionError, ConfigurationError, SearchInterruptedError, ServerError, TrialStopped
-from nas.executors.base import Asked, Crowded, Event, Finished, Left, Lost, Reported, Started, StopAsked
+from nas.bench import Assignment, BenchSpec
+from nas.channel import server
+from nas.channel.client import ChannelClient, Connection, GivenUpError
+from nas.channel.wire import dumps
+from nas.errors import (
+    ActionError,
+    ConfigurationError,
+    SearchFailedError,
+    SearchInterruptedError,
+    ServerError,
+    TrialStopped,
+)
+from nas.executors.base import Asked, Crowded, Event, Finished, Late, Left, Lost, Reported, Started, StopAsked, Woke
 from nas.executors.local import LocalExecutor
-from nas.executors.remote import Gate, RemotePlace
+from nas.executors.remote import BROKEN, Gate, RemotePlace
 from nas.job import Job
-from nas.jobs import JobPlan
+from nas.job_plan import JobPlan
 from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
 from nas.policy import Policy, Stage
@@ -32,7 +40,7 @@ from nas.spec import Spec
 from nas.stoppers.base import Stopper
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import State, Trial
+from nas.trial import Reason, State, Trial
 from nas.tuners.base import Answer
 from tests.nas.executors.remotely import TOKEN, Lossy, Worker
 
@@ -71,6 +79,9 @@ class HeldProblem(Problem):
 class ManyProblem(HeldProblem):
     """The same, trial after trial; keeps where each stay of a job stood."""
 
+    is_late = False
+    """Each trial gives a second result."""
+
     def __init__(self) -> None:
         super().__init__()
         self.stays: list[tuple[int, int, int]] = []
@@ -82,6 +93,8 @@ class ManyProblem(HeldProblem):
                 self.stays.append((job.number, n_finished, run.number))
             with suppress(TrialStopped):
                 run.finish(**self.train(run))
+                if self.is_late:
+                    run.finish(score=-1.0)
 
 
 class CountingTuner(Tuner):
@@ -89,9 +102,18 @@ class CountingTuner(Tuner):
 
     pause_s = 0.0
     behind = 0
+    holds_at = -1
+    """At this proposal it waits for ``goes_on``, and sets ``is_held``."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.is_held, self.goes_on = threading.Event(), threading.Event()
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         time.sleep(self.pause_s)
+        if number == self.holds_at:
+            self.is_held.set()
+            self.goes_on.wait(60)
         parents = (number - self.behind,) if self.behind and number >= self.behind else ()
         return Proposal(point={"x": number}, parents=parents, donors=())
 
@@ -112,6 +134,11 @@ class Shop:
         self.slots: int = more.pop("slots", 1)
         self.plan = JobPlan.of(more.pop("trials_per_job", None), loops=self.problem.has("train_many"))
         self.stopper: Stopper | None = more.pop("stopper", None)
+
+        self.n_finals: int = more.pop("n_finals", 0)
+
+        self.spent_hours: Callable[[], float] = more.pop("spent_hours", lambda: 0.0)
+
         self.events: list[Event] = []
         self.lines: list[str] = []
         self.waits: list[str | None] = []
@@ -145,7 +172,7 @@ class Shop:
     def run(self, n_trials: int = 4) -> list[Trial]:
         """The trials of the search, once it has run."""
         trials, starts = self.records.load()
-        settings = LoopSettings(budget=Budget(trials=n_trials), jobs=self.plan, **self.settings)
+        settings = LoopSettings(jobs=self.plan, **{"budget": Budget(trials=n_trials), **self.settings})
         loop = Loop(
             self.records,
             self.executor,
@@ -155,9 +182,11 @@ class Shop:
             tuner=self.tuner,
             space=self.problem.space,
             stopper=self.stopper,
+            spent_hours=self.spent_hours,
             observe=self.events.append,
         )
         loop.search(Stage(name="search", policies=frozenset({Policy.EARLY_STOP})))
+        loop.final(Stage(name="final"), loop.trials[: self.n_finals])
         return self.records.load()[0]
 
     def begin(self, n_trials: int = 4) -> Callable[[], list[Trial]]:
@@ -252,6 +281,18 @@ def test_what_gets_lost_is_sent_again_and_counts_once(shop: Callable[..., Shop])
     assert len(here.lines) == 1  # it joined, once
 
 
+def test_a_second_result_is_told(shop: Callable[..., Shop]) -> None:
+    """It changes nothing, and comes with the trial's number."""
+    problem = ManyProblem()
+    problem.is_late = True
+    here = shop(problem)
+    here.join()
+    trials = here.run(2)
+
+    assert [t.metrics["score"] for t in trials] == [0, 1]
+    assert of(here.events, Late) == [Late(n, "{'score': -1.0}") for n in range(2)]
+
+
 def test_trials_wait_for_workers_that_come_late(shop: Callable[..., Shop]) -> None:
     """Without a worker nothing runs, which is said; one that joins in the middle takes what waits."""
     here = shop(slots=2)
@@ -295,6 +336,7 @@ def test_a_worker_that_leaves_costs_no_attempt(shop: Callable[..., Shop]) -> Non
     assert [(t.state, t.attempt) for t in trials] == [(State.COMPLETE, 2), (State.COMPLETE, 1)]
     assert "left: interrupted (SIGINT); 0 workers for 1 slot" in here.lines[1]
     assert [(e.trial, e.counts) for e in of(here.events, Lost)] == [(0, False)]
+    assert "000000.left-1.json" in here.records.files.names("trials")
 
 
 def silent(worker: Worker) -> None:
@@ -339,8 +381,8 @@ def test_a_lost_worker_s_trial_runs_again_elsewhere(shop: Callable[..., Shop], k
 def test_a_worker_lost_between_two_trials_costs_its_job_nothing(shop: Callable[..., Shop]) -> None:
     """The job that waited there for an answer begins anew on another worker."""
     problem = ManyProblem()
-    here = shop(problem, slots=2, lost_after_s=1.0)
-    here.tuner.behind = 1  # type: ignore[attr-defined]
+    here = shop(problem, slots=2, lost_after_s=3.0)
+    here.tuner.behind = 1
     problem.hold.add(1)
     first, second = here.join(), here.join()
     wait = here.begin(4)
@@ -349,20 +391,62 @@ def test_a_worker_lost_between_two_trials_costs_its_job_nothing(shop: Callable[.
     waiting = next(w for w in (first, second) if w.agent._running is None)
     here.join()
     silent(waiting)
-    until(lambda: of(here.events, Left))
+    until(lambda: len(here.lines) == 4)
     problem.hold.clear()
     trials = wait()
 
     assert [t.state for t in trials] == [State.COMPLETE] * 4
     assert {t.attempt for t in trials} == {1}
-    assert "not heard of for 1 s" in of(here.events, Left)[0].lost
+    assert "not heard of for 3 s" in here.lines[3]
+    assert not any(left.lost for left in of(here.events, Left))
+
+
+@pytest.mark.parametrize("how", ["lost", "left"])
+def test_a_job_goes_on_elsewhere_whose_worker_is_gone_before_the_answer(shop: Callable[..., Shop], how: str) -> None:
+    """The tuner answers after the worker of the job that asks is gone: the job goes on, and has left when it is over.
+
+    Were the loop told of the loss, it would take it for that of the stay that has begun meanwhile, and forget that:
+    the job would keep the only worker for ever, and no final could run.
+    """
+    problem = ManyProblem()
+    here = shop(problem, lost_after_s=1.0, n_finals=1)
+    here.tuner.holds_at = 1
+    first = here.join()
+    wait = here.begin(2)
+    assert here.tuner.is_held.wait(60)
+    first.leave() if how == "left" else silent(first)
+    until(lambda: len(here.lines) == 2)
+    here.join()
+    here.tuner.goes_on.set()
+    trials = wait()
+
+    assert f"{'was lost' if how == 'lost' else 'left'}: " in here.lines[1]
+    assert [(t.job, t.attempt, t.state) for t in trials] == [(0, 1, "COMPLETE")] * 2 + [(2, 1, "COMPLETE")]
+    assert problem.stays == [(0, 0, 0), (0, 1, 1), (2, 0, 2)]
+    assert of(here.events, Left) == [Left(0), Left(2)]
+
+
+def test_a_job_that_waits_on_no_worker_can_be_dismissed(shop: Callable[..., Shop]) -> None:
+    """It has left at once."""
+    here = shop(ManyProblem(), trials_per_job=2)
+    worker = here.join()
+    events: list[Event] = []
+    trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}), slot=0, attempt=1)
+    here.records.propose(trial)
+    here.place.run(Assignment(trial, is_last=False), events.append)
+    until(lambda: Asked(0) in events)
+    worker.leave()
+    assert Left(0) not in events
+    here.place.dismiss(0)
+
+    assert events[-1] == Left(0)
 
 
 @pytest.mark.slow
 def test_a_tuner_that_thinks_loses_no_worker(shop: Callable[..., Shop]) -> None:
     """Heartbeats are answered meanwhile."""
     here = shop(lost_after_s=1.0)
-    here.tuner.pause_s = 1.6  # type: ignore[attr-defined]
+    here.tuner.pause_s = 1.6
     here.join()
     trials = here.run(2)
 
@@ -402,6 +486,37 @@ def test_a_worker_that_can_not_go_on_leaves(shop: Callable[..., Shop], tmp_path:
     assert [(t.state) for t in trials] == [State.COMPLETE] * 2
 
 
+def test_what_no_worker_can_go_on_with_ends_the_search(shop: Callable[..., Shop], tmp_path: Path) -> None:
+    """A storage that refuses everywhere: the third worker that a trial breaks ends the search, with the reason."""
+    here = shop()
+    broken = tmp_path / "no folder"
+    broken.write_text("")
+    wait = here.begin(2)
+    endings = [Worker(here.url, broken, here.problem).wait() for _ in range(BROKEN)]
+
+    assert {ending.status for ending in endings} == {1}
+    with pytest.raises(SearchFailedError, match=rf"trial 0: 3 workers .* the last, here \(pid 1\): .*{broken}"):
+        wait()
+    assert len(of(here.events, Lost)) == BROKEN - 1
+
+
+def test_workers_that_are_interrupted_end_no_search(shop: Callable[..., Shop]) -> None:
+    """However many are, over the same trial."""
+    problem = HeldProblem()
+    problem.hold.add(0)
+    here = shop(problem)
+    wait = here.begin(1)
+    for n in range(1, BROKEN + 2):
+        worker = here.join()
+        until(lambda: len(of(here.events, Started)) == n)  # noqa: B023
+        worker.leave()
+    problem.hold.clear()
+    here.join()
+    [trial] = wait()
+
+    assert (trial.state, trial.attempt) == (State.COMPLETE, BROKEN + 2)
+
+
 # ---- stops
 
 
@@ -432,6 +547,30 @@ def test_the_session_s_end_interrupts_what_runs_and_what_waits(shop: Callable[..
     assert all(worker.wait().status == 0 for worker in workers)
 
 
+@pytest.mark.parametrize("n_workers", [0, 1])
+def test_the_deadline_ends_what_runs(shop: Callable[..., Shop], n_workers: int) -> None:
+    """A running trial is STOPPED at its next report; one that has found no worker waits for a larger budget."""
+    problem = HeldProblem()
+    problem.hold |= {0}
+    is_over = threading.Event()
+    budget = Budget(hours=0.5, at_deadline="stop")
+    here = shop(problem, budget=budget, spent_hours=lambda: float(is_over.is_set()))
+    workers = [here.join() for _ in range(n_workers)]
+    wait = here.begin()
+    until(lambda: problem.reached.is_set() or (not n_workers and len(here.records.load()[0]) == 1))
+    is_over.set()
+    here.executor.post(Woke())  # as these hours pass at once
+    [trial] = wait()
+    here.close()
+
+    if n_workers:
+        assert (trial.state, trial.reason, trial.metrics) == (State.STOPPED, Reason.DEADLINE, {"score": 0.0})
+    else:
+        assert trial.state == State.WAITING
+        assert [(e.trial, e.counts) for e in of(here.events, Lost)] == [(0, False)]
+    assert all(worker.wait().status == 0 for worker in workers)
+
+
 # ---- tests and exports
 
 
@@ -446,22 +585,6 @@ def test_tests_run_on_workers(shop: Callable[..., Shop]) -> None:
         here.executor.call("test", trials[1])
 
 
-def test_a_job_that_stays_is_not_begun_twice(shop: Callable[..., Shop]) -> None:
-    """Where the loop believes a job away that a trial has begun anew meanwhile, the job says again that it waits."""
-    here = shop(ManyProblem(), trials_per_job=2)
-    here.join()
-    events: list[Event] = []
-    trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}), slot=0, attempt=1)
-    here.records.propose(trial)
-    here.place.run(Assignment(trial, is_last=False), events.append)
-    until(lambda: Asked(0) in events)
-    here.place.resume(Stay(0, 0, 1), events.append)
-
-    assert events.count(Asked(0)) == 2
-    here.place.dismiss(0)
-    until(lambda: Left(0) in events)
-
-
 # ---- fewer workers than slots
 
 
@@ -471,7 +594,7 @@ def test_a_job_that_stays_is_not_begun_twice(shop: Callable[..., Shop]) -> None:
 def test_one_worker_serves_many_jobs(shop: Callable[..., Shop], deterministic: bool, behind: int) -> None:
     """Jobs that wait on the only worker give way to those that need one, whoever waits for whose result."""
     here = shop(ManyProblem(), slots=3, deterministic=deterministic)
-    here.tuner.behind = behind  # type: ignore[attr-defined]
+    here.tuner.behind = behind
     here.join()
     trials = here.run(6)
 
@@ -492,7 +615,7 @@ def refused(
 
 
 def test_no_request_without_the_token(shop: Callable[..., Shop]) -> None:
-    """Any request is refused before its body is read."""
+    """Whatever it asks for, in one line that says where the token comes from."""
     here = shop()
     bare = httpx.post(f"{here.url}/join", content=b"{}", trust_env=False)
 
@@ -526,7 +649,7 @@ def test_another_version_is_refused(shop: Callable[..., Shop]) -> None:
     ids=str,
 )
 def test_what_makes_no_sense_is_refused(shop: Callable[..., Shop], status: int, request_: dict[str, Any]) -> None:
-    """Another path or method, no JSON, no worker of this driver, too large a body; and the driver goes on."""
+    """Another path or method, no JSON, no worker of this driver; and the driver goes on."""
     here = shop()
     answer = refused(here, **request_)
     here.join()
@@ -536,15 +659,80 @@ def test_what_makes_no_sense_is_refused(shop: Callable[..., Shop], status: int, 
     assert [t.state for t in here.run(1)] == [State.COMPLETE]
 
 
-def test_a_body_has_a_limit(shop: Callable[..., Shop]) -> None:
-    """A larger one is refused before it is read: by what it says of itself."""
-    here = shop()
-    lines = ["POST /say HTTP/1.1", "host: h", f"authorization: Bearer {TOKEN}", f"content-length: {MAX_BODY_BYTES + 1}"]
-    with socket.create_connection(("127.0.0.1", here.place.port), timeout=10) as line:
-        line.sendall("\r\n".join([*lines, "", "x"]).encode())
-        status = line.recv(100)
+def opened(shop: Shop, *lines: str, sent: bytes = b"") -> socket.socket:
+    """A connection on which a request's lines, or parts of them, were sent."""
+    found = socket.create_connection(("127.0.0.1", shop.place.port), timeout=20)
+    found.sendall("\r\n".join(lines).encode() + sent)
+    return found
 
-    assert status.startswith(b"HTTP/1.1 413 ")
+
+def is_closed(line: socket.socket) -> bool:
+    """Waits for the driver to close it."""
+    with suppress(ConnectionResetError):
+        while line.recv(1000):
+            continue
+    return True
+
+
+POST = ("POST /say HTTP/1.1", "host: h")
+AUTHORIZATION = f"authorization: Bearer {TOKEN}"
+
+
+def test_the_token_comes_before_the_body(shop: Callable[..., Shop]) -> None:
+    """A request with another token is refused, and its connection closed, while none of its body was sent."""
+    with opened(shop(), *POST, "authorization: Bearer no", "content-length: 9", "", "") as line:
+        assert line.recv(12) == b"HTTP/1.1 401"
+        assert is_closed(line)
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [("content-length: 1001", b""), ("transfer-encoding: chunked", b"800\r\n" + b"x" * 2048 + b"\r\n")],
+    ids=["by what it says of itself", "by what comes"],
+)
+def test_a_body_has_a_limit(
+    shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, header: str, body: bytes
+) -> None:
+    """A larger one is refused before it has come."""
+    monkeypatch.setattr(server, "MAX_BODY_BYTES", 1000)
+    with opened(shop(), *POST, AUTHORIZATION, header, "", "", sent=body) as line:
+        assert line.recv(12) == b"HTTP/1.1 413"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [(), ("POST /s",), (*POST, AUTHORIZATION, ""), (*POST, AUTHORIZATION, "content-length: 9", "", "{")],
+    ids=["nothing", "half a line", "half a header", "half a body"],
+)
+def test_half_a_request_does_not_stay(
+    shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]
+) -> None:
+    """Its connection is closed when the time for it is over; a worker's, between two requests, is not."""
+    monkeypatch.setattr("nas.channel.line.HEADER_S", 1.0)
+    monkeypatch.setattr("nas.channel.line.BODY_S", 1.1)
+    here = shop()
+    kept = Connection(here.url, TOKEN)
+    greeting = dumps({"worker": "w", "version": nas.__version__, "host": "h", "pid": 1})
+    assert kept.post("/join", greeting, 10)[0] == 200
+    with opened(here, *lines) as line:
+        assert is_closed(line)
+
+    assert kept.post("/join", greeting, 10)[0] == 200
+    kept.close()
+
+
+def test_strangers_that_say_nothing_keep_nobody_out(shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are so many at a time, and the oldest go: a worker still joins and works."""
+    monkeypatch.setattr("nas.channel.line.MAX_STRANGERS", 4)
+    here = shop()
+    strangers = [opened(here) for _ in range(6)]
+    here.join()
+    trials = here.run(1)
+
+    assert [t.state for t in trials] == [State.COMPLETE]
+    assert all(is_closed(line) for line in strangers[:2])
+    for line in strangers:
+        line.close()
 
 
 def test_nothing_secret_travels(shop: Callable[..., Shop]) -> None:
@@ -556,6 +744,18 @@ def test_nothing_secret_travels(shop: Callable[..., Shop]) -> None:
 
     assert "stays here" not in repr(welcome)
     assert "not the workers'" not in repr(welcome)
+
+
+def test_a_worker_that_never_listens_is_given_up(shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the time that it had to look at what it is to run, which the reason names."""
+    monkeypatch.setattr("nas.executors.remote.READY_S", 1.5)
+    worker = ChannelClient(shop().url, TOKEN)
+    worker.join({"version": nas.__version__, "host": "h", "pid": 1})
+    time.sleep(3.5)
+
+    with pytest.raises(GivenUpError, match=r"not heard of for 1\.5 s"):
+        worker.listen()
+    worker.close()
 
 
 def test_nobody_there_is_one_line() -> None:

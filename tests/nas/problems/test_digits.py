@@ -182,6 +182,8 @@ def test_interrupted_training_goes_on(
 
         def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None: ...
 
+        def late(self, result: str) -> None: ...
+
         def report(self, step: int, metrics: Mapping[str, float]) -> None:
             if step == 3 and attempt == 1:
                 raise TrialInterrupted
@@ -236,8 +238,8 @@ def test_every_point_can_be_built(problem: DigitsProblem) -> None:
 
     for _ in range(100):
         point = problem.space.sample(draw)
-        for policies in (frozenset[Policy](), SEARCH):
-            logits = problem.build(point, policies).eval()(problem.data[0].pixels[:2])
+        for n_halves in (1, 2):
+            logits = problem.build(point, n_halves).eval()(problem.data[0].pixels[:2])
             assert logits.shape == (2, 10)
             assert logits.isfinite().all()
 

@@ -18,7 +18,7 @@ POINT = {
 
 def network(seed: int = 0, **changes: object) -> ConvNet:
     torch.manual_seed(seed)
-    return ConvNet({**POINT, **changes}, halved=False, pixel_mean=100.0, pixel_std=50.0)
+    return ConvNet({**POINT, **changes}, n_halves=2, pixel_mean=100.0, pixel_std=50.0)
 
 
 def images(n: int) -> Images:

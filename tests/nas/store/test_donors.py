@@ -27,10 +27,10 @@ from nas.store.files import Files, open_root
 from nas.store.signature import Signature, common_layers
 from nas.trial import State, Trial
 from tests.nas.offers import Network, begin, best_of, chain, layers, n_same, offer, publish
+from tests.nfs.guest import run_in_guest
 from tests.problems_for_tests import InOrderTuner, ScoreProblem, network
 
 REPOSITORY = Path(__file__).parents[3]
-WITH_NFS = REPOSITORY / "tests" / "nfs" / "with-nfs"
 NFS_DONORS = Path(__file__).parent / "nfs_donors.py"
 
 networks = st.lists(st.sampled_from([4, 8]), min_size=1, max_size=4).map(lambda widths: chain(*widths))
@@ -275,13 +275,9 @@ def test_real_search_is_found_by_its_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["3", "4.2"])
 def test_other_machines_commits_are_seen_at_once(version: str) -> None:
     """Over NFS, what one machine commits or sweeps is in another's next answer, 40 of 40 times."""
-    command = [WITH_NFS, "--vers", version, "--timeout", "240", "--", sys.executable, NFS_DONORS]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 97:
-        pytest.skip(f"the NFS guest can't be started here: {done.stderr[-300:]}")
+    found = run_in_guest(NFS_DONORS, version=version, timeout_s=240)
 
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == {"commits_seen": 40, "sweeps_seen": 40}
+    assert found == {"commits_seen": 40, "sweeps_seen": 40}
 
 
 WORKER = """

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-WITH_NFS = Path(__file__).parents[2] / "nfs" / "with-nfs"
+from tests.nfs.guest import run_in_guest
+
 HANDOVER = Path(__file__).parent / "nfs_handover.py"
 
 
 @pytest.fixture(scope="module", params=["3", "4.2"])
 def counts(request: pytest.FixtureRequest) -> dict[str, Any]:
-    command = [WITH_NFS, "--vers", request.param, "--timeout", "500", "--", sys.executable, HANDOVER]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 97:
-        pytest.skip(f"the NFS guest can't be started here: {done.stderr[-300:]}")
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = run_in_guest(HANDOVER, version=request.param, timeout_s=500)
     return found
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.nfs.guest import run_in_guest
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-WITH_NFS = Path(__file__).parents[2] / "nfs" / "with-nfs"
 FOUND = [
     *([0, "search", 3, "COMPLETE", 0.03], [1, "search", 1, "COMPLETE", 0.01], [2, "search", 4, "COMPLETE", 0.04]),
     *([3, "search", 1, "COMPLETE", 0.01], [4, "search", 5, "COMPLETE", 0.05]),
@@ -23,13 +21,8 @@ FOUND = [
 
 @pytest.fixture(scope="module", params=["3", "4.2"])
 def found(request: pytest.FixtureRequest) -> dict[str, Any]:
-    script = [sys.executable, Path(__file__).parent / "nfs_faults.py", request.param]
-    command = [WITH_NFS, "--vers", request.param, "--timeout", "300", "--", *script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 97:
-        pytest.skip(f"the NFS guest can't be started here: {done.stderr[-300:]}")
-    assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    script = Path(__file__).parent / "nfs_faults.py"
+    result: dict[str, Any] = run_in_guest(script, request.param, version=request.param, timeout_s=300)
     return result
 
 

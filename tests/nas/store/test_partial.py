@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,7 @@ from nas.errors import StoreError
 from nas.store.files import open_root
 from nas.store.partial import PartialCheckpoints
 from nas.store.reference import digest_of
-
-WITH_NFS = Path(__file__).parents[2] / "nfs" / "with-nfs"
+from tests.nfs.guest import run_in_guest
 
 
 class Drawer:
@@ -260,14 +257,8 @@ def test_a_store_that_fails_is_no_damage(drawer: Drawer) -> None:
 @pytest.mark.parametrize("version", ["3", "4.2"])
 def test_another_machine_finds_the_newest_at_once(version: str) -> None:
     """Over NFS an attempt on another machine, which had looked before, finds what was published a moment ago."""
-    script = Path(__file__).parent / "nfs_partial.py"
-    command = [WITH_NFS, "--vers", version, "--timeout", "240", "--", sys.executable, script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 97:
-        pytest.skip(f"the NFS guest can't be started here: {done.stderr[-300:]}")
+    found = run_in_guest(Path(__file__).parent / "nfs_partial.py", version=version, timeout_s=240)
 
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
     assert found["early"] == [None] * 10
     assert found["late"] == list(range(10))
     assert found["newest"] == list(range(10, 40))

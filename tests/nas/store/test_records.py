@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ import torch
 
 from nas.errors import CorruptError
 from nas.store.files import open_root
-from nas.store.records import Records
+from nas.store.records import Records, Starts
 from nas.store.weights import StoredWeights
-from nas.trial import State
+from nas.trial import Proposal, State, Trial
 from tests.nas.offers import chain, offer, publish
 
 REPOSITORY = Path(__file__).parents[3]
@@ -133,3 +134,18 @@ def test_number_far_beyond_all_others_is_refused_at_once(records: Records) -> No
 
     with pytest.raises(CorruptError, match="the proposal of trial 1 is missing"):
         records.load()
+
+
+def test_a_worker_that_left_by_itself_is_no_loss(tmp_path: Path) -> None:
+    """Of three attempts in one session one was lost and one left: a session that goes on counts one loss."""
+    records = Records(open_root(str(tmp_path)))
+    trial = Trial(number=0, index=0, proposal=Proposal(point={}))
+    records.propose(trial)
+    for attempt in (1, 2, 3):
+        records.start(replace(trial, attempt=attempt), {"session": 1, "host": "h", "pid": 1, "time": 0.0})
+    before = records.load()[1][0].n_lost
+    for _ in range(2):
+        records.spare(replace(trial, attempt=1), "its worker left")
+
+    assert before == 2
+    assert records.load()[1] == {0: Starts(3, (1, 1, 1), 1)}

@@ -63,5 +63,5 @@ def test_nobody_has_weights(choice: str) -> None:
 
 def test_unknown_choice() -> None:
     """It is refused with all that are allowed."""
-    with pytest.raises(ConfigurationError, match="must be one of none, nearest, best, best_donor"):
+    with pytest.raises(ConfigurationError, match="must be one of none, nearest, best, best_donor, local_recent"):
         DonorChooser("father", SPACE, METRIC)

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nas.weights.inherit import inherit
+from nas.errors import ConfigurationError
+from nas.spaces.graphs.branching import Branch
+from nas.spaces.graphs.derivation import Derivation
+from nas.spaces.graphs.inserting import InsertConv, InsertResidual
+from nas.spaces.graphs.module import GraphModule
+from nas.spaces.graphs.resizing import Widen
+from nas.spaces.graphs.skipping import AddSkip
+from nas.weights.freezing import set_frozen
+from nas.weights.inherit import Rules, inherit
+from nas.weights.morphism import outcome
+from nas.weights.optimizer import inherit_optimizer, optimizer_tensors
+from nas.weights.rules import Match, Rest
+from tests.nas.spaces.networks import STARTS
 
 sizes = st.integers(1, 6)
 
@@ -50,23 +64,431 @@ def test_same_architecture_is_copied_to_the_bit() -> None:
     assert bits(child.get_parameter("0.weight")) == bits(donor.get_parameter("0.weight"))
 
 
-def test_wider_child_takes_the_overlap() -> None:
-    """A wider child's first channels are its donor's, batch-norm statistics with them, and the others stay fresh."""
+@pytest.mark.parametrize("rest", ["scaled", "own"])
+def test_wider_child_takes_the_overlap(rest: Rest) -> None:
+    """A wider child's first channels are its donor's, batch-norm statistics with them, and the others are its own."""
     donor, child = network(4, seed=1), network(6, seed=2)
     fresh = copy_of(child)
 
-    report = inherit(child, [donor.state_dict()])
+    report = inherit(child, [donor.state_dict()], rules=Rules(rest=rest))
 
     state = child.state_dict()
+    new_rows, own_rows = state["2.weight"][4:], fresh["2.weight"][4:]
     assert torch.equal(state["2.weight"][:4, :4], donor.state_dict()["2.weight"])
-    assert torch.equal(state["2.weight"][4:], fresh["2.weight"][4:])
-    assert torch.equal(state["2.weight"][:4, 4:], fresh["2.weight"][:4, 4:])
+    if rest == "own":
+        assert torch.equal(new_rows, own_rows)
+        assert torch.equal(state["2.weight"][:4, 4:], fresh["2.weight"][:4, 4:])
+    else:
+        assert torch.allclose(new_rows, own_rows * (new_rows.std() / own_rows.std()), rtol=1e-4)
+        assert bool((state["2.weight"][:4, 4:] == 0).all())
     for statistic in ("1.running_mean", "1.running_var"):
         assert torch.equal(state[statistic][:4], donor.state_dict()[statistic])
         assert torch.equal(state[statistic][4:], fresh[statistic][4:])
     assert report.tensors["2.weight"].how == "sliced"
     assert report.tensors["2.weight"].share == 16 / 36
     assert report.tensors["2.weight"].why == "(4, 4, 3, 3) into (6, 6, 3, 3)"
+
+
+@settings(max_examples=12)
+@given(donor=sizes, child=sizes, kernels=st.sampled_from([(1, 3), (3, 3), (3, 5)]))
+def test_larger_child_computes_what_its_donor_did(donor: int, child: int, kernels: tuple[int, int]) -> None:
+    """With the scaled rest, the inherited channels of a wider child with larger kernels give what they gave."""
+    small, large = (
+        nn.Sequential(*[layer for c, n in ((1, width), (width, width)) for layer in conv_norm(c, n, kernel)])
+        for width, kernel in ((min(donor, child), kernels[0]), (max(donor, child), kernels[1]))
+    )
+    x = torch.randn(4, 1, 8, 8)
+    small(x)
+    inherit(large, [small.state_dict()])
+    small.eval(), large.eval()
+
+    assert torch.allclose(large(x)[:, : min(donor, child)], small(x), atol=1e-5)
+
+
+def conv_norm(n_inputs: int, n_outputs: int, kernel: int) -> list[nn.Module]:
+    return [nn.Conv2d(n_inputs, n_outputs, kernel, padding=kernel // 2), nn.BatchNorm2d(n_outputs), nn.ReLU()]
+
+
+@settings(max_examples=12)
+@given(donor=st.integers(4, 64), child=st.integers(4, 64))
+def test_scale_of_the_output_is_kept(donor: int, child: int) -> None:
+    """Of random weights, a layer with other inputs and outputs gives as large numbers as the donor's, old and new."""
+    torch.manual_seed(0)
+    one, other = nn.Linear(donor, 400, bias=False), nn.Linear(child, 800, bias=False)
+    nn.init.normal_(one.weight, std=3.0)
+
+    inherit(other, [one.state_dict()])
+
+    outputs = other(torch.randn(800, child)).detach()
+    expected = 3.0 * donor**0.5
+    assert abs(float(outputs[:, :400].std()) / expected - 1) < 0.2
+    assert abs(float(outputs[:, 400:].std()) / expected - 1) < 0.2
+
+
+class Block(nn.Module):
+    """Two layers under names that a subclass chooses, run in the order of ``order``."""
+
+    def __init__(self, **layers: nn.Module) -> None:
+        super().__init__()
+        self.order = list(layers)
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in self.order:
+            x = self.get_submodule(name)(x)
+        return x
+
+
+def test_renamed_block_is_found() -> None:
+    """A layer whose name the donor lacks takes the one in its place whose name the child lacks; the report says so."""
+    donor = Block(stem=nn.Linear(3, 4), body=nn.Linear(4, 4), head=nn.Linear(4, 2))
+    child = Block(stem=nn.Linear(3, 4), fresh=nn.Linear(4, 4), trunk=nn.Linear(4, 4), head=nn.Linear(4, 2))
+
+    report = inherit(child, [donor.state_dict()])
+
+    assert [tensor.how for name, tensor in report.tensors.items() if "weight" in name].count("copied") == 3
+    found = next(name for name in ("fresh", "trunk") if report.tensors[f"{name}.weight"].how == "copied")
+    assert report.tensors[f"{found}.weight"].why == "by structure, from body.weight"
+    assert torch.equal(child.get_parameter(f"{found}.bias"), donor.get_parameter("body.bias"))
+    assert report.summary()["not_copied"][f"{found}.bias"] == "by structure, from body.bias"
+
+
+def test_shifted_block_is_found_by_structure_first() -> None:
+    """A chain with a layer more at its beginning keeps all others, though each has another's name."""
+    donor = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)], nn.Linear(4, 2))
+    child = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 4), *[nn.Linear(4, 4) for _ in range(3)], nn.Linear(4, 2))
+
+    report = inherit(child, [donor.state_dict()], rules=Rules(first="structure"))
+
+    for place in range(4):
+        assert torch.equal(child.get_parameter(f"{place + 2}.weight"), donor.get_parameter(f"{place}.weight"))
+    assert [report.tensors[f"{place}.weight"].how for place in range(6)] == ["fresh", "fresh", *["copied"] * 4]
+
+
+def test_modules_are_aligned_as_they_run() -> None:
+    """Of a donor that is a module, the order in which torch.fx sees layers run counts, not that of their definition."""
+    donor = Block(a=nn.Linear(4, 4), b=nn.Linear(4, 4))
+    child = Block(d=nn.Linear(4, 4), c=nn.Linear(4, 4))
+    child.order = ["c", "d"]
+
+    inherit(child, [donor])
+
+    assert torch.equal(child.get_parameter("c.weight"), donor.get_parameter("a.weight"))
+    assert torch.equal(child.get_parameter("d.weight"), donor.get_parameter("b.weight"))
+
+
+def test_modules_that_cannot_be_traced_are_aligned_as_defined() -> None:
+    """A forward that branches on values has no graph; its layers count in the order of their definition."""
+
+    class Branching(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x if x.sum() > 0 else -x)
+
+    donor, child = Branching(a=nn.Linear(4, 4), b=nn.Linear(4, 4)), Branching(c=nn.Linear(4, 4), d=nn.Linear(4, 4))
+
+    assert inherit(child, [donor]).share == 1.0
+    assert torch.equal(child.get_parameter("d.weight"), donor.get_parameter("b.weight"))
+
+
+def derived() -> tuple[GraphModule, GraphModule, Derivation]:
+    """A parent, a child made of it, and how."""
+    operations = (Widen(1, 6, 0.5, 3), InsertResidual(4, 3, 1), AddSkip(1, 3))
+    network = STARTS[0]
+    parent = GraphModule(network)
+    parent(torch.randn(16, *network.input_shape))
+    for operation in operations:
+        network = operation.apply(network)
+    return parent, GraphModule(network), Derivation(parent.network, operations)
+
+
+def test_recorded_operations_are_replayed() -> None:
+    """A child of recorded morphisms starts from its parent's function, also inside of another module."""
+    parent, graph, derivation = derived()
+    told = Derivation.from_json(json.loads(json.dumps({"reason": "x", **derivation.to_json()})))
+    child = nn.ModuleDict({"graph": graph, "extra": nn.Linear(2, 2)})
+    donor = {f"graph.{name}": tensor for name, tensor in parent.state_dict().items()}
+
+    report = inherit(child, [donor], derivation=told)
+
+    x = torch.randn(4, *parent.network.input_shape)
+    assert torch.allclose(graph.eval()(x), parent.eval()(x), atol=1e-5)
+    assert report.notes == ()
+    assert report.tensors["graph.layers.1.weight"].how == "morphed"
+    assert report.tensors["graph.layers.9.weight"].how == "copied"
+    assert report.tensors["extra.weight"].how == "fresh"
+    hows = [tensor.how for tensor in report.tensors.values()]
+    assert report.summary()["n_morphed"] == hows.count("morphed") > 5
+    assert report.summary()["n_made"] == hows.count("made") > 5
+    n_given = sum(
+        parameter.numel()
+        for name, parameter in child.named_parameters()
+        if report.tensors[name].how in ("copied", "morphed")
+    )
+    assert report.share == n_given / sum(parameter.numel() for parameter in child.parameters()) < 1.0
+    assert Derivation.from_json({"mutated": ["width"]}) is None
+
+
+def test_derivations_that_do_not_fit_are_left_out() -> None:
+    """Where the donor is another network, or the result is, the child inherits by name, and a note says why."""
+    parent, child, derivation = derived()
+    nan = {name: tensor.clone() for name, tensor in parent.state_dict().items()}
+    nan["layers.1.weight"][0] = math.nan
+    for model, donor, note in (
+        (child, GraphModule(STARTS[1]).state_dict(), "weights: layers.11.weight is of no node"),
+        (GraphModule(STARTS[0]), parent.state_dict(), "the operations make another network than the child's"),
+        (child, nan, "not finite"),
+        (network(3), parent.state_dict(), "the model holds 0 GraphModules"),
+    ):
+        report = inherit(model, [donor], derivation=derivation)
+
+        assert len(report.notes) == 1
+        assert report.notes[0].startswith("not replayed: ")
+        assert note in report.notes[0]
+        assert report.summary()["notes"] == list(report.notes)
+
+
+def test_branched_layers_have_their_parents_weights() -> None:
+    """Both halves of a branch count as inherited, and the rest of a layer that operations put in as made."""
+    network = STARTS[0]
+    operations = (Branch(1), InsertConv(1, 1), Branch(12))
+    child = network
+    for operation in operations:
+        child = operation.apply(child)
+
+    assert outcome(network, operations[:1])[1] == set()
+    assert outcome(network, operations) == (child, {12, 13, 14})
+
+
+def test_derivations_are_replayed_on_the_donor_that_they_begin_with() -> None:
+    """Of several donors, that one is morphed whose network is the derivation's; the report names it."""
+    parent, child, derivation = derived()
+    other = GraphModule(STARTS[1])
+
+    report = inherit(child, [other.state_dict(), parent.state_dict()], derivation=derivation)
+
+    assert (report.notes, report.main_donor) == ((), 1)
+    x = torch.randn(4, *parent.network.input_shape)
+    assert torch.allclose(child.eval()(x), parent.eval()(x), atol=1e-5)
+
+
+def test_layers_beside_the_graph_are_not_replayed() -> None:
+    """A layer outside of the graph whose name ends as one of the graph's stays its own."""
+    parent, graph, derivation = derived()
+    child = nn.ModuleDict({"graph": graph, "layers": nn.ModuleDict({"5": copy.deepcopy(graph.layers["5"])})})
+    donor = {f"graph.{name}": tensor for name, tensor in parent.state_dict().items()}
+
+    report = inherit(child, [donor], derivation=derivation)
+
+    assert report.tensors["graph.layers.5.weight"].how != "fresh"
+    assert report.tensors["layers.5.weight"].how == "fresh"
+
+
+def test_statistics_may_be_reset_where_operations_are_replayed() -> None:
+    """With reset statistics a replayed child has a fresh network's mean and variance, and its parent's weights."""
+    parent, child, derivation = derived()
+
+    report = inherit(child, [parent.state_dict()], rules=Rules(statistics="reset"), derivation=derivation)
+
+    assert bool((child.get_buffer("layers.2.running_mean") == 0).all())
+    assert report.tensors["layers.2.running_mean"].why == "statistics are reset"
+    assert report.tensors["layers.2.weight"].how == "morphed"
+
+
+def test_replay_that_overflows_in_the_child_writes_nothing() -> None:
+    """Where an infinity would arise in the child's dtype, the child is as it was but for what fits by name."""
+    parent, child, derivation = derived()
+    with torch.no_grad():
+        parent.get_parameter("layers.9.bias")[0] = 1e6
+    child.half()
+
+    report = inherit(child, [parent.state_dict()], derivation=derivation)
+
+    assert report.notes == ("not replayed: not finite",)
+    assert all(tensor.isfinite().all() for tensor in child.state_dict().values())
+    assert "morphed" not in {tensor.how for tensor in report.tensors.values()}
+
+
+def test_what_operations_made_is_not_frozen() -> None:
+    """Of a replayed child the layers that were copied are frozen, and those that are new or changed learn."""
+    parent, child, derivation = derived()
+    report = inherit(child, [parent.state_dict()], derivation=derivation)
+
+    n_frozen = set_frozen(child, report, Rules(freeze_epochs=1), 0)
+
+    frozen = {name for name, parameter in child.named_parameters() if not parameter.requires_grad}
+    assert frozen == {name for name, _ in child.named_parameters() if report.tensors[name].how == "copied"}
+    assert 0 < n_frozen == sum(child.get_parameter(name).numel() for name in frozen)
+
+
+def test_never_is_everything_frozen() -> None:
+    """A child that is its donor's copy learns from the first epoch on."""
+    donor, child = network(4, seed=1), network(4, seed=2)
+    report = inherit(child, [donor.state_dict()])
+
+    assert set_frozen(child, report, Rules(freeze_epochs=1), 0) == 0
+    assert all(parameter.requires_grad for parameter in child.parameters())
+
+
+def test_statistics_may_be_reset() -> None:
+    """With reset statistics a child has its donor's batch-norm weights and a fresh network's mean and variance."""
+    donor, child = network(4, seed=1), network(4, seed=2)
+    fresh = copy_of(child)
+
+    report = inherit(child, [donor.state_dict()], rules=Rules(statistics="reset"))
+
+    assert torch.equal(child.get_buffer("1.running_mean"), fresh["1.running_mean"])
+    assert torch.equal(child.get_parameter("1.weight"), donor.get_parameter("1.weight"))
+    assert report.tensors["1.running_var"].why == "statistics are reset"
+    assert report.share == 1.0
+
+
+def test_shrink_and_perturb() -> None:
+    """Inherited parameters are shrunk, and the child's own initial values added; statistics are copied."""
+    donor, child = network(4, seed=1), network(4, seed=2)
+    fresh = copy_of(child)
+
+    inherit(child, [donor.state_dict()], rules=Rules(shrink=0.4, perturb=0.1))
+
+    expected = 0.4 * donor.get_parameter("2.weight") + 0.1 * fresh["2.weight"]
+    assert torch.allclose(child.get_parameter("2.weight"), expected)
+    assert torch.equal(child.get_buffer("1.running_mean"), donor.get_buffer("1.running_mean"))
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"first": "size"}, r"rules.first \('size'\) must be one of name, structure"),
+        ({"rest": "zero"}, r"rules.rest \('zero'\) must be one of scaled, own"),
+        ({"statistics": True}, r"rules.statistics \(True\) must be one of inherit, reset"),
+        ({"shrink": 2}, r"rules.shrink \(2\) must be a number from 0 to 1"),
+        ({"perturb": "x"}, r"rules.perturb \('x'\) must be a number"),
+        ({"warm_up_steps": -1}, r"rules.warm_up_steps \(-1\) must be a whole number of at least 0"),
+        ({"freeze_epochs": 0.5}, r"rules.freeze_epochs \(0.5\) must be a whole number"),
+    ],
+    ids=range(7),
+)
+def test_rules_that_cannot_be_are_refused(rules: dict[str, Any], message: str) -> None:
+    """A rule that can't be is refused by its name, its value and what is allowed."""
+    with pytest.raises(ConfigurationError, match=message):
+        Rules(**rules)
+
+
+def test_inherited_layers_are_frozen_for_the_first_epochs() -> None:
+    """What was inherited whole stays as it is for as many epochs as the rules say, while the rest learns."""
+    child = network(4, seed=2)
+    report = inherit(child, [{"0.weight": torch.rand(4, 1, 3, 3), "2.weight": torch.rand(3, 4, 3, 3)}])
+    rules = Rules(freeze_epochs=2)
+    optimizer = torch.optim.SGD(child.parameters(), lr=0.1, weight_decay=0.1)
+    changed = []
+    for epoch in range(3):
+        n_frozen = set_frozen(child, report, rules, epoch)
+        before = copy_of(child)
+        optimizer.zero_grad()
+        child(torch.randn(4, 1, 16, 16)).square().sum().backward()
+        optimizer.step()
+        changed.append({name for name, tensor in before.items() if not torch.equal(child.state_dict()[name], tensor)})
+        assert n_frozen == (36 if epoch < 2 else 0)
+
+    assert ["0.weight" in names for names in changed] == [False, False, True]
+    assert all("2.weight" in names for names in changed)
+
+
+def test_rates_warm_up() -> None:
+    """The rate rises in as many steps as the rules say, and without a warm-up is what it is from the first step."""
+    assert [Rules(warm_up_steps=3).warm_up(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert Rules().warm_up(0) == 1.0
+
+
+def test_momentum_is_inherited_where_it_was_published() -> None:
+    """Of a wider child, the inherited channels have their donor's momentum and count of steps, the others none."""
+    donor, child = network(4, seed=1), network(6, seed=2)
+    optimizers = [torch.optim.Adam(model.parameters()) for model in (donor, child)]
+    donor(torch.randn(4, 1, 16, 16)).square().sum().backward()
+    optimizers[0].step()
+    published = {**donor.state_dict(), **optimizer_tensors(optimizers[0], donor)}
+    report = inherit_optimizer(optimizers[1], child, [published])
+    state = optimizers[1].state[child.get_parameter("2.weight")]
+
+    momentum = optimizers[0].state[donor.get_parameter("2.weight")]["exp_avg"]
+    assert torch.equal(state["exp_avg"][:4, :4], momentum)
+    assert bool((state["exp_avg"][4:] == 0).all())
+    assert float(state["step"]) == 1.0
+    assert report.tensors["optimizer/exp_avg/2.weight"].how == "sliced"
+    child(torch.randn(4, 1, 16, 16)).square().sum().backward()
+    optimizers[1].step()
+    assert all(parameter.isfinite().all() for parameter in child.parameters())
+
+
+def stepped(optimizer: type[torch.optim.Optimizer], model: nn.Module, **arguments: Any) -> dict[str, Tensor]:
+    """What a donor publishes after a step."""
+    made = optimizer(model.parameters(), lr=0.1, **arguments)  # type: ignore[call-arg]
+    model(torch.ones(1, 4)).sum().backward()
+    made.step()
+    return {**model.state_dict(), **optimizer_tensors(made, model)}
+
+
+def test_state_of_another_optimizer_is_left_out() -> None:
+    """Adam takes nothing of SGD's momentum, and takes of the next donor what an Adam published."""
+    sgd, adam = stepped(torch.optim.SGD, nn.Linear(4, 4), momentum=0.9), stepped(torch.optim.Adam, nn.Linear(4, 4))
+    for donors, share in (([sgd], 0.0), ([sgd, adam], 1.0)):
+        child = nn.Linear(4, 4)
+        optimizer = torch.optim.Adam(child.parameters())
+
+        assert inherit_optimizer(optimizer, child, donors).share == share
+
+        assert bool(optimizer.state) == bool(share)
+        child(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+
+
+def test_count_of_steps_alone_is_not_taken() -> None:
+    """Where the momentum of a parameter does not fit, its count of steps is left out; else it is the same donor's."""
+    narrow = stepped(torch.optim.Adam, nn.Linear(4, 3))
+    broken = {name: tensor.reshape(-1) if "exp_avg/" in name else tensor for name, tensor in narrow.items()}
+    fitting = stepped(torch.optim.Adam, nn.Linear(4, 4))
+    fitting["optimizer/step/weight"] = torch.tensor(7.0)
+    child = nn.Linear(4, 4)
+    optimizers = [torch.optim.Adam(child.parameters()) for _ in range(2)]
+
+    inherit_optimizer(optimizers[0], child, [broken])
+    inherit_optimizer(optimizers[1], child, [narrow, fitting])
+
+    assert child.weight not in optimizers[0].state
+    assert float(optimizers[1].state[child.weight]["step"]) == 7.0
+
+
+@pytest.mark.parametrize("kind", ["Adagrad", "RMSprop", "Rprop", "NAdam", "AdamW", "SGD"])
+def test_optimizers_go_on_where_others_ended(kind: str) -> None:
+    """Of any of torch's optimisers that keeps tensors, a child of the same shape has the donor's whole state."""
+    donor, child = nn.Linear(4, 4), nn.Linear(4, 4)
+    arguments = {"momentum": 0.9} if kind == "SGD" else {}
+    published = stepped(getattr(torch.optim, kind), donor, **arguments)
+    optimizer = getattr(torch.optim, kind)(child.parameters(), lr=0.1, **arguments)
+
+    assert inherit_optimizer(optimizer, child, [published]).share == 1.0
+
+    state = optimizer_tensors(optimizer, child)
+    assert len(state) == len(published) - 2
+    assert all(torch.equal(tensor, published[name]) for name, tensor in state.items())
+    child(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("first", ["name", "structure"])
+def test_published_momentum_is_no_weight(first: Match) -> None:
+    """A layer that no donor has stays fresh, although the donor published momentum of its very shape."""
+    donor = nn.ModuleDict({"a": nn.Linear(4, 4, bias=False)})
+    child = nn.ModuleDict({name: nn.Linear(4, 4, bias=False) for name in "ab"})
+    optimizer = torch.optim.Adam(donor.parameters())
+    donor["a"](torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    fresh = copy_of(child)
+
+    inherit(child, [{**donor.state_dict(), **optimizer_tensors(optimizer, donor)}], rules=Rules(first=first))
+
+    assert torch.equal(child["a"].weight, donor["a"].weight)
+    assert torch.equal(child["b"].weight, fresh["b.weight"])
 
 
 def test_share_counts_parameters_only() -> None:
@@ -100,6 +522,7 @@ def test_nothing_outside_the_overlap_changes(child: list[int], donor: list[int])
     assert report.tensors["weight"].how == ("fresh" if not taken else "copied" if child == donor else "sliced")
 
 
+@settings(max_examples=30)
 @given(widths=st.lists(sizes, min_size=2, max_size=4), kernel=st.sampled_from([1, 3, 5]))
 def test_any_two_networks_fit_somehow(widths: list[int], kernel: int) -> None:
     """Between networks of any widths and kernels the share is above 0, at most 1, and the child still runs."""

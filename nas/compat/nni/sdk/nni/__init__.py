@@ -3,6 +3,10 @@
 It speaks with the job that has started the trial; where nobody did, configurations are empty and results are printed.
 """
 
+import sys as _sys
+
+from .missing import MissingFinder as _MissingFinder
+from .missing import explain as _explain
 from .trial import (
     get_current_parameter,
     get_experiment_id,
@@ -25,14 +29,8 @@ __all__ = [
     "report_intermediate_result",
 ]
 
-_GONE = {
-    "get_parameters": "use nni.get_next_parameter",
-    "get_next_parameters": "use nni.get_next_parameter",
-    "training_update": "the NAS mode of v1.0 is not supported",
-    **dict.fromkeys(("mutable_layers", "mutables", "smartparam"), "annotations (useAnnotation) are not supported"),
-    **dict.fromkeys(("nas", "retiarii", "algorithms", "compression"), "this is the module of NNI v0.5 to v1.9"),
-}
+_sys.meta_path.append(_MissingFinder)
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"nni.{name} is not here: {_GONE.get(name, 'docs/coming_from_nni.md lists what is')}")
+    raise AttributeError(_explain(name))

@@ -93,6 +93,8 @@ class Host:
             return self._generate(message)
         if message["do"] == "finished":
             self._finished(message)
+        elif message["do"] == "late":
+            self._receive(message)
         elif message["do"] == "import":
             self._tuner.import_data(message["data"])
         elif message["do"] == "exit":
@@ -126,16 +128,17 @@ class Host:
         return found[0]
 
     def _finished(self, message: Message) -> None:
-        number = message["id"]
-        told = (
-            {"customized": False} if message["job"] is None else {"customized": False, "trial_job_id": message["job"]}
-        )
         if "value" in message:
-            parameters = self._recorded.get(number, self._generated.get(number))
-            receive = self._tuner.receive_trial_result
-            receive(number, parameters, json.loads(message["value"]), **_accepted(receive, told))
+            self._receive(message)
         if hasattr(self._tuner, "trial_end"):
-            self._tuner.trial_end(number, message["success"])
+            self._tuner.trial_end(message["id"], message["success"])
+
+    def _receive(self, message: Message) -> None:
+        number = message["id"]
+        parameters = self._recorded.get(number, self._generated.get(number))
+        receive = self._tuner.receive_trial_result
+        told = {"customized": False, "trial_job_id": message["job"]}
+        receive(number, parameters, json.loads(message["value"]), **_accepted(receive, told))
 
 
 def _accepted(function: Callable[..., Any], keywords: dict[str, Any]) -> dict[str, Any]:

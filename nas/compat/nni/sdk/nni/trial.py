@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
+from collections.abc import Callable
 from typing import Any
+
+from .platform import standalone, test
 
 SILENCE_S = 60.0
 """The job says every few seconds that it lives; beyond this it is gone."""
 MAX_METRIC = 1_000_000
 """Characters of a result as JSON, as in NNI."""
 
-_IS_ALONE = "HEIRLOOM_NNI_SOCKET" not in os.environ
 _EXPERIMENT_ID = os.environ.get("NNI_EXP_ID", "STANDALONE")
 _TRIAL_ID = os.environ.get("NNI_TRIAL_JOB_ID", "STANDALONE")
 _SEQUENCE_ID = int(os.environ.get("NNI_TRIAL_SEQ_ID", "0"))
@@ -56,7 +57,13 @@ class _Line:
         self._pid = os.getpid()
 
 
-_line = _Line()
+def _choose() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    if "HEIRLOOM_NNI_SOCKET" in os.environ:
+        return _Line().ask
+    return test.ask if os.environ.get("NNI_PLATFORM") == "unittest" else standalone.ask
+
+
+_ask = _choose()
 _parameters: Any = None
 _is_fetched = False
 
@@ -67,11 +74,7 @@ def get_next_parameter() -> Any:
     Without multiPhase it is the same whenever it is asked for.
     """
     global _parameters, _is_fetched
-    if _IS_ALONE:
-        print("nni: no experiment runs this trial, so that its configuration is empty", file=sys.stderr)
-        _parameters = {}
-    else:
-        _parameters = _line.ask({"ask": "next"})["parameters"]
+    _parameters = _ask({"ask": "next"})["parameters"]
     _is_fetched = True
     return _parameters
 
@@ -112,10 +115,7 @@ def _report(kind: str, metric: Any) -> None:
     text = json.dumps(metric, default=_plain)
     if len(text) >= MAX_METRIC:
         raise AssertionError(f"Metric too long: {len(text)} characters as JSON, {MAX_METRIC} are the bound")
-    if _IS_ALONE:
-        print(f"nni: {kind} result: {text}")
-    else:
-        _line.ask({"report": kind, "value": text})
+    _ask({"report": kind, "value": text})
 
 
 def _plain(value: Any) -> Any:

@@ -5,6 +5,20 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+from .nested import json2parameter, json2space
+
+__all__ = [
+    "ClassArgsValidator",
+    "NoMoreTrialError",
+    "NodeType",
+    "OptimizeMode",
+    "extract_scalar_reward",
+    "json2parameter",
+    "json2space",
+    "merge_parameter",
+    "split_index",
+]
+
 
 class NoMoreTrialError(Exception):
     """Raised by a tuner that has no configuration to offer; it is asked again after the next result."""
@@ -54,3 +68,27 @@ def split_index(params: Any) -> Any:
     if NodeType.INDEX in params:
         return split_index(params[NodeType.VALUE])
     return {key: split_index(value) for key, value in params.items()}
+
+
+def merge_parameter(base_params: Any, override_params: Any) -> Any:
+    """``base_params``, a namespace or a dict, with the values that the configuration has for its names.
+
+    Raises:
+        ValueError: it has no such name.
+        TypeError: its value has another type, and is not None.
+    """
+    values = base_params if isinstance(base_params, dict) else vars(base_params)
+    for name, value in (override_params or {}).items():
+        if name not in values:
+            raise ValueError(f"the base parameters have no {name!r}, only {', '.join(map(str, values))}")
+        if values[name] is not None and type(values[name]) is not type(value):
+            raise TypeError(f"{name} is {values[name]!r} in the base parameters, {value!r} in the configuration")
+        values[name] = value
+    return base_params
+
+
+class ClassArgsValidator:
+    """The base class of checks of ``classArgs``, which nobody makes here: the constructor says what it takes."""
+
+    def validate_class_args(self, **kwargs: Any) -> None:
+        """Never called."""

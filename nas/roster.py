@@ -1,72 +1,20 @@
-"""Jobs that ask, as the loop sees them: who asks next, who is dismissed, and who begins anew after a loss."""
+"""The roster of jobs, which the loop keeps: who asks next, who is dismissed, and who begins anew after a loss."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from nas.bench import Assignment, Stay
-from nas.errors import ConfigurationError
 from nas.executors.base import Executor, Left
+from nas.job_plan import JobPlan
 from nas.run import DonorWeights
-from nas.slots import Slots, Sojourn
+from nas.slots import Slots, Tenant
 from nas.store.records import Records
 from nas.trial import Trial
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
-    """How the trials of the search stage share jobs; in other stages each trial is a job of its own.
-
-    Attributes:
-        trials_per_job: The most that one job runs; None: as many as it asks for.
-        loops: The problem loops itself (``train_many``), and may leave before that.
-    """
-
-    trials_per_job: int | None = 1
-    loops: bool = False
-
-    @classmethod
-    def of(cls, trials_per_job: int | str | None, *, loops: bool) -> JobPlan:
-        """From what the user wants: a number, ``unlimited``, or None for what suits the problem.
-
-        Raises:
-            ConfigurationError: it is none of them.
-        """
-        if trials_per_job is None:
-            return cls(trials_per_job=None if loops else 1, loops=loops)
-        if trials_per_job == "unlimited":
-            return cls(trials_per_job=None, loops=loops)
-        if isinstance(trials_per_job, bool) or not isinstance(trials_per_job, int) or trials_per_job < 1:
-            raise ConfigurationError(
-                f"job.trials_per_job ({trials_per_job!r}) must be a whole number of at least 1, or unlimited"
-            )
-        return cls(trials_per_job=trials_per_job, loops=loops)
-
-    @property
-    def asks(self) -> bool:
-        """Whether a job may ask for a next trial when one has ended."""
-        return self.loops or self.trials_per_job != 1
-
-    def is_full(self, n_finished: int) -> bool:
-        """Whether a job that has finished so many trials has had its trials."""
-        return self.trials_per_job is not None and n_finished >= self.trials_per_job
-
-    def living(self, in_stage: Sequence[Trial], left: Collection[int]) -> set[int]:
-        """The jobs of the search stage that have not ended for good.
-
-        Args:
-            in_stage: All trials of the stage.
-            left: The jobs of which it is on record that their code has left.
-        """
-        if not self.asks:
-            return {t.job for t in in_stage if not t.is_finished}
-        n_finished = Counter(t.job for t in in_stage if t.is_finished)
-        return {t.job for t in in_stage if t.job not in left and not self.is_full(n_finished[t.job])}
-
-
-class Jobs:
+class JobRoster:
     """The jobs of one session.
 
     A job lives until its code leaves by itself, which is put on record, or until it has had its trials. While it lives
@@ -136,7 +84,7 @@ class Jobs:
     @property
     def any_lives(self) -> bool:
         """Whether a job stays somewhere, or is to begin anew."""
-        return bool(self._away) or any(True for _ in self._slots.sojourns())
+        return bool(self._away) or any(True for _ in self._slots.tenants())
 
     # ---- asking
 
@@ -144,8 +92,8 @@ class Jobs:
         """Whether it is known for which job proposal ``index`` of the search stage is."""
         if not self.plan.asks or not self._deterministic:
             return True
-        sojourn = self._slots.sojourn_at(index % self._slots.n)
-        return sojourn is None or self._slots.waits(sojourn)
+        tenant = self._slots.tenant_at(index % self._slots.n)
+        return tenant is None or self._slots.waits(tenant)
 
     def asker(self, index: int, number: int) -> int:
         """The job for which the tuner is asked next: one that waits, or a new one.
@@ -158,8 +106,8 @@ class Jobs:
             return number
         if self._deterministic:
             slot = index % self._slots.n
-            if (sojourn := self._slots.sojourn_at(slot)) is not None:
-                return sojourn.job
+            if (tenant := self._slots.tenant_at(slot)) is not None:
+                return tenant.job
             return next((job for job, i in self._away.items() if i % self._slots.n == slot), number)
         idle = next(self._askers(), None)
         return number if idle is None else idle.job
@@ -169,12 +117,12 @@ class Jobs:
         """Whether the tuner may be asked for a job that waits."""
         return next(self._askers(), None) is not None
 
-    def _idle(self) -> Iterator[Sojourn]:
-        return (sojourn for sojourn in self._slots.waiting() if sojourn.job not in self._given)
+    def _idle(self) -> Iterator[Tenant]:
+        return (tenant for tenant in self._slots.waiting() if tenant.job not in self._given)
 
-    def _askers(self) -> Iterator[Sojourn]:
+    def _askers(self) -> Iterator[Tenant]:
         """Those of them for which the tuner has not answered WAIT since it last had news."""
-        return (sojourn for sojourn in self._idle() if sojourn.job not in self._deferred)
+        return (tenant for tenant in self._idle() if tenant.job not in self._deferred)
 
     def defer(self, job: int) -> None:
         """Notes that the tuner has nothing for a job now; it may have for others."""
@@ -189,26 +137,28 @@ class Jobs:
         self._index_of(trial.job)
         if self.plan.asks:
             self._last_index[trial.job] = trial.index
-            if self._slots.sojourn(trial.job) is not None:
+            if self._slots.tenant(trial.job) is not None:
                 self._given.add(trial.job)
 
     def is_given(self, trial: Trial) -> bool:
         """Whether a waiting trial is meant for a job that keeps a slot for it."""
-        return trial.job in self._given
+        tenant = self._slots.tenant(trial.job)
+        return trial.job in self._given and tenant is not None and not tenant.is_dismissed
 
     # ---- staying
 
     def slot_kept_for(self, trial: Trial) -> int | None:
         """The slot where the trial's job waits for it."""
-        sojourn = self._slots.sojourn(trial.job)
-        return sojourn.slot if sojourn is not None and self._slots.waits(sojourn) else None
+        tenant = self._slots.tenant(trial.job)
+        return tenant.slot if tenant is not None and self._slots.waits(tenant) else None
 
     def assignment(self, trial: Trial, donors: Sequence[DonorWeights], *, is_search: bool) -> Assignment:
         """What the executor is given; from here on its job stays on the trial's slot."""
         if not self.plan.asks:
             return Assignment(trial, tuple(donors), job_index=trial.index)
         self._given.discard(trial.job)
-        if self._slots.sojourn(trial.job) is None:
+        self._away.pop(trial.job, None)
+        if self._slots.tenant(trial.job) is None:
             self._slots.stay(trial.job, trial.slot or 0)
         n_finished, most = self._n_finished[trial.job], self.plan.trials_per_job
         is_last = not is_search or (most is not None and n_finished + 1 >= most)
@@ -227,14 +177,14 @@ class Jobs:
 
     def dismiss_idle(self) -> None:
         """Tells the jobs for which there are no more trials."""
-        for sojourn in list(self._idle()):
-            self._dismiss(sojourn)
+        for tenant in list(self._idle()):
+            self._dismiss(tenant)
 
     def end(self, job: int) -> None:
         """Tells a job that waits that the tuner has no more for it; it does not begin anew."""
-        if (sojourn := self._slots.sojourn(job)) is not None:
+        if (tenant := self._slots.tenant(job)) is not None:
             self._given.discard(job)
-            sojourn.has_asked = False  # it moves, until it leaves
+            tenant.has_asked = False  # it moves, until it leaves
             self._executor.dismiss(job)
 
     def make_room(self, n_wanted: int, *, is_stuck: bool = False) -> None:
@@ -246,57 +196,56 @@ class Jobs:
             n_wanted: How many trials could run.
             is_stuck: What moves by the loop's books does not: it waits for the workers that these jobs keep.
         """
-        n_wanted -= sum(sojourn.is_dismissed for sojourn in self._slots.sojourns())
-        for sojourn in list(self._idle())[: max(n_wanted, 0)]:
-            self._dismiss(sojourn)
+        n_wanted -= sum(tenant.is_dismissed for tenant in self._slots.tenants())
+        for tenant in list(self._idle())[: max(n_wanted, 0)]:
+            self._dismiss(tenant)
             n_wanted -= 1
         if n_wanted > 0 and (is_stuck or not self._slots.n_moving):
-            for sojourn in list(self._slots.waiting())[-n_wanted:]:
-                self._dismiss(sojourn)
+            for tenant in list(self._slots.waiting())[-n_wanted:]:
+                self._dismiss(tenant)
 
-    def _dismiss(self, sojourn: Sojourn) -> None:
-        self._given.discard(sojourn.job)
-        sojourn.is_dismissed = True
-        self._executor.dismiss(sojourn.job)
+    def _dismiss(self, tenant: Tenant) -> None:
+        tenant.is_dismissed = True
+        self._executor.dismiss(tenant.job)
 
     # ---- events
 
     def take_asked(self, job: int) -> None:
         """A job has asked."""
-        if (sojourn := self._slots.sojourn(job)) is not None:
-            sojourn.has_asked = True
+        if (tenant := self._slots.tenant(job)) is not None:
+            tenant.has_asked = True
             self._losses[job] = 0
 
     def take_result(self, trial: Trial) -> None:
         """A trial has its result."""
         job = trial.job
         if not self.plan.asks or job not in self._last_index:
-            self._note_left(self._slots.sojourn(job))
+            self._note_left(self._slots.tenant(job))
             return
         self._n_finished[job] += 1
         self._given.discard(job)
-        if (sojourn := self._slots.sojourn(job)) is not None:
-            self._note_left(sojourn)
+        if (tenant := self._slots.tenant(job)) is not None:
+            self._note_left(tenant)
         elif not self._is_full(job):
             self._away[job] = self._last_index[job]
 
     def take_left(self, event: Left) -> None:
         """A job has left; that of its last trial may come later."""
-        if (sojourn := self._slots.sojourn(event.job)) is not None:
-            sojourn.left = event
-            self._note_left(sojourn)
+        if (tenant := self._slots.tenant(event.job)) is not None:
+            tenant.left = event
+            self._note_left(tenant)
 
-    def _note_left(self, sojourn: Sojourn | None) -> None:
+    def _note_left(self, tenant: Tenant | None) -> None:
         """Frees the slot of a job that has left, and puts down that it will not come back, if so."""
-        if sojourn is None or sojourn.left is None or sojourn.slot in self._slots.running:
+        if tenant is None or tenant.left is None or tenant.slot in self._slots.running:
             return
-        job, event = sojourn.job, sojourn.left
+        job, event = tenant.job, tenant.left
         self._slots.leave(job)
         if job not in self._last_index or self._is_full(job) or job in self._given:  # its trial begins it anew
             self._given.discard(job)
             return
         self._losses[job] += event.lost is not None
-        if sojourn.is_dismissed or (event.lost is not None and self._losses[job] < self._max_losses):
+        if tenant.is_dismissed or (event.lost is not None and self._losses[job] < self._max_losses):
             self._away[job] = self._last_index[job]
             return
         self._records.leave(job, n_trials=self._n_finished[job], error=event.error or event.lost)

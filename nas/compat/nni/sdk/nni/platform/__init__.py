@@ -1,0 +1,1 @@
+"""Who answers a trial's questions where no job has started it."""

@@ -1,0 +1,251 @@
+"""Trying a template where it lies: a whole search in this process, which keeps nothing, and predictions."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+from nas.bench import BenchSpec
+from nas.budget import Budget
+from nas.compat.rafiki.model import BaseModel, Params
+from nas.compat.rafiki.params import from_tensors
+from nas.compat.rafiki.problem import RafikiProblem
+from nas.compat.rafiki.space import realised
+from nas.compat.rafiki.template import load_template
+from nas.errors import ConfigurationError
+from nas.executors.base import Event, Finished
+from nas.executors.local import LocalExecutor
+from nas.executors.place import InProcessPlace
+from nas.loop import LoopSettings
+from nas.program import Program
+from nas.run import TrialRun
+from nas.search import Search
+from nas.session import Session, claim_identity, open_records
+from nas.spec import Spec
+from nas.store.files import Files, open_root
+from nas.store.records import Records
+from nas.trial import State, Trial
+
+HOURS = 0.01
+"""The budget where none is given, as in Rafiki."""
+
+
+def tune_model(
+    py_model_class: type[BaseModel],
+    train_dataset_path: str,
+    val_dataset_path: str,
+    test_dataset_path: str | None = None,
+    budget: Mapping[str, float] | None = None,
+    train_args: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, Any] | None, float | None, Params | None]:
+    """Searches as ``+tuner=auto`` does, one trial at a time; gives the best knobs, test score and parameters.
+
+    Options of the command line go before the arguments: ``--KNOB=VALUE`` for any knob, ``--TIME_HOURS``,
+    ``--MODEL_TRIAL_COUNT``, ``--GPU_COUNT``.
+
+    Args:
+        py_model_class: The class, in a file.
+        train_dataset_path: For ``train``.
+        val_dataset_path: For ``evaluate``.
+        test_dataset_path: For ``evaluate`` of the best model.
+        budget: ``TIME_HOURS`` (0.01 where none is given), ``MODEL_TRIAL_COUNT`` and ``GPU_COUNT``.
+        train_args: More arguments of ``train``.
+
+    Raises:
+        ConfigurationError: the class declares what can't be.
+        RuntimeError: a trial failed; the message is its traceback.
+    """
+    try:
+        file = inspect.getfile(py_model_class)
+    except (OSError, TypeError) as error:
+        raise ConfigurationError(f"{py_model_class.__name__} must lie in a file") from error
+    data = {"train_data": train_dataset_path, "val_data": val_dataset_path, "test_data": test_dataset_path}
+    with _in_memory() as files:
+        tuned = _Tuned(files, file, py_model_class.__name__, data, train_args or {}, budget or {})
+        if tuned.best is None:
+            return None, None, None
+        return tuned.knobs(tuned.best), tuned.test_score, tuned.params(tuned.best)
+
+
+def test_model_class(
+    model_file_path: str,
+    model_class: str,
+    task: str | None = None,
+    dependencies: Mapping[str, str] | None = None,
+    train_dataset_path: str = "",
+    val_dataset_path: str = "",
+    test_dataset_path: str | None = None,
+    budget: Mapping[str, float] | None = None,
+    train_args: Mapping[str, Any] | None = None,
+    queries: Sequence[Any] | None = None,
+) -> tuple[list[Any] | None, BaseModel | None]:
+    """Tunes the class as ``tune_model`` does, loads the best model anew, and lets it predict.
+
+    Args:
+        model_file_path: The template's.
+        model_class: The class's name.
+        task: Of no effect.
+        dependencies: Versions by package; what is not installed is told.
+        train_dataset_path: See ``tune_model``, as for all that is not listed here.
+        val_dataset_path: See there.
+        test_dataset_path: See there.
+        budget: See there.
+        train_args: See there.
+        queries: For ``predict``.
+
+    Returns:
+        The predictions, and the model that made them.
+    """
+    for package, version in (dependencies or {}).items():
+        _tell_dependency(package, version)
+    data = {"train_data": train_dataset_path, "val_data": val_dataset_path, "test_data": test_dataset_path}
+    with _in_memory() as files:
+        tuned = _Tuned(files, model_file_path, model_class, data, train_args or {}, budget or {})
+        if tuned.best is None:
+            return None, None
+        model = tuned.problem.template.guided(tuned.problem.load(TrialRun(tuned.best, tuned.records.files)))
+    if queries is None:
+        return None, model
+    predictions = tuned.problem.predict(model, list(queries))
+    print(f"predictions: {predictions}")
+    return predictions, model
+
+
+test_model_class.__test__ = False  # type: ignore[attr-defined] # for pytest, which takes the name for a test's
+
+
+@contextmanager
+def _in_memory() -> Iterator[Files]:
+    """A folder in memory, which is emptied afterwards."""
+    files = open_root(f"memory://rafiki-{uuid4().hex}")
+    try:
+        yield files
+    finally:
+        files.delete_all([stored.path for stored in files.walk()])
+
+
+class _Tuned:
+    """A search that has run to its end."""
+
+    def __init__(
+        self,
+        files: Files,
+        file: str,
+        class_name: str,
+        data: Mapping[str, str | None],
+        train_args: Mapping[str, Any],
+        budget: Mapping[str, float],
+    ) -> None:
+        said = _options(sys.argv[1:])
+        known = load_template(file, class_name).knobs
+        pins = {name: value for name, value in said.items() if name in known}
+        wanted = {**budget, **{name: said[name] for name in BUDGET if name in said}}
+        arguments = {"file": file, "class_name": class_name, **data, "train_args": dict(train_args), "knobs": pins}
+        search = Search(
+            problem=Spec("nas.compat.rafiki.problem.RafikiProblem", arguments), tuner=Spec("nas.tuners.auto.AutoTuner")
+        )
+        built = search.build()
+        assert isinstance(built.problem, RafikiProblem)
+        self.problem = built.problem
+        self.records: Records = open_records(files)
+        claim_identity(self.records, built)
+        program = Program(built, self.records, _budget(wanted), finalists=1)
+        self._run(program, search, _device(wanted.get("GPU_COUNT", 0)))
+        summary = program.summary()
+        self.best: Trial | None = summary.winner
+        self.test_score: float | None = None
+        if self.best is not None:
+            tested = summary.tests.get(self.best.number, {})
+            self.test_score = tested.get("metrics", {}).get("score")
+            print(f"best: trial {self.best.number}, score {self.best.metrics['score']}, knobs {self.knobs(self.best)}")
+            if self.test_score is not None:
+                print(f"score on the test data: {self.test_score}")
+
+    def knobs(self, trial: Trial) -> dict[str, Any]:
+        """What the trial's model was given."""
+        return realised(self.problem.knobs, trial.point, trial.policies)
+
+    def params(self, trial: Trial) -> Params:
+        """What the trial's model dumped."""
+        return from_tensors(TrialRun(trial, self.records.files).restore_tensors())
+
+    def _run(self, program: Program, search: Search, device: str) -> None:
+        session = Session(self.records, settings={"runner": "debug"})
+        files = self.records.files
+        bench = BenchSpec(problem=search.problem, url=files.url, options={}, session=session.number, device=device)
+        executor = LocalExecutor(InProcessPlace(bench, files, self.problem))
+        try:
+            settings = LoopSettings(budget=program.budget, jobs=program.built.jobs)
+            program.run(executor, session, settings, observe=self._tell)
+        finally:
+            executor.close()
+            session.close()
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, Finished):
+            trial = event.trial
+            print(f"trial {trial.number} ({trial.stage}): {self.knobs(trial)}")
+            print(self.records.log(trial.number), end="")
+            if trial.state is State.FAILED:
+                raise RuntimeError(f"trial {trial.number} failed:\n{trial.error}")
+            print(f"score: {trial.metrics.get('score')}")
+
+
+BUDGET = ("TIME_HOURS", "MODEL_TRIAL_COUNT", "GPU_COUNT")
+
+
+def _budget(wanted: Mapping[str, Any]) -> Budget:
+    """What a budget of Rafiki's allows; -1 trials are any number."""
+    if unknown := wanted.keys() - {*BUDGET}:
+        raise ConfigurationError(f"budget: {min(unknown)} must be one of {', '.join(BUDGET)}")
+    for name, value in wanted.items():
+        kinds, allowed = ((int, float), "a number") if name == "TIME_HOURS" else (int, "a whole number")
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise ConfigurationError(f"budget: {name} ({value!r}) must be {allowed}")
+    trials, hours = wanted.get("MODEL_TRIAL_COUNT"), wanted.get("TIME_HOURS")
+    trials = None if trials is None or trials < 0 else trials
+    return Budget(trials=trials, hours=HOURS if trials is None and hours is None else hours)
+
+
+def _device(n_gpus: float) -> str:
+    import torch
+
+    if n_gpus > 0 and not torch.cuda.is_available():
+        raise ConfigurationError(f"budget: GPU_COUNT ({n_gpus:g}) needs a GPU, and torch sees none here")
+    return "cuda" if n_gpus > 0 else "cpu"
+
+
+def _options(arguments: Sequence[str]) -> dict[str, Any]:
+    """``--name=value`` and ``--name value`` of a command line, as Python's literals where they are some."""
+    found: dict[str, Any] = {}
+    rest = list(arguments)
+    while rest:
+        text = rest.pop(0)
+        if not text.startswith("--"):
+            continue
+        name, equals, value = text[2:].partition("=")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                continue
+            value = rest.pop(0)
+        try:
+            found[name] = ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
+        except (SyntaxError, ValueError):
+            found[name] = value
+    return found
+
+
+def _tell_dependency(package: str, version: str) -> None:
+    try:
+        found = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        print(f"{package} is not installed: pip install {package}")
+        return
+    if found != version:
+        print(f"{package} {found} is installed, the template names {version}")

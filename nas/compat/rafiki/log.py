@@ -1,0 +1,68 @@
+"""The logger of model templates: messages go to the trial's log, metrics to its learning curve, too."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from nas.run import TrialRun
+
+
+class ModelLogger:
+    """What a template's code has to say, line by line on standard output, which is the trial's log.
+
+    While a trial trains, each call with metrics is also a report of it: the curve's next step, with the metrics that
+    are finite. Where there is a stopper, it may end the trial there; it looks at the metric ``score``.
+    """
+
+    def __init__(self) -> None:
+        self._current = threading.local()
+
+    @contextmanager
+    def reporting_to(self, run: TrialRun) -> Iterator[None]:
+        """Reports what this thread logs meanwhile to the trial."""
+        self._current.run = run
+        try:
+            yield
+        finally:
+            self._current.run = None
+
+    def define_loss_plot(self) -> None:
+        """A plot of ``loss`` against ``epoch``."""
+        self.define_plot("Loss Over Epochs", ["loss"], x_axis="epoch")
+
+    def log_loss(self, loss: float, epoch: int) -> None:
+        """Logs for the plot of ``define_loss_plot``."""
+        self.log(loss=loss, epoch=epoch)
+
+    def define_plot(self, title: str, metrics: Sequence[str], x_axis: str | None = None) -> None:
+        """Says what belongs together; the log keeps it, the points are those of the curve."""
+        print(f"plot {title!r}: {', '.join(metrics)} against {x_axis or 'time'}", flush=True)
+
+    def log(self, msg: object = "", **metrics: float) -> None:
+        """Logs a message, metrics, or both.
+
+        Raises:
+            TypeError: a metric is no number.
+            TrialStopped: the trial should end; let it pass through.
+        """
+        found = {name: _number(name, value) for name, value in metrics.items()}
+        told = ", ".join(f"{name}={value}" for name, value in found.items())
+        print(*filter(None, [str(msg), told]), sep=": ", flush=True)
+        run: TrialRun | None = getattr(self._current, "run", None)
+        finite = {k: v for k, v in found.items() if math.isfinite(v) and k not in ("self", "step")}
+        if run is not None and finite:
+            run.report(len(run.curve) + 1, **finite)
+
+
+def _number(name: str, value: object) -> float:
+    plain = value.item() if isinstance(value, np.integer | np.floating) else value
+    if isinstance(plain, bool) or not isinstance(plain, int | float):
+        raise TypeError(f"metric {name} ({value!r:.100}, {type(value).__name__}) must be an int or a float")
+    return plain

@@ -1,0 +1,213 @@
+"""A model template as a problem: a trial is one model, from its knobs to its dumped parameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nas.compat.rafiki.knobs import BaseKnob, PolicyKnob
+from nas.compat.rafiki.model import BaseModel, Params
+from nas.compat.rafiki.params import from_tensors, to_tensors
+from nas.compat.rafiki.space import fixed_knob, knob_policies, knob_space, realised
+from nas.compat.rafiki.template import destroy_after_error, load_template
+from nas.compat.rafiki.utils import logger
+from nas.errors import ConfigurationError
+from nas.metric import Metric
+from nas.policy import Policy
+from nas.problems.base import Problem
+from nas.run import TrialRun
+
+CALLS: Mapping[str, tuple[str, ...]] = {
+    "evaluate": ("dataset_path",),
+    "predict": ("queries",),
+    "dump_parameters": (),
+    "load_parameters": ("params",),
+    "destroy": (),
+}
+
+
+class RafikiProblem(Problem):
+    """Runs a model class of Rafiki's or SINGA-Auto's: ``train``, ``evaluate``, ``dump_parameters``, ``destroy``.
+
+    The metric ``score`` is what ``evaluate`` gives for the validation data. What ``dump_parameters`` gives is
+    published; a child gets its donor's as ``shared_params``. ``destroy`` is called whatever has happened, ``teardown``
+    when the process trains no more.
+
+    Args:
+        file: The Python file that defines the class.
+        class_name: Which class; None: the only model class in the file.
+        train_data: Handed to ``train``: a path, mostly.
+        val_data: Handed to ``evaluate``.
+        test_data: Handed to ``evaluate`` of a finalist that was loaded from its parameters.
+        queries: A JSON file with a list for ``predict`` of such a finalist; its log keeps the answers.
+        train_args: More keyword arguments of ``train``.
+        knobs: Values that take the place of knobs, by name.
+
+    Raises:
+        ConfigurationError: the class or a file is not there, or it declares what can't be, by name.
+    """
+
+    metrics = (Metric("score"),)
+    code_arguments: ClassVar[frozenset[str]] = frozenset({"file"})
+    data_arguments: ClassVar[frozenset[str]] = frozenset({"file", "train_data", "val_data", "test_data", "queries"})
+
+    def __init__(
+        self,
+        *,
+        file: str | None = None,
+        class_name: str | None = None,
+        train_data: str | None = None,
+        val_data: str | None = None,
+        test_data: str | None = None,
+        queries: str | None = None,
+        train_args: Mapping[str, Any] | None = None,
+        knobs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.template = load_template(file, class_name)
+        self.train_data, self.val_data, self.test_data = str(train_data), str(val_data), test_data
+        self.queries = queries
+        self.train_args = dict(train_args or {})
+        self.pinned = dict(knobs or {})
+        if unknown := [name for name in self.pinned if name not in self.template.knobs]:
+            known = ", ".join(self.template.knobs) or "it has none"
+            raise ConfigurationError(f"problem.knobs.{unknown[0]}: {self.template.name} has no such knob: {known}")
+        self.knobs = {name: self._knob(name, knob) for name, knob in self.template.knobs.items()}
+        self.space = knob_space(self.knobs)
+        self.policies = knob_policies({name: knob for name, knob in self.knobs.items() if name not in self.pinned})
+        self._check_data({"train_data": train_data, "val_data": val_data, "test_data": test_data, "queries": queries})
+        self._check_calls()
+        self.content = {"file": self.template.digest}
+        self.label = self.template.name
+        self._has_trained = False
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """The score of a model that is made, trained, scored and dumped."""
+        self._has_trained = True
+        template = self.template
+        arguments = dict(self.train_args)
+        if template.takes("train", "shared_params"):
+            arguments["shared_params"] = self._shared_params(run)
+        with template.importing(), logger.reporting_to(run):
+            model = self._made(run)
+            with self._destroying(model):
+                with template.blaming("train"):
+                    model.train(self.train_data, **arguments)
+                score = self._score(model, self.val_data)
+                with template.blaming("dump_parameters"):
+                    run.save(to_tensors(model.dump_parameters()))
+        return {"score": score}
+
+    def test(self, run: TrialRun) -> Mapping[str, float]:
+        """The score of a loaded model on the test data, where there is any; the log keeps what it predicts."""
+        metrics: dict[str, float] = {}
+        model = self.load(run)
+        with self.template.importing(), self._destroying(model):
+            if self.test_data is not None:
+                metrics["score"] = self._score(model, self.test_data)
+            if self.queries is not None:
+                for query, answer in zip(self._queries, self.predict(model, self._queries), strict=True):
+                    print(f"predict {json.dumps(query):.200}: {json.dumps(answer)}")
+        return metrics
+
+    def has(self, method: str) -> bool:
+        """``test`` only where there is test data or a query."""
+        if method == "test":
+            return self.test_data is not None or self.queries is not None
+        return super().has(method)
+
+    def close(self) -> None:
+        """Calls ``teardown``, where a trial ran in this process."""
+        if self._has_trained:
+            self._has_trained = False
+            with self.template.importing(), self.template.blaming("teardown"):
+                self.template.class_.teardown()
+
+    def load(self, run: TrialRun) -> BaseModel:
+        """A fresh model of a finished trial's knobs that has loaded its parameters; the caller destroys it."""
+        with self.template.importing():
+            return self.template.loaded(self._made(run), from_tensors(run.restore_tensors()))
+
+    def predict(self, model: BaseModel, queries: list[Any]) -> list[Any]:
+        """What a loaded model answers, one answer a query, as JSON.
+
+        Raises:
+            TypeError: it answers otherwise.
+        """
+        with self.template.importing(), self.template.blaming("predict"):
+            answers = model.predict(queries)
+            if not isinstance(answers, list) or len(answers) != len(queries):
+                raise TypeError(f"it must return a list of {len(queries)} predictions, not {answers!r:.200}")
+            json.dumps(answers)
+        return answers
+
+    def _made(self, run: TrialRun) -> BaseModel:
+        pinned = {name: v for name, v in self.pinned.items() if isinstance(self.knobs[name], PolicyKnob)}
+        with self.template.blaming("__init__"):
+            return self.template.class_(**{**realised(self.knobs, run.point, run.policies), **pinned})
+
+    @contextmanager
+    def _destroying(self, model: BaseModel) -> Iterator[None]:
+        """Destroys the model afterwards."""
+        try:
+            yield
+        except BaseException:
+            destroy_after_error(model)
+            raise
+        with self.template.blaming("destroy"):
+            model.destroy()
+
+    def _score(self, model: BaseModel, data: str) -> float:
+        with self.template.blaming("evaluate"):
+            score: Any = model.evaluate(data)
+            item = score.item() if hasattr(score, "item") else score
+            if isinstance(item, bool) or not isinstance(item, int | float):
+                raise TypeError(f"it must return a number, not {score!r:.200} ({type(score).__name__})")
+        return float(item)
+
+    def _shared_params(self, run: TrialRun) -> Params | None:
+        tensors = run.inherit_tensors()
+        return None if tensors is None else from_tensors(tensors)
+
+    @cached_property
+    def _queries(self) -> list[Any]:
+        assert self.queries is not None
+        try:
+            found = json.loads(Path(self.queries).read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"problem.queries ({self.queries}) can't be read as JSON: {error}") from error
+        if not isinstance(found, list):
+            raise ConfigurationError(f"problem.queries ({self.queries}) must hold a JSON list of queries")
+        return found
+
+    def _knob(self, name: str, knob: BaseKnob) -> BaseKnob:
+        """The knob, or one with a single value in its place; a policy's stays, as it is no part of a point."""
+        if name not in self.pinned:
+            return knob
+        return fixed_knob(f"problem.knobs.{name}", self.pinned[name], knob)
+
+    def _check_data(self, given: Mapping[str, str | None]) -> None:
+        for name, value in given.items():
+            if value is None and name in ("train_data", "val_data"):
+                raise ConfigurationError(
+                    f"no problem.{name}: add problem.{name}=FILE, which {self.template.name} reads"
+                )
+            if value is not None and "://" not in str(value) and not Path(str(value)).exists():
+                raise ConfigurationError(f"problem.{name} ({value}) is not there")
+        if self.queries is not None:
+            _ = self._queries
+
+    def _check_calls(self) -> None:
+        template = self.template
+        shared = {"shared_params": None} if template.takes("train", "shared_params") else {}
+        if Policy.SHARE_PARAMS in self.policies and not shared:
+            raise ConfigurationError(
+                f"{template.name}.train in {template.file} must take shared_params, as a knob declares SHARE_PARAMS"
+            )
+        template.check_call("__init__", **dict.fromkeys(self.knobs))
+        template.check_call("train", "dataset_path", **shared, **self.train_args)
+        for method, arguments in CALLS.items():
+            template.check_call(method, *arguments)

@@ -1,0 +1,11 @@
+"""The words that templates use."""
+
+from nas.compat.rafiki.constants import (
+    BudgetOption,
+    ModelAccessRight,
+    ModelDependency,
+    Tasks,
+    TaskType,
+)
+
+__all__ = ["BudgetOption", "ModelAccessRight", "ModelDependency", "TaskType", "Tasks"]

@@ -1,0 +1,72 @@
+"""The class that a template extends, its knobs, and ``utils``."""
+
+from nas.compat.rafiki.dataset import InvalidDatasetFormatException
+from nas.compat.rafiki.knobs import (
+    ArchKnob,
+    BaseKnob,
+    CategoricalKnob,
+    CategoricalValue,
+    FixedKnob,
+    FloatKnob,
+    IntegerKnob,
+    KnobValue,
+    PolicyKnob,
+)
+from nas.compat.rafiki.log import ModelLogger as LoggerUtils
+from nas.compat.rafiki.model import (
+    BaseModel,
+    ImageClfBase,
+    ImageSegModel,
+    KnobConfig,
+    Knobs,
+    ObjtDetModel,
+    Params,
+    PosTagModel,
+    TabularClfModel,
+)
+from nas.compat.rafiki.params import InvalidParamsFormatError
+
+from .utils import dataset, logger, utils
+
+__all__ = [
+    "ArchKnob",
+    "BaseKnob",
+    "BaseModel",
+    "CategoricalKnob",
+    "CategoricalValue",
+    "FixedKnob",
+    "FloatKnob",
+    "ImageClfBase",
+    "ImageSegModel",
+    "IntegerKnob",
+    "InvalidDatasetFormatException",
+    "InvalidParamsFormatError",
+    "KnobConfig",
+    "KnobValue",
+    "Knobs",
+    "LoggerUtils",
+    "ObjtDetModel",
+    "Params",
+    "PolicyKnob",
+    "PosTagModel",
+    "TabularClfModel",
+    "dataset",
+    "logger",
+    "utils",
+]
+
+_GONE = {
+    "ListKnob": "conditional and list knobs were dropped before Rafiki 0.2; use ArchKnob",
+    "DynamicListKnob": "conditional and list knobs were dropped before Rafiki 0.2; use ArchKnob",
+    "MetadataKnob": "it was dropped before Rafiki 0.2",
+    "dataset_utils": "this is the module of Rafiki 0.2 and SINGA-Auto; use utils.dataset",
+    "test_model_class": "import it from rafiki.model.dev",
+    "InvalidModelParamsException": "this is the module of Rafiki 0.2 and SINGA-Auto; raise an error of your own",
+    "PandaModel": "its gradients and explanations are not supported; extend BaseModel",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _GONE:  # an ImportError reaches the user through `from rafiki.model import ...`
+        raise ImportError(f"{__name__} has no {name}: {_GONE[name]}")
+    raise AttributeError(f"{__name__} has no {name}; docs/coming_from_rafiki.md lists what it has")

@@ -1,0 +1,5 @@
+"""Testing a template where it lies."""
+
+from nas.compat.rafiki.dev import test_model_class, tune_model
+
+__all__ = ["test_model_class", "tune_model"]

@@ -1,0 +1,10 @@
+"""The class that a template extends."""
+
+from nas.compat.rafiki.model import (
+    BaseModel,
+    KnobConfig,
+    Knobs,
+    Params,
+)
+
+__all__ = ["BaseModel", "KnobConfig", "Knobs", "Params"]

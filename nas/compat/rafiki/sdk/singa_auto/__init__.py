@@ -1,0 +1,5 @@
+"""SINGA-Auto's name for the same modules."""
+
+from pathlib import Path
+
+__path__ = [str(Path(__file__).parent.with_name("rafiki"))]

@@ -1,0 +1,22 @@
+"""``utils``: the logger and the loaders of data sets, as templates import them."""
+
+from __future__ import annotations
+
+from nas.compat.rafiki.dataset import DatasetUtils, SingaAutoDatasetUtils
+from nas.compat.rafiki.log import ModelLogger
+
+logger = ModelLogger()
+"""One for all templates of a process."""
+
+
+class ModelUtils:
+    """What a template finds as ``utils``."""
+
+    def __init__(self, dataset: DatasetUtils) -> None:
+        self.logger = logger
+        self.dataset = dataset
+
+
+def utils_of(module: str) -> ModelUtils:
+    """The ``utils`` of ``rafiki.model`` or ``singa_auto.model``."""
+    return ModelUtils(SingaAutoDatasetUtils() if module.startswith("singa_auto.") else DatasetUtils())

@@ -1,0 +1,61 @@
+"""How trials share jobs: as many as the user says, or as the problem's own loop takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from nas.errors import ConfigurationError
+from nas.trial import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """How the trials of the search stage share jobs; in other stages each trial is a job of its own.
+
+    Attributes:
+        trials_per_job: The most that one job runs; None: as many as it asks for.
+        loops: The problem loops itself (``train_many``), and may leave before that.
+    """
+
+    trials_per_job: int | None = 1
+    loops: bool = False
+
+    @classmethod
+    def of(cls, trials_per_job: int | str | None, *, loops: bool) -> JobPlan:
+        """From what the user wants: a number, ``unlimited``, or None for what suits the problem.
+
+        Raises:
+            ConfigurationError: it is none of them.
+        """
+        if trials_per_job is None:
+            return cls(trials_per_job=None if loops else 1, loops=loops)
+        if trials_per_job == "unlimited":
+            return cls(trials_per_job=None, loops=loops)
+        if isinstance(trials_per_job, bool) or not isinstance(trials_per_job, int) or trials_per_job < 1:
+            raise ConfigurationError(
+                f"job.trials_per_job ({trials_per_job!r}) must be a whole number of at least 1, or unlimited"
+            )
+        return cls(trials_per_job=trials_per_job, loops=loops)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a job may ask for a next trial when one has ended."""
+        return self.loops or self.trials_per_job != 1
+
+    def is_full(self, n_finished: int) -> bool:
+        """Whether a job that has finished so many trials has had its trials."""
+        return self.trials_per_job is not None and n_finished >= self.trials_per_job
+
+    def living(self, in_stage: Sequence[Trial], left: Collection[int]) -> set[int]:
+        """The jobs of the search stage that have not ended for good.
+
+        Args:
+            in_stage: All trials of the stage.
+            left: The jobs of which it is on record that their code has left.
+        """
+        if not self.asks:
+            return {t.job for t in in_stage if not t.is_finished}
+        n_finished = Counter(t.job for t in in_stage if t.is_finished)
+        return {t.job for t in in_stage if t.job not in left and not self.is_full(n_finished[t.job])}

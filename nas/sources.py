@@ -1,0 +1,36 @@
+"""Which trial a ``ParameterSource`` means."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from nas.metric import Metric
+from nas.trial import Donor, ParameterSource, Trial
+
+LOCAL = frozenset({ParameterSource.LOCAL_RECENT, ParameterSource.LOCAL_BEST})
+BEST = frozenset({ParameterSource.LOCAL_BEST, ParameterSource.GLOBAL_BEST})
+
+
+def trial_of_source(
+    source: ParameterSource,
+    learned: Iterable[Trial],
+    metric: Metric,
+    slot: int | None = None,
+    lost: Container[Donor] = (),
+) -> Trial | None:
+    """The trial whose weights a source gives, or None where nobody has any.
+
+    Args:
+        source: See there.
+        learned: The finished trials of the search stage, in the order in which they finished.
+        metric: Makes a trial better.
+        slot: Where the new trial runs.
+        lost: Trials whose weights were found missing or corrupt.
+    """
+    able = [t for t in learned if t.checkpoint is not None and t.number not in lost]
+    if source in LOCAL:
+        able = [t for t in able if t.slot == slot]
+    if source not in BEST:
+        return able[-1] if able else None
+    scored = [(metric.rank(value), -t.number, t) for t in able if (value := t.value(metric.name)) is not None]
+    return max(scored, key=lambda entry: entry[:2])[2] if scored else None

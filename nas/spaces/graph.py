@@ -1,0 +1,206 @@
+"""A space of networks: graphs of typed layers, with what else a training needs (docs/decisions/015)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nas.errors import ConfigurationError, PointError, SpaceExhaustedError, nearest_first
+from nas.spaces.base import Point, Space
+from nas.spaces.domain import Ask, Decision, Domain
+from nas.spaces.graphs.crossover import crossed
+from nas.spaces.graphs.decisions import decided, decisions_of
+from nas.spaces.graphs.limits import Limits
+from nas.spaces.graphs.moves import MOVES, Move, drawn_move
+from nas.spaces.graphs.network import Network
+from nas.spaces.parameter import ParameterSpace
+
+NETWORK = "network"
+"""Where a point holds its network."""
+DEFAULT_MOVES = (
+    "widen", "narrow", "deepen", "residual", "grow_kernel", "shrink_kernel", "add_skip", "concat_skip", "activation",
+    "branch", "remove", "disconnect",
+)  # fmt: skip
+_SHARE = 0.25  # of the mutations change a parameter instead of the network
+
+
+class GraphSpace(Space):
+    """The networks that moves make of the ones to start from, and what other parameters a point has.
+
+    Example: ``GraphSpace([plain_cnn((1, 28, 28), 10, widths=[32, 64], pool_after=[0])], {"rate": Float(0.01, 0.2)})``
+    has points such as ``{"network": {"input": [1, 28, 28], "nodes": [...]}, "rate": 0.05}``.
+
+    Any network that takes and gives the same shapes as these and is within the limits lies in the space.
+
+    Args:
+        starts: Where samples begin, each as likely (`nas.spaces.graphs.starts`): networks, or their JSON. They take the
+            same shape, and give a vector of the same length.
+        parameters: What else a point holds, as in a ``ParameterSpace``; not by the name ``network``.
+        limits: How large a network may be.
+        moves: What changes a network (`nas.spaces.graphs.moves`), each as likely where it is possible.
+        n_moves: A sample is a start after 0 to so many moves.
+
+    Raises:
+        ConfigurationError: there is no start, one is ill-formed or unlike the others, or over the limits; or a name is
+            unknown.
+    """
+
+    def __init__(
+        self,
+        starts: Sequence[Network | Mapping[str, Any]],
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        limits: Limits | None = None,
+        moves: Sequence[str] = DEFAULT_MOVES,
+        n_moves: int = 8,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.moves = tuple(moves)
+        if not self.moves or (wrong := next((name for name in self.moves if name not in MOVES), None)):
+            known = nearest_first(str(wrong if self.moves else ""), MOVES)
+            raise ConfigurationError(f"moves ({list(moves)}) must hold one or more of {known}; correct it")
+        if isinstance(n_moves, bool) or not isinstance(n_moves, int) or n_moves < 0:
+            raise ConfigurationError(f"n_moves ({n_moves!r}) must be a whole number of at least 0")
+        self.n_moves = n_moves
+        if NETWORK in (parameters or {}):
+            raise ConfigurationError(f"parameters: the name {NETWORK!r} is the network's; choose another")
+        self.parameters = ParameterSpace(parameters or {})
+        self.starts = tuple(_start(place, start) for place, start in enumerate(starts))
+        if not self.starts:
+            raise ConfigurationError("starts ([]) must hold a network or more; give one of nas.spaces.graphs.starts")
+        self.input_shape, output_shape = self.starts[0].input_shape, self.starts[0].output_shape
+        if len(output_shape) != 1:
+            raise ConfigurationError(f"starts[0]: its output {output_shape} must be a vector; put a global_pool in it")
+        self.n_outputs = output_shape[0]
+        for place, start in enumerate(self.starts):
+            if refusal := self._refusal(start):
+                raise ConfigurationError(f"starts[{place}]: {refusal}")
+
+    def __repr__(self) -> str:
+        return f"GraphSpace({len(self.starts)} starts, {self.input_shape} to {self.n_outputs}, {self.parameters!r})"
+
+    def network(self, point: Point) -> Network:
+        """The network of a point.
+
+        Raises:
+            PointError: the point lies outside the space.
+        """
+        self.validate(point)
+        return Network.from_json(point[NETWORK])
+
+    def sample(self, rng: random.Random) -> Point:
+        """A start, each as likely, after 0 to ``n_moves`` random moves, each number as likely; parameters at random."""
+        network = rng.choice(self.starts)
+        for _ in range(rng.randint(0, self.n_moves)):
+            move = drawn_move(network, self.moves, self.limits, rng)
+            network = network if move is None else move.network
+        return self._point(network, self.parameters.sample(rng))
+
+    def move(self, point: Point, rng: random.Random) -> Move | None:
+        """A random move on the point's network: the operation, and the network that it makes; None: there is none.
+
+        Raises:
+            PointError: ``point`` lies outside the space.
+        """
+        return drawn_move(self.network(point), self.moves, self.limits, rng)
+
+    def moved(self, point: Point, move: Move) -> Point:
+        """The point with the network that the move made."""
+        return self._point(move.network, self._others(point))
+
+    def mutate(self, point: Point, rng: random.Random) -> Point:
+        """A point whose network is one move away, or (a quarter, where there are parameters) one parameter."""
+        self.validate(point)
+        has_parameters = self.parameters.n_points != 1
+        if has_parameters and rng.random() < _SHARE:
+            return self._point(Network.from_json(point[NETWORK]), self.parameters.mutate(self._others(point), rng))
+        move = self.move(point, rng)
+        if move is not None:
+            return self.moved(point, move)
+        if has_parameters:
+            return self._point(Network.from_json(point[NETWORK]), self.parameters.mutate(self._others(point), rng))
+        raise SpaceExhaustedError("no move is possible; raise the limits or allow more moves")
+
+    def cross(self, first: Point, second: Point, rng: random.Random) -> Point:
+        """The beginning of one network and the end of the other; each parameter is that of one of the two.
+
+        Either may be the beginning. Where no two cuts fit together, the network is that of one of them.
+        """
+        networks = [self.network(first), self.network(second)]
+        rng.shuffle(networks)
+        child = crossed(networks[0], networks[1], rng)
+        if child is None or self._refusal(child):
+            child = networks[0]
+        return self._point(child, self.parameters.cross(self._others(first), self._others(second), rng))
+
+    def validate(self, point: Point) -> None:
+        """Returns if the network is well-formed, of the right shapes and within the limits, and the parameters are."""
+        if type(point) is not dict or NETWORK not in point:
+            raise PointError(f"the point must be a dict with {NETWORK}; add it")
+        if refusal := self._refusal(Network.from_json(point[NETWORK])):
+            raise PointError(f"{NETWORK}: {refusal}")
+        self.parameters.validate(self._others(point))
+
+    def describe(self) -> dict[str, Any]:
+        """All that decides what is drawn, as JSON."""
+        others = self.parameters.describe()
+        network = {
+            "type": "Network",
+            "starts": [start.to_json() for start in self.starts],
+            "limits": {name: getattr(self.limits, name) for name in self.limits.__slots__},
+            "moves": list(self.moves),
+            "n_moves": self.n_moves,
+        }
+        return {
+            "type": "GraphSpace",
+            "parameters": {NETWORK: network, **others["parameters"]},
+            "order": [NETWORK, *others["order"]],
+        }
+
+    def decide(self, ask: Ask) -> Point:
+        """Asks for the nodes in order and each one's attributes and inputs by its id, then for the parameters."""
+
+        def ask_network(name: str, domain: Domain) -> float:
+            return ask(f"{NETWORK}.{name}", domain)
+
+        network = decided(ask_network, self.input_shape, self.n_outputs, self.limits)
+        return self._point(network, self.parameters.decide(ask))
+
+    def decisions(self, point: Point) -> list[Decision]:
+        """The answers that give the point; those of the network are called ``network.7.size``, 7 being a node's id."""
+        found = decisions_of(self.network(point), self.limits)
+        named = [Decision(f"{NETWORK}.{name}", domain, answer) for name, domain, answer in found]
+        return [*named, *self.parameters.decisions(self._others(point))]
+
+    @property
+    def n_points(self) -> None:
+        """Too many to be worth a count."""
+        return None
+
+    def points(self) -> Iterator[Point]:
+        """They can't be listed."""
+        raise ConfigurationError("the networks of a graph space can't be listed; use a tuner that draws them")
+
+    def _point(self, network: Network, others: Point) -> Point:
+        return {NETWORK: network.to_json(), **others}
+
+    def _others(self, point: Point) -> Point:
+        return {name: value for name, value in point.items() if name != NETWORK}
+
+    def _refusal(self, network: Network) -> str | None:
+        if (network.input_shape, network.output_shape) != (self.input_shape, (self.n_outputs,)):
+            return (
+                f"it takes {network.input_shape} and gives {network.output_shape}; it must take {self.input_shape} and "
+                f"give ({self.n_outputs},)"
+            )
+        return self.limits.refusal(network)
+
+
+def _start(place: int, start: Network | Mapping[str, Any]) -> Network:
+    if isinstance(start, Network):
+        return start
+    try:
+        return Network.from_json(start)
+    except PointError as error:
+        raise ConfigurationError(f"starts[{place}]: {error}") from error

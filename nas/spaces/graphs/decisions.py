@@ -1,0 +1,159 @@
+"""A network as answers to questions, one after the other, so that tuners which know nothing of graphs can make some.
+
+Whatever is answered, the network is whole: an answer that can't be stands for the next one that can, what nothing takes
+in the end is left out, and a linear layer completes what gives no vector of the right size. The answers that
+``decisions_of`` reads off a network give exactly that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from nas.spaces.domain import Ask, Decision, Domain, Numbers, Options
+from nas.spaces.graphs.layers import (
+    LAYERS,
+    Activation,
+    Add,
+    Conv,
+    GlobalPool,
+    Layer,
+    Linear,
+    Pool,
+    ReasonError,
+    Shape,
+)
+from nas.spaces.graphs.limits import Limits
+from nas.spaces.graphs.network import INPUT, MAX_NODES, Network, Node
+from nas.spaces.graphs.rewiring import pruned
+
+_IDS = tuple(range(MAX_NODES + 1))
+
+
+def decided(ask: Ask, input_shape: Shape, n_outputs: int, limits: Limits) -> Network:
+    """The network that the answers give.
+
+    Args:
+        ask: Answers by name and domain.
+        input_shape: Of one example.
+        n_outputs: The features of the output.
+        limits: Of the space.
+    """
+    asking = _Asking(ask)
+    shapes: dict[int, Shape] = {INPUT: input_shape}
+    nodes: list[Node] = []
+
+    def put(id: int, layer: Layer, inputs: tuple[int, ...]) -> None:
+        nodes.append(Node(id, layer, inputs))
+        shapes[id] = layer.shape([shapes[source] for source in inputs])
+
+    for place in range(asking.number("n_nodes", limits.nodes, log=True)):
+        id = asking.option(f"order.{place}", _IDS, [id for id in _IDS if id not in shapes])
+        layer = _layer(asking, id, shapes, limits)
+        put(id, layer, _inputs(asking, id, layer, shapes, limits))
+    if len(nodes) + 2 > limits.nodes and shapes[nodes[-1].id] != (n_outputs,):
+        del nodes[max(limits.nodes - 2, 0) :]
+    while not nodes or shapes[nodes[-1].id] != (n_outputs,):
+        last = nodes[-1].id if nodes else INPUT
+        put(
+            min(id for id in _IDS if id not in shapes),
+            Linear(n_outputs) if len(shapes[last]) == 1 else GlobalPool(),
+            (last,),
+        )
+    return Network(input_shape, tuple(pruned(nodes)))
+
+
+def decisions_of(network: Network, limits: Limits) -> list[Decision]:
+    """The answers that give this network, which is within the limits, in the order in which they are asked."""
+    answers: dict[str, Any] = {"n_nodes": len(network.nodes)}
+    for place, node in enumerate(network.nodes):
+        layer = node.layer.to_json()
+        answers[f"order.{place}"] = node.id
+        answers |= {f"{node.id}.{name}": value for name, value in layer.items()}
+        answers |= {f"{node.id}.{node.layer.op}": layer.get("kind"), f"{node.id}.n_inputs": len(node.inputs)}
+        answers |= {f"{node.id}.input.{slot}": source for slot, source in enumerate(node.inputs)}
+    found = []
+
+    def answer(name: str, domain: Domain) -> float:
+        value = answers[name]
+        found.append(Decision(name, domain, domain.labels.index(str(value)) if isinstance(domain, Options) else value))
+        return found[-1].answer
+
+    decided(answer, network.input_shape, network.output_shape[0], limits)
+    return found
+
+
+class _Asking:
+    """Puts questions; what has one answer only is not asked."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def number(self, name: str, high: int, *, low: int = 1, log: bool = False) -> int:
+        """A whole number from ``low`` to ``high``."""
+        return low if low == high else int(self._ask(name, Numbers(low, high, log, True)))
+
+    def option(self, name: str, options: Sequence[Any], possible: Collection[Any]) -> Any:
+        """One of the options: the one that is answered, or the next one behind it that is possible."""
+        start = int(self._ask(name, Options(len(options), tuple(map(str, options))))) if len(options) > 1 else 0
+        return next(one for one in (*options[start:], *options[:start]) if one in possible)
+
+
+def _layer(asking: _Asking, id: int, shapes: dict[int, Shape], limits: Limits) -> Layer:
+    """A layer that some of the nodes before it can feed."""
+    possible = [op for op, kind in LAYERS.items() if _sources(_least(kind), shapes)]
+    op = asking.option(f"{id}.op", tuple(LAYERS), possible)
+    kernels = range(1, limits.kernel + 1)
+
+    def bias() -> bool:
+        return bool(asking.option(f"{id}.bias", (True, False), (True, False)))
+
+    if op == "linear":
+        return Linear(asking.number(f"{id}.features", limits.size, log=True), bias())
+    if op == "conv":
+        size = asking.number(f"{id}.channels", limits.size, log=True)
+        kernel = asking.option(f"{id}.kernel", kernels, kernels[::2])
+        return Conv(size, kernel, asking.number(f"{id}.stride", limits.stride), bias())
+    if op == "pool":
+        kind = asking.option(f"{id}.pool", ("max", "mean"), ("max", "mean"))
+        kernel = asking.option(f"{id}.kernel", kernels, [k for k in kernels if _sources(Pool("max", k, 1), shapes)])
+        return Pool(kind, kernel, asking.number(f"{id}.stride", limits.stride))
+    if op == "activation":
+        return Activation(asking.option(f"{id}.activation", ("relu", "prelu"), ("relu", "prelu")))
+    return LAYERS[op]()
+
+
+def _least(kind: type[Layer]) -> Layer:
+    """A layer of this kind that takes whatever any of them does."""
+    attributes: dict[type[Layer], tuple[Any, ...]] = {Conv: (1, 1), Linear: (1,), Pool: ("max", 1, 1)}
+    return kind(*attributes.get(kind, ()))
+
+
+def _sources(layer: Layer, shapes: dict[int, Shape], beside: Sequence[int] = ()) -> list[int]:
+    """Whom the layer can take, beside those that it takes already; of a join, who has a partner."""
+    if layer.joins:
+        like = (lambda shape: shape) if isinstance(layer, Add) else (lambda shape: (len(shape), shape[1:]))
+        groups: dict[Any, list[int]] = {}
+        for id, shape in shapes.items():
+            groups.setdefault(like(shape), []).append(id)
+        if beside:
+            return [id for id in groups[like(shapes[beside[0]])] if id not in beside]
+        return [id for group in groups.values() if len(group) > 1 for id in group]
+    return [id for id, shape in shapes.items() if _takes(layer, shape)]
+
+
+def _takes(layer: Layer, shape: Shape) -> bool:
+    try:
+        layer.shape([shape])
+    except ReasonError:
+        return False
+    return True
+
+
+def _inputs(asking: _Asking, id: int, layer: Layer, shapes: dict[int, Shape], limits: Limits) -> tuple[int, ...]:
+    n_inputs = asking.number(f"{id}.n_inputs", limits.inputs, low=2) if layer.joins else 1
+    inputs: list[int] = []
+    for slot in range(n_inputs):
+        if possible := _sources(layer, shapes, inputs):
+            inputs.append(asking.option(f"{id}.input.{slot}", _IDS, possible))
+    return tuple(inputs)

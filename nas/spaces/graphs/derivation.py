@@ -1,0 +1,49 @@
+"""How a child's network was made of its parent's: recorded in a proposal, replayed on the parent's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nas.errors import PointError
+from nas.spaces.graphs.network import Network
+from nas.spaces.graphs.operation import Operation
+from nas.spaces.graphs.operations import operation_from_json
+from nas.store.plain import shown
+
+_KEY = "morphism"
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """The parent's network, and what was done to it.
+
+    Attributes:
+        network: The parent's.
+        operations: In order.
+    """
+
+    network: Network
+    operations: tuple[Operation, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"morphism": {"network": ..., "operations": [...]}}``: a proposal's ``derivation``, or a part of it."""
+        operations = [operation.to_json() for operation in self.operations]
+        return {_KEY: {"network": self.network.to_json(), "operations": operations}}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Derivation | None:
+        """What a proposal's ``derivation`` says; None where it holds no ``morphism``.
+
+        Raises:
+            PointError: it holds one that can't be.
+        """
+        if not isinstance(data, Mapping) or _KEY not in data:
+            return None
+        found = data[_KEY]
+        if not isinstance(found, Mapping) or {*found} != {"network", "operations"}:
+            raise PointError(f"{_KEY} ({shown(found)}) must be a dict of network and operations")
+        if not isinstance(found["operations"], list):
+            raise PointError(f"{_KEY}: operations ({shown(found['operations'])}) must be a list")
+        return cls(Network.from_json(found["network"]), tuple(map(operation_from_json, found["operations"])))

@@ -1,0 +1,97 @@
+"""How many edits two networks are apart: an edit distance of their canonical forms, and a metric.
+
+After the distance of Auto-Keras (Jin et al. 2019, arXiv:1806.10282, section 3.1), which aligns layers by dynamic
+programming, skips by the Hungarian method, and adds up. Differs: a skip is an attribute of the layer that takes it, its
+length, so that one alignment of the layers in their order gives all. A weighted Levenshtein distance whose costs are a
+metric is one itself: symmetric, 0 for equal canonical forms alone, and no way around is shorter. The shapes of the
+networks' inputs don't count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import zip_longest
+from typing import NamedTuple, TypeAlias
+
+from nas.spaces.graphs.canonical import Form, canonical_form
+from nas.spaces.graphs.network import Network
+
+_NUMBER = re.compile(r"\d+")
+
+
+class Step(NamedTuple):
+    """A layer in the canonical order, and how far back its inputs lie; 1 is the layer just before."""
+
+    layer: str
+    reaches: tuple[int, ...]
+
+
+Steps: TypeAlias = tuple[Step, ...]
+
+
+def steps_of(network: Network | Form) -> Steps:
+    """What is aligned; keep it where a network is compared with many."""
+    form = canonical_form(network) if isinstance(network, Network) else network
+    return tuple(
+        Step(layer, tuple([place - source for source in inputs])) for place, (layer, inputs) in enumerate(form)
+    )
+
+
+def edit_distance(first: Network | Steps, second: Network | Steps) -> float:
+    """The least sum of edits that makes one of the other: 1 for a layer too many or of another kind.
+
+    A layer of the same kind with another attribute, or a skip of another length, counts by their ratio, 1 at most.
+    """
+    one = steps_of(first) if isinstance(first, Network) else first
+    other = steps_of(second) if isinstance(second, Network) else second
+    return _aligned(one, other)
+
+
+def _aligned(one: Sequence[Step], other: Sequence[Step]) -> float:
+    """The weighted Levenshtein distance, row by row."""
+    start = 0
+    end = 0
+    while start < min(len(one), len(other)) and one[start] == other[start]:
+        start += 1
+    while end < min(len(one), len(other)) - start and one[-1 - end] == other[-1 - end]:
+        end += 1
+    one, other = one[start : len(one) - end], other[start : len(other) - end]
+    row = [float(n) for n in range(len(other) + 1)]
+    for place, step in enumerate(one, 1):
+        diagonal, row[0] = row[0], float(place)
+        left = row[0]
+        for column, against in enumerate(other, 1):
+            above = row[column]
+            least = diagonal if step == against else diagonal + _cost(step, against)
+            if above + 1.0 < least:
+                least = above + 1.0
+            if left + 1.0 < least:
+                least = left + 1.0
+            diagonal, left = above, least
+            row[column] = least
+    return row[-1]
+
+
+@lru_cache(maxsize=1 << 17)
+def _cost(one: Step, other: Step) -> float:
+    """From 0 to 1."""
+    kind, numbers = _parsed(one.layer)
+    other_kind, other_numbers = _parsed(other.layer)
+    if kind != other_kind:
+        return 1.0
+    attributes = sum(_apart(a, b) for a, b in zip(numbers, other_numbers, strict=True))
+    reaches = sum(_apart(a, b) for a, b in zip_longest(one.reaches, other.reaches, fillvalue=0))
+    return min(1.0, attributes + reaches)
+
+
+@lru_cache(maxsize=1 << 16)
+def _parsed(layer: str) -> tuple[str, tuple[int, ...]]:
+    """What is not a number in the text of a layer, and the numbers."""
+    return _NUMBER.sub("", layer), tuple(map(int, _NUMBER.findall(layer)))
+
+
+def _apart(a: int, b: int) -> float:
+    """The difference over the greater one: a metric on numbers from 0."""
+    return abs(a - b) / max(a, b) if a != b else 0.0

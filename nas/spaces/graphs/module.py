@@ -1,0 +1,113 @@
+"""The torch module of a network. Its tensors are called by their nodes: ``layers.7.weight`` is node 7's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nas.spaces.graphs.layers import (
+    Activation,
+    Add,
+    Concat,
+    Conv,
+    Flatten,
+    GlobalPool,
+    Layer,
+    Linear,
+    Norm,
+    Pool,
+    Scale,
+    Shape,
+)
+from nas.spaces.graphs.network import INPUT, Network
+
+
+class GraphModule(nn.Module):
+    """The network as a torch module, freshly initialised from torch's own generator.
+
+    Args:
+        network: Its graph.
+    """
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        shapes = network.shapes
+        modules = {
+            str(node.id): _module(node.layer, [shapes[source] for source in node.inputs]) for node in network.nodes
+        }
+        self.layers = nn.ModuleDict(modules)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(batch, *input_shape)`` to ``(batch, *output_shape)``."""
+        values = {INPUT: x}
+        for node in self.network.nodes:
+            values[node.id] = self.layers[str(node.id)](*(values[source] for source in node.inputs))
+        return values[self.network.output.id]
+
+
+class ScaleModule(nn.Module):
+    """Each channel times a number of its own, 0 at first."""
+
+    def __init__(self, n_channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(n_channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(batch, channels, ...)`` to the same shape."""
+        return x * self.weight.view(1, -1, *[1] * (x.dim() - 2))
+
+
+class AddModule(nn.Module):
+    """The sum of any number of tensors of one shape."""
+
+    def forward(self, first: Tensor, *others: Tensor) -> Tensor:
+        """All of the same shape, as is what it gives."""
+        for other in others:
+            first = first + other
+        return first
+
+
+class ConcatModule(nn.Module):
+    """The channels of any number of tensors, one tensor after the other."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """``(batch, channels_i, ...)`` to ``(batch, sum of channels_i, ...)``."""
+        return torch.cat(inputs, 1)
+
+
+class GlobalPoolModule(nn.Module):
+    """The mean of each channel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(batch, channels, height, width)`` to ``(batch, channels)``."""
+        return x.mean((2, 3))
+
+
+def _module(layer: Layer, inputs: list[Shape]) -> nn.Module:
+    n_inputs = inputs[0][0]
+    match layer:
+        case Conv(channels, kernel, stride, bias):
+            return nn.Conv2d(n_inputs, channels, kernel, stride, padding=kernel // 2, bias=bias)
+        case Linear(features, bias):
+            return nn.Linear(n_inputs, features, bias)
+        case Norm():
+            return nn.BatchNorm2d(n_inputs) if len(inputs[0]) == 3 else nn.BatchNorm1d(n_inputs)
+        case Activation("prelu"):
+            return nn.PReLU(n_inputs)
+        case Activation():
+            return nn.ReLU()
+        case Scale():
+            return ScaleModule(n_inputs)
+        case Pool("max", kernel, stride):
+            return nn.MaxPool2d(kernel, stride, padding=(kernel - 1) // 2)
+        case Pool(_, kernel, stride):
+            return nn.AvgPool2d(kernel, stride, padding=(kernel - 1) // 2, count_include_pad=False)
+        case GlobalPool():
+            return GlobalPoolModule()
+        case Flatten():
+            return nn.Flatten()
+        case Add():
+            return AddModule()
+    assert isinstance(layer, Concat)
+    return ConcatModule()

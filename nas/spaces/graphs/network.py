@@ -1,0 +1,199 @@
+"""A network as a graph of typed layers: well-formed by construction, plain JSON outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nas.errors import PointError
+from nas.spaces.graphs.layers import MAX_SIZE, Layer, ReasonError, Shape, layer_from_json
+from nas.store.plain import shown
+
+INPUT = 0
+"""Stands for the network's input where nodes are named."""
+MAX_NODES = 512
+"""Nodes are named by numbers from 1 to this, so that it is also the most that a network has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One layer in its place.
+
+    Attributes:
+        id: Its name for good: children keep it, and the weights are called by it. Cousins may use one name for
+            different things.
+        layer: What it does.
+        inputs: Whose outputs it takes, in order; ``INPUT`` is the network's.
+    """
+
+    id: int
+    layer: Layer
+    inputs: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"node {self.id} ({self.layer.op})"
+
+    def rewired(self, old: int, new: int) -> Node:
+        """The node that takes ``new`` wherever this one takes ``old``."""
+        if old not in self.inputs:
+            return self
+        return Node(self.id, self.layer, tuple(new if source == old else source for source in self.inputs))
+
+    def to_json(self) -> dict[str, Any]:
+        """``id``, ``op``, ``inputs`` and the layer's attributes."""
+        return {"id": self.id, "inputs": list(self.inputs), **self.layer.to_json()}
+
+
+@dataclass(frozen=True)
+class Network:
+    """A directed graph of layers without cycles; the last node is the output, and each other one is used.
+
+    Attributes:
+        input_shape: Of one example: ``(channels, height, width)`` or ``(features,)``.
+        nodes: In an order in which each takes what is earlier.
+        shapes: The output's shape by node, and of ``INPUT``.
+
+    Raises:
+        PointError: it is ill-formed; names the node and the reason.
+    """
+
+    input_shape: Shape
+    nodes: tuple[Node, ...]
+    shapes: dict[int, Shape] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_input(self.input_shape, self.input_shape)
+        object.__setattr__(self, "shapes", shapes := {INPUT: self.input_shape})
+        if not 1 <= len(self.nodes) <= MAX_NODES:
+            raise PointError(f"the network has {len(self.nodes)} nodes; it must have 1 to {MAX_NODES}")
+        for node in self.nodes:
+            if type(node.id) is not int or not 1 <= node.id <= MAX_NODES:
+                raise PointError(f"{node}: its id must be a whole number from 1 to {MAX_NODES}; number it so")
+            if node.id in shapes:
+                raise PointError(f"{node}: another node has this id; give it one of its own")
+            try:
+                shapes[node.id] = node.layer.shape(_inputs(node, shapes))
+            except ReasonError as error:
+                raise PointError(f"{node}: {error}") from error
+        used = {source for node in self.nodes for source in node.inputs}
+        for node in self.nodes[:-1]:
+            if node.id not in used:
+                raise PointError(f"{node}: no node takes its output, and it is not the last; remove or connect it")
+
+    @property
+    def output(self) -> Node:
+        """The last node."""
+        return self.nodes[-1]
+
+    @property
+    def output_shape(self) -> Shape:
+        """What the network gives for one example."""
+        return self.shapes[self.output.id]
+
+    def __getitem__(self, id: int) -> Node:
+        """The node of this id.
+
+        Raises:
+            PointError: there is none.
+        """
+        for node in self.nodes:
+            if node.id == id:
+                return node
+        raise PointError(f"the network has no node {shown(id)}; its nodes are {[node.id for node in self.nodes]}")
+
+    def __contains__(self, id: object) -> bool:
+        return id in self.shapes and id != INPUT
+
+    def consumers(self, id: int) -> list[Node]:
+        """The nodes that take the output of this one."""
+        return [node for node in self.nodes if id in node.inputs]
+
+    def new_ids(self, n: int) -> list[int]:
+        """Names that no node has: above the greatest, and where these run out the smallest that are free.
+
+        So two children of one network may give the same name to different nodes.
+        """
+        ids = {node.id for node in self.nodes}
+        free = [id for id in range(1, MAX_NODES + 1) if id not in ids]
+        if len(free) < n:
+            raise PointError(f"the network has {len(ids)} nodes, and {n} more would be over {MAX_NODES}; remove some")
+        greatest = max(ids)
+        above = [id for id in free if id > greatest]
+        return above[:n] if len(above) >= n else free[:n]
+
+    def with_layer(self, id: int, layer: Layer) -> Network:
+        """The network in which this node has another layer."""
+        self[id]
+        nodes = (Node(node.id, layer, node.inputs) if node.id == id else node for node in self.nodes)
+        return Network(self.input_shape, tuple(nodes))
+
+    def inserted(self, after: int, nodes: Sequence[Node], *, layer: Layer | None = None) -> Network:
+        """The network with these nodes behind ``after``: all who took that one take the last of these.
+
+        Args:
+            after: A node or ``INPUT``.
+            nodes: They take each other, ``after``, and what comes before it.
+            layer: What ``after`` does from now on; None: what it did.
+        """
+        place = 0 if after == INPUT else 1 + self.nodes.index(self[after])
+        later = (node.rewired(after, nodes[-1].id) for node in self.nodes[place:])
+        before = self.nodes[:place]
+        if layer is not None:
+            before = (*before[:-1], Node(after, layer, before[-1].inputs))
+        return Network(self.input_shape, (*before, *nodes, *later))
+
+    def to_json(self) -> dict[str, Any]:
+        """The network as a new dict: ``input`` (a shape) and ``nodes`` in order."""
+        return {"input": list(self.input_shape), "nodes": [node.to_json() for node in self.nodes]}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Network:
+        """The network that ``to_json`` gave.
+
+        Raises:
+            PointError: it is none, or ill-formed; names the node and the reason.
+        """
+        if not isinstance(data, Mapping) or {*data} != {"input", "nodes"}:
+            raise PointError(f"a network must be a dict of input and nodes, not {shown(data)}")
+        shape, nodes = data["input"], data["nodes"]
+        _check_input(shape if isinstance(shape, list) else [], shape)
+        if not isinstance(nodes, list):
+            raise PointError(f"nodes ({shown(nodes)}) must be a list of nodes")
+        return cls(tuple(shape), tuple(_node_from_json(place, node) for place, node in enumerate(nodes)))
+
+
+def _check_input(sizes: Sequence[Any], given: Any) -> None:
+    if len(sizes) not in (1, 3) or not all(type(size) is int and 1 <= size <= MAX_SIZE for size in sizes):
+        raise PointError(
+            f"input ({shown(given)}) must be [channels, height, width] or [features], whole numbers of at least 1"
+        )
+
+
+def _inputs(node: Node, shapes: Mapping[int, Shape]) -> list[Shape]:
+    """The shapes of what the node takes, all of which come earlier."""
+    n_inputs = len(node.inputs)
+    if node.layer.joins and n_inputs < 2:
+        raise ReasonError(f"it has {n_inputs} inputs and needs at least 2; remove the node or connect another")
+    if not node.layer.joins and n_inputs != 1:
+        raise ReasonError(f"it has {n_inputs} inputs and takes 1; join them by an add or a concat")
+    if len({*node.inputs}) < n_inputs:
+        raise ReasonError(f"its inputs {list(node.inputs)} must be different ones; take each once")
+    for source in node.inputs:
+        if source not in shapes:
+            raise ReasonError(f"its input ({shown(source)}) must be {INPUT} (the network's) or an earlier node's id")
+    return [shapes[source] for source in node.inputs]
+
+
+def _node_from_json(place: int, data: Any) -> Node:
+    if not isinstance(data, Mapping) or "id" not in data:
+        raise PointError(f"nodes[{place}] ({shown(data)}) must be a dict with an id")
+    name = f"node {shown(data['id'])} ({data.get('op')})"
+    inputs = data.get("inputs")
+    if not isinstance(inputs, list) or not all(type(source) is int for source in inputs):
+        raise PointError(f"{name}: inputs ({shown(inputs)}) must be a list of ids; {INPUT} is the network's input")
+    try:
+        layer = layer_from_json({key: value for key, value in data.items() if key not in ("id", "inputs")})
+    except ReasonError as error:
+        raise PointError(f"{name}: {error}") from error
+    return Node(data["id"], layer, tuple(inputs))

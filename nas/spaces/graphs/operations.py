@@ -1,0 +1,49 @@
+"""All operations by their kind, and how one is read from JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from nas.errors import PointError, nearest_first
+from nas.spaces.graphs.branching import Branch, Merge, Split
+from nas.spaces.graphs.inserting import (
+    InsertActivation,
+    InsertBlock,
+    InsertConv,
+    InsertLinear,
+    InsertNorm,
+    InsertResidual,
+)
+from nas.spaces.graphs.operation import Operation
+from nas.spaces.graphs.removing import Disconnect, Remove
+from nas.spaces.graphs.resizing import GrowKernel, Narrow, ShrinkKernel, Widen
+from nas.spaces.graphs.skipping import AddSkip, ConcatSkip
+from nas.spaces.graphs.striding import DelayStride, FuseStride
+from nas.store.plain import shown
+
+OPERATIONS: dict[str, type[Operation]] = {
+    operation.kind: operation
+    for operation in (
+        Widen, Narrow, GrowKernel, ShrinkKernel, InsertConv, InsertLinear, InsertNorm, InsertActivation, InsertBlock,
+        InsertResidual, AddSkip, ConcatSkip, Branch, Split, Merge, DelayStride, FuseStride, Remove, Disconnect,
+    )
+}  # fmt: skip
+
+
+def operation_from_json(data: Any) -> Operation:
+    """The operation that ``to_json`` gave.
+
+    Raises:
+        PointError: it is none; says why.
+    """
+    kind = data.get("kind") if isinstance(data, Mapping) else None
+    if not isinstance(kind, str) or kind not in OPERATIONS:
+        known = nearest_first(str(kind), OPERATIONS)
+        raise PointError(f"an operation ({shown(data)}) must be a dict whose kind is one of {known}")
+    names = dict.fromkeys(field.name for field in fields(OPERATIONS[kind]))
+    values = {name: value for name, value in data.items() if name != "kind"}
+    if values.keys() != names.keys():
+        raise PointError(f"operation {kind}: it must have {', '.join(names)}, and has {', '.join(values) or 'nothing'}")
+    return OPERATIONS[kind](**values)

@@ -1,0 +1,121 @@
+"""Operations that make a layer larger or smaller: its channels, its kernel."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nas.errors import PointError
+from nas.spaces.graphs.channels import ChannelMap, resized, spread
+from nas.spaces.graphs.layers import Conv
+from nas.spaces.graphs.network import Network
+from nas.spaces.graphs.operation import Exactness, Operation, network_of, size_of
+
+
+@dataclass(frozen=True, slots=True)
+class Widen(Operation):
+    """A convolution or linear layer gets more channels, copies of its own (Net2WiderNet, Chen et al. 2016).
+
+    Attributes:
+        node: The layer; those that an add ties to it get as many.
+        size: The channels or features it has then.
+        noise: From 0 to below 1: how unequally the copies of a channel share its outgoing weights. The sum stays, and
+            so does the function; only copies with unequal shares can learn to differ.
+        seed: Decides which channels are copied, and the shares.
+    """
+
+    kind: ClassVar[str] = "widen"
+    node: int
+    size: int
+    noise: float = 0.0
+    seed: int = 0
+
+    def maps(self, network: Network) -> dict[int, ChannelMap]:
+        """Those of the layer and of all that its channels reach."""
+        size = size_of(network[self.node])
+        if self.size <= size:
+            raise PointError(f"{network[self.node]}: to widen it, size ({self.size}) must be over {size}")
+        copies = _draws(self.seed, self.size - size, size)
+        return spread(network, {self.node: (*range(size), *copies)})
+
+    def apply(self, network: Network) -> Network:
+        """The same graph, wider."""
+        return network_of(network, resized(network, self.maps(network)))
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow(Operation):
+    """A convolution or linear layer keeps its first channels only; no morphism.
+
+    Attributes:
+        node: The layer; those that an add ties to it keep as many.
+        size: How many.
+    """
+
+    kind: ClassVar[str] = "narrow"
+    node: int
+    size: int
+
+    @property
+    def exactness(self) -> Exactness:
+        """Not the parent's function."""
+        return "no"
+
+    def maps(self, network: Network) -> dict[int, ChannelMap]:
+        """Those of the layer and of all that its channels reach."""
+        size = size_of(network[self.node])
+        if not 1 <= self.size < size:
+            raise PointError(f"{network[self.node]}: to narrow it, size ({self.size}) must be from 1 to below {size}")
+        return spread(network, {self.node: tuple(range(self.size))})
+
+    def apply(self, network: Network) -> Network:
+        """The same graph, narrower."""
+        return network_of(network, resized(network, self.maps(network)))
+
+
+@dataclass(frozen=True, slots=True)
+class GrowKernel(Operation):
+    """A convolution gets a larger kernel, whose new rim is 0 (Network Morphism, Wei et al. 2016)."""
+
+    kind: ClassVar[str] = "grow_kernel"
+    node: int
+    kernel: int
+
+    def apply(self, network: Network) -> Network:
+        """The same graph with the larger kernel."""
+        return _with_kernel(network, self.node, self.kernel, larger=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkKernel(Operation):
+    """A convolution keeps the middle of its kernel; no morphism."""
+
+    kind: ClassVar[str] = "shrink_kernel"
+    node: int
+    kernel: int
+
+    @property
+    def exactness(self) -> Exactness:
+        """Not the parent's function."""
+        return "no"
+
+    def apply(self, network: Network) -> Network:
+        """The same graph with the smaller kernel."""
+        return _with_kernel(network, self.node, self.kernel, larger=False)
+
+
+def _with_kernel(network: Network, id: int, kernel: int, *, larger: bool) -> Network:
+    node = network[id]
+    if not isinstance(node.layer, Conv):
+        raise PointError(f"{node}: it must be a convolution; choose another")
+    if (kernel > node.layer.kernel) != larger or kernel == node.layer.kernel:
+        word = "over" if larger else "below"
+        raise PointError(f"{node}: kernel ({kernel}) must be {word} its {node.layer.kernel}; correct it")
+    return network.with_layer(id, Conv(node.layer.channels, kernel, node.layer.stride, node.layer.bias))
+
+
+def _draws(seed: int, n: int, below: int) -> tuple[int, ...]:
+    """Numbers from 0 to below that, the same for the same seed on every machine."""
+    rng = random.Random(seed)
+    return tuple(rng.randrange(below) for _ in range(n))

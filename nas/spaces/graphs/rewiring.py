@@ -1,0 +1,67 @@
+"""Lists of nodes with one edge or node less, before they are a network again; and what a graph says of its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nas.errors import PointError
+from nas.spaces.graphs.layers import Activation, Add, Concat, Flatten, GlobalPool, Pool
+from nas.spaces.graphs.network import INPUT, Network, Node
+
+_KEEPS_SIGN = (Add, Concat, Flatten, GlobalPool, Pool)
+
+
+def is_never_negative(network: Network, id: int) -> bool:
+    """Whether a node's output is known to hold no negative number, whatever the weights."""
+    known: set[int] = set()
+    for node in network.nodes:
+        if isinstance(node.layer, Activation):
+            known.update([node.id] * (node.layer.kind == "relu"))
+        elif isinstance(node.layer, _KEEPS_SIGN) and known.issuperset(node.inputs):
+            known.add(node.id)
+    return id in known
+
+
+def replaced(nodes: Sequence[Node], node: Node, gone: int) -> list[Node]:
+    """The nodes with a new one of the same id as an old one, to whom go all who took the one that is gone."""
+    return [node if other.id == node.id else other.rewired(gone, node.id) for other in nodes if other.id != gone]
+
+
+def without_node(network: Network, node: Node) -> list[Node]:
+    """The nodes without this one: who took it takes its input.
+
+    Raises:
+        PointError: it joins others, it gives another shape than it takes, or nothing would be left.
+    """
+    if len(node.inputs) != 1 or network.shapes[node.inputs[0]] != network.shapes[node.id]:
+        raise PointError(f"{node}: it must have one input, of the shape that it gives; choose another")
+    if node.inputs[0] == INPUT and node == network.output:
+        raise PointError(f"{node}: nothing would be left; choose another")
+    return [other.rewired(node.id, node.inputs[0]) for other in network.nodes if other != node]
+
+
+def without_input(nodes: Sequence[Node], join: Node, source: int) -> list[Node]:
+    """The nodes where the join does not take this one, and is no more itself where it takes only one.
+
+    Raises:
+        PointError: nothing would be left.
+    """
+    left = tuple(one for one in join.inputs if one != source)
+    if len(left) > 1:
+        return [Node(join.id, join.layer, left) if node.id == join.id else node for node in nodes]
+    if join.id == nodes[-1].id and left[0] == INPUT:
+        raise PointError(f"{join}: nothing would be left; choose another")
+    kept = [node.rewired(join.id, left[0]) for node in nodes if node.id != join.id]
+    if join.id != nodes[-1].id:
+        return kept
+    place = next(place for place, node in enumerate(kept) if node.id == left[0])  # it is the output now
+    return kept[: place + 1]
+
+
+def pruned(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that the last one needs."""
+    needed = {nodes[-1].id}
+    for node in reversed(nodes):
+        if node.id in needed:
+            needed.update(node.inputs)
+    return [node for node in nodes if node.id in needed]

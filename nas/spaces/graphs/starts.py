@@ -1,0 +1,175 @@
+"""Networks to start from: a plain chain, a residual network, and the network around a cell of NAS-Bench-201."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from nas.errors import ConfigurationError, check_whole
+from nas.spaces.graphs.layers import Activation, Add, Conv, GlobalPool, Layer, Linear, Norm, Pool, Shape
+from nas.spaces.graphs.network import INPUT, Network, Node
+from nas.spaces.graphs.rewiring import pruned
+
+CELL_OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
+_CELL = re.compile(r"\|([^|~+]+)~0\|\+\|([^|~+]+)~0\|([^|~+]+)~1\|\+\|([^|~+]+)~0\|([^|~+]+)~1\|([^|~+]+)~2\|")
+
+
+def plain_cnn(input_shape: Shape, n_outputs: int, *, widths: Sequence[int], pool_after: Sequence[int]) -> Network:
+    """Blocks of convolution 3x3, norm and relu in a chain, the mean of each channel, and a linear layer.
+
+    Args:
+        input_shape: ``(channels, height, width)``.
+        n_outputs: Of the linear layer.
+        widths: The channels of each block.
+        pool_after: The blocks, from 0, that a 2x2 max-pool follows.
+    """
+    builder = _Builder()
+    x = INPUT
+    for block, width in enumerate(_checked("widths", widths)):
+        x = builder.block(x, width)
+        if block in pool_after:
+            x = builder.put(Pool("max", 2, 2), x)
+    return builder.finished(x, input_shape, n_outputs)
+
+
+def mlp(input_shape: Shape, n_outputs: int, *, widths: Sequence[int]) -> Network:
+    """Linear layers, each with a relu, and a last one without.
+
+    Args:
+        input_shape: ``(features,)``.
+        n_outputs: Of the last one.
+        widths: The features of the others.
+    """
+    builder = _Builder()
+    x = INPUT
+    for width in widths:
+        x = builder.put(Activation("relu"), builder.put(Linear(width), x))
+    builder.put(Linear(n_outputs), x)
+    return Network(input_shape, tuple(builder.nodes))
+
+
+def resnet(input_shape: Shape, n_outputs: int, *, widths: Sequence[int], depth: int = 1) -> Network:
+    """A convolution, and stages of residual units (He et al. 2016, arXiv:1512.03385).
+
+    Each stage but the first halves the image.
+
+    Args:
+        input_shape: ``(channels, height, width)``.
+        n_outputs: Of the linear layer at the end.
+        widths: The channels of each stage.
+        depth: Units a stage.
+    """
+    check_whole("depth", depth, 1)
+    builder = _Builder()
+    x, before = builder.block(INPUT, _checked("widths", widths)[0]), widths[0]
+    for stage, width in enumerate(widths):
+        for unit in range(depth):
+            x = builder.unit(x, width, stride=2 if stage and not unit else 1, n_inputs=before)
+            before = width
+    return builder.finished(x, input_shape, n_outputs)
+
+
+def nas_bench_201(input_shape: Shape, n_outputs: int, *, cell: str, widths: Sequence[int], n_cells: int = 1) -> Network:
+    """Stages of one cell, between which a residual block halves the image (Dong and Yang 2020, arXiv:2001.00326).
+
+    What a ``none`` cuts off is left out; the rest computes the same. Published: widths of 16, 32, 64 and 5 cells.
+
+    Args:
+        input_shape: ``(channels, height, width)``.
+        n_outputs: Of the linear layer at the end.
+        cell: As the benchmark writes it: ``|nor_conv_3x3~0|+|none~0|skip_connect~1|+|...~0|...~1|...~2|``.
+        widths: The channels of each stage.
+        n_cells: Cells a stage.
+
+    Raises:
+        ConfigurationError: the cell is none, or nothing comes through it; or a side of the image can't be halved for
+            each stage but the first.
+    """
+    check_whole("n_cells", n_cells, 1)
+    parts = 2 ** (len(_checked("widths", widths)) - 1)
+    if wrong := [side for side in input_shape[1:] if side % parts]:
+        raise ConfigurationError(
+            f"input_shape ({input_shape}): {wrong[0]} must be a multiple of {parts}, as {len(widths) - 1} of "
+            f"{len(widths)} stages halve the image; give other sides or fewer widths"
+        )
+    operations = _parsed(cell)
+    builder = _Builder()
+    x = builder.put(Norm(), builder.put(Conv(widths[0], 3, 1, False), INPUT))
+    for stage, width in enumerate(widths):
+        if stage:
+            x = builder.reduction(x, width)
+        for _ in range(n_cells):
+            x = builder.cell(x, width, operations)
+    x = builder.put(Activation("relu"), builder.put(Norm(), x))
+    return builder.finished(x, input_shape, n_outputs)
+
+
+class _Builder:
+    """Numbers nodes as they come."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def put(self, layer: Layer, *inputs: int) -> int:
+        self.nodes.append(Node(len(self.nodes) + 1, layer, inputs))
+        return len(self.nodes)
+
+    def block(self, x: int, width: int, *, kernel: int = 3, stride: int = 1) -> int:
+        normed = self.put(Norm(), self.put(Conv(width, kernel, stride, False), x))
+        return self.put(Activation("relu"), normed)
+
+    def unit(self, x: int, width: int, *, stride: int, n_inputs: int) -> int:
+        inner = self.put(Norm(), self.put(Conv(width, 3, 1, False), self.block(x, width, stride=stride)))
+        if stride > 1 or width != n_inputs:
+            x = self.put(Norm(), self.put(Conv(width, 1, stride, False), x))
+        return self.put(Activation("relu"), self.put(Add(), x, inner))
+
+    def cell(self, x: int, width: int, operations: Sequence[Sequence[str]]) -> int:
+        places: list[int | None] = [x]
+        for row in operations:
+            paths: list[int] = []
+            for source, operation in zip(places, row, strict=True):
+                if source is not None and operation != "none":
+                    path = self._edge(source, operation, width)
+                    paths.append(path if path not in paths else self.put(Pool("max", 1, 1), path))  # x + x
+            places.append(None if not paths else paths[0] if len(paths) == 1 else self.put(Add(), *paths))
+        if places[-1] is None:
+            raise ConfigurationError("cell: nothing comes through it, as none cuts every path; choose another")
+        return places[-1]
+
+    def reduction(self, x: int, width: int) -> int:
+        inner = self._edge(self._relu_conv(x, width, kernel=3, stride=2), "nor_conv_3x3", width)
+        return self.put(Add(), self.put(Conv(width, 1, 1, False), self.put(Pool("mean", 2, 2), x)), inner)
+
+    def _relu_conv(self, x: int, width: int, *, kernel: int, stride: int = 1) -> int:
+        return self.put(Norm(), self.put(Conv(width, kernel, stride, False), self.put(Activation("relu"), x)))
+
+    def _edge(self, x: int, operation: str, width: int) -> int:
+        if operation == "skip_connect":
+            return x
+        if operation == "avg_pool_3x3":
+            return self.put(Pool("mean", 3, 1), x)
+        return self._relu_conv(x, width, kernel=1 if operation == "nor_conv_1x1" else 3)
+
+    def finished(self, x: int, input_shape: Shape, n_outputs: int) -> Network:
+        self.put(Linear(n_outputs), self.put(GlobalPool(), x))
+        return Network(input_shape, tuple(pruned(self.nodes)))
+
+
+def _checked(name: str, sizes: Sequence[int]) -> Sequence[int]:
+    if not sizes:
+        raise ConfigurationError(f"{name} ({sizes!r}) must hold one or more; add one")
+    return sizes
+
+
+def _parsed(cell: str) -> list[tuple[str, ...]]:
+    """The operations on the edges to each place of the cell."""
+    found = _CELL.fullmatch(cell)
+    wrong = [name for name in found.groups() if name not in CELL_OPERATIONS] if found else [cell]
+    if found is None or wrong:
+        raise ConfigurationError(
+            f"cell ({cell!r}) must be |a~0|+|b~0|c~1|+|d~0|e~1|f~2|, each letter one of {', '.join(CELL_OPERATIONS)}; "
+            f"correct {wrong[0]!r}"
+        )
+    edges = found.groups()
+    return [edges[:1], edges[1:3], edges[3:]]

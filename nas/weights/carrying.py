@@ -1,0 +1,115 @@
+"""What a network's weights become when its channels change: the part that all morphisms share."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from nas.spaces.graphs.channels import NEW, ChannelMap
+from nas.spaces.graphs.layers import Conv, Linear
+from nas.spaces.graphs.network import Network, Node
+
+Weights: TypeAlias = dict[str, Tensor]
+"""A network's tensors by the names of `nas.spaces.graphs.module.GraphModule`: ``layers.7.weight`` is node 7's."""
+
+_OF_NEW = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
+"""What a new channel has in a layer that keeps channels apart."""
+
+
+def tensors_of(weights: Mapping[str, Tensor], node: int) -> Weights:
+    """The tensors of a node, by their names within it."""
+    prefix = f"layers.{node}."
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+
+
+def node_of(name: str) -> int:
+    """The node that a tensor of a network belongs to."""
+    return int(name.split(".", 2)[1])
+
+
+def carried(
+    parent: Network,
+    weights: Mapping[str, Tensor],
+    child: Network,
+    maps: Mapping[int, ChannelMap],
+    shares: Shares | None = None,
+) -> Weights:
+    """The tensors of the nodes that both have, with the channels that the maps say.
+
+    Args:
+        parent: The network of the weights.
+        weights: Left as they are; what does not change is not copied.
+        child: The network that they become.
+        maps: By the parent's nodes, what their consumers are given (`nas.spaces.graphs.channels`).
+        shares: How copies share their outgoing weights; equally by default.
+    """
+    shares = shares or Shares()
+    own: dict[int, Weights] = {}
+    for name, tensor in weights.items():
+        own.setdefault(node_of(name), {})[name.split(".", 2)[2]] = tensor
+    found: Weights = {}
+    for node in parent.nodes:
+        if node.id in own and node.id in child:
+            found |= {f"layers.{node.id}.{name}": tensor for name, tensor in _changed(node, own[node.id], maps, shares)}
+    return found
+
+
+class Shares:
+    """How the copies of a channel share its outgoing weights: their sum is 1.
+
+    Args:
+        noise: From 0 (equal) to below 1: how far a share may be from the mean, before they are made to sum to 1.
+        seed: Draws them.
+    """
+
+    def __init__(self, noise: float = 0.0, seed: int = 0) -> None:
+        self.noise = noise
+        self.seed = seed
+
+    def of(self, channels: ChannelMap, consumer: int) -> list[float]:
+        """The share of each channel in what this consumer takes; 0 for a new one."""
+        rng = random.Random(f"{self.seed}/{consumer}")
+        raw = [1.0 + self.noise * rng.uniform(-1.0, 1.0) for _ in channels]
+        sums: Counter[int] = Counter()
+        for channel, share in zip(channels, raw, strict=True):
+            sums[channel] += share  # type: ignore[assignment]  # a counter adds floats as well
+        n_copies = Counter(channels)
+        return [
+            0.0 if channel == NEW else 1.0 if n_copies[channel] == 1 else share / sums[channel]
+            for channel, share in zip(channels, raw, strict=True)
+        ]
+
+
+def _changed(node: Node, tensors: Weights, maps: Mapping[int, ChannelMap], shares: Shares) -> list[tuple[str, Tensor]]:
+    """The tensors of one node, by their names within it."""
+    incoming = maps.get(node.inputs[0])
+    if not isinstance(node.layer, Conv | Linear):
+        return [
+            (name, tensor if incoming is None or tensor.dim() == 0 else _spread(name, tensor, incoming))
+            for name, tensor in tensors.items()
+        ]
+    outgoing = maps.get(node.id)
+    found = dict(tensors)
+    if outgoing is not None and NEW not in outgoing:  # with new ones it is who comes behind the node that gives them
+        found = {name: tensor[_index(outgoing, tensor)] for name, tensor in found.items()}
+    if incoming is not None:
+        weight = found["weight"]
+        share = torch.tensor(shares.of(incoming, node.id), dtype=torch.float64).to(weight)
+        found["weight"] = weight[:, _index(incoming, weight)] * share.view(1, -1, *[1] * (weight.dim() - 2))
+    return list(found.items())
+
+
+def _spread(name: str, tensor: Tensor, channels: ChannelMap) -> Tensor:
+    """A vector over channels, with what new ones begin with."""
+    index = _index(channels, tensor)
+    is_new = torch.tensor([channel == NEW for channel in channels], device=tensor.device)
+    return torch.where(is_new, torch.full_like(tensor[:1], _OF_NEW[name]), tensor[index])
+
+
+def _index(channels: ChannelMap, like: Tensor) -> Tensor:
+    return torch.tensor([max(channel, 0) for channel in channels], device=like.device)

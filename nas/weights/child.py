@@ -1,0 +1,226 @@
+"""A tensor of a child: what it may take of the donors', and how it takes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from nas.weights.report import TensorInheritance
+from nas.weights.rules import Rules
+
+
+class Weights(Protocol):
+    """Tensors that are read only when they are wanted (``nas.store.weights.StoredWeights``)."""
+
+    @property
+    def shapes(self) -> Mapping[str, Tensor]:
+        """Every tensor by name, without its data: on torch's device ``meta``, or with it."""
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        """The tensors of these names, in any order; each counts only until the next one."""
+
+
+class Offer(NamedTuple):
+    """A donor's tensor that a child's may take."""
+
+    place: int
+    name: str
+    tensor: Tensor
+    why: str
+    """Why it is not simply the one of the same name."""
+
+
+class Trait(NamedTuple):
+    """What a tensor is for."""
+
+    is_parameter: bool
+    is_weight: bool
+    """Of a convolution or linear layer, without groups: outputs first, then inputs."""
+    n_kernel_dims: int
+
+
+class Traits:
+    """What the tensors of a model are for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        self._weights: dict[str, nn.Module] = {}
+        for prefix, module in model.named_modules(remove_duplicate=False):
+            if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+                self._weights[f"{prefix}.weight" if prefix else "weight"] = module
+
+    def of(self, names: Sequence[str]) -> Trait:
+        """Of the tensor with these names."""
+        modules = [self._weights[name] for name in names if name in self._weights]
+        n_kernel_dims = max((len(getattr(module, "kernel_size", ())) for module in modules), default=0)
+        is_weight = bool(modules) and all(getattr(module, "groups", 1) == 1 for module in modules)
+        return Trait(not self._parameters.isdisjoint(names), is_weight, n_kernel_dims)
+
+
+class ChildTensor:
+    """A tensor of the child, with all of its names, what it may take, and what became of it."""
+
+    def __init__(
+        self, names: Sequence[str], tensor: Tensor, offers: Sequence[Offer], trait: Trait, rules: Rules
+    ) -> None:
+        self.names = names
+        self.tensor = tensor
+        self.trait = trait
+        self.done: TensorInheritance | None = None
+        self.refusal: str | None = None
+        self._rules = rules
+        self._offers = offers
+        self._n_refused = 0
+        if is_lazy(tensor):
+            self.refusal = "its shape is not known yet; run one batch through the model first"
+
+    def next_offer(self) -> Offer | None:
+        """The best tensor that is left and may fit."""
+        while self._n_refused < len(self._offers):
+            offer = self._offers[self._n_refused]
+            if (refusal := _refusal(self.tensor, offer.tensor)) is None:
+                return offer
+            self._refuse(offer.place, refusal)
+        return None
+
+    def take(self, donor: Tensor) -> None:
+        """Writes the values of the donor that ``next_offer`` gave, where they overlap and all are finite."""
+        place, _, _, why = self._offers[self._n_refused]
+        child = self.tensor
+        values = donor.to(child.device, child.dtype)
+        if not all_finite(values):
+            self._refuse(place, "not finite")
+            return
+        if child.shape == donor.shape:
+            self.write(values)
+            self.done = TensorInheritance(how="copied", share=1.0, donor=place, why=why)
+            return
+        share = self._write_part(values)
+        self.done = TensorInheritance(how="sliced", share=share, donor=place, why=_shapes(child, donor))
+
+    def write(self, values: Tensor) -> None:
+        """Becomes these values, shrunk and perturbed as the rules say."""
+        rules = self._rules
+        if self.trait.is_parameter and (rules.shrink, rules.perturb) != (1.0, 0.0):
+            values = rules.shrink * values + rules.perturb * self.tensor
+        self.tensor.copy_(values)
+
+    def _write_part(self, values: Tensor) -> float:
+        """Becomes these values where both are, and what the rules say elsewhere; the share of the first."""
+        child, rules = self.tensor, self._rules
+        here, there = _overlap(child.shape, values.shape, child.dim() - self.trait.n_kernel_dims)
+        is_mixed = self.trait.is_parameter and (rules.shrink, rules.perturb) != (1.0, 0.0)
+        whole = child.clone() if is_mixed else child
+        part = values[there]
+        if rules.rest == "scaled" and self.trait.is_weight:
+            n_rows = part.shape[0]
+            lost = math.sqrt(values[0].numel() / part[0].numel())
+            part = part * lost if lost > 1 else part
+            own = whole[n_rows:]
+            if own.numel() and (spread := _spread(own)) > 0:
+                own *= _spread(part) / spread * math.sqrt(part[0].numel() / own[0].numel())
+            if whole[0].numel() > part[0].numel():
+                whole[:n_rows] = 0
+        whole[here] = part
+        if is_mixed:
+            self.write(whole)
+        return part.numel() / child.numel()
+
+    def _refuse(self, place: int, why: str) -> None:
+        if self._n_refused == 0:
+            self.refusal = f"donor {place}: {why}"
+        self._n_refused += 1
+
+
+def offers_of(
+    names: Sequence[str],
+    tensor: Tensor,
+    sources: Sequence[Weights],
+    aligned: Sequence[Mapping[str, str]],
+    rules: Rules,
+) -> list[Offer]:
+    """What a child's tensor may take, the best first."""
+    if is_lazy(tensor):
+        return []
+    named: list[Offer] = []
+    placed: list[Offer] = []
+    parts: list[Offer] = []
+    for place, (source, pairs) in enumerate(zip(sources, aligned, strict=True)):
+        taken = set(pairs.values()) if rules.first == "structure" else set()
+        for name in names:
+            if name in pairs and pairs[name] != name:
+                other = pairs[name]
+                placed.append(Offer(place, other, source.shapes[other], f"by structure, from {other}"))
+            elif name in source.shapes and (name in pairs or name not in taken):
+                offer = Offer(place, name, source.shapes[name], "")
+                (named if offer.tensor.shape == tensor.shape else parts).append(offer)
+    return [*placed, *named, *parts] if rules.first == "structure" else [*named, *placed, *parts]
+
+
+def settle(children: Sequence[ChildTensor], sources: Sequence[Weights]) -> None:
+    """Offers each child what it may take until it has something or there is nothing left."""
+    while children := _offer(children, sources):
+        pass
+
+
+def _offer(children: Sequence[ChildTensor], sources: Sequence[Weights]) -> list[ChildTensor]:
+    """Offers each child its best donor that is left; the children that asked for one and could not take it."""
+    wanted: dict[int, dict[str, list[ChildTensor]]] = {}
+    asked = []
+    for child in children:
+        if (offer := child.next_offer()) is not None:
+            wanted.setdefault(offer.place, {}).setdefault(offer.name, []).append(child)
+            asked.append(child)
+    for place, by_name in sorted(wanted.items()):
+        for name, values in sources[place].read(by_name):
+            for child in by_name[name]:
+                child.take(values)
+    return [child for child in asked if child.done is None]
+
+
+def _overlap(child: Sequence[int], donor: Sequence[int], n_plain: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """What both have, in the child and in the donor: from index 0 on, and of the dimensions behind from the middle."""
+    here, there = [], []
+    for n, (one, other) in enumerate(zip(child, donor, strict=True)):
+        size = min(one, other)
+        margins = (0, 0) if n < n_plain else ((one - size) // 2, (other - size) // 2)
+        here.append(slice(margins[0], margins[0] + size))
+        there.append(slice(margins[1], margins[1] + size))
+    return tuple(here), tuple(there)
+
+
+def _spread(values: Tensor) -> float:
+    """The root of the mean square."""
+    wide = torch.promote_types(values.dtype, torch.float32)  # sums of squares are beyond float16
+    return float(torch.linalg.vector_norm(values, dtype=wide)) / math.sqrt(values.numel())
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether there is no NaN and no infinity."""
+    if values.is_floating_point() and values.numel() and values.dtype.itemsize > 1:
+        return bool(torch.stack(torch.aminmax(values)).isfinite().all())  # a NaN is both; without a mask as large
+    return bool(values.isfinite().all())
+
+
+def _refusal(child: Tensor, donor: Tensor) -> str | None:
+    """Why the donor's tensor can't give anything, or None."""
+    if not torch.can_cast(donor.dtype, child.dtype):
+        return f"{donor.dtype} does not fit {child.dtype}"
+    if child.shape == donor.shape:
+        return None
+    if child.dim() != donor.dim():
+        return f"other rank: {_shapes(child, donor)}"
+    if not (child.is_floating_point() or child.is_complex()):
+        return f"integers are not sliced: {_shapes(child, donor)}"
+    if 0 in (*child.shape, *donor.shape):
+        return f"no overlap: {_shapes(child, donor)}"
+    return None
+
+
+def _shapes(child: Tensor, donor: Tensor) -> str:
+    return f"{tuple(donor.shape)} into {tuple(child.shape)}"

@@ -1,0 +1,193 @@
+"""Function-preserving morphisms: a network and its weights become another network with weights that computes the same.
+
+Net2Net (Chen et al. 2016, arXiv:1511.05641), Network Morphism (Wei et al. 2016, arXiv:1603.01670), Auto-Keras (Jin et
+al. 2019, arXiv:1806.10282), NASH (Elsken et al. 2018, arXiv:1711.04528). Differs: copies of a channel are told apart by
+unequal shares of its outgoing weights instead of noise on them, so that nothing is approximate; a new residual branch
+starts with a norm of weight 0, so that it is exact in train mode too.
+
+What holds is said by ``Operation.exactness``: ``always``, the same outputs but for rounding in eval mode and in train
+mode (batch-norm by the batch's statistics); ``eval``, in eval mode, while in train mode the new norm takes mean and
+spread out of what it is given; ``no``, none is promised (operations that make a network smaller).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nas.errors import ConfigurationError
+from nas.spaces.graphs.branching import Branch, Merge, Split
+from nas.spaces.graphs.inserting import InsertResidual
+from nas.spaces.graphs.layers import Activation, Add, Conv, Layer, Linear, Norm, Scale
+from nas.spaces.graphs.module import GraphModule
+from nas.spaces.graphs.network import Network
+from nas.spaces.graphs.operation import Operation
+from nas.spaces.graphs.resizing import GrowKernel, ShrinkKernel, Widen
+from nas.spaces.graphs.skipping import AddSkip
+from nas.weights.carrying import Shares, Weights, carried, tensors_of
+
+_EPS = 1e-5
+"""What torch's batch-norm adds to the variance by default."""
+
+
+def morph(network: Network, weights: Mapping[str, Tensor], operation: Operation) -> tuple[Network, Weights]:
+    """The network that the operation makes, and its weights; both arguments stay as they are.
+
+    Args:
+        network: The parent.
+        weights: All its tensors, by the names of a ``GraphModule``, of any floating dtype, on any device.
+        operation: What is done.
+
+    Raises:
+        PointError: the operation is not possible in this network.
+        ConfigurationError: the weights are not this network's.
+    """
+    check_weights(network, weights)
+    return _morphed(network, weights, operation)
+
+
+def replay(network: Network, weights: Mapping[str, Tensor], operations: Iterable[Operation]) -> tuple[Network, Weights]:
+    """What the operations make of a network and its weights, one after the other.
+
+    Raises:
+        PointError: one is not possible where it comes.
+        ConfigurationError: the weights are not this network's.
+    """
+    check_weights(network, weights)
+    found = dict(weights)
+    for operation in operations:
+        network, found = _morphed(network, found, operation)
+    return network, found
+
+
+def outcome(network: Network, operations: Iterable[Operation]) -> tuple[Network, set[int]]:
+    """The network that the operations make, and its nodes whose weights come from none of the first one's.
+
+    The second half of a branch or split is no such node: it has a share of the weights of the node that it is made of.
+
+    Raises:
+        PointError: one is not possible where it comes.
+    """
+    new: set[int] = set()
+    for operation in operations:
+        child = operation.apply(network)
+        added = {node.id for node in child.nodes if node.id not in network}
+        is_half = isinstance(operation, Branch | Split) and operation.node not in new
+        new = {id for id in new if id in child} | (set() if is_half else added)
+        network = child
+    return network, new
+
+
+def check_weights(network: Network, weights: Mapping[str, Tensor]) -> None:
+    """Returns if these are the tensors of this network.
+
+    Raises:
+        ConfigurationError: a name or a shape is not; names it.
+    """
+    with torch.device("meta"):
+        wanted = {name: tensor.shape for name, tensor in GraphModule(network).state_dict().items()}
+    for name in sorted(wanted.keys() ^ weights.keys()):
+        state = "missing" if name in wanted else "of no node"
+        raise ConfigurationError(f"weights: {name} is {state}; give those of this very network")
+    for name, shape in wanted.items():
+        if weights[name].shape != shape:
+            raise ConfigurationError(
+                f"weights: {name} has shape {tuple(weights[name].shape)}, and must have {tuple(shape)}; "
+                "give those of this very network"
+            )
+
+
+def _morphed(network: Network, weights: Mapping[str, Tensor], operation: Operation) -> tuple[Network, Weights]:
+    child = operation.apply(network)
+    shares = Shares(operation.noise, operation.seed) if isinstance(operation, Widen) else None
+    found = carried(network, weights, child, operation.maps(network), shares)
+    like = next((tensor for tensor in weights.values() if tensor.is_floating_point()), torch.zeros(()))
+    for node in child.nodes:
+        if node.id not in network and not isinstance(operation, Branch | Split):
+            made = _new_tensors(node.layer, child.shapes[node.inputs[0]][0], operation, like)
+            found |= {f"layers.{node.id}.{name}": tensor for name, tensor in made.items()}
+    return child, found | _reworked(network, weights, child, operation)
+
+
+def _new_tensors(layer: Layer, n_inputs: int, operation: Operation, like: Tensor) -> Weights:
+    """The tensors of a new layer, by their names within it: those of the identity, or of what gives 0."""
+    new = like.new_zeros
+    match layer:
+        case Norm():
+            gain = 0.0 if isinstance(operation, InsertResidual) else math.sqrt(1.0 + _EPS)
+            statistics = {"running_mean": new(n_inputs), "running_var": new(n_inputs) + 1.0}
+            count = torch.zeros((), dtype=torch.int64, device=like.device)
+            return {"weight": new(n_inputs) + gain, "bias": new(n_inputs), **statistics, "num_batches_tracked": count}
+        case Activation("prelu"):
+            return {"weight": new(n_inputs) + 1.0}
+        case Scale():
+            return {"weight": new(n_inputs)}
+        case Conv(channels, kernel, _, bias):
+            weight = _conv_weight((channels, n_inputs, kernel, kernel), operation).to(like)
+            return {"weight": weight} | ({"bias": new(channels)} if bias else {})
+        case Linear(features, bias):
+            weight = torch.eye(features, n_inputs).to(like) * (not isinstance(operation, AddSkip))
+            return {"weight": weight} | ({"bias": new(features)} if bias else {})
+    return {}
+
+
+def _conv_weight(shape: tuple[int, int, int, int], operation: Operation) -> Tensor:
+    """Of a path that is multiplied by 0 behind it: drawn (He et al. 2015); of one that is not: 0; else the identity."""
+    if isinstance(operation, InsertResidual):
+        spread = math.sqrt(2.0 / math.prod(shape[1:]))
+        return torch.randn(shape, generator=_generator(operation.seed), dtype=torch.float64) * spread
+    weight = torch.zeros(shape)
+    if not isinstance(operation, AddSkip):
+        for channel in range(shape[0]):
+            weight[channel, channel, shape[2] // 2, shape[3] // 2] = 1.0
+    return weight
+
+
+def _reworked(network: Network, weights: Mapping[str, Tensor], child: Network, operation: Operation) -> Weights:
+    """The tensors that this operation alone changes."""
+    match operation:
+        case GrowKernel(node, kernel) | ShrinkKernel(node, kernel):
+            own = tensors_of(weights, node)
+            margin = (kernel - own["weight"].shape[-1]) // 2  # below 0: cut off
+            return _named(node, {"weight": functional.pad(own["weight"], [margin] * 4)})
+        case Branch(node):
+            twin = next(
+                other.id for other in child.nodes if other.id not in network and other.layer == child[node].layer
+            )
+            one, other = _halves(tensors_of(weights, node), operation)
+            return _named(node, one) | _named(twin, other)
+        case Split(node, at):
+            rest = next(id for id in child.shapes if id and id not in network and not child[id].layer.joins)
+            own = tensors_of(weights, node)
+            first = {name: tensor[:at] for name, tensor in own.items()}
+            return _named(node, first) | _named(rest, {name: tensor[at:] for name, tensor in own.items()})
+        case Merge(first, second):
+            is_sum = isinstance(network.consumers(first)[0].layer, Add)
+            pairs = tensors_of(weights, first), tensors_of(weights, second)
+            merged = {n: t + pairs[1][n] if is_sum else torch.cat([t, pairs[1][n]]) for n, t in pairs[0].items()}
+            return _named(first, merged)
+    return {}
+
+
+def _halves(tensors: Weights, operation: Branch) -> tuple[Weights, Weights]:
+    """Two layers' tensors that sum up to these."""
+    generator = _generator(operation.seed)
+    one, other = {}, {}
+    for name, tensor in tensors.items():
+        spread = operation.noise * float(tensor.std()) if name == "weight" and tensor.numel() > 1 else 0.0
+        apart = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor) * spread
+        one[name] = tensor / 2 + apart
+        other[name] = tensor - one[name]
+    return one, other
+
+
+def _named(node: int, tensors: Weights) -> Weights:
+    return {f"layers.{node}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)

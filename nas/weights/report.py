@@ -1,0 +1,61 @@
+"""What inheritance did, tensor by tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+NO_DONOR = "no donor"
+How = Literal["copied", "morphed", "made", "sliced", "fresh"]
+"""``morphed`` and ``made`` by recorded operations: of a donor's tensors, and for a layer that no donor has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorInheritance:
+    """What became of one tensor."""
+
+    how: How
+    share: float = 0.0
+    """Share of its elements that were inherited."""
+    donor: int | None = None
+    """The place, among the donors, of the one that it came from."""
+    why: str = ""
+    """Why it was not copied whole from the donor's tensor of the same name."""
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether there is something to be told of it."""
+        return bool(self.why) and self.why != NO_DONOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InheritanceReport:
+    """What ``inherit`` did, tensor by tensor, in the order of the network's ``state_dict``."""
+
+    share: float
+    """Share of the parameters (elements; buffers don't count) that were inherited; 0.0 where there are none."""
+    main_donor: int | None
+    """The place, among the donors, of the one that gave most parameters (of equals the better); None: nobody did."""
+    tensors: Mapping[str, TensorInheritance]
+    notes: tuple[str, ...] = ()
+    """What else has to be known: a derivation that could not be replayed, and why."""
+
+    def summary(self) -> dict[str, Any]:
+        """The report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_fresh`` and ``not_copied``.
+
+        ``not_copied`` maps the tensors that were not copied whole from their namesakes to the reason; without any donor
+        it is empty, since the reason is the same for all. ``n_morphed``, ``n_made`` and ``notes`` are there where there
+        are some.
+        """
+        hows = [tensor.how for tensor in self.tensors.values()]
+        by_operations = {f"n_{how}": hows.count(how) for how in ("morphed", "made") if how in hows}
+        return {
+            "share": self.share,
+            "n_copied": hows.count("copied"),
+            "n_sliced": hows.count("sliced"),
+            "n_fresh": hows.count("fresh"),
+            "not_copied": {name: tensor.why for name, tensor in self.tensors.items() if tensor.is_listed},
+            **by_operations,
+            **({"notes": list(self.notes)} if self.notes else {}),
+        }

@@ -1,0 +1,67 @@
+"""A model template by the command, in worker processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nas.trial import State
+from tests.flows.commands import only_search, run, trials
+
+TEMPLATE = """
+from singa_auto.model import TabularClfModel, FloatKnob, PolicyKnob, utils
+
+class Pid(TabularClfModel):
+    @staticmethod
+    def get_knob_config():
+        return {"x": FloatKnob(0, 1), "quick": PolicyKnob("EARLY_STOP")}
+    def __init__(self, **knobs):
+        self.x = knobs["x"]
+    def train(self, dataset_path, **kwargs):
+        import singa_auto.model, rafiki.model
+        utils.logger.log("trains", loss=self.x)
+        if self.x > 0.5:
+            raise RuntimeError("too large")
+    def evaluate(self, dataset_path):
+        return self.x
+    def predict(self, queries):
+        return queries
+    def dump_parameters(self):
+        return {"x": self.x}
+    def load_parameters(self, params):
+        self.x = params["x"]
+    @staticmethod
+    def teardown():
+        import os
+        open("torn", "a").write(f"{os.getpid()} ")
+        raise OSError("nothing to free")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["processes", "threads"])
+def test_a_template_is_searched(here: Path, api_url: str, runner: str) -> None:
+    """Each worker loads the template and tears it down once; failures are data; a later command finds it finished."""
+    (here / "Model.py").write_text(TEMPLATE)
+    (here / "data.csv").touch()
+    command = ("+tuner=random", "problem=rafiki", "problem.file=Model.py", "problem.train_data=data.csv")
+    command = (*command, "problem.val_data=data.csv", "device=cpu", f"runner={runner}", "slots=2", "budget.trials=6")
+    done = run(here, *command, PREFECT_API_URL=api_url)
+    made = trials(only_search(here))
+    pids = (here / "torn").read_text().split()
+    again = run(here, *command, PREFECT_API_URL=api_url)
+
+    assert done.status == 0, done.err
+    assert done.err.count("Pid.teardown raised OSError: nothing to free") == len(pids)
+    assert only_search(here).name.endswith("-Pid")
+    searched = [trial for trial in made if trial.stage == "search"]
+    assert {t.state for t in searched} == {State.COMPLETE, State.FAILED}
+    assert all((t.state == State.FAILED) == (t.point["x"] > 0.5) for t in made)
+    assert {(t.error or "").splitlines()[-1] for t in made if t.state == State.FAILED} == {
+        "Pid.train raised RuntimeError: too large"
+    }
+    assert len(pids) == len(set(pids)) == (2 if runner == "processes" else 1)
+    assert again.status == 0
+    assert "is finished" in again.out
+    assert trials(only_search(here)) == made

@@ -1,0 +1,66 @@
+"""docs/coming_from_nni.md says of every field, method and command what it is here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from nas.compat.nni import config
+from nas.compat.nni.host import SDK
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "coming_from_nni.md").read_text()
+NAMED = {name for code in re.findall(r"`([^`\n]+)`", GUIDE) for name in re.findall(r"\w+", code)}
+COMMANDS = {
+    "create": (),
+    "resume": (),
+    "view": (),
+    "stop": (),
+    "update": ("searchspace", "concurrency", "duration", "trialnum"),
+    "experiment": ("export", "import", "list", "show", "status", "save", "load", "delete"),
+    "trial": ("ls", "kill", "export"),
+    "log": ("stdout", "stderr", "trial"),
+    "config": ("show",),
+    "webui": ("url",),
+    "top": (),
+    "tensorboard": ("start", "stop"),
+    "ss_gen": (),
+    "package": (),
+    "algo": (),
+    "platform": ("clean",),
+}
+PUBLIC = """
+from nni.tuner import Tuner
+for base in Tuner.__mro__[:-1]:
+    print(*(name for name, found in vars(base).items() if callable(found) and not name.startswith("__")))
+"""
+
+
+def test_every_field_that_is_known_stands_in_the_guide() -> None:
+    """Those that are read, those without effect and those that are refused; a field more must be told there."""
+    read = " ".join((config._HANDLED, config._TRIAL_NO_EFFECT, config._CHOICE)).split()
+    told = (*config._QUIET, *config._NO_EFFECT, *config._REFUSED, *config._CHOICE_NO_EFFECT, *config._LOCAL_NO_EFFECT)
+    named_alone = ("command", "codeDir", "gpuNum", "gpuIndices", "builtinTunerName", "builtinAssessorName")
+
+    assert {*read, *told, *named_alone} - NAMED == set()
+
+
+def test_every_method_of_a_tuner_stands_in_the_guide() -> None:
+    """All that a class of the user's own may define or call."""
+    environment = {**os.environ, "PYTHONPATH": str(SDK)}
+    methods = subprocess.check_output([sys.executable, "-c", PUBLIC], env=environment, text=True).split()
+
+    assert "generate_parameters" in methods
+    assert set(methods) - NAMED == set()
+
+
+def test_every_command_stands_in_the_guide() -> None:
+    """Each of ``nnictl``, with what each of its subjects does, in a table of their own."""
+    table = GUIDE.partition("\n## What `nnictl` did\n")[2].partition("\n## ")[0]
+    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    lacking = [command for command in COMMANDS if not any(f"`{command}" in row for row in rows)]
+    lacking += [f"{c} {s}" for c, subjects in COMMANDS.items() for s in subjects if f"`{c} {s}`" not in table]
+
+    assert lacking == []

@@ -1,0 +1,124 @@
+"""The module ``nni`` by itself: the names that code of NNI v0.5 to v1.9 imports, and what is said of others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from nas.compat.nni.host import SDK
+
+NAMES = """
+from nni import NoMoreTrialError, get_current_parameter, get_experiment_id, get_next_parameter, get_sequence_id
+from nni import get_trial_id, report_final_result, report_intermediate_result
+from nni.tuner import Tuner
+from nni.assessor import Assessor, AssessResult
+from nni.recoverable import Recoverable
+from nni.multi_phase.multi_phase_tuner import MultiPhaseTuner
+from nni.utils import ClassArgsValidator, NodeType, OptimizeMode, extract_scalar_reward, json2parameter, json2space
+from nni.utils import merge_parameter, split_index
+from nni.platform.test import get_last_metric, init_params
+import nni.parameter_expressions
+"""
+NESTED = """
+import numpy as np
+from nni.utils import json2parameter, json2space, split_index
+
+size = {"_type": "quniform", "_value": [2, 8, 2]}
+conv = {"_type": "choice", "_value": [{"_name": "none"}, {"_name": "wide", "size": size}]}
+space = {"layer": conv, "rate": {"_type": "uniform", "_value": [0, 1]}}
+names = json2space(space)
+assert names == ["root[layer]-choice[1][size]-quniform", "root[layer]-choice", "root[rate]-uniform"], names
+random = np.random.RandomState(1)
+while True:
+    first = json2parameter(space, dict.fromkeys(names, True), random)
+    if first["layer"]["_index"] == 1:
+        break
+assert json2space(space, first) == names
+assert split_index(first)["layer"] == {"_name": "wide", "size": first["layer"]["_value"]["size"]}
+second = json2parameter(space, {**dict.fromkeys(names, False), "root[rate]-uniform": True}, random, first)
+assert second["layer"] == first["layer"] and second["rate"] != first["rate"]
+try:
+    json2space({"x": {"_type": "choice", "_value": [{"size": 1}]}})
+except RuntimeError as error:
+    assert "_name" in str(error)
+else:
+    raise AssertionError
+"""
+TESTED = """
+import nni
+from nni.platform.test import get_last_metric, init_params
+
+assert get_last_metric() is None
+init_params({"parameter_id": 3, "parameters": {"x": 0.5}})
+assert nni.get_next_parameter() == {"x": 0.5} == nni.get_current_parameter()
+nni.report_intermediate_result(0.1)
+nni.report_intermediate_result(0.2)
+assert get_last_metric() == {"parameter_id": 3, "type": "PERIODICAL", "sequence": 1, "value": 0.2}
+nni.report_final_result({"default": 1})
+assert get_last_metric() == {"parameter_id": 3, "type": "FINAL", "sequence": 0, "value": {"default": 1}}
+init_params({"x": 7})
+assert nni.get_next_parameter() == {"x": 7}
+"""
+MERGED = """
+import argparse
+from nni.utils import merge_parameter
+
+given = argparse.Namespace(lr=0.1, name=None)
+assert merge_parameter(given, {"lr": 0.2, "name": "a"}) is given and vars(given) == {"lr": 0.2, "name": "a"}
+assert merge_parameter({"lr": 0.1}, None) == {"lr": 0.1}
+for wrong, kind in (({"rate": 1.0}, ValueError), ({"lr": "high"}, TypeError)):
+    try:
+        merge_parameter({"lr": 0.1}, wrong)
+    except kind as error:
+        assert next(iter(wrong)) in str(error)
+    else:
+        raise AssertionError
+"""
+
+
+def execute(code: str, *flags: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": "", "PYTHONPATH": str(SDK), **changes}
+    return subprocess.run([sys.executable, *flags, "-c", code], env=environment, capture_output=True, text=True)
+
+
+def test_the_names_need_the_standard_library_alone() -> None:
+    """All that the guide lists can be imported without any installed package."""
+    done = execute(NAMES, "-S")
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("code", [NESTED, TESTED, MERGED], ids=["nested", "tested", "merged"])
+def test_what_the_names_do(code: str) -> None:
+    """Nested spaces are named and drawn, code can be tested by itself, arguments take a configuration's values."""
+    done = execute(code, NNI_PLATFORM="unittest")
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_trial_that_nobody_runs() -> None:
+    """Without an experiment the configuration is empty, which is said, and results are printed."""
+    done = execute("import nni\nprint(nni.get_next_parameter(), nni.get_trial_id())\nnni.report_final_result(1)")
+
+    assert done.stdout == "{} STANDALONE\nnni: final result: 1\n"
+    assert "no experiment runs this trial" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("from nni.networkmorphism_tuner.graph import json_to_graph", "nni.networkmorphism_tuner is not here: its"),
+        ("from nni.hyperopt_tuner.hyperopt_tuner import HyperoptTuner", "is not here: name builtinTunerName"),
+        ("from nni import retiarii", "nni.retiarii is not here: this is the module of NNI v0.5 to v1.9"),
+        ("import nni\nnni.get_next_parameters()", "nni.get_next_parameters is not here: use nni.get_next_parameter"),
+        ("import nni.whatever", "nni.whatever is not here: docs/coming_from_nni.md lists what is"),
+    ],
+)
+def test_what_is_not_there_is_refused_by_name(code: str, told: str) -> None:
+    """However it is asked for, one line says why, or what takes its place."""
+    done = execute(code)
+
+    assert done.returncode == 1
+    assert told in done.stderr.splitlines()[-1]

@@ -1,0 +1,912 @@
+"""Model templates of Rafiki's: their knobs, the order of their calls, what they dump, log and share, and mistakes."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import math
+import random
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nas.bench import Bench, BenchSpec
+from nas.budget import Budget
+from nas.compat.rafiki.dataset import DatasetUtils, InvalidDatasetFormatException, SingaAutoDatasetUtils
+from nas.compat.rafiki.dev import test_model_class as try_model_class
+from nas.compat.rafiki.dev import tune_model
+from nas.compat.rafiki.knobs import (
+    ArchKnob,
+    CategoricalKnob,
+    FixedKnob,
+    FloatKnob,
+    IntegerKnob,
+    KnobValue,
+    PolicyKnob,
+)
+from nas.compat.rafiki.params import InvalidParamsFormatError, from_tensors, to_tensors
+from nas.compat.rafiki.problem import RafikiProblem
+from nas.compat.rafiki.space import knob_policies, knob_space, realised
+from nas.compat.rafiki.template import load_template
+from nas.compat.rafiki.trained import load_trial_model
+from nas.errors import ConfigurationError, TrialNotFoundError
+from nas.lineage import Lineage
+from nas.policy import Policy
+from nas.program import Summary, run_search
+from nas.search import Search, differences
+from nas.session import read_beat
+from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spec import Spec
+from nas.stoppers.base import Stopper
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.trial import Reason, State, Trial
+from nas.tuners.auto import chosen_tuner
+from tests.rafiki_data import TEMPLATES, table_files
+
+PROBLEM = "nas.compat.rafiki.problem.RafikiProblem"
+TEMPLATE = """
+from {package}.model import BaseModel, FixedKnob, FloatKnob, IntegerKnob, CategoricalKnob, ArchKnob, PolicyKnob, utils
+
+def told(what):
+    with open({log!r}, "a") as log:
+        print(what, file=log)
+
+class Told(BaseModel):
+    @staticmethod
+    def get_knob_config():
+        return {{"x": FloatKnob(0, 1)}}
+    def __init__(self, **knobs):
+        told("init")
+        self.knobs = knobs
+    def train(self, dataset_path, shared_params=None, **train_args):
+        told("train " + dataset_path.rsplit("/", 1)[-1])
+    def evaluate(self, dataset_path):
+        told("evaluate " + dataset_path.rsplit("/", 1)[-1])
+        return self.knobs["x"]
+    def predict(self, queries):
+        told("predict")
+        return list(queries)
+    def dump_parameters(self):
+        told("dump")
+        return {{"x": self.knobs["x"]}}
+    def load_parameters(self, params):
+        told("load")
+        assert params["x"] == self.knobs["x"]
+    def destroy(self):
+        told("destroy")
+    @staticmethod
+    def teardown():
+        told("teardown")
+"""
+
+
+class Hasty(Stopper):
+    """Stops every trial that reports."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        return True
+
+
+class Shop:
+    """A template in a folder of its own, with two files of data.
+
+    Args:
+        folder: Where.
+        changes: What stands in place of a text of the template.
+        package: ``rafiki`` or ``singa_auto``.
+    """
+
+    def __init__(self, folder: Path, changes: Mapping[str, str] | None = None, package: str = "rafiki") -> None:
+        self.folder = folder
+        self.log = folder / "told"
+        self.log.touch()
+        code = TEMPLATE.format(package=package, log=str(self.log))
+        for old, new in (changes or {}).items():
+            assert code.count(old) == 1, old
+            code = code.replace(old, new)
+        self.file = folder / "Model.py"
+        self.file.write_text(code)
+        for name in ("train", "val"):
+            (folder / name).touch()
+
+    def arguments(self, **more: Any) -> dict[str, Any]:
+        data = {"train_data": str(self.folder / "train"), "val_data": str(self.folder / "val")}
+        return {"file": str(self.file), **data, **more}
+
+    def problem(self, **more: Any) -> RafikiProblem:
+        return RafikiProblem(**self.arguments(**more))
+
+    def run(
+        self, n_trials: int = 1, tuner: str = "random.RandomTuner", stopper: Spec | None = None, **more: Any
+    ) -> Summary:
+        problem = Spec(PROBLEM, self.arguments(**more))
+        search = Search(problem=problem, tuner=Spec(f"nas.tuners.{tuner}"), stopper=stopper)
+        return run_search(search, root=str(self.folder / "root"), budget=Budget(trials=n_trials), finalists=1)
+
+    @property
+    def told(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+    def trial_log(self, found: Summary, number: int = 0) -> str:
+        return Records(open_root(found.url)).log(number)
+
+
+class TestKnobs:
+    def test_every_type(self) -> None:
+        """Each knob is drawn as it says, a policy's by the stage, and a model gets values of the knob's type."""
+        value = KnobValue("conv")
+        knobs = {
+            "fixed": FixedKnob("a"),
+            "category": CategoricalKnob([True, False]),
+            "whole": IntegerKnob(1, 8, is_exp=True),
+            "number": FloatKnob(0, 1),
+            "rate": FloatKnob(0, 1e-1, is_exp=True),
+            "quick": PolicyKnob("QUICK_TRAIN"),
+            "share": PolicyKnob("SHARE_PARAMS"),
+            "arch": ArchKnob([[value], [value, "pool", "pool"], [0, 1]]),
+        }
+        space = knob_space(knobs)
+        point = space.sample(random.Random(0))
+        made = realised(knobs, {**point, "number": 1}, frozenset({Policy.EARLY_STOP}))
+
+        assert space.describe()["parameters"]["rate"] == Float(1e-12, 1e-1, log=True).describe()
+        assert space.describe()["parameters"]["whole"] == Int(1, 8, log=True).describe()
+        assert space.describe()["parameters"]["arch"]["parameters"]["1"] == Choice("conv", "pool").describe()
+        assert knob_policies(knobs) == {Policy.EARLY_STOP, Policy.SHARE_PARAMS}
+        assert list(made) == list(knobs)
+        assert (made["fixed"], made["quick"], made["share"]) == ("a", True, False)
+        assert (type(made["number"]), type(made["category"]), type(made["whole"])) == (float, bool, int)
+        assert made["arch"][0] == "conv" and made["arch"][2] in (0, 1) and len(made["arch"]) == 3
+
+    def test_a_third_bound_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
+        """FloatKnob(0.0001, 0.001, 0.01), as SINGA-Auto's own templates say, is logarithmic, which is told."""
+        knob_space({"rate": FloatKnob(0.0001, 0.001, 0.01)})  # type: ignore[arg-type]
+
+        assert "knob rate: is_exp (0.01) is taken for True" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("make", "error"),
+        [
+            (lambda: CategoricalKnob([]), "must hold at least one value"),
+            (lambda: CategoricalKnob([1, 2.0]), "of one type, not int and float"),
+            (lambda: IntegerKnob(1, 2.5), "must be an int"),  # type: ignore[arg-type]
+            (lambda: FloatKnob(2, 1), "must be at least value_min"),
+            (lambda: FloatKnob(math.nan, 1), "must be a finite float or int"),
+            (lambda: PolicyKnob("FAST"), "must be one of SHARE_PARAMS"),
+            (lambda: ArchKnob([[1], []]), r"items\[1\] must hold at least one"),
+            (lambda: FixedKnob(None), "must be an int, float, bool or str"),  # type: ignore[arg-type]
+        ],
+        ids=["empty", "types", "half", "swapped", "nan", "policy", "place", "none"],
+    )
+    def test_impossible(self, make: Callable[[], object], error: str) -> None:
+        """A knob that can't be says why."""
+        with pytest.raises((TypeError, ValueError), match=error):
+            make()
+
+    def test_a_scale_that_can_not_be(self) -> None:
+        """A logarithm of negative numbers is refused by the knob's name."""
+        with pytest.raises(ConfigurationError, match=r"knob rate: .*low .* must be greater than 0"):
+            knob_space({"rate": FloatKnob(-1, 1, is_exp=True)})
+
+
+class TestParams:
+    DTYPES = ("bool", "int8", "uint16", "int64", "uint64", "float16", "float32", "float64", "complex64", ">f4", "<U3")
+    DTYPES = (*DTYPES, "S2", "longdouble", "datetime64[s]", [("a", "<i4"), ("b", "<f8", (2,))])
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_arrays(self, dtype: Any) -> None:
+        """An array comes back with its type and shape, an empty one and a single number too; so does numpy's scalar."""
+        full = np.zeros((2, 3), dtype)
+        full[0, 1] = np.ones((), dtype)
+        params = {"full": full, "turned": full.T, "empty": full[:0], "single": np.array(full[0, 1]), "one": full[0, 1]}
+        found = from_tensors(to_tensors(params))
+
+        assert list(found) == list(params)
+        for name, value in params.items():
+            assert found[name].dtype == value.dtype and found[name].shape == value.shape
+            assert np.array_equal(found[name], value)
+        assert type(found["one"]) is type(params["one"])
+        found["full"][:] = found["full"][0, 0]  # writable, and nobody else's
+
+    def test_plain_values(self) -> None:
+        """Texts, numbers and bytes come back as they are, to the bit."""
+        params = {"s": "ä\ud800" * 999, "i": 2**70, "f": -0.0, "n": math.inf, "b": True, "x": b"\0\xff", "none": None}
+        found = from_tensors(to_tensors(params))
+
+        assert found == params
+        assert [type(value) for value in found.values()] == [type(value) for value in params.values()]
+        assert math.copysign(1, found["f"]) == -1
+
+    def test_bytes(self) -> None:
+        """Some of SINGA-Auto's templates dump bytes in place of a dict."""
+        assert from_tensors(to_tensors(b"\0abc")) == b"\0abc"
+
+    @pytest.mark.parametrize(
+        ("params", "error"),
+        [
+            ([1], "must give a dict"),
+            ({"a//b": 1}, "must be a text without //"),
+            ({"a": [1]}, r"parameter a \(list\) must be a str"),
+            ({"a": np.array([object()])}, "parameter a: an array of objects"),
+            ({"a": torch.zeros(1)}, r"call .cpu\(\).numpy\(\)"),
+        ],
+        ids=["list", "name", "value", "objects", "tensor"],
+    )
+    def test_what_can_not_be_kept(self, params: object, error: str) -> None:
+        """Anything else is refused by its name."""
+        with pytest.raises(InvalidParamsFormatError, match=error):
+            to_tensors(params)
+
+
+class TestTrials:
+    def test_the_order_of_calls(self, tmp_path: Path) -> None:
+        """A trial makes, trains, scores, dumps and destroys; a finalist is loaded and asked; teardown comes last."""
+        queries = tmp_path / "queries.json"
+        queries.write_text("[1, 2]")
+        (tmp_path / "test").touch()
+        shop = Shop(tmp_path)
+        found = shop.run(test_data=str(tmp_path / "test"), queries=str(queries))
+
+        trial = ["init", "train train", "evaluate val", "dump", "destroy"]
+        assert shop.told == [*trial, "init", "load", "evaluate test", "predict", "destroy", "teardown"]
+        assert found.tests[0]["metrics"] == {"score": found.winner.metrics["score"]}
+
+    @pytest.mark.parametrize(
+        ("method", "changes", "called"),
+        [
+            ("__init__", {'told("init")': "1 / 0"}, []),
+            ("train", {'told("train "': '(1 / 0, "train "'}, ["init"]),
+            ("evaluate", {'return self.knobs["x"]': "1 / 0"}, ["init", "train train", "evaluate val"]),
+            ("dump_parameters", {'told("dump")': "1 / 0"}, ["init", "train train", "evaluate val"]),
+            ("destroy", {'told("destroy")': 'told("destroy"); 1 / 0'}, ["init", "train train", "evaluate val", "dump"]),
+        ],
+        ids=["init", "train", "evaluate", "dump_parameters", "destroy"],
+    )
+    def test_a_method_that_raises(
+        self, tmp_path: Path, method: str, changes: dict[str, str], called: list[str]
+    ) -> None:
+        """The trial is FAILED with the traceback and the method's name; a model that was made is destroyed."""
+        shop = Shop(tmp_path, changes)
+        [trial] = shop.run().lineage
+
+        assert (trial.state, trial.reason) == (State.FAILED, Reason.EXCEPTION)
+        assert trial.error.splitlines()[-1] == f"Told.{method} raised ZeroDivisionError: division by zero"
+        assert "Model.py" in trial.error
+        assert shop.told == [*called, *(["destroy"] if method != "__init__" else []), "teardown"]
+
+    @pytest.mark.parametrize(
+        ("method", "changes"),
+        [
+            ("load_parameters", {'told("load")': "1 / 0"}),
+            ("predict", {'told("predict")': "1 / 0"}),
+        ],
+        ids=["load_parameters", "predict"],
+    )
+    def test_a_method_of_a_finalist_that_raises(self, tmp_path: Path, method: str, changes: dict[str, str]) -> None:
+        """The trial stays, its test is an error with the method's name, and the model that was made is destroyed."""
+        queries = tmp_path / "queries.json"
+        queries.write_text("[1, 2]")
+        shop = Shop(tmp_path, changes)
+        found = shop.run(queries=str(queries))
+        logs = Records(open_root(found.url)).other_logs(found.winner)
+
+        assert found.tests[0] == {"trial": 0, "error": "ZeroDivisionError: division by zero"}
+        assert f"Told.{method} raised ZeroDivisionError: division by zero" in logs["test"]
+        assert shop.told[-2:] == ["destroy", "teardown"]
+        assert (shop.told.count("init"), shop.told.count("destroy")) == (2, 2)
+
+    @pytest.mark.parametrize(
+        ("raising", "error"),
+        [("1 / 0", "ZeroDivisionError: division by zero"), ("raise SystemExit(3)", "SystemExit: 3")],
+        ids=["error", "exit"],
+    )
+    def test_a_teardown_that_raises(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, raising: str, error: str
+    ) -> None:
+        """It is told by its name, and takes nothing from a search that has run to its end."""
+        found = Shop(tmp_path, {'told("teardown")': raising}).run()
+        beat = read_beat(Records(open_root(found.url)), 1)
+
+        assert found.winner.state == State.COMPLETE
+        assert f"Told.teardown raised {error}" in caplog.text
+        assert beat is not None and beat["ended"]
+
+    @pytest.mark.parametrize(("score", "error"), [("'0.5'", "must return a number"), ("float('nan')", "score=nan")])
+    def test_a_score_that_is_none(self, tmp_path: Path, score: str, error: str) -> None:
+        """evaluate must give a number, and a finite one."""
+        [trial] = Shop(tmp_path, {'return self.knobs["x"]': f"return {score}"}).run().lineage
+
+        assert trial.state == State.FAILED
+        assert error in trial.error
+
+    def test_scores_of_numpy_and_zero_and_below_count(self, tmp_path: Path) -> None:
+        """A numpy score is a number; one below -1 has a winner, which Rafiki's helper had not."""
+        score = "__import__('numpy').float32(-2.5)"
+        found = Shop(tmp_path, {'return self.knobs["x"]': f"return {score}"}).run()
+
+        assert found.winner.metrics == {"score": -2.5}
+
+    def test_what_is_logged(self, tmp_path: Path) -> None:
+        """Messages, metrics and plots stand in the trial's log, metrics are its curve; a NaN is no failure."""
+        lines = """utils.logger.log("hello")
+        utils.logger.define_plot("Scores", ["a", "b"], x_axis="epoch")
+        utils.logger.log("half", a=__import__("numpy").float32(0.5), epoch=1)
+        utils.logger.log_loss(float("nan"), 2)"""
+        shop = Shop(tmp_path, {'told("train " + dataset_path.rsplit("/", 1)[-1])': lines})
+        found = shop.run()
+
+        assert found.winner.curve == ((1, {"a": 0.5, "epoch": 1}), (2, {"epoch": 2}))
+        log = shop.trial_log(found)
+        assert log.splitlines() == [
+            "hello",
+            "plot 'Scores': a, b against epoch",
+            "half: a=0.5, epoch=1",
+            "loss=nan, epoch=2",
+        ]
+
+    def test_a_metric_that_is_no_number(self, tmp_path: Path) -> None:
+        """It is a TypeError that names the metric."""
+        shop = Shop(tmp_path, {'told("train " + dataset_path.rsplit("/", 1)[-1])': 'utils.logger.log(a="1")'})
+        [trial] = shop.run().lineage
+
+        assert "Told.train raised TypeError: metric a ('1', str) must be an int or a float" in trial.error
+
+    def test_policies_are_set_by_stage(self, tmp_path: Path) -> None:
+        """Search trials have the declared policies on, the final one none, and train is called with SKIP_TRAIN too."""
+        config = '{"x": FloatKnob(0, 1), "quick": PolicyKnob("EARLY_STOP"), "skip": PolicyKnob("SKIP_TRAIN")}'
+        shop = Shop(tmp_path, {'{"x": FloatKnob(0, 1)}': config, 'told("init")': "told(f\"quick={knobs['quick']}\")"})
+        found = shop.run()
+
+        assert [t.policies for t in found.lineage] == [frozenset({Policy.EARLY_STOP}), frozenset()]
+        assert [line for line in shop.told if "quick" in line] == ["quick=True", "quick=False"]
+
+    def test_a_trial_that_is_stopped(self, tmp_path: Path) -> None:
+        """A stopper ends a trial by what it logs as score; it is destroyed, and neither scored nor dumped."""
+        lines = "utils.logger.log(score=1); utils.logger.log(score=2)"
+        shop = Shop(tmp_path, {'told("train " + dataset_path.rsplit("/", 1)[-1])': lines})
+        [trial] = shop.run(stopper=Spec.of(Hasty)).lineage
+
+        assert (trial.state, trial.reason, trial.metrics) == (State.STOPPED, Reason.STOPPER, {"score": 1})
+        assert shop.told == ["init", "destroy", "teardown"]
+
+    def test_pinned_knobs(self, tmp_path: Path) -> None:
+        """problem.knobs takes the place of a knob, a policy's too, which the plan then can't switch."""
+        config = '{"x": FloatKnob(0, 1), "n": IntegerKnob(1, 9), "quick": PolicyKnob("EARLY_STOP")}'
+        shop = Shop(tmp_path, {'{"x": FloatKnob(0, 1)}': config, 'told("init")': "told(sorted(knobs.items()))"})
+        found = shop.run(knobs={"x": 1, "quick": True})
+
+        assert "('quick', True), ('x', 1.0)]" in shop.told[0]
+        assert found.winner.policies == frozenset()
+        assert {t.stage for t in found.lineage} == {"search"}
+
+    def test_train_arguments(self, tmp_path: Path) -> None:
+        """problem.train_args are more arguments of train; a class may take those alone."""
+        changes = {
+            "train(self, dataset_path, shared_params=None, **train_args)": "train(self, dataset_path, *, features)",
+            'told("train " + dataset_path.rsplit("/", 1)[-1])': "told(features)",
+        }
+        shop = Shop(tmp_path, changes)
+        shop.run(train_args={"features": ["a", "b"]})
+
+        assert "['a', 'b']" in shop.told
+
+    @pytest.mark.parametrize("package", ["rafiki", "singa_auto"])
+    def test_both_names(self, tmp_path: Path, package: str) -> None:
+        """A template imports rafiki or singa_auto, with one class behind both; no path of ours is left behind."""
+        before = list(sys.path)
+        problem = Shop(tmp_path, package=package).problem()
+
+        assert sys.path == before
+        assert problem.template.class_.__mro__[1].__module__ == "nas.compat.rafiki.model"
+
+    def test_nobody_else_finds_them(self) -> None:
+        """Heirloom's own process can't import rafiki."""
+        code = "import nas.compat.rafiki.problem; from importlib.util import find_spec as f"
+        code += "; print(f('rafiki'), f('singa_auto'))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+        assert done.stdout == "None None\n"
+
+
+class TestImports:
+    """What a template's code finds, nobody else does."""
+
+    HELPED: ClassVar[dict[str, str]] = {
+        "def told": "import helper\ndef told",
+        '{"x": FloatKnob(0, 1)}': "helper.KNOBS",
+        'told("train " + dataset_path.rsplit("/", 1)[-1])': "import late; told(late.NAME)",
+    }
+
+    def shop(self, folder: Path, name: str) -> Shop:
+        """A template whose knob and line in the log are named by two modules beside it."""
+        folder.mkdir()
+        shop = Shop(folder, self.HELPED)
+        (folder / "helper.py").write_text(
+            f'from rafiki.model import FloatKnob\nKNOBS = {{"x": FloatKnob(0, 1), "{name}": FloatKnob(0, 1)}}\n'
+        )
+        (folder / "late.py").write_text(f'NAME = "{name}"\n')
+        return shop
+
+    def test_two_helpers_of_one_name(self, tmp_path: Path) -> None:
+        """Two templates of one content, each with modules of its own beside it, get their own, from first to last."""
+        one, two = self.shop(tmp_path / "a", "one"), self.shop(tmp_path / "b", "two")
+        two.file.write_text(one.file.read_text())  # which tells one's log
+        first, second = one.problem(), two.problem()
+        for shop in (one, two):
+            shop.run()
+
+        assert (list(first.knobs), list(second.knobs)) == (["x", "one"], ["x", "two"])
+        assert [line for line in one.told if line in ("one", "two")] == ["one", "two"]
+        assert not {"helper", "late"} & sys.modules.keys()
+
+    def test_two_at_once(self, tmp_path: Path) -> None:
+        """A template that is loaded while another's code runs gets its own modules, and the other its own again."""
+        one, two = self.shop(tmp_path / "a", "one"), self.shop(tmp_path / "b", "two")
+        with load_template(one.file).importing():
+            before = importlib.import_module("helper")
+            inner = load_template(two.file)
+            after = importlib.import_module("helper")
+
+        assert list(inner.knobs) == ["x", "two"]
+        assert before is after and list(after.KNOBS) == ["x", "one"]
+
+    def test_another_module_of_that_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A helper that others have imported meanwhile is still theirs, while each template keeps its own."""
+        shop, other = self.shop(tmp_path / "a", "one"), Shop(tmp_path)
+        problem = shop.problem()
+        theirs = ModuleType("helper")
+        monkeypatch.setitem(sys.modules, "helper", theirs)
+        with problem.template.importing():
+            mine = importlib.import_module("helper")
+        other.problem()
+
+        assert list(mine.KNOBS) == ["x", "one"]
+        assert sys.modules["helper"] is theirs
+
+    def test_a_module_is_imported_once(self, tmp_path: Path) -> None:
+        """What a module beside the template holds lasts from trial to trial."""
+        changes = {"def told": "import held\ndef told", 'told("init")': "held.made.append(1); told(len(held.made))"}
+        shop = Shop(tmp_path, changes)
+        (tmp_path / "held.py").write_text("made = []\n")
+        shop.run(2)
+
+        assert [line for line in shop.told if line.isdigit()] == ["1", "2"]
+
+    def test_not_outside(self, tmp_path: Path) -> None:
+        """Once a template is loaded, or has run, import rafiki fails as before; its path is what it was."""
+        before = list(sys.path)
+        Shop(tmp_path).run()
+
+        for name in ("rafiki", "rafiki.model", "singa_auto", "singa_auto.model"):
+            with pytest.raises(ModuleNotFoundError):
+                importlib.import_module(name)
+        assert sys.path == before
+
+    def test_an_installed_rafiki(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One that is installed, and was imported, is what others find before and after, and no template's."""
+        site = tmp_path / "site" / "rafiki"
+        site.mkdir(parents=True)
+        (site / "__init__.py").write_text("")
+        (site / "model.py").write_text("BaseModel = object\n")
+        monkeypatch.syspath_prepend(str(site.parent))
+        theirs = [importlib.import_module(name) for name in ("rafiki", "rafiki.model")]
+        try:
+            problem = Shop(tmp_path).problem()
+            found = [importlib.import_module(name) for name in ("rafiki", "rafiki.model")]
+        finally:
+            del sys.modules["rafiki"], sys.modules["rafiki.model"]
+
+        assert problem.template.class_.__mro__[1].__module__ == "nas.compat.rafiki.model"
+        assert all(one is two for one, two in zip(theirs, found, strict=True))
+
+
+class TestSharing:
+    def test_a_child_starts_with_its_parents_parameters(self, tmp_path: Path) -> None:
+        """The child's loss in its first epoch is below that of its parent's last; without SHARE_PARAMS it is not."""
+        data = table_files(tmp_path)
+        knobs = {"rate": 0.05, "skip_train": False}
+        arguments = {"file": str(TEMPLATES / "net.py"), **data, "knobs": knobs}
+        search = Search(
+            problem=Spec(PROBLEM, arguments),
+            tuner=Spec("nas.tuners.evolution.EvolutionTuner", {"population_size": 2, "sample_size": 2}),
+        )
+        found = run_search(search, root=str(tmp_path / "root"), budget=Budget(trials=4), finalists=1)
+        trials = list(found.lineage)
+        child = next(trial for trial in trials if trial.parents and trial.stage == "search")
+        parent, final = trials[child.donor], trials[-1]
+        losses = {t.number: [metrics["loss"] for _, metrics in t.curve] for t in trials}
+
+        assert child.donor in child.parents
+        assert child.inherited is None
+        assert losses[child.number][0] < losses[parent.number][-1]
+        assert final.stage == "final" and final.donor is None
+        assert losses[final.number][0] > 1.5 * losses[child.number][0]
+
+    def test_the_parameters_are_the_parents_to_the_bit(self, tmp_path: Path) -> None:
+        """What a child is given is equal in value and type to what its donor dumped."""
+        config = '{"x": FloatKnob(0, 1), "share": PolicyKnob("SHARE_PARAMS")}'
+        changes = {
+            '{"x": FloatKnob(0, 1)}': config,
+            'told("train " + dataset_path.rsplit("/", 1)[-1])': "told((shared_params or {}).get('w'))",
+            'return {"x": self.knobs["x"]}': 'return {"w": __import__("numpy").float32(self.knobs["x"])}',
+        }
+        shop = Shop(tmp_path, changes)
+        search = Search(
+            problem=Spec(PROBLEM, shop.arguments()),
+            tuner=Spec("nas.tuners.evolution.EvolutionTuner", {"population_size": 1, "sample_size": 1}),
+        )
+        found = run_search(search, root=str(tmp_path / "root"), budget=Budget(trials=3), finalists=1)
+        trials = list(found.lineage)
+        got = [line for line in shop.told if line == "None" or line.startswith(("0.", "1.", "1e"))]
+
+        assert got == ["None", *(str(np.float32(trials[t.donor].point["x"])) for t in trials[1:])]
+
+
+MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
+    "no_file": ({}, {"file": None}, "no model template: add problem.file=Model.py"),
+    "lost_file": ({}, {"file": "Lost.py"}, r"problem.file \(Lost.py\) can't be read: No such file"),
+    "zip": ({}, {"file": "model.zip"}, "must be a Python file; unpack an archive"),
+    "class": ({}, {"class_name": "Tolt"}, r"\(Tolt\): .*Model.py has no such class; it defines Told"),
+    "no_model": ({"class Told(BaseModel)": "class Told"}, {}, "the file defines none"),
+    "foreign": ({"class Told(BaseModel)": "class Told"}, {"class_name": "Told"}, "must extend rafiki.model.BaseModel"),
+    "two": ({"def told": "class Other(BaseModel): pass\ndef told"}, {}, "needs it: one of Other, Told"),
+    "syntax": ({"def told": "def told("}, {}, r"Model.py, line 4: "),
+    "import": ({"def told": "import tensorflow_of_old\ndef told"}, {}, "tensorflow_of_old, which is not here; install"),
+    "import_ours": ({"def told": "import rafiki.admin\ndef told"}, {}, "rafiki.admin, which is not here; docs/coming"),
+    "dropped": ({"BaseModel, Fixed": "ListKnob, BaseModel, Fixed"}, {}, "has no ListKnob: conditional and list"),
+    "raises": ({"def told": "1 / 0\ndef told"}, {}, "Model.py, line 4: ZeroDivisionError: division by zero"),
+    "method": ({"def predict": "def forecast"}, {}, r"Told in .*Model.py must define predict"),
+    "static": ({"@staticmethod\n    def get_knob_config()": "def get_knob_config(self)"}, {}, "a @staticmethod"),
+    "config": ({"FloatKnob(0, 1)": "FloatKnob(1, 0)"}, {}, r"get_knob_config in .*, line \d+: ValueError: FloatKnob"),
+    "no_dict": ({'{"x": FloatKnob(0, 1)}': "[FloatKnob(0, 1)]"}, {}, "must return a dict of knobs by name"),
+    "no_knob": ({"FloatKnob(0, 1)": "0.5"}, {}, r"'x' \(0.5\) must be a knob"),
+    "knob": ({"FloatKnob(0, 1)": "FloatKnob(-1, 1, is_exp=True)"}, {}, "knob x: .* must be greater than 0"),
+    "init": ({"__init__(self, **knobs)": "__init__(self, y)"}, {}, r"Told.__init__ in .* can't take \(x=...\): "),
+    "signature": ({"evaluate(self, dataset_path)": "evaluate(self)"}, {}, r"evaluate in .* can't take \(data"),
+    "train_args": ({", **train_args)": ")"}, {"train_args": {"z": 1}}, r"Told.train in .* can't take \(.*z=...\)"),
+    "shared": (
+        {"shared_params=None, **train_args": "share=None", "FloatKnob(0, 1)": 'PolicyKnob("SHARE_PARAMS")'},
+        {},
+        "Told.train in .* must take shared_params, as a knob declares SHARE_PARAMS",
+    ),
+    "no_data": ({}, {"train_data": None}, "no problem.train_data: add problem.train_data=FILE"),
+    "lost_data": ({}, {"val_data": "lost.zip"}, r"problem.val_data \(lost.zip\) is not there"),
+    "pin": ({}, {"knobs": {"y": 1}}, "problem.knobs.y: Told has no such knob: x"),
+    **{
+        f"pin_{case}": (
+            {'{"x": FloatKnob(0, 1)}': f'{{"x": {knob}}}'},
+            {"knobs": {"x": value}},
+            rf"^problem\.knobs\.x\S* \(.*\) must be {allowed}",
+        )
+        for case, knob, value, allowed in (
+            ("whole", "IntegerKnob(1, 9)", "abc", "a whole number"),
+            ("half", "IntegerKnob(1, 9)", 1.5, "a whole number"),
+            ("truth", "IntegerKnob(1, 9)", True, "a whole number"),
+            ("number", "FloatKnob(0, 1)", "0.5", "a finite number"),
+            ("nan", "FloatKnob(0, 1)", math.nan, "a finite number"),
+            ("category", 'CategoricalKnob(["a", "b"])', 1, "a text"),
+            ("fixed", "FixedKnob(True)", 1, "true or false"),
+            ("policy", 'PolicyKnob("EARLY_STOP")', "no", "true or false"),
+            ("arch", "ArchKnob([[0, 1], [0, 1]])", "01", "a list of 2 values"),
+            ("place", "ArchKnob([[0, 1], [0, 1]])", [0, "b"], "a whole number"),
+        )
+    },
+    "queries": ({}, {"queries": __file__}, "problem.queries .* can't be read as JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes(tmp_path: Path, case: str) -> None:
+    """What can't be is refused when the problem is built, by the name of the file, the method or the knob."""
+    changes, arguments, error = MISTAKES[case]
+    shop = Shop(tmp_path, changes)
+
+    with pytest.raises(ConfigurationError, match=error):
+        shop.problem(**arguments)
+    assert shop.told == []
+
+
+def test_an_edited_template_is_another_search(tmp_path: Path) -> None:
+    """The identity has the digest of the file, and neither its path nor that of the data."""
+    shop = Shop(tmp_path)
+    tuner = Spec("nas.tuners.random.RandomTuner")
+    one = Search(problem=Spec(PROBLEM, shop.arguments()), tuner=tuner).build()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    moved = Search(
+        problem=Spec(PROBLEM, shop.arguments(file=str(shop.file.rename(elsewhere / "Other.py")))), tuner=tuner
+    )
+    same = moved.build()
+    (elsewhere / "Other.py").write_text((elsewhere / "Other.py").read_text() + "# edited\n")
+
+    assert one.identity == same.identity
+    assert str(tmp_path) not in json.dumps(one.identity)
+    assert moved.build().digest != one.digest
+
+
+def test_a_worker_refuses_another_template(tmp_path: Path) -> None:
+    """Where the file was edited since the search began, or is another on this machine, no trial runs it."""
+    shop = Shop(tmp_path)
+    url = shop.run().url
+    shop.file.write_text(shop.file.read_text() + "# edited\n")
+
+    with pytest.raises(ConfigurationError, match=r"problem\.file \(.*Model\.py\) is not what the search began with"):
+        Bench(BenchSpec(problem=Spec(PROBLEM, shop.arguments()), url=url, options={}))
+
+
+@pytest.mark.parametrize(
+    ("space", "tuner"),
+    [
+        ({"a": 1}, "GridTuner"),
+        ({"a": Int(1, 4), "b": Choice("x", "y"), "c": 3}, "OptunaTuner"),
+        ({"arch": {"0": Choice(1, 2), "1": 5}, "c": 3}, "ReinforceTuner"),
+        ({"arch": {"0": Choice(1, 2)}, "rate": Float(0, 1)}, "RandomTuner"),
+        ({"a": Int(1, 4), "b": Choice("x", "y", when={"a": [2]})}, "RandomTuner"),
+    ],
+    ids=["fixed", "plain", "architecture", "mixed", "conditional"],
+)
+def test_auto(space: dict[str, Any], tuner: str) -> None:
+    """The tuner is chosen by what the space holds."""
+    assert chosen_tuner(ParameterSpace(space)).target.endswith(f".{tuner}")
+
+
+def test_the_chosen_tuner_is_in_the_identity(tmp_path: Path) -> None:
+    """What auto has chosen, with its arguments, is part of the identity: no other choice goes on with the search."""
+    problem = Spec(PROBLEM, Shop(tmp_path).arguments())
+    auto, named = (
+        Search(problem=problem, tuner=Spec(f"nas.tuners.{tuner}")).build().identity
+        for tuner in ("auto.AutoTuner", "random.RandomTuner")
+    )
+
+    assert auto["chosen_tuner"] == {
+        "target": "nas.tuners.optuna.OptunaTuner",
+        "arguments": {"sampler": "gp", "max_points": 500, "donor": "best"},
+    }
+    assert "chosen_tuner" not in named
+    assert differences({**auto, "chosen_tuner": {"target": "other"}}, auto)[0].startswith("chosen_tuner.target: other")
+
+
+def test_fixed_knobs_are_one_trial(tmp_path: Path) -> None:
+    """A template whose knobs are fixed, or policies, is trained once, where Rafiki's advisor crashed."""
+    config = '{"x": FixedKnob(0.5), "quick": PolicyKnob("EARLY_STOP")}'
+    found = Shop(tmp_path, {'{"x": FloatKnob(0, 1)}': config}).run(9, tuner="auto.AutoTuner")
+
+    assert [trial.stage for trial in found.lineage] == ["search", "final"]
+
+
+def test_an_architecture_is_searched(tmp_path: Path) -> None:
+    """A template with an ArchKnob alone gets lists, and is searched by the controller."""
+    changes = {
+        '{"x": FloatKnob(0, 1)}': '{"a": ArchKnob([[0, 1], [0, 1]])}',
+        'return self.knobs["x"]': 'return sum(self.knobs["a"])',
+    }
+    changes['return {"x": self.knobs["x"]}'] = "return {}"
+    found = Shop(tmp_path, changes).run(4, tuner="auto.AutoTuner")
+
+    assert {trial.proposal.reason for trial in found.lineage} == {"reinforce"}
+    assert found.winner.metrics == {"score": 2.0}
+
+
+def in_memory() -> list[str]:
+    """What is left of searches of templates that were tried out."""
+    memory = fsspec.filesystem("memory")
+    return [name for name in (*memory.store, *memory.pseudo_dirs) if name.startswith("/rafiki-")]
+
+
+class TestTryingOut:
+    def test_test_model_class(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """It searches within the budget, the command line's before the argument's, loads the best and predicts."""
+        data = table_files(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["net.py", "--MODEL_TRIAL_COUNT=2", "--rate", "0.05"])
+        predictions, model = try_model_class(
+            model_file_path=str(TEMPLATES / "net.py"),
+            model_class="Net",
+            task="TABULAR_CLASSIFICATION",
+            dependencies={"torch": "1.0", "no-such-package": "2"},
+            train_dataset_path=data["train_data"],
+            val_dataset_path=data["val_data"],
+            test_dataset_path=data["test_data"],
+            budget={"MODEL_TRIAL_COUNT": 9},
+            queries=[[0.0] * 64],
+        )
+        told = capsys.readouterr().out
+
+        assert model is not None and type(model).__name__ == "Net"
+        assert predictions is not None and len(predictions[0]) == 10
+        assert told.count("trial ") == 4  # two, a final one, and the best
+        assert "'rate': 0.05" in told
+        assert "no-such-package is not installed" in told
+        assert "score on the test data: 0." in told
+
+    def test_tune_model(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It gives the best knobs, the test score (none without data), and the parameters as they were dumped."""
+        monkeypatch.setattr(sys, "argv", ["Model.py"])
+        shop = Shop(tmp_path)
+        class_ = load_template(shop.file).class_
+        knobs, score, params = tune_model(
+            class_, str(tmp_path / "train"), str(tmp_path / "val"), budget={"MODEL_TRIAL_COUNT": 2}
+        )
+
+        assert score is None
+        assert params == knobs
+        assert shop.told[-1] == "teardown"
+        assert in_memory() == []
+
+    @pytest.mark.parametrize(
+        ("option", "error"),
+        [
+            ("--MODEL_TRIAL_COUNT=x", r"budget: MODEL_TRIAL_COUNT \('x'\) must be a whole number"),
+            ("--MODEL_TRIAL_COUNT=2.5", r"budget: MODEL_TRIAL_COUNT \(2.5\) must be a whole number"),
+            ("--TIME_HOURS=soon", r"budget: TIME_HOURS \('soon'\) must be a number"),
+            ("--GPU_COUNT=all", r"budget: GPU_COUNT \('all'\) must be a whole number"),
+        ],
+    )
+    def test_a_budget_that_can_not_be(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, error: str
+    ) -> None:
+        """An option that is no number is refused by its name."""
+        monkeypatch.setattr(sys, "argv", ["Model.py", option])
+        shop = Shop(tmp_path)
+
+        with pytest.raises(ConfigurationError, match=error):
+            try_model_class(str(shop.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
+        assert shop.told == []
+
+    def test_a_trial_that_fails_ends_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With the template's traceback."""
+        monkeypatch.setattr(sys, "argv", ["Model.py"])
+        shop = Shop(tmp_path, {'told("dump")': "1 / 0"})
+
+        with pytest.raises(RuntimeError, match=r"Told\.dump_parameters raised ZeroDivisionError"):
+            try_model_class(str(shop.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
+        assert in_memory() == []
+
+    def test_a_model_in_the_user_s_hands(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What it imports only when it predicts is found, whoever calls it; afterwards it is gone."""
+        monkeypatch.setattr(sys, "argv", ["Model.py", "--MODEL_TRIAL_COUNT=1"])
+        late = 'told("predict"); import rafiki.constants, beside'
+        shop = Shop(tmp_path, {'told("predict")': late})
+        (tmp_path / "beside.py").write_text("")
+        found = shop.run()
+        arguments = (str(shop.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
+        predictions, tried = try_model_class(*arguments, queries=[1])
+        loaded = load_trial_model(found.url, str(shop.file))
+
+        assert tried is not None
+        assert predictions == tried.predict([1]) == loaded.predict([1]) == [1]
+        assert not {"rafiki", "beside"} & sys.modules.keys()
+
+    def test_load_trial_model(self, tmp_path: Path) -> None:
+        """The winner of a search, or any trial, is loaded in a process of the user's."""
+        shop = Shop(tmp_path)
+        found = shop.run(2)
+        best = load_trial_model(found.url, str(shop.file))
+        first = load_trial_model(found.url, str(shop.file), trial=0)
+
+        assert best.knobs["x"] == found.winner.point["x"]  # type: ignore[attr-defined]
+        assert first.knobs["x"] == next(iter(found.lineage)).point["x"]  # type: ignore[attr-defined]
+        with pytest.raises(TrialNotFoundError, match="no trial 7 with parameters"):
+            load_trial_model(found.url, str(shop.file), trial=7)
+
+
+def zip_of(path: Path, **files: bytes) -> str:
+    with zipfile.ZipFile(path, "w") as folder:
+        for name, content in files.items():
+            folder.writestr(
+                name.replace("__", "/").replace("_csv", ".csv").replace("_tsv", ".tsv").replace("_png", ".png"), content
+            )
+    return str(path)
+
+
+def png(width: int, height: int, colour: tuple[int, int, int]) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, height), colour).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def table(rows: list[list[object]], dialect: str = "excel") -> bytes:
+    buffer = io.StringIO()
+    csv.writer(buffer, dialect=dialect).writerows(rows)
+    return buffer.getvalue().encode()
+
+
+class TestDataSets:
+    LISTED = table([["path", "class"], ["a/red.png", 1], ["blue.png", 0], ["a/red.png", 1]])
+
+    def images(self, folder: Path) -> str:
+        return zip_of(
+            folder / "images.zip",
+            images_csv=self.LISTED,
+            a__red_png=png(6, 4, (255, 0, 0)),
+            blue_png=png(8, 8, (0, 0, 255)),
+        )
+
+    def test_images(self, tmp_path: Path) -> None:
+        """A zip with images.csv: squares of one size within the bounds, with their classes."""
+        loaders = DatasetUtils()
+        found = loaders.load_dataset_of_image_files(self.images(tmp_path))
+        small = loaders.load_dataset_of_image_files(self.images(tmp_path), max_image_size=3, mode="L")
+        images, classes = zip(*list(found), strict=True)
+        scaled, mean, _ = loaders.normalize_images(images)
+        turned = loaders.transform_images(images, image_size=2, mode="L")
+        both = SingaAutoDatasetUtils().transform_images(images, image_size=2, mode="L")
+
+        assert (found.size, len(found), found.classes, found.image_size) == (3, 3, 2, 4)
+        assert classes == (1, 0, 1)
+        assert images[1].shape == (4, 4, 3) and images[1].dtype == np.uint8 and images[1][0, 0].tolist() == [0, 0, 255]
+        assert small[0][0].shape == (3, 3)
+        assert mean == pytest.approx([2 / 3, 0, 1 / 3])
+        assert scaled.shape == (3, 4, 4, 3) and scaled[..., 0].mean() == pytest.approx(0)
+        assert turned.shape == (3, 2, 2)
+        assert np.array_equal(both[0], turned)
+        assert both[1][0].size == (2, 2)
+
+    def test_images_one_by_one(self, tmp_path: Path) -> None:
+        """With lazy_load an image is read when it is asked for; without images.csv its folder is its class."""
+        found = DatasetUtils().load_dataset_of_image_files(self.images(tmp_path), lazy_load=True)
+        by_folder = zip_of(tmp_path / "f.zip", b__1_png=png(4, 4, (9, 9, 9)), a__2_png=png(4, 6, (9, 9, 9)))
+        other = DatasetUtils().load_dataset_of_image_files(by_folder, lazy_load=True)
+
+        assert (found[1][0].size, found[1][1]) == ((8, 8), [0])
+        assert [label for _, label in other] == [1, 0]
+        assert other.classes == 2
+
+    def test_a_corpus(self, tmp_path: Path) -> None:
+        """A zip with corpus.tsv: sentences of tokens and tags."""
+        rows = [["token", "tag"], ["My", 0], ["name", 2], ["\\n", 0], ["Hi", 1], ["\\n", 0]]
+        found = DatasetUtils().load_dataset_of_corpus(zip_of(tmp_path / "c.zip", corpus_tsv=table(rows, "excel-tab")))
+
+        assert list(found) == [[["My", 0], ["name", 2]], [["Hi", 1]]]
+        assert (found.size, found.tag_num_classes, found.max_token_len, found.max_sent_len) == (2, [3], 4, 2)
+
+    def test_tables_and_audio(self, tmp_path: Path) -> None:
+        """A csv file is a pandas table; a zip of audio files is extracted, and its audios.csv a table."""
+        (tmp_path / "t.csv").write_bytes(table([["a", "b"], [1, 2.5]]))
+        rows = table([["wav_filename", "wav_filesize", "transcript"], ["1.wav", 4, "NA"]])
+        audio = DatasetUtils().load_dataset_of_audio_files(
+            zip_of(tmp_path / "a.zip", audios_csv=rows), str(tmp_path / "out")
+        )
+
+        assert DatasetUtils().load_dataset_of_tabular(str(tmp_path / "t.csv")).data.to_dict("list") == {
+            "a": [1],
+            "b": [2.5],
+        }
+        assert audio.df["transcript"].tolist() == ["NA"]
+        assert (tmp_path / "out" / "audios.csv").is_file()
+
+    @pytest.mark.parametrize(
+        ("content", "error"),
+        [
+            (None, "is no zip file"),
+            ({}, "holds no images.csv"),
+            ({"images_csv": b"file,class\n"}, "has no column path"),
+            ({"images_csv": b"path,class\n"}, "lists no image"),
+            ({"images_csv": b"path,class\nx.png,0\n"}, "lists x.png, which is not in the zip"),
+            ({"images_csv": b"path,class\nx.png,a\n", "x_png": b""}, "'a' must be a whole number"),
+        ],
+        ids=["zip", "list", "column", "empty", "lost", "class"],
+    )
+    def test_what_is_no_data_set(self, tmp_path: Path, content: dict[str, bytes] | None, error: str) -> None:
+        """It says what the file lacks."""
+        path = tmp_path / "data.zip"
+        path.write_bytes(b"no zip")
+        if content is not None:
+            zip_of(path, **content)
+
+        with pytest.raises(InvalidDatasetFormatException, match=error):
+            DatasetUtils().load_dataset_of_image_files(str(path))

@@ -1,0 +1,227 @@
+"""The space of network graphs: what holds for every space, and what is its own."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from nas.errors import ConfigurationError, PointError, SpaceExhaustedError
+from nas.metric import Metric
+from nas.spaces.base import is_json, point_key
+from nas.spaces.domain import Domain
+from nas.spaces.entries import architecture_entries
+from nas.spaces.graph import GraphSpace
+from nas.spaces.graphs.crossover import bottlenecks, crossed
+from nas.spaces.graphs.layers import Activation, Linear
+from nas.spaces.graphs.limits import Limits
+from nas.spaces.graphs.network import Network, Node
+from nas.spaces.graphs.starts import plain_cnn, resnet
+from nas.spaces.parameter import Choice, Float
+from nas.spec import Spec
+from nas.testing import check_tuner
+from tests.nas.spaces.networks import LIMITS, SHAPE, STARTS, seeds, small
+
+SPACE = GraphSpace(STARTS[:2], {"rate": Float(0.01, 0.2, log=True), "norm": Choice("a", "b")}, limits=LIMITS)
+METRICS = (Metric("accuracy"), Metric("latency_ms", "minimize"))
+
+
+@settings(max_examples=25)
+@given(seeds)
+def test_points_are_plain_and_valid(seed: int) -> None:
+    """Samples, mutants and crossings are plain JSON in the space; mutants differ, and parents stay as they are."""
+    rng = random.Random(seed)
+    first, second = SPACE.sample(rng), SPACE.sample(rng)
+    before = point_key([first, second])
+    mutant, child = SPACE.mutate(first, rng), SPACE.cross(first, second, rng)
+
+    for point in (first, second, mutant, child):
+        assert is_json(point)
+        SPACE.validate(json.loads(json.dumps(point, sort_keys=True)))
+    assert point_key(mutant) != point_key(first)
+    assert point_key([first, second]) == before
+
+
+@settings(max_examples=25)
+@given(seeds)
+def test_equal_seeds_give_equal_points(seed: int) -> None:
+    """The generator alone decides, in whatever order a store has put the keys, and in a copy of the space."""
+    point = SPACE.sample(random.Random(seed))
+    stored, space = json.loads(point_key(point)), pickle.loads(pickle.dumps(SPACE))
+
+    for method in (space.mutate, lambda one, rng: space.cross(one, one, rng)):
+        assert point_key(method(stored, random.Random(seed))) == point_key(method(point, random.Random(seed)))
+    assert point_key(space.sample(random.Random(seed))) == point_key(point)
+    assert space.describe() == SPACE.describe()
+
+
+@settings(max_examples=25)
+@given(seeds)
+def test_decisions_give_the_point_back(seed: int) -> None:
+    """The decisions of a point make it again, and a name has one domain in all points."""
+    point = SPACE.sample(random.Random(seed))
+    decisions = SPACE.decisions(point)
+    answers = {decision.name: decision for decision in decisions}
+
+    def ask(name: str, domain: Domain) -> float:
+        assert DOMAINS.setdefault(name, domain) == domain == answers[name].domain
+        return answers[name].answer
+
+    assert len(answers) == len(decisions)
+    assert point_key(SPACE.decide(ask)) == point_key(point)
+
+
+DOMAINS: dict[str, Domain] = {}
+
+
+@settings(max_examples=25)
+@given(seeds)
+def test_any_answers_give_a_point(seed: int) -> None:
+    """Whatever is answered, the point lies in the space."""
+    rng = random.Random(seed)
+
+    SPACE.validate(SPACE.decide(lambda _, domain: domain.draw(rng)))
+
+
+def test_returned_points_are_the_callers() -> None:
+    """To change a point in place changes neither the space nor what it gives later."""
+    before = point_key(SPACE.describe())
+    point = SPACE.sample(random.Random(3))
+    point["network"]["nodes"].clear()
+    SPACE.describe()["parameters"]["network"]["starts"].clear()
+
+    assert point_key(SPACE.describe()) == before
+    SPACE.validate(SPACE.sample(random.Random(3)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"network": None}, r"a network must be a dict of input and nodes, not None"),
+        ({"network": small().to_json()}, r"network: it takes \(2, 4, 4\) and gives \(2,\); it must take \(2, 8, 8\)"),
+        ({"rate": 3.0}, r"rate \(3.0, float\) must be a float from 0.01 to 0.2"),
+        ({"width": 3}, r"width \(3\) must be one of the parameters"),
+        ({"network": resnet(SHAPE, 3, widths=[32]).to_json()}, r"node 1 \(conv\): size \(32\) must be at most 24"),
+        ({"network": resnet(SHAPE, 3, widths=[4], depth=9).to_json()}, r"the network has 68 nodes; .* at most 60"),
+    ],
+    ids=range(6),
+)
+def test_points_outside_are_refused(change: dict[str, Any], message: str) -> None:
+    """A point outside the space is refused by a line that names the node or parameter."""
+    space = GraphSpace(STARTS[:2], {"rate": Float(0.01, 0.2, log=True)}, limits=Limits(nodes=60, size=24))
+
+    with pytest.raises(PointError, match=message):
+        space.validate({"network": STARTS[0].to_json(), "rate": 0.1} | change)
+    with pytest.raises(PointError, match=message):
+        space.mutate({"network": STARTS[0].to_json(), "rate": 0.1} | change, random.Random(0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"starts": []}, r"starts \(\[\]\) must hold a network or more"),
+        ({"starts": [{"input": [2]}]}, r"starts\[0\]: a network must be a dict of input and nodes"),
+        (
+            {"starts": [STARTS[0], STARTS[3]]},
+            r"starts\[1\]: it takes \(5,\) and gives \(3,\); it must take",
+        ),
+        ({"parameters": {"network": 3}}, "the name 'network' is the network's"),
+        ({"moves": ["widen", "lengthen"]}, r"moves \(\['widen', 'lengthen'\]\) must hold one or more of"),
+        ({"moves": []}, r"moves \(\[\]\) must hold one or more of"),
+        ({"n_moves": -1}, r"n_moves \(-1\) must be a whole number of at least 0"),
+        ({"limits": Limits(kernel=1)}, r"starts\[0\]: node 1 \(conv\): kernel \(3\) must be at most 1"),
+    ],
+    ids=range(8),
+)
+def test_spaces_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """A start, name or number that can't be is refused at once."""
+    with pytest.raises(ConfigurationError, match=message):
+        GraphSpace(**{"starts": STARTS[:1]} | arguments)
+    with pytest.raises(ConfigurationError, match=r"limits.size \(0\)"):
+        Limits(size=0)
+
+
+def test_exhausted_space_says_so() -> None:
+    """Where no move is possible and no parameter has a second value, there is no other point."""
+    space = GraphSpace(STARTS[:1], moves=["merge"])
+
+    with pytest.raises(SpaceExhaustedError, match="no move is possible"):
+        space.mutate(space.sample(random.Random(0)), random.Random(0))
+    with pytest.raises(ConfigurationError, match="can't be listed"):
+        space.points()
+
+
+def test_crossing_joins_a_beginning_and_an_end() -> None:
+    """The child's nodes begin as one parent's and end as the other's, each under its own name where it is free."""
+    first, second = STARTS[0], plain_cnn(SHAPE, 3, widths=[6, 4, 4], pool_after=[1])
+    children = [crossed(first, second, random.Random(seed)) for seed in range(20)]
+
+    assert len({child for child in children if child is not None}) > 5
+    for child in children:
+        assert child is not None
+        n_first = next(n for n in range(len(child.nodes), 0, -1) if child.nodes[:n] == first.nodes[:n])
+        layers = [node.layer for node in child.nodes[n_first:]]
+        assert n_first > 0
+        assert layers == [node.layer for node in second.nodes[len(second.nodes) - len(layers) :]]
+
+
+def test_cuts_are_where_all_goes_through() -> None:
+    """Within a residual unit there is no cut."""
+    units = resnet(SHAPE, 3, widths=[4])
+
+    assert bottlenecks(units) == [1, 2, 3, 9, 10, 11]
+
+
+def test_networks_that_share_no_size_are_not_crossed() -> None:
+    """Where no two cuts fit, there is no child, and a space gives one of the two networks."""
+    first = Network((4,), (Node(1, Linear(3), (0,)),))
+    second = Network((4,), (Node(1, Linear(3), (0,)), Node(2, Activation(), (1,))))
+    point = {"network": first.to_json()}
+
+    assert crossed(first, second, random.Random(0)) is None
+    assert GraphSpace([first, second]).cross(point, point, random.Random(0)) == point
+
+
+def test_entries_leave_out_what_is_no_architecture() -> None:
+    """What donors are compared by holds the network's nodes first, and no learning rate."""
+    point = {"rate": 0.1, "network": STARTS[0].to_json()}
+    entries = architecture_entries(point, GraphSpace(STARTS[:1], {"rate": Float(0.0, 1.0)}).describe())
+
+    assert all(entry.startswith('/"network"/"') for entry in entries)
+
+
+def test_operations_are_named_with_the_network_that_they_make() -> None:
+    """A move says what was done; applied to the parent it gives the child."""
+    point = SPACE.sample(random.Random(1))
+    move = SPACE.move(point, random.Random(2))
+
+    assert move is not None
+    assert move.operation.apply(SPACE.network(point)) == SPACE.network(SPACE.moved(point, move))
+
+
+@pytest.mark.parametrize("tuner", ["random.RandomTuner", "evolution.EvolutionTuner"])
+def test_tuners_search_it(tuner: str) -> None:
+    """Random search and evolution keep their contract in it."""
+    space = GraphSpace([Network((4,), (Node(1, Linear(3), (0,)),))], {"rate": Float(0.0, 1.0)}, n_moves=2)
+
+    check_tuner(Spec(f"nas.tuners.{tuner}"), space, METRICS, n_trials=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tuner", "arguments"),
+    [
+        ("random.RandomTuner", {}),
+        ("evolution.EvolutionTuner", {"crossover": 0.5}),
+        ("anneal.AnnealTuner", {}),
+        ("nsga2.Nsga2Tuner", {}),
+        ("pbt.PbtTuner", {}),
+    ],
+)
+def test_more_tuners_search_it(tuner: str, arguments: dict[str, Any]) -> None:
+    """So do, in a space of real networks, these and the ones that know of decisions only."""
+    check_tuner(Spec(f"nas.tuners.{tuner}", arguments), SPACE, METRICS)

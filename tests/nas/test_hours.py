@@ -1,0 +1,481 @@
+"""Whole searches on a virtual clock, by the hours: what they take, how they end, and which slots idle."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from nas.bench import BenchSpec
+from nas.budget import AtDeadline, Budget
+from nas.errors import SearchInterruptedError
+from nas.executors.base import Event, Finished, Noted, StopAsked, StopKind
+from nas.executors.place import InProcessPlace
+from nas.executors.simulated import SimulatedExecutor, Workers
+from nas.lineage import Lineage
+from nas.loop import LoopSettings
+from nas.metric import Metric
+from nas.policy import Policy, PolicyPlan, Stage
+from nas.problems.base import Problem, Simulation
+from nas.program import Program, Summary
+from nas.run import TrialRun
+from nas.search import Search
+from nas.session import Session
+from nas.spaces.parameter import Int, ParameterSpace
+from nas.spec import Spec
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.store.sessions import spent_hours
+from nas.trial import Reason, State, Trial
+from nas.tuners.base import Tuner
+from nas.tuners.hosted import HostedTuner
+from nas.tuners.random import RandomTuner
+
+CHEAP = frozenset({Policy.EARLY_STOP, Policy.QUICK_EVAL})
+PLANS = {
+    "two_stage": PolicyPlan((Stage(name="search", policies=CHEAP), Stage(name="final"))),
+    "search_only": PolicyPlan((Stage(name="search", policies=CHEAP),)),
+    "three_stage": PolicyPlan(
+        (
+            Stage(name="search", policies=CHEAP),
+            Stage(name="recheck", policies=frozenset({Policy.EARLY_STOP}), best=0.2),
+            Stage(name="final"),
+        )
+    ),
+}
+
+
+class PaperProblem(Problem):
+    """Trials that differ in length by their point; a trial in full takes ``ratio`` times as long.
+
+    Args:
+        seconds: Of a usual search trial.
+        spread: Standard deviation of the logarithm of what a point takes.
+        ratio: Final to search.
+        declared: What it says that the ratio is; None: nothing.
+        n_reports: On the way, evenly.
+    """
+
+    metrics = (Metric("score"),)
+    policies = CHEAP
+    space = ParameterSpace({"x": Int(0, 10**6)})
+
+    def __init__(
+        self,
+        *,
+        seconds: float,
+        spread: float = 0.0,
+        ratio: float = 1.0,
+        declared: float | None = None,
+        n_reports: int = 4,
+    ) -> None:
+        self.seconds = seconds
+        self.spread = spread
+        self.ratio = ratio
+        self.declared = declared
+        self.n_reports = n_reports
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        raise AssertionError("nothing is trained")
+
+    def test(self, run: TrialRun) -> Mapping[str, float]:
+        return {"score": run.point["x"] / 10**6}
+
+    def simulate(self, trial: Trial) -> Simulation:
+        x = trial.point["x"]
+        seconds = self.seconds * math.exp(random.Random(x).gauss(0.0, self.spread))
+        shares = {} if self.declared is None else {"epochs_share": 1.0}
+        if Policy.EARLY_STOP in trial.policies:
+            shares = {} if self.declared is None else {"epochs_share": 1 / self.declared}
+        else:
+            seconds *= self.ratio
+        n = self.n_reports
+        curve = tuple((step / n, step, {"score": x / 10**6 - 1 / step}) for step in range(1, n + 1))
+        return Simulation(seconds, {"score": x / 10**6}, curve, shares)
+
+
+class OnceTuner(RandomTuner, HostedTuner):
+    """Remembers, as NNI's own classes do, so that it can't be begun a second time."""
+
+    has_begun = False
+    is_thinking = False
+
+    def begin(self, lineage: Lineage, wake: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
+        assert not self.has_begun
+        self.has_begun = True
+
+    def notice(self, trial: Trial) -> None:
+        pass
+
+    def notice_late(self, trial: Trial, result: str) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+class DeafExecutor(SimulatedExecutor):
+    """Its trials do not listen, and end when they are killed."""
+
+    def stop(self, trial: Trial, why: StopKind) -> None:
+        if why != "deadline":
+            super().stop(trial, why)
+
+
+@dataclass
+class Paper:
+    """A search on paper; each ``run`` is a session.
+
+    Attributes:
+        noted: What a person was told.
+    """
+
+    problem: Spec
+    budget: Budget
+    plan: PolicyPlan
+    slots: int = 1
+    finalists: int = 2
+    workers: Workers | None = None
+    tuner: type[Tuner] = RandomTuner
+    executor: type[SimulatedExecutor] = SimulatedExecutor
+    noted: list[Noted] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.records = Records(open_root(f"memory://hours/{uuid4().hex}", patience_s=0))
+
+    def program(self, budget: Budget | None = None) -> Program:
+        search = Search(problem=self.problem, tuner=Spec.of(self.tuner), plan=self.plan, slots=self.slots)
+        return Program(search.build(), self.records, budget or self.budget, finalists=self.finalists)
+
+    def run(self, budget: Budget | None = None, *, stop_after: int | None = None) -> Summary:
+        """Runs a session; after so many results it is asked to stop."""
+        program = self.program(budget)
+        bench = BenchSpec(problem=self.problem, url=self.records.files.url, options={})
+        place = InProcessPlace(bench, self.records.files, program.built.problem)
+        executor = self.executor(
+            program.built.problem, self.records, slots=self.slots, workers=self.workers, place=place
+        )
+        session = Session(self.records, now_s=executor.now_s)
+        try:
+            n_finished = itertools.count(1)
+
+            def observe(event: Event) -> None:
+                if isinstance(event, Noted):
+                    self.noted.append(event)
+                if isinstance(event, Finished) and next(n_finished) == stop_after:
+                    executor.post(StopAsked("enough"))
+
+            program.run(executor, session, LoopSettings(budget=program.budget), observe=observe)
+        finally:
+            session.close()
+        return program.summary()
+
+    @property
+    def hours(self) -> float:
+        """What it took, all sessions together."""
+        return spent_hours(self.records)
+
+
+def drawn(seed: int) -> Paper:
+    """A search of any kind whose trials fit into its hours, more or less often."""
+    rng = random.Random(seed)
+    hours = math.exp(rng.uniform(math.log(0.05), math.log(50)))
+    ratio = math.exp(rng.uniform(0.0, math.log(15)))
+    seconds = 3600 * hours / math.exp(rng.uniform(math.log(6), math.log(40)))
+    problem = Spec.of(
+        PaperProblem,
+        seconds=seconds,
+        spread=rng.choice([0.0, 0.2, 0.6]),
+        ratio=ratio,
+        declared=rng.choice([None, ratio, max(1.0, ratio * rng.uniform(0.5, 2.0))]),
+        n_reports=rng.randint(0, 10),
+    )
+    workers = Workers(
+        seed=seed,
+        start_up_s=rng.choice([0.0, 0.1 * seconds]),
+        straggling=rng.choice([0.0, 0.1, 0.3]),
+        loss_rate=rng.choice([0.0, 0.0, 0.1]),
+        call_s=rng.uniform(0.0, 0.007) * 3600 * min(hours, 1.0),
+    )
+    return Paper(
+        problem,
+        Budget(hours=hours, at_deadline="stop"),
+        PLANS[rng.choice(["two_stage", "two_stage", "three_stage", "search_only"])],
+        slots=rng.randint(1, 6),
+        finalists=rng.randint(1, 4),
+        workers=workers,
+    )
+
+
+def rounds(summary: Summary) -> Iterator[list[Trial]]:
+    """The search stage's trials; after each return from the finals a list of its own."""
+    for stage, trials in itertools.groupby((t for t in summary.lineage if t.is_finished), lambda t: t.stage):
+        if stage == "search":
+            yield list(trials)
+
+
+def check_no_slot_idles(summary: Summary, n_slots: int) -> None:
+    """While the search stage goes on, no slot is free for as long as the shortest trial takes that was known then."""
+    complete = [t for t in summary.lineage if t.stage == "search" and t.state == State.COMPLETE]
+    for trials in rounds(summary):
+        began_s, ended_s = min(t.started or 0.0 for t in trials), max(t.finished or 0.0 for t in trials)
+        for slot in range(n_slots):
+            on_slot = sorted((t.started, t.finished) for t in trials if t.slot == slot)
+            frees = [began_s, *(finished for _, finished in on_slot)]
+            takes = [*(started for started, _ in on_slot), ended_s]
+            for free_s, taken_s in zip(frees, takes, strict=True):
+                known = [t.duration_s or 0.0 for t in complete if (t.finished or 0.0) <= free_s]
+                assert taken_s - free_s <= min(known, default=math.inf) + 1e-6, (slot, free_s, taken_s)
+
+
+def check(seed: int) -> bool:
+    """Runs a drawn search, and finds its hours kept, its finals, tests and export included.
+
+    Whether it was looked for idle slots: not where workers are lost or take time to start.
+    """
+    paper = drawn(seed)
+    summary = paper.run()
+
+    assert paper.hours <= 1.02 * paper.budget.hours, seed  # type: ignore[operator]
+    assert paper.program().ended_by() is not None, seed
+    if summary.lineage.n_in_state(State.COMPLETE):
+        assert summary.winner is not None, seed
+        assert summary.best is not None, seed
+        assert summary.best["trial"] == summary.winner.number, seed
+        assert summary.winner.number in summary.tests, seed
+    arguments = paper.problem.arguments
+    if 3 * arguments["ratio"] * arguments["seconds"] < 0.2 * 3600 * paper.budget.hours:  # type: ignore[operator]
+        assert all(t == "search" or n_of(summary)[t] for t in (s.name for s in paper.plan.stages)), seed
+    left_s = 3600 * (0.98 * paper.budget.hours - paper.hours)  # type: ignore[operator]
+    searched = [t for t in summary.lineage if t.stage == "search" and t.state == State.COMPLETE]
+    assert left_s <= min((t.duration_s or 0.0 for t in searched), default=0.0), seed
+    is_steady = paper.workers == replace(paper.workers or Workers(), loss_rate=0.0, start_up_s=0.0)
+    if is_steady:
+        check_no_slot_idles(summary, paper.slots)
+    return is_steady
+
+
+def test_hours_of_ten_random_searches_are_kept() -> None:
+    """With at_deadline=stop none ends later than 102 % of its hours; in seven no slot idles while the search runs."""
+    assert sum(check(seed) for seed in (0, 1, 2, 7, 11, 15, 24, 31, 45, 49)) == 7
+
+
+@pytest.mark.slow
+def test_hours_of_a_hundred_random_searches_are_kept() -> None:
+    """The same, of all kinds: plans, slots, finalists, lengths, ratios that are declared well, badly or not, losses."""
+    assert sum(map(check, range(100))) == 32
+
+
+def two_stage(
+    hours: float, *, seconds: float = 60.0, ratio: float = 10.0, declared: float | None = 10.0, **more: Any
+) -> Paper:
+    """Trials of a minute, finals of ten; two finalists, one slot."""
+    chosen: AtDeadline = more.pop("at_deadline", "finish")
+    problem = Spec.of(PaperProblem, seconds=seconds, ratio=ratio, declared=declared)
+    budget = more.pop("budget", Budget(hours=hours, at_deadline=chosen))
+    return Paper(problem, budget, more.pop("plan", PLANS["two_stage"]), **more)
+
+
+def n_of(summary: Summary) -> dict[str, int]:
+    """How many COMPLETE trials each stage has."""
+    return dict(Counter(t.stage for t in summary.lineage if t.state == State.COMPLETE))
+
+
+def test_finals_have_their_time_before_one_was_seen() -> None:
+    """The declared ratio tells what two finals take: the search ends for them. What is left then is the search's."""
+    paper = two_stage(1.0)
+    first, last = rounds(summary := paper.run())
+
+    assert n_of(summary) == {"search": 40, "final": 2}
+    assert (len(first), len(last)) == (37, 3)  # 3600 s - 72 for the export - (600 + 660): 37 minutes
+    assert paper.hours == 1.0
+    assert paper.program().ended_by() == "hours"
+
+
+def test_final_share_is_kept_where_nothing_is_declared() -> None:
+    """Two fifths are kept for finals of which nothing is known; what they leave, the search gets back."""
+    known = two_stage(1.0, ratio=5.0, declared=None)
+    summary = known.run()
+    first, *later = rounds(summary)
+
+    assert len(first) == 34  # 60 % of the hours, less what is kept for the export
+    assert len(later) >= 1
+    assert n_of(summary)["final"] >= 2
+    assert 0.95 <= known.hours <= 1.0
+
+
+def test_what_runs_may_finish_or_is_stopped() -> None:
+    """Stragglers pass the hours with at_deadline=finish and lose nothing; with stop they end in time, with a reason."""
+    workers = Workers(seed=4, straggling=0.5)
+    finish, stop = (
+        two_stage(1.0, ratio=1.0, plan=PLANS["search_only"], slots=3, workers=workers, at_deadline=at)
+        for at in ("finish", "stop")
+    )
+    finished, stopped = finish.run(), stop.run()
+
+    assert {t.state for t in finished.lineage} == {State.COMPLETE}
+    assert stop.hours <= 1.0
+    overdue = [t for t in stopped.lineage if t.reason == Reason.DEADLINE]
+    assert overdue
+    assert all(t.metrics == t.curve[-1][1] for t in overdue if t.state == State.STOPPED)
+
+
+def test_a_stage_may_have_a_share_of_the_hours() -> None:
+    """Half of the hours are the search's, whatever the finals take; a share for the finals is kept for them."""
+    cheap, final = PLANS["two_stage"].stages
+    searching = two_stage(1.0, ratio=2.0, declared=2.0, plan=PolicyPlan((replace(cheap, share=0.5), final)))
+    ending = two_stage(1.0, ratio=2.0, declared=2.0, plan=PolicyPlan((cheap, replace(final, share=0.5))))
+
+    assert n_of(searching.run()) == {"search": 30, "final": 2}
+    first, *_ = rounds(ending.run())
+    assert len(first) == 28  # 3600 - 72 - 1800 s
+
+
+def test_sessions_add_up() -> None:
+    """A search that is interrupted goes on counting: in all it takes its hours, and no more."""
+    paper = two_stage(1.0)
+    paper.run(Budget(trials=10))  # ends with its finals
+    before = paper.hours
+    summary = paper.run()
+
+    assert before == (10 + 20) / 60
+    assert n_of(summary)["search"] > 20
+    assert 0.95 <= paper.hours <= 1.0
+
+
+@pytest.mark.parametrize("n_trials", [5, None])
+def test_a_tuner_that_remembers_is_begun_once_in_a_session(n_trials: int | None) -> None:
+    """Whether trials or hours end its stage: what later stages leave is the next session's."""
+    budget = Budget(trials=n_trials, hours=1.0, final_share=0.6)
+    paper = two_stage(1.0, ratio=2.0, declared=None, budget=budget, tuner=OnceTuner)
+    first = n_of(paper.run())
+
+    assert first == {"search": n_trials or 22, "final": 2}
+    assert paper.hours < 0.6
+    assert n_of(paper.run(Budget(hours=1.0)))["search"] > first["search"]
+
+
+def test_an_interrupted_session_counts() -> None:
+    """What an interrupted session took is not given back; its trials run again, and the finals have their time."""
+    paper = two_stage(1.0, slots=3)
+
+    with pytest.raises(SearchInterruptedError):
+        paper.run(stop_after=20)
+    before = paper.hours
+    summary = paper.run()
+
+    assert 6 / 60 < before < 8 / 60
+    assert n_of(summary)["final"] == 2
+    assert 0.95 <= paper.hours <= 1.0
+
+
+def test_more_hours_train_the_finals_that_had_no_time() -> None:
+    """Where no final fits, the best of the search is the winner, and a person is told; a larger budget trains them."""
+    paper = two_stage(0.15)
+    small = paper.run()
+
+    assert n_of(small) == {"search": 9}
+    assert small.winner is not None
+    assert small.winner.stage == "search"
+    assert [n.text for n in paper.noted] == [
+        "the budget holds no trial of stage final, which takes 0.17 h or more: raise budget.hours (or gpu_hours), "
+        "or shorten its trials",
+        "no time was left to train 2 of the finalists: `flows.final` does, or more hours",
+    ]
+    assert paper.program().ended_by() == "hours"
+    assert paper.program(Budget(hours=1.0)).ended_by() is None
+    large = paper.run(Budget(hours=1.0))
+    assert n_of(large)["final"] == 2
+    assert large.winner is not None
+    assert large.winner.stage == "final"
+
+
+def test_a_final_that_met_the_deadline_is_trained_again_with_more_hours() -> None:
+    """It is no finalist's final: it took twice as long as was declared."""
+    paper = two_stage(0.5, ratio=20.0, declared=8.0, finalists=1, at_deadline="stop")
+    small = paper.run()
+
+    [stopped] = [t for t in small.lineage if t.stage == "final"]
+    assert (stopped.state, stopped.reason) == (State.STOPPED, Reason.DEADLINE)
+    assert paper.hours <= 0.51
+    large = paper.run(Budget(hours=2.0))
+    assert n_of(large)["final"] >= 1
+    assert large.winner is not None
+    assert large.winner.state == State.COMPLETE
+
+
+def test_a_budget_too_small_for_a_trial_ends_in_time() -> None:
+    """The first trials are stopped at the deadline; there is no winner, as nothing has weights."""
+    paper = two_stage(0.01, slots=2, at_deadline="stop")
+    summary = paper.run()
+
+    assert [t.reason for t in summary.lineage] == [Reason.DEADLINE] * 2
+    assert paper.hours <= 0.0102
+    assert summary.winner is None
+    assert paper.program().ended_by() == "hours"
+
+
+def test_gpu_hours_are_kept() -> None:
+    """On three GPUs an hour of GPU time is spent in a third of it, finals included."""
+    workers = Workers(have_gpus=True)
+    paper = two_stage(1.0, budget=Budget(gpu_hours=1.0), slots=3, workers=workers)
+    summary = paper.run()
+
+    gpu_s = sum(t.cost["gpu_seconds"] for t in summary.lineage)
+    assert summary.lineage.n_in_state(State.WAITING) == 0
+    assert n_of(summary)["final"] == 2
+    assert 0.9 * 3600 <= gpu_s <= 3600
+    assert paper.program().ended_by() == "gpu_hours"
+
+
+def test_gpu_hours_stop_trials() -> None:
+    """Trials are stopped when together they have taken what is left."""
+    budget = Budget(gpu_hours=1.0, at_deadline="stop")
+    workers = Workers(seed=3, have_gpus=True, straggling=0.4)
+    paper = two_stage(1.0, budget=budget, slots=4, workers=workers, plan=PLANS["search_only"])
+    summary = paper.run()
+
+    gpu_s = sum(t.cost["gpu_seconds"] for t in summary.lineage)
+    assert 0.97 * 3600 <= gpu_s <= 1.001 * 3600
+
+
+@pytest.mark.parametrize(
+    ("budget", "ended_s"),
+    [(Budget(hours=2.5, at_deadline="stop"), 9000 - 120 + 90), (Budget(gpu_hours=10.0, at_deadline="stop"), 9000 + 90)],
+    ids=["hours", "gpu_hours"],
+)
+def test_what_does_not_listen_is_killed_after_a_part_of_the_budget(budget: Budget, ended_s: float) -> None:
+    """One per cent of the hours, or of what each slot has of the GPU-hours: here of two and a half."""
+    workers = Workers(have_gpus=True)
+    plan = PLANS["search_only"]
+    paper = two_stage(
+        1.0, seconds=4 * 3600.0, budget=budget, slots=4, workers=workers, plan=plan, executor=DeafExecutor
+    )
+    summary = paper.run()
+
+    assert [t.finished for t in summary.lineage] == pytest.approx([ended_s] * 4, abs=1.0)
+
+
+def test_trials_that_wait_for_more_hours_hold_up_no_final() -> None:
+    """Lost search trials that find no time to run again stay WAITING, as many as slots; finals are trained."""
+    workers = Workers(seed=1, loss_rate=0.3)
+    plan = PLANS["two_stage"]
+    waited = 0
+    for seconds in (97.0, 101.0, 103.0, 107.0, 109.0):
+        paper = two_stage(1.0, seconds=seconds, plan=plan, slots=2, finalists=1, workers=workers, at_deadline="stop")
+        summary = paper.run()
+        waited += summary.lineage.n_in_state(State.WAITING)
+
+        assert paper.hours <= 1.0
+        assert any(t.stage == "final" for t in summary.lineage)
+    assert waited

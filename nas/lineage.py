@@ -189,6 +189,15 @@ class Lineage:
         """The ``n`` trials with this metric that were learned last, the last one first."""
         return self._log.scored(metric, self.n_finished, n)
 
+    def best_and_newest(self, metric: Metric, n: int) -> list[Trial]:
+        """The trials with this metric in the order learned; of more than ``n``, the best half and the newest half."""
+        ranked = self.ranked(metric)
+        if len(ranked) <= n:
+            return self.newest_scored(metric, n)[::-1]
+        newest = self.newest_scored(metric, n - n // 2)
+        kept = {trial.number: trial for trial in (*ranked[: n // 2], *newest)}
+        return sorted(kept.values(), key=lambda trial: self._log.position[trial.number])
+
     def has_point(self, point: Point) -> bool:
         """Whether a trial of this very point is finished, running or waiting, or none may be proposed."""
         key = point_key(point)

@@ -7,14 +7,35 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from nas.errors import PointError
-from nas.spaces.domain import Ask, Decision, Domain
+from nas.spaces.domain import Ask, Decision, Domain, Numbers
 from nas.store.plain import MAX_DEPTH
 
 Point: TypeAlias = dict[str, Any]
 """One member of a space: plain JSON data (dict, list, str, int, finite float, bool, None)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """A point, and how it was made of another one.
+
+    Attributes:
+        origin: The other one.
+        point: What has become of it.
+        operations: What was done, in order, where the space knows operations (`nas.spaces.graph`).
+    """
+
+    origin: Point
+    point: Point
+    operations: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, point: Point) -> Variation:
+        """The point itself, to which nothing was done yet."""
+        return cls(point, point)
 
 
 class Space(ABC):
@@ -78,6 +99,48 @@ class Space(ABC):
             return rng.choice(known) if known else domain.draw(rng)
 
         return self.decide(ask)
+
+    def vary(self, variation: Variation, rng: random.Random) -> Variation:
+        """The variation after one more step, the one that ``mutate`` takes.
+
+        Raises:
+            PointError: its point lies outside the space.
+            SpaceExhaustedError: the space holds no other point.
+        """
+        return replace(variation, point=self.mutate(variation.point, rng))
+
+    def derivation(self, variation: Variation) -> dict[str, Any]:
+        """What a proposal says of it, as JSON: ``mutated``, the names of what differs; a space may add more."""
+        before, now = variation.origin, variation.point
+        return {"mutated": sorted(name for name in {*before, *now} if before.get(name) != now.get(name))}
+
+    def distance(self, first: Point, second: Point) -> float:
+        """How far two points are apart: ``apart`` of their outlines."""
+        return self.apart(self.outline(first), self.outline(second))
+
+    def outline(self, point: Point) -> Any:
+        """What distances are measured of: keep it where a point is compared with many.
+
+        Raises:
+            PointError: ``point`` lies outside the space.
+        """
+        return {decision.name: decision for decision in self.decisions(point)}
+
+    def apart(self, first: Any, second: Any) -> float:
+        """How far the points of two outlines are apart, 0 where equal; in a space that says no more, at most 1.
+
+        The mean over the decisions of either point: of a number the difference on its scale from 0 to 1, else 1 where
+        the answers differ or one point lacks the decision.
+        """
+        total = 0.0
+        for name in first.keys() | second.keys():
+            if name not in first or name not in second:
+                total += 1.0
+            elif isinstance(domain := first[name].domain, Numbers):
+                total += abs(domain.unit(first[name].answer) - domain.unit(second[name].answer))
+            else:
+                total += first[name].answer != second[name].answer
+        return total / max(len(first.keys() | second.keys()), 1)
 
     @property
     @abstractmethod

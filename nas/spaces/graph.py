@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nas.errors import ConfigurationError, PointError, SpaceExhaustedError, nearest_first
-from nas.spaces.base import Point, Space
+from nas.spaces.base import Point, Space, Variation
 from nas.spaces.domain import Ask, Decision, Domain
 from nas.spaces.graphs.crossover import crossed
 from nas.spaces.graphs.decisions import decided, decisions_of
+from nas.spaces.graphs.derivation import Derivation
+from nas.spaces.graphs.distance import Steps, edit_distance, steps_of
 from nas.spaces.graphs.limits import Limits
-from nas.spaces.graphs.moves import MOVES, Move, drawn_move
+from nas.spaces.graphs.moves import MOVES, drawn_move
 from nas.spaces.graphs.network import Network
 from nas.spaces.parameter import ParameterSpace
 
@@ -97,30 +100,37 @@ class GraphSpace(Space):
             network = network if move is None else move.network
         return self._point(network, self.parameters.sample(rng))
 
-    def move(self, point: Point, rng: random.Random) -> Move | None:
-        """A random move on the point's network: the operation, and the network that it makes; None: there is none.
-
-        Raises:
-            PointError: ``point`` lies outside the space.
-        """
-        return drawn_move(self.network(point), self.moves, self.limits, rng)
-
-    def moved(self, point: Point, move: Move) -> Point:
-        """The point with the network that the move made."""
-        return self._point(move.network, self._others(point))
-
     def mutate(self, point: Point, rng: random.Random) -> Point:
         """A point whose network is one move away, or (a quarter, where there are parameters) one parameter."""
-        self.validate(point)
+        return self.vary(Variation.of(point), rng).point
+
+    def vary(self, variation: Variation, rng: random.Random) -> Variation:
+        """The variation after one more step of ``mutate``, with the operation on the network that it was."""
+        network, others = self.network(variation.point), self._others(variation.point)
         has_parameters = self.parameters.n_points != 1
-        if has_parameters and rng.random() < _SHARE:
-            return self._point(Network.from_json(point[NETWORK]), self.parameters.mutate(self._others(point), rng))
-        move = self.move(point, rng)
-        if move is not None:
-            return self.moved(point, move)
+        if not (has_parameters and rng.random() < _SHARE):
+            move = drawn_move(network, self.moves, self.limits, rng)
+            if move is not None:
+                operations = (*variation.operations, move.operation)
+                return Variation(variation.origin, self._point(move.network, others), operations)
         if has_parameters:
-            return self._point(Network.from_json(point[NETWORK]), self.parameters.mutate(self._others(point), rng))
+            return replace(variation, point=self._point(network, self.parameters.mutate(others, rng)))
         raise SpaceExhaustedError("no move is possible; raise the limits or allow more moves")
+
+    def derivation(self, variation: Variation) -> dict[str, Any]:
+        """``mutated``, and how the child's network comes from its parent's: a `Derivation`, which `inherit` replays."""
+        names = super().derivation(variation)
+        if not variation.operations:
+            return names
+        return {**names, **Derivation(self.network(variation.origin), variation.operations).to_json()}
+
+    def outline(self, point: Point) -> tuple[Steps, Any]:
+        """What is aligned of the network, and the outline of the parameters."""
+        return steps_of(self.network(point)), self.parameters.outline(self._others(point))
+
+    def apart(self, first: tuple[Steps, Any], second: tuple[Steps, Any]) -> float:
+        """The edit distance of the networks (`nas.spaces.graphs.distance`), plus that of the parameters (at most 1)."""
+        return edit_distance(first[0], second[0]) + self.parameters.apart(first[1], second[1])
 
     def cross(self, first: Point, second: Point, rng: random.Random) -> Point:
         """The beginning of one network and the end of the other; each parameter is that of one of the two.

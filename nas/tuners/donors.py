@@ -11,7 +11,6 @@ from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.sources import LOCAL, trial_of_source
 from nas.spaces.base import Point, Space
-from nas.spaces.domain import Decision, Numbers
 from nas.trial import SOURCES, Donor, ParameterSource, Proposal, Trial
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.founders import draw_new_point
@@ -23,9 +22,8 @@ class DonorChooser:
     """Names the donors of new points.
 
     Args:
-        choice: ``none``: nobody. ``nearest``: the trial with weights whose point is nearest; distance is the mean over
-            all decisions of either point, where a number counts by its distance on its scale from 0 to 1, and another
-            option or a decision that the other point lacks counts 1. ``best``: the best one with weights.
+        choice: ``none``: nobody. ``nearest``: the trial with weights whose point is nearest (``Space.distance``).
+            ``best``: the best one with weights.
             ``best_donor``: the one whose architecture has most entries from the beginning in common with the new one
             (``nas.donors``). Of equal ones the better. Or a ``ParameterSource``, which is applied when the trial
             starts. In any case, as Rafiki wrote them.
@@ -56,8 +54,8 @@ class DonorChooser:
         able = self._able(lineage)
         if not able or self.choice == "best":
             return tuple(trial.number for trial in able)
-        own = self._space.decisions(point)
-        return (min(able, key=lambda trial: _distance(own, trial, self._space)).number,)
+        here = self._space.outline(point)
+        return (min(able, key=lambda trial: self._space.apart(here, self._space.outline(trial.point))).number,)
 
     def possible(self, lineage: Lineage) -> tuple[int, ...]:
         """Whom ``choose`` may give for this or a later point, of those in the lineage."""
@@ -102,17 +100,3 @@ class DonorTuner(Tuner):
         """A random point that no trial has, with its donor; STOP where the space has none left."""
         point = draw_new_point(self.space, lineage, rng)
         return STOP if point is None else self.propose(lineage, point, reason)
-
-
-def _distance(own: list[Decision], trial: Trial, space: Space) -> float:
-    here = {decision.name: decision for decision in own}
-    there = {decision.name: decision for decision in space.decisions(trial.point)}
-    total = 0.0
-    for name in here.keys() | there.keys():
-        if name not in here or name not in there:
-            total += 1.0
-        elif isinstance(domain := here[name].domain, Numbers):
-            total += abs(domain.unit(here[name].answer) - domain.unit(there[name].answer))
-        else:
-            total += here[name].answer != there[name].answer
-    return total / max(len(here.keys() | there.keys()), 1)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Literal, get_args
 
 from nas.errors import ConfigurationError, SpaceExhaustedError
 from nas.lineage import Lineage
 from nas.metric import Metric
-from nas.spaces.base import Point, Space
+from nas.spaces.base import Point, Space, Variation
 from nas.trial import Proposal, Trial
 from nas.tuners.base import Answer, Tuner
 from nas.tuners.founders import draw_new_point, wants_founder
@@ -27,6 +28,8 @@ Dies = Literal["oldest", "worst", "loser"]
 
 class EvolutionTuner(Tuner):
     """Mutates the best of a random sample of the living; the parent is the donor of the child's weights.
+
+    In a space of network graphs a proposal names the operation, which is replayed on the donor's weights.
 
     Args:
         space: Where points lie; gives mutation and crossing.
@@ -86,11 +89,11 @@ class EvolutionTuner(Tuner):
             other = self._tournament(population, rng)[0]
             if other.number != parent.number:
                 return self._crossed(sorted((parent, other), key=self._merit, reverse=True), dead, lineage, rng)
-        point = self._mutated(parent.point, rng)
+        child = self._mutated(parent.point, rng)
         return Proposal(
-            point=point,
+            point=child.point,
             parents=(parent.number,),
-            derivation={"mutated": _changed(point, parent.point), **dead},
+            derivation={**self.space.derivation(child), **dead},
             reason=f"child of {parent.number}",
         )
 
@@ -111,23 +114,22 @@ class EvolutionTuner(Tuner):
         self, parents: Sequence[Trial], dead: dict[str, Any], lineage: Lineage, rng: random.Random
     ) -> Proposal:
         """A child of two."""
-        point, mutated = self.space.cross(parents[0].point, parents[1].point, rng), []
-        if lineage.has_point(point):
-            point = self._mutated(crossed := point, rng)
-            mutated = _changed(point, crossed)
+        crossed = self.space.cross(parents[0].point, parents[1].point, rng)
+        child = self._mutated(crossed, rng) if lineage.has_point(crossed) else Variation.of(crossed)
         numbers = tuple(parent.number for parent in parents)
+        mutated = self.space.derivation(replace(child, operations=()))  # which no parent's network leads to
         return Proposal(
-            point=point,
+            point=child.point,
             parents=numbers,
-            derivation={"crossed": list(numbers), "mutated": mutated, **dead},
+            derivation={"crossed": list(numbers), **mutated, **dead},
             reason=f"child of {numbers[0]} and {numbers[1]}",
         )
 
-    def _mutated(self, point: Point, rng: random.Random) -> Point:
+    def _mutated(self, point: Point, rng: random.Random) -> Variation:
         try:
-            return self.space.mutate(point, rng)
+            return self.space.vary(Variation.of(point), rng)
         except SpaceExhaustedError:
-            return point
+            return Variation.of(point)
 
     def _wants_founders(self, lineage: Lineage, n_living: int) -> bool:
         """Whether the population is not full, counting what still runs."""
@@ -143,8 +145,3 @@ class EvolutionTuner(Tuner):
             return lineage.newest_scored(metric, self.population_size)
         dead = {d.get("dead") for t in lineage if isinstance(d := t.proposal.derivation, dict)}
         return [trial for trial in lineage.newest_scored(metric, len(lineage)) if trial.number not in dead]
-
-
-def _changed(point: Point, before: Point) -> list[str]:
-    """The names of what differs."""
-    return sorted(k for k in {*point, *before} if point.get(k) != before.get(k))

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import math
 import random
-import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from nas.errors import SpaceExhaustedError, check_whole
 from nas.lineage import Lineage
@@ -28,9 +27,7 @@ from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.donors import DonorTuner
 from nas.tuners.flat import FlatSpace
 from nas.tuners.founders import draw_new_point
-
-if TYPE_CHECKING:
-    import numpy as np
+from nas.tuners.gaussian import ScoreModel
 
 _HOPE = 1.96
 """Standard deviations over the mean that a candidate is hoped to reach, and beyond which a measurement is suspect."""
@@ -112,7 +109,7 @@ class MetisTuner(DonorTuner):
         if not self._is_enough(rows):
             return [trial.number for trial in trials]
         model = self._model([row for row in rows if row.score is not None], 0)
-        means, _ = model.predict(trial.point for trial in trials)
+        means, _ = model.predict(self._flat.vectors(trial.point for trial in trials))
         return [trials[index].number for index in sorted(range(len(trials)), key=lambda index: -means[index])]
 
     def _is_enough(self, rows: Sequence[_Row]) -> bool:
@@ -125,15 +122,9 @@ class MetisTuner(DonorTuner):
         """The measurements in the order learned, at most ``max_points`` of them, then the trials that still run."""
         metric = self.metrics[0]
         found = [
-            _Row(point_key(trial.point), trial.point, metric.rank(value))
-            for trial in lineage.finished
-            if (value := trial.value(metric.name)) is not None
+            _Row(point_key(trial.point), trial.point, metric.rank(trial.metrics[metric.name]))
+            for trial in lineage.best_and_newest(metric, self.max_points)
         ]
-        if len(found) > self.max_points:
-            half = self.max_points // 2
-            order = sorted(range(len(found)), key=lambda index: -(found[index].score or 0.0))
-            kept = {*order[:half], *range(len(found) - (self.max_points - half), len(found))}
-            found = [row for index, row in enumerate(found) if index in kept]
         return found + [_Row(point_key(trial.point), trial.point, None) for trial in lineage.pending]
 
     def _chosen(self, rows: Sequence[_Row], lineage: Lineage, rng: random.Random) -> tuple[Point, str] | None:
@@ -143,20 +134,19 @@ class MetisTuner(DonorTuner):
         if len(known) < 2 or not self._flat.domains:
             return None
         model = self._model(known, rng.getrandbits(31))
-        if running:  # they are taken to score as predicted, so that the model is as sure there as it will be
-            means, _ = model.predict(row.point for row in running)
-            model = model.with_rows([row._replace(score=float(m)) for row, m in zip(running, means, strict=True)])
-        best = float(model.predict(row.point for row in model.rows)[0].max())
+        if running:
+            model = model.believing(self._flat.vectors(row.point for row in running))
+        best = float(model.fitted().max())
         again = self._repeatable(known, lineage)
         offers = []
-        if (suspect := self._suspect(model, again, best)) is not None:
+        if (suspect := self._suspect(model, known, again, best)) is not None:
             offers.append(suspect)
         if points := self._candidates(known, lineage, rng):
-            means, spreads = model.predict(points)
+            means, spreads = model.predict(self._flat.vectors(points))
             for index, reason in ((int(means.argmax()), "exploits"), (int(spreads.argmax()), "explores")):
                 offers.append((float(means[index] + _HOPE * spreads[index]) - best, points[index], reason))
         if not offers:
-            offers = [offer for index in again if (offer := self._offer(model, index, best))[0] > 0]
+            offers = [offer for index in again if (offer := self._offer(model, known[index], best))[0] > 0]
         if not offers:
             return None
         _, point, reason = max(offers, key=lambda offer: offer[0])
@@ -181,63 +171,25 @@ class MetisTuner(DonorTuner):
         running = {point_key(trial.point) for trial in lineage.pending}
         return [i for i, row in enumerate(known) if row.key not in running and n_times[row.key] < self.max_repeats]
 
-    def _suspect(self, model: _Model, again: Sequence[int], best: float) -> tuple[float, Point, str] | None:
+    def _suspect(
+        self, model: ScoreModel, known: Sequence[_Row], again: Sequence[int], best: float
+    ) -> tuple[float, Point, str] | None:
         """The measured point that is farthest from what all others say of it, if that is far, and what it promises."""
         doubts = model.doubts()
         index = max(again, key=lambda index: doubts[index], default=None)
-        return None if index is None or doubts[index] <= _HOPE else self._offer(model, index, best)
+        return None if index is None or doubts[index] <= _HOPE else self._offer(model, known[index], best)
 
-    def _offer(self, model: _Model, index: int, best: float) -> tuple[float, Point, str]:
+    def _offer(self, model: ScoreModel, row: _Row, best: float) -> tuple[float, Point, str]:
         """What another measurement of a measured point promises: by how much it may exceed the best prediction."""
-        row = model.rows[index]
-        means, spreads = model.predict([row.point])
+        means, spreads = model.predict(self._flat.vectors([row.point]))
         hope = max(row.score or 0.0, float(means[0])) + _HOPE * float(spreads[0])
         return hope - best, row.point, "measures again"
 
-    def _model(self, rows: Sequence[_Row], seed: int) -> _Model:
+    def _model(self, rows: Sequence[_Row], seed: int) -> ScoreModel:
+        import numpy as np
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
         kernel = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(math.sqrt(self._flat.n_coordinates), (0.05, 50.0), nu=2.5)
-        return _Model(self._flat, rows, kernel + WhiteKernel(0.1, (1e-5, 2.0)), seed)
-
-
-class _Model:
-    """A Gaussian process of scores, normalised; a point that was measured more often is known better."""
-
-    def __init__(self, flat: FlatSpace, rows: Sequence[_Row], kernel: Any, seed: int | None) -> None:
-        """Fits the kernel, or takes it as it is where the seed is None."""
-        import numpy as np
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.gaussian_process import GaussianProcessRegressor
-
-        self.rows = list(rows)
-        self._flat = flat
         scores = np.array([row.score for row in rows], dtype=np.float64)
-        self._mean = float(scores.mean())
-        self._scale = float(scores.std()) or 1.0
-        optimizer = None if seed is None else "fmin_l_bfgs_b"
-        self._process = GaussianProcessRegressor(kernel, optimizer=optimizer, random_state=seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a length at its bound is no mistake
-            self._process.fit(flat.vectors(row.point for row in rows), (scores - self._mean) / self._scale)
-
-    def with_rows(self, more: Sequence[_Row]) -> _Model:
-        """The same kernel with more rows."""
-        return _Model(self._flat, [*self.rows, *more], self._process.kernel_, None)
-
-    def predict(self, points: Iterable[Point]) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations of new measurements."""
-        means, spreads = self._process.predict(self._flat.vectors(points), return_std=True)
-        return means * self._scale + self._mean, spreads * self._scale
-
-    def doubts(self) -> np.ndarray:
-        """How many standard deviations each row's score lies from what all other rows predict for it.
-
-        In closed form (Rasmussen and Williams 2006, eq. 5.12): no model is fitted again.
-        """
-        import numpy as np
-        from scipy.linalg import cho_solve
-
-        precision = np.diag(cho_solve((self._process.L_, True), np.eye(len(self.rows))))
-        doubts: np.ndarray = np.abs(self._process.alpha_.ravel()) / np.sqrt(precision)
-        return doubts
+        vectors = self._flat.vectors(row.point for row in rows)
+        return ScoreModel(vectors, scores, kernel + WhiteKernel(0.1, (1e-5, 2.0)), seed)

@@ -117,12 +117,9 @@ class OptunaTuner(DonorTuner):
 
     def _chosen(self, lineage: Lineage) -> list[Trial]:
         """The trials of which the model is made, in the order learned."""
-        scored = [trial for trial in lineage.finished if trial.value(self.metrics[0].name) is not None]
-        if self.max_points is None or len(scored) <= self.max_points:
+        if self.max_points is None or len(lineage.ranked(self.metrics[0])) <= self.max_points:
             return list(lineage)
-        half = self.max_points // 2
-        kept = {trial.number for trial in (*lineage.ranked(self.metrics[0])[:half], *scored[-half:])}
-        return [trial for trial in scored if trial.number in kept] + list(lineage.pending)
+        return [*lineage.best_and_newest(self.metrics[0], self.max_points), *lineage.pending]
 
     def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
         """The trial in Optuna's words."""

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 
 from nas.errors import ConfigurationError, PointError, SpaceExhaustedError
 from nas.metric import Metric
-from nas.spaces.base import is_json, point_key
+from nas.spaces.base import Variation, is_json, point_key
 from nas.spaces.domain import Domain
 from nas.spaces.entries import architecture_entries
 from nas.spaces.graph import GraphSpace
 from nas.spaces.graphs.crossover import bottlenecks, crossed
+from nas.spaces.graphs.derivation import Derivation
+from nas.spaces.graphs.distance import edit_distance
 from nas.spaces.graphs.layers import Activation, Linear
 from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.network import Network, Node
@@ -194,18 +196,54 @@ def test_entries_leave_out_what_is_no_architecture() -> None:
     assert all(entry.startswith('/"network"/"') for entry in entries)
 
 
-def test_operations_are_named_with_the_network_that_they_make() -> None:
-    """A move says what was done; applied to the parent it gives the child."""
-    point = SPACE.sample(random.Random(1))
-    move = SPACE.move(point, random.Random(2))
+def test_variations_name_the_operations_that_they_took() -> None:
+    """What was done on the way, replayed on the origin's network, gives the child's; parameters change beside it."""
+    space, rng = GraphSpace(STARTS[:2], {"rate": Float(0.0, 1.0)}), random.Random(2)
+    child = Variation.of(space.sample(rng))
+    for _ in range(12):
+        child = space.vary(child, rng)
+    derivation = space.derivation(child)
+    found = Derivation.from_json(derivation)
 
-    assert move is not None
-    assert move.operation.apply(SPACE.network(point)) == SPACE.network(SPACE.moved(point, move))
+    assert 4 < len(child.operations) < 12
+    assert found is not None
+    network = found.network
+    assert network == space.network(child.origin)
+    for operation in found.operations:
+        network = operation.apply(network)
+    assert network == space.network(child.point)
+    assert derivation["mutated"] == ["network", "rate"]
 
 
-@pytest.mark.parametrize("tuner", ["random.RandomTuner", "evolution.EvolutionTuner"])
+def test_steps_to_parameters_alone_derive_no_network() -> None:
+    """A child with its parent's network says what else was changed, and no operations."""
+    n_nodes = len(STARTS[0].nodes)
+    space = GraphSpace(STARTS[:1], {"rate": Float(0.0, 1.0)}, limits=Limits(nodes=n_nodes), moves=["deepen"])
+    child = space.vary(Variation.of({"network": STARTS[0].to_json(), "rate": 0.5}), random.Random(0))
+
+    assert space.derivation(child) == {"mutated": ["rate"]}
+
+
+def test_distance_is_that_of_networks_and_parameters() -> None:
+    """Equal points are 0 apart, a layer more is an edit, and a parameter counts by its scale."""
+    space = GraphSpace(STARTS[:2], {"rate": Float(0.0, 2.0)})
+    one, other = ({"network": start.to_json(), "rate": 0.5 + n} for n, start in enumerate(STARTS[:2]))
+
+    assert space.distance(one, {**one}) == 0.0
+    assert space.distance(one, {**one, "rate": 1.5}) == 0.5
+    assert space.distance(one, other) == edit_distance(*STARTS[:2]) + 0.5
+
+
+@pytest.mark.parametrize(
+    "tuner",
+    [
+        "random.RandomTuner",
+        "evolution.EvolutionTuner",
+        pytest.param("network_morphism.NetworkMorphismTuner", marks=pytest.mark.slow),
+    ],
+)
 def test_tuners_search_it(tuner: str) -> None:
-    """Random search and evolution keep their contract in it."""
+    """Random search, evolution and network morphism keep their contract in it."""
     space = GraphSpace([Network((4,), (Node(1, Linear(3), (0,)),))], {"rate": Float(0.0, 1.0)}, n_moves=2)
 
     check_tuner(Spec(f"nas.tuners.{tuner}"), space, METRICS, n_trials=10)

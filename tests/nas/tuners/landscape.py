@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 
 from nas.lineage import Lineage
 from nas.metric import Metric
@@ -44,7 +45,8 @@ def search(tuner: Tuner, n: int, score: Callable[[Point], float | None] = loss) 
     for number in range(n):
         answer = tuner.ask(Lineage.of(trials), number, number)
         assert isinstance(answer, Proposal)
-        trials.append(finished(number, answer, score(answer.point)))
+        generation = 1 + max((trials[parent].generation for parent in answer.parents), default=-1)
+        trials.append(replace(finished(number, answer, score(answer.point)), generation=generation))
     return trials
 
 

@@ -14,8 +14,8 @@ from nas.problems.base import Problem
 from nas.program import run_search
 from nas.run import TrialRun
 from nas.search import Search
+from nas.spaces.base import Variation
 from nas.spaces.graph import GraphSpace
-from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import GraphModule
 from nas.spec import Spec
 from nas.trial import Proposal, State
@@ -48,11 +48,10 @@ class Morphing(Tuner):
             return Proposal(point=self.space.sample(rng))
         if len(list(lineage.finished)) < number:
             return WAIT
-        parent = lineage[number - 1].point
-        move = self.space.move(parent, rng)
-        assert move is not None
-        derivation = Derivation(self.space.network(parent), (move.operation,)).to_json()
-        return Proposal(point=self.space.moved(parent, move), parents=(number - 1,), derivation=derivation)
+        child = self.space.vary(Variation.of(lineage[number - 1].point), rng)
+        assert len(child.operations) == 1
+        derivation = self.space.derivation(child)
+        return Proposal(point=child.point, parents=(number - 1,), derivation=derivation)
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
         return [trial.number for trial in lineage.finished][-1:]

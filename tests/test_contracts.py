@@ -66,12 +66,12 @@ def spec(content: Mapping[str, Any], **changes: Any) -> Spec:
 TUNERS, STOPPERS, PROBLEMS, STORAGES = (choices(group) for group in ("tuner", "stopper", "problem", "storage"))
 TABLES = {"nasbench201": "nasbench201_cifar10.parquet", "nasbench_macro": "nasbench_macro.parquet"}
 LONG = [pytest.mark.slow, pytest.mark.timeout(1800)]
-SLOW_TUNERS = [
-    pytest.param(name, marks=LONG) if name in ("auto", "gp", "metis", "smac", "tpe") else name for name in TUNERS
-]
+MODELS = ("auto", "gp", "metis", "network_morphism", "smac", "tpe")
+SLOW_TUNERS = [pytest.param(name, marks=LONG) if name in MODELS else name for name in TUNERS]
 FEW_MODELS = {
     "gp": {"options": {"n_startup_trials": 16}},
     "metis": {"n_founders": 14, "n_candidates": 50},
+    "network_morphism": {"n_founders": 14, "n_candidates": 16},
     "smac": {"n_founders": 16},
 }
 

@@ -1,0 +1,152 @@
+"""Network morphism by Bayesian optimisation: founders, then children that name parent and operations."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable
+
+import pytest
+
+from nas.budget import Budget
+from nas.errors import ConfigurationError
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.program import run_search
+from nas.search import Search
+from nas.spaces.base import Point, Variation
+from nas.spaces.graph import GraphSpace
+from nas.spaces.graphs.derivation import Derivation
+from nas.spaces.parameter import Choice, ParameterSpace
+from nas.spec import Spec
+from nas.trial import Proposal, State, Trial
+from nas.tuners.base import STOP, Tuner
+from nas.tuners.landmarks import Distances, Landmarks
+from nas.tuners.network_morphism import NetworkMorphismTuner
+from nas.tuners.random import RandomTuner
+from tests.nas.spaces.networks import LIMITS, STARTS
+from tests.nas.tuners.landscape import METRIC, SPACE, search
+from tests.nas.weights.test_replay import Unchanging
+
+GRAPHS = GraphSpace(STARTS[:2], limits=LIMITS, n_moves=2)
+
+
+def walk_from_start(n_moves: int) -> Point:
+    """A point so many moves away from a start."""
+    variation, rng = Variation.of({"network": STARTS[0].to_json()}), random.Random(7)
+    for _ in range(n_moves):
+        variation = GRAPHS.vary(variation, rng)
+    return variation.point
+
+
+def small(space: GraphSpace | ParameterSpace, seed: int = 0, **options: int) -> NetworkMorphismTuner:
+    return NetworkMorphismTuner(space, (METRIC,), seed=seed, **{"n_candidates": 24, **options})
+
+
+@pytest.mark.slow
+def test_it_finds_better_networks_than_random_search() -> None:
+    """Over four seeds, the best of 40 networks is on average nearer to a far one than random search's."""
+    target = GRAPHS.outline(walk_from_start(12))
+
+    def mean_nearest(make: Callable[[int], Tuner]) -> float:
+        def loss(point: Point) -> float:
+            return GRAPHS.apart(target, GRAPHS.outline(point))
+
+        return statistics.mean(min(t.metrics["loss"] for t in search(make(seed), 40, loss)) for seed in range(4))
+
+    found = mean_nearest(lambda seed: small(GRAPHS, seed))
+    assert found < 0.9 * mean_nearest(lambda seed: RandomTuner(GRAPHS, (METRIC,), seed=seed))
+
+
+def test_children_name_their_parent_and_the_operations() -> None:
+    """After the founders, what a proposal derives from its parent's network is its own, in at most as many steps."""
+    trials = search(small(GRAPHS, max_steps=2), 12, lambda point: len(GRAPHS.network(point).nodes))
+
+    assert [trial.parents for trial in trials[:4]] == [()] * 4
+    for trial in trials[4:]:
+        found = Derivation.from_json(trial.proposal.derivation)
+        assert found is not None
+        network = GRAPHS.network(trials[trial.parents[0]].point)
+        assert found.network == network
+        assert 1 <= len(found.operations) <= 2
+        for operation in found.operations:
+            network = operation.apply(network)
+        assert network == GRAPHS.network(trial.point)
+
+
+def test_children_start_from_their_parents_function() -> None:
+    """Where only morphisms are allowed, every child of a search gives what its founder gave, and says what it took."""
+    search = Search(
+        problem=Spec.of(Unchanging),
+        tuner=Spec("nas.tuners.network_morphism.NetworkMorphismTuner", {"n_founders": 2, "n_candidates": 16}),
+    )
+    found = run_search(search, root="memory://network-morphism", budget=Budget(trials=8), finalists=1)
+
+    trials = {trial.number: trial for trial in found.lineage if trial.stage == "search"}
+    assert [trial.state for trial in trials.values()] == [State.COMPLETE] * 8, [t.error for t in trials.values()]
+    children = [trial for trial in trials.values() if trial.parents]
+    assert len(children) == 6
+    for child in children:
+        output = trials[child.parents[0]].metrics["output"]
+        assert child.donor == child.parents[0]
+        assert child.metrics["output"] == pytest.approx(output, abs=1e-5)
+
+
+def test_pending_trials_push_the_next_child_away() -> None:
+    """Asked again and again before any result, it proposes another point each time."""
+    tuner, trials = small(GRAPHS), search(small(GRAPHS), 5, lambda point: len(GRAPHS.network(point).nodes))
+    for number in range(5, 10):
+        answer = tuner.ask(Lineage.of(trials), number, number)
+        assert isinstance(answer, Proposal)
+        trials.append(Trial(number=number, index=number, proposal=answer, state=State.RUNNING))
+
+    assert len({str(trial.point) for trial in trials}) == 10
+
+
+def test_small_space_is_exhausted() -> None:
+    """No point comes twice, and where none is left the answer is STOP."""
+    space = ParameterSpace({"a": Choice(1, 2, 3), "b": Choice("x", "y")})
+    tuner = small(space, n_founders=2)
+    trials = search(tuner, 6, lambda point: point["a"])
+
+    assert len({str(trial.point) for trial in trials}) == 6
+    assert tuner.ask(Lineage.of(trials), 6, 6) is STOP
+
+
+def test_model_is_of_the_best_and_the_newest() -> None:
+    """Of more scored trials than a model takes, the best half and the newest half stay, in the order learned."""
+    metric = Metric("loss", "minimize")
+    trials = search(RandomTuner(SPACE, (METRIC,)), 20)
+    lineage = Lineage.of(trials)
+    chosen = lineage.best_and_newest(metric, 7)
+    best = sorted(trials, key=lambda trial: trial.metrics["loss"])[:3]
+
+    assert lineage.best_and_newest(metric, 20) == trials
+    assert [t.number for t in chosen] == sorted({*(t.number for t in best), 16, 17, 18, 19})
+
+
+def test_landmarks_see_near_points_as_near() -> None:
+    """Coordinates of two points differ by no more than the points are apart; landmarks are about 1 apart."""
+    rng = random.Random(0)
+    points = [GRAPHS.sample(rng) for _ in range(12)]
+    distances = Distances(GRAPHS)
+    vectors = Landmarks(points, distances).vectors(points)
+
+    apart = [GRAPHS.distance(one, other) for n, one in enumerate(points) for other in points[:n]]
+    seen = [float(((vectors[n] - vectors[m]) ** 2).sum() ** 0.5) for n in range(12) for m in range(n)]
+    unit = sorted(d for d in apart if d > 0)[len([d for d in apart if d > 0]) // 2]
+    assert all(near <= far / unit * 1.2 + 1e-9 for near, far in zip(seen, apart, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_founders": 1}, r"tuner.n_founders \(1\) must be"),
+        ({"max_steps": 0}, r"tuner.max_steps \(0\) must be"),
+        ({"beta": -1}, r"tuner.beta \(-1\) must be a number of at least 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, int], message: str) -> None:
+    """An argument that can't be is named, with what is allowed."""
+    with pytest.raises(ConfigurationError, match=message):
+        NetworkMorphismTuner(GRAPHS, (METRIC,), **arguments)

@@ -36,7 +36,7 @@ def search(data: Path, root: Path, hours: float, overrides: list[str]) -> float:
     """Runs the command; gives its hours by the wall clock."""
     given = [f"problem.data_root={data / 'fashion_mnist'}", f"storage.root={root}", "name=budgets"]
     budget = ["budget.trials=null", f"budget.hours={hours}", "finalists=4", "policy=two_stage"]
-    recipe = ["problem.n_epochs=1", "problem.n_search_images=4000"]
+    recipe = ["problem.space=blocks", "problem.n_epochs=1", "problem.n_search_images=4000"]
     command = [sys.executable, "-m", "flows.search", "+experiment=fashion_mnist", *given, *budget, *recipe, *overrides]
     began_s = time.monotonic()
     subprocess.run(command, check=True)

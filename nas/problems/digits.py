@@ -8,7 +8,9 @@ from typing import ClassVar, final
 import torch
 
 from nas.errors import ConfigurationError
-from nas.problems.images import ImageProblem, Images, Recipe
+from nas.problems.images import ImageProblem
+from nas.problems.pixels import Images
+from nas.problems.training import Recipe
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
 
 _WIDTHS = (8, 16, 24, 32)
@@ -41,7 +43,7 @@ class DigitsProblem(ImageProblem):
     pixel_mean: ClassVar[float] = 4.884
     pixel_std: ClassVar[float] = 6.017
 
-    image_size: ClassVar[int] = 8
+    image_shape: ClassVar[tuple[int, int, int]] = (1, 8, 8)
 
     def __init__(self, *, split_seed: int = 0, objectives: Sequence[str] | None = None) -> None:
         if split_seed < 0:

@@ -10,8 +10,13 @@ import torch
 from fsspec.asyn import AsyncFileSystem, sync
 
 from nas.errors import ConfigurationError
+from nas.policy import Policy
+from nas.problems.augmentation import Augmentation
 from nas.problems.idx import read_idx
-from nas.problems.images import N_CLASSES, ImageProblem, Images, Recipe
+from nas.problems.image_graph import image_graphs
+from nas.problems.images import ImageProblem
+from nas.problems.pixels import N_CLASSES, Images
+from nas.problems.training import Recipe, checked_precision
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
 
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
@@ -19,6 +24,30 @@ PARTS = ("train", "t10k")
 KINDS = {"images": 3, "labels": 1}  # and their dimensions
 _REMEDY = f"download the four files of {HOME} to a folder, and set problem.data_root=FOLDER"
 _PATIENCE_S = 20  # for a host's answer, not for a download
+
+BLOCKS = ParameterSpace(
+    {
+        "n_blocks": Int(2, 4),
+        "width_1": Choice(16, 24, 32),
+        "kernel_1": Choice(3, 5),
+        "depth_1": Int(1, 2),
+        "width_2": Choice(32, 48, 64),
+        "kernel_2": Choice(3, 5),
+        "depth_2": Int(1, 2),
+        "width_3": Choice(48, 64, 96, 128, when={"n_blocks": [3, 4]}),
+        "kernel_3": Choice(3, 5, when={"n_blocks": [3, 4]}),
+        "depth_3": Int(1, 2, when={"n_blocks": [3, 4]}),
+        "width_4": Choice(64, 96, 128, when={"n_blocks": [4]}),
+        "kernel_4": Choice(1, 3, when={"n_blocks": [4]}),
+        "depth_4": Int(1, 2, when={"n_blocks": [4]}),
+        "norm": Choice("batch", "group"),
+        "dropout": Float(0.0, 0.4),
+        "learning_rate": Float(0.01, 0.2, log=True),
+        "weight_decay": Float(1e-5, 3e-3, log=True),
+    }
+)
+"""Chains of blocks (`nas.problems.conv_net`)."""
+SPACES = ("graphs", "blocks")
 
 
 @final
@@ -33,38 +62,21 @@ class FashionMnistProblem(ImageProblem):
             ``simplecache::http://...``. They are looked for at once, and read when first trained.
         data_options: What fsspec needs to open it, credentials say.
         split_seed: Decides which images are for validation.
-        n_epochs: Of a full training.
+        space: ``graphs``: networks as graphs, which morphisms change (`nas.problems.image_graph`). ``blocks``: chains
+            of blocks by named parameters, which DOWNSCALE can halve.
+        n_epochs: Of a full training; None: 24 of a graph, 8 of blocks.
         n_search_images: Training images under DOWNSCALE.
+        precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.training`).
+            Tests and exports are float32 in any case.
         objectives: ``accuracy`` (alone by default), and ``parameters`` and ``flops``, which are known before training.
 
     Raises:
         ConfigurationError: a file is not there, its host does not answer, or a number is out of range.
     """
 
-    space = ParameterSpace(
-        {
-            "n_blocks": Int(2, 4),
-            "width_1": Choice(16, 24, 32),
-            "kernel_1": Choice(3, 5),
-            "depth_1": Int(1, 2),
-            "width_2": Choice(32, 48, 64),
-            "kernel_2": Choice(3, 5),
-            "depth_2": Int(1, 2),
-            "width_3": Choice(48, 64, 96, 128, when={"n_blocks": [3, 4]}),
-            "kernel_3": Choice(3, 5, when={"n_blocks": [3, 4]}),
-            "depth_3": Int(1, 2, when={"n_blocks": [3, 4]}),
-            "width_4": Choice(64, 96, 128, when={"n_blocks": [4]}),
-            "kernel_4": Choice(1, 3, when={"n_blocks": [4]}),
-            "depth_4": Int(1, 2, when={"n_blocks": [4]}),
-            "norm": Choice("batch", "group"),
-            "dropout": Float(0.0, 0.4),
-            "learning_rate": Float(0.01, 0.2, log=True),
-            "weight_decay": Float(1e-5, 3e-3, log=True),
-        }
-    )
     pixel_mean: ClassVar[float] = 72.94
     pixel_std: ClassVar[float] = 90.02
-    image_size: ClassVar[int] = 28
+    image_shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_root", "data_options"})
 
     def __init__(
@@ -73,10 +85,16 @@ class FashionMnistProblem(ImageProblem):
         *,
         data_options: Mapping[str, Any] | None = None,
         split_seed: int = 0,
-        n_epochs: int = 8,
+        space: str = "graphs",
+        n_epochs: int | None = None,
         n_search_images: int = 8_000,
+        precision: str = "auto",
         objectives: Sequence[str] | None = None,
     ) -> None:
+        if space not in SPACES:
+            raise ConfigurationError(f"problem.space ({space!r}) must be one of {', '.join(SPACES)}")
+        is_graph = space == "graphs"
+        n_epochs = (24 if is_graph else 8) if n_epochs is None else n_epochs
         for name, value, least in (
             ("split_seed", split_seed, 0), ("n_epochs", n_epochs, 1), ("n_search_images", n_search_images, 1)
         ):  # fmt: skip
@@ -88,12 +106,17 @@ class FashionMnistProblem(ImageProblem):
         self.data_options = dict(data_options or {})
         self.split_seed = split_seed
         self.choose_objectives(objectives)
+        self.space = image_graphs(self.image_shape) if is_graph else BLOCKS
+        if is_graph:
+            self.policies = self.policies - {Policy.DOWNSCALE}
         self.recipe = Recipe(
             n_epochs=n_epochs,
-            n_epochs_early=2,
+            n_epochs_early=1 if is_graph else 2,
             n_train_downscaled=n_search_images,
-            n_validation_quick=2_000,
-            batch_size=64,
+            n_validation_quick=5_000 if is_graph else 2_000,
+            batch_size=128 if is_graph else 64,
+            augmentation=Augmentation(flip=True, shift=2, erase=8) if is_graph else None,
+            precision=checked_precision(precision),
         )
         for part in PARTS:
             for kind in KINDS:

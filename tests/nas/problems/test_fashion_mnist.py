@@ -23,6 +23,7 @@ from nas.errors import ConfigurationError
 from nas.policy import Policy
 from nas.problems import fashion_mnist
 from nas.problems.fashion_mnist import FashionMnistProblem
+from nas.spaces.base import Variation
 
 SEARCH = frozenset(Policy) - {Policy.SKIP_TRAIN}
 Train = Callable[..., Any]
@@ -56,7 +57,7 @@ def problem() -> FashionMnistProblem:
     folder = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data") / "fashion_mnist").resolve()
     if not folder.is_dir():
         pytest.skip(f"no Fashion-MNIST in {folder}; set HEIRLOOM_DATA to the folder that holds fashion_mnist/")
-    return FashionMnistProblem(str(folder), n_search_images=3_000)
+    return FashionMnistProblem(str(folder), space="blocks", n_search_images=3_000)
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_validation_is_a_part_of_the_training_images(tiny: Path) -> None:
 
 def test_only_test_reads_the_test_files(tiny: Path, train: Train) -> None:
     """A trial trains to its end without the test files; its test needs them."""
-    problem = FashionMnistProblem(str(tiny), n_epochs=1)
+    problem = FashionMnistProblem(str(tiny), space="blocks", n_epochs=1)
     for name in NAMES[2:]:
         (tiny / name).unlink()
     trained = train(problem, POINT)
@@ -118,6 +119,8 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
         ({"n_epochs": 0}, r"n_epochs \(0\) must be at least 1"),
         ({"n_search_images": 0}, r"n_search_images \(0\) must be at least 1"),
         ({"split_seed": -1}, r"split_seed \(-1\) must be at least 0"),
+        ({"space": "cells"}, r"problem.space \('cells'\) must be one of graphs, blocks"),
+        ({"precision": "half"}, r"problem.precision \('half'\) must be one of auto, float32, bfloat16"),
     ],
 )
 def test_wrong_arguments_are_refused(tiny: Path, arguments: dict[str, Any], message: str) -> None:
@@ -188,14 +191,32 @@ def test_yaml_holds_the_defaults() -> None:
 
 
 def test_every_point_can_be_built(tiny: Path) -> None:
-    """Points from all over the space make networks, downscaled and in full."""
-    problem, draw = FashionMnistProblem(str(tiny)), random.Random(0)
+    """Points from all over the space of blocks make networks, downscaled and in full."""
+    problem, draw = FashionMnistProblem(str(tiny), space="blocks"), random.Random(0)
 
     for _ in range(30):
         point = problem.space.sample(draw)
         assert problem.foretell(point)["parameters"] == sum(p.numel() for p in problem.build(point).parameters())
         for n_halves in (1, 2):
             assert problem.build(point, n_halves).eval()(problem.data[0].pixels[:2]).isfinite().all()
+
+
+def test_graphs_are_built_trained_and_exported(tiny: Path, train: Train) -> None:
+    """A network graph trains under the policies that are left without DOWNSCALE, and its child takes all it was."""
+    problem, draw = FashionMnistProblem(str(tiny), n_epochs=2), random.Random(0)
+    start = Variation.of(problem.space.sample(draw))
+    parent = train(problem, start.point, SEARCH - {Policy.DOWNSCALE})
+    child = problem.space.vary(start, draw)
+
+    assert problem.policies == SEARCH - {Policy.DOWNSCALE} | {Policy.SKIP_TRAIN}
+    assert len(parent.accuracies) == 1
+    assert len(child.operations) == 1
+    grown = train(problem, child.point, frozenset({Policy.SHARE_PARAMS}), donors=[parent])
+    assert len(grown.accuracies) == 2
+    assert grown.run.inheritance.share > 0.5
+    network, (pixels,) = problem.export(grown.again)
+    assert pixels.dtype is torch.uint8
+    assert network(pixels).shape == (2, 10)
 
 
 def test_real_split(problem: FashionMnistProblem) -> None:

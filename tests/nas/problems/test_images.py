@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
-from nas.problems.images import ConvNet, Images, one_cycle, score
+from nas.problems.conv_net import ConvNet
+from nas.problems.pixels import Images
+from nas.problems.training import one_cycle, score
 from nas.weights.inherit import inherit
 
 POINT = {

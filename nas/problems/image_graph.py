@@ -1,0 +1,45 @@
+"""The network of a graph, for small images, and the graphs that are searched."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nas.problems.pixels import N_CLASSES
+from nas.spaces.graph import GraphSpace
+from nas.spaces.graphs.layers import Shape
+from nas.spaces.graphs.limits import Limits
+from nas.spaces.graphs.module import GraphModule
+from nas.spaces.graphs.network import Network
+from nas.spaces.graphs.starts import plain_cnn
+from nas.spaces.parameter import Float
+
+
+class ImageGraph(GraphModule):
+    """Logits of raw pixels, by a network graph.
+
+    Args:
+        network: Its graph.
+        pixel_mean: Of all pixels of the training images.
+        pixel_std: Likewise.
+    """
+
+    def __init__(self, network: Network, *, pixel_mean: float, pixel_std: float) -> None:
+        super().__init__(network)
+        self.pixel_mean, self.pixel_std = pixel_mean, pixel_std
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # 1.5 times as fast on a CPU
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Logits ``(batch, 10)`` of raw pixels ``(batch, channels, height, width)``."""
+        x = (pixels.float() - self.pixel_mean) / self.pixel_std
+        return super().forward(x.contiguous(memory_format=torch.channels_last))
+
+
+def image_graphs(shape: Shape) -> GraphSpace:
+    """Networks for images of this shape: chains to start from, and a learning rate."""
+    starts = [
+        plain_cnn(shape, N_CLASSES, widths=widths, pool_after=[0, 2]) for widths in ([16, 32, 32, 64], [32, 32, 64, 64])
+    ]
+    return GraphSpace(
+        starts, {"learning_rate": Float(0.02, 0.2, log=True)}, limits=Limits(nodes=80, size=192), n_moves=4
+    )

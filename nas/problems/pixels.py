@@ -1,0 +1,28 @@
+"""Labelled images, as problems hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+N_CLASSES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """``pixels`` uint8 ``(n, channels, height, width)``, ``labels`` int64 ``(n,)``."""
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, which: slice | Tensor) -> Images:
+        """Those of a slice, or of a tensor of indices."""
+        return Images(self.pixels[which], self.labels[which])
+
+    def to(self, device: str) -> Images:
+        """The same images on this device."""
+        return Images(self.pixels.to(device), self.labels.to(device))

@@ -1,0 +1,130 @@
+"""How networks for small images are trained and scored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from nas.errors import ConfigurationError
+from nas.problems.augmentation import Augmentation
+from nas.problems.pixels import Images
+from nas.run import TrialRun
+
+PRECISIONS = ("auto", "float32", "bfloat16")
+_WARM_UP = 0.2  # share of the steps in which the learning rate rises: inherited weights survive the start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How networks are trained: in full, and what policies make of it."""
+
+    n_epochs: int
+    n_epochs_early: int
+    """Under EARLY_STOP."""
+    n_train_downscaled: int
+    """Training images under DOWNSCALE, which also halves every width."""
+    n_validation_quick: int
+    """Validation images under QUICK_EVAL."""
+    batch_size: int
+    augmentation: Augmentation | None = None
+    label_smoothing: float = 0.0
+    precision: str = "float32"
+    """``float32``; ``bfloat16``: where torch's autocast takes it; ``auto``: that where the processor is made for it."""
+
+
+def fit(network: nn.Module, images: Images, recipe: Recipe, *, n_epochs: int, run: TrialRun) -> Iterator[int]:
+    """Trains the network in place, and yields the number of each epoch, from 1, when it is done.
+
+    The order comes from ``run.seed`` alone. The last images of an epoch that fill no batch are left out of it.
+    What an earlier attempt had reached is gone on from; of what is reached now the last epoch needs no saving.
+    """
+    batch_size = min(recipe.batch_size, len(images))
+    n_batches = len(images) // batch_size
+    n_steps = n_epochs * n_batches
+    shuffling = torch.Generator().manual_seed(run.seed)
+    rounding = precision_of(recipe.precision, run.device)
+    optimizer = torch.optim.SGD(
+        network.parameters(),
+        lr=run.point["learning_rate"],
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=run.point.get("weight_decay", 5e-4),
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(step, n_steps))
+    if (resumed := run.resumed_from()) is not None:
+        resumed.load(network, optimizer, schedule, shuffling)
+    for epoch in range(1 if resumed is None else resumed.step + 1, n_epochs + 1):
+        network.train()
+        order = torch.randperm(len(images), generator=shuffling)[: n_batches * batch_size].to(run.device)
+        for batch in order.view(n_batches, batch_size):
+            pixels, labels = images.pixels[batch], images.labels[batch]
+            if recipe.augmentation is not None:
+                pixels = recipe.augmentation.apply(pixels, shuffling)
+            with rounding:
+                logits = network(pixels)
+            loss = functional.cross_entropy(logits.float(), labels, label_smoothing=recipe.label_smoothing)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+        yield epoch
+        if epoch < n_epochs:
+            run.checkpoint(epoch, network, optimizer, schedule, shuffling)
+
+
+def one_cycle(step: int, n_steps: int) -> float:
+    """The share of the peak learning rate at a step, from 0: up in the first fifth, then down to almost 0."""
+    rise = _WARM_UP * n_steps
+    return min((step + 1) / max(rise, 1.0), (n_steps - step) / (n_steps - rise)) if step < n_steps else 0.0
+
+
+def score(network: nn.Module, images: Images, precision: str = "float32") -> float:
+    """The share of images whose label the network names; NaN where an output is not finite."""
+    rounding = precision_of(precision, images.pixels.device.type)
+    network.eval()
+    n_right = 0
+    with torch.no_grad():
+        for start in range(0, len(images), 500):
+            batch = images[start : start + 500]
+            with rounding:
+                logits = network(batch.pixels)  # (500, 10)
+            if not logits.isfinite().all():
+                return math.nan
+            n_right += int((logits.argmax(1) == batch.labels).sum())
+    return n_right / len(images)
+
+
+def checked_precision(name: str) -> str:
+    """The name.
+
+    Raises:
+        ConfigurationError: it is no precision.
+    """
+    if name not in PRECISIONS:
+        raise ConfigurationError(f"problem.precision ({name!r}) must be one of {', '.join(PRECISIONS)}")
+    return name
+
+
+def precision_of(name: str, device: str) -> torch.autocast:
+    """What a forward pass is made in: bfloat16 where torch's autocast takes it, or float32.
+
+    Args:
+        name: ``float32``, ``bfloat16``, or ``auto``: bfloat16 on a processor with matrix units for it (Intel's AMX,
+            where it is two to three times as fast) and on GPUs that have it.
+        device: ``cpu``, ``cuda`` or ``mps``.
+    """
+    wanted = name == "bfloat16" or (name == "auto" and _is_made_for_bfloat16(device))
+    return torch.autocast(device, torch.bfloat16, enabled=wanted)
+
+
+def _is_made_for_bfloat16(device: str) -> bool:
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # as in older ones of torch
+        return False
+    return bool(torch.cpu.get_capabilities().get("amx_bf16"))

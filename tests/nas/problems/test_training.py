@@ -1,0 +1,74 @@
+"""How small images are changed, and in what numbers networks are trained."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nas.problems.augmentation import Augmentation
+from nas.problems.training import precision_of
+
+
+def numbered(n: int, side: int = 9) -> torch.Tensor:
+    """Images ``(n, 2, side, side)`` whose pixels all differ, and none is 0."""
+    pixels = 1 + torch.arange(side * side, dtype=torch.uint8).view(1, 1, side, side)
+    return torch.cat([pixels, pixels + 100], 1).expand(n, -1, -1, -1).clone()
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_nothing_is_changed_where_nothing_is_asked_for() -> None:
+    """Without a flip, a shift or a square the images stay as they are."""
+    pixels = numbered(4)
+
+    assert torch.equal(Augmentation(flip=False, shift=0, erase=0).apply(pixels, seeded()), pixels)
+
+
+def test_about_half_are_mirrored() -> None:
+    """A flip leaves an image or mirrors it, in all its channels alike."""
+    pixels = numbered(400)
+    found = Augmentation(flip=True, shift=0, erase=0).apply(pixels, seeded())
+
+    is_same = (found == pixels).flatten(1).all(1)
+    is_mirrored = (found == pixels.flip(3)).flatten(1).all(1)
+    assert bool((is_same | is_mirrored).all())
+    assert 150 < int(is_mirrored.sum()) < 250
+
+
+def test_shifts_move_and_fill_with_black() -> None:
+    """An image is moved by up to so many pixels each way, all such moves come up, and what comes in is 0."""
+    pixels = numbered(500)
+    found = Augmentation(flip=False, shift=2, erase=0).apply(pixels, seeded())
+
+    moves = set()
+    for image in found:
+        padded = torch.nn.functional.pad(pixels[0], (2, 2, 2, 2))
+        fits = [(y, x) for y in range(5) for x in range(5) if torch.equal(image, padded[:, y : y + 9, x : x + 9])]
+        assert len(fits) == 1
+        moves.add(fits[0])
+    assert len(moves) == 25
+
+
+def test_a_square_is_erased() -> None:
+    """In each image one square is 0, cut off at the border; the rest stays, and equal seeds give equal squares."""
+    pixels = numbered(300)
+    change = Augmentation(flip=False, shift=0, erase=4)
+    found, again = (change.apply(pixels, seeded(3)) for _ in range(2))
+
+    assert torch.equal(found, again)
+    assert torch.equal(pixels, numbered(300))
+    is_erased = (found == 0).all(1)  # (n, height, width)
+    assert torch.equal((found == 0).any(1), is_erased)
+    assert torch.equal(torch.where(is_erased.unsqueeze(1), pixels, found), pixels)
+    heights, widths = is_erased.any(2).sum(1), is_erased.any(1).sum(1)
+    assert torch.equal(is_erased.sum((1, 2)), heights * widths)
+    assert set(heights.tolist()) == set(widths.tolist()) == {2, 3, 4}
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
+def test_precision_is_that_of_the_forward_pass(name: str, dtype: torch.dtype) -> None:
+    """A product is computed in the precision asked for."""
+    with precision_of(name, "cpu"):
+        assert torch.nn.Linear(3, 2)(torch.ones(1, 3)).dtype is dtype

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from flows.table import Tests, flat_point
-from flows.wording import duration, last_line, number, size
+from flows.wording import brief, duration, last_line, number, size
 from nas.trial import Donor, Trial
 
 _MAX_POINT = 600
@@ -45,8 +44,3 @@ def trial_details(trial: Trial, tests: Tests) -> str:
         lines.append(error[:200])
     point = ", ".join(f"{name}={brief(value)}" for name, value in flat_point(trial.point).items())
     return "\n".join([*lines, point[:_MAX_POINT] + ("…" if len(point) > _MAX_POINT else "")])
-
-
-def brief(value: Any) -> str:
-    """A value of a point; floats with four significant digits."""
-    return number(value) if isinstance(value, float) else str(value)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from flows.arguments import as_shell
 from flows.fronts import front_lines
-from flows.wording import count
+from flows.table import flat_point
+from flows.wording import brief, count
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.passwords import without_passwords
@@ -67,7 +68,7 @@ def print_summary(
         write(f"ancestors: {line}")
         for line in front_lines(lineage, metrics):
             write(line)
-        write("point: " + ", ".join(f"{key}={_short(value)}" for key, value in winner.point.items()))
+        write("point: " + ", ".join(f"{name}={brief(value)}" for name, value in flat_point(winner.point).items()))
     if root.startswith("memory://"):
         write("records and weights: kept in memory only, so they end with this command")
         return
@@ -95,7 +96,3 @@ def end_by_tuner(lineage: Lineage, stage: str, n_wanted: int | None) -> str:
     n_trials = sum(trial.stage == stage for trial in lineage)
     of = count(n_trials, "trial") if n_wanted is None else f"{n_trials:,} of {count(n_wanted, 'trial')}"
     return f"the tuner has nothing more to propose: {of}"
-
-
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -7,11 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flows.details import brief
 from flows.fronts import front_lines
 from flows.searches import search_lines, states_text
 from flows.table import lineage_columns
-from flows.wording import cell, clean, count, number
+from flows.wording import brief, cell, clean, count, number
 
 if TYPE_CHECKING:
     from rich.console import Console

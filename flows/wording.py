@@ -6,6 +6,7 @@ import html
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -74,6 +75,21 @@ def last_line(text: str | None) -> str | None:
     return lines[-1].strip() if lines else None
 
 
+def brief(value: Any) -> str:
+    """A value of a point: floats with four significant digits, the nodes of a network by their kinds."""
+    if isinstance(value, list) and value and all(isinstance(node, dict) and "op" in node for node in value):
+        kinds = Counter(str(node["op"]) for node in value)
+        return f"{count(len(value), 'node')}: " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _steps(derivation: Any) -> Any:
+    """What a proposal's derivation says, but for the parent's network, which the parent's point holds."""
+    if not isinstance(derivation, dict) or not isinstance(derivation.get("morphism"), dict):
+        return derivation
+    return {**derivation, "morphism": derivation["morphism"].get("operations")}
+
+
 _UNITS: Mapping[str, Callable[[Any], str]] = {
     "inherited": lambda share: f"{100 * share:.0f}\N{NO-BREAK SPACE}%",
     "duration_s": duration,
@@ -93,6 +109,10 @@ def cell(column: str, value: Any) -> str:
         return ""
     if column in _UNITS:
         return _UNITS[column](value)
+    if column == "derivation":
+        value = _steps(value)
+    elif column.endswith(".nodes"):
+        return clean(brief(value))
     if isinstance(value, list | dict | bool):
         return json.dumps(value, ensure_ascii=False)
     return number(value, 5) if isinstance(value, float) else clean(value)

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from flows.details import brief
 from flows.drawing.curve import CURVE_CSS, best_curve
 from flows.drawing.marks import MARKS_CSS, WINNER_CSS, legend_html
 from flows.drawing.palette import css_variables
@@ -16,7 +15,7 @@ from flows.drawing.sheet import sheet_html
 from flows.drawing.tree import draw_tree
 from flows.fronts import front_lines
 from flows.searches import states_text
-from flows.wording import clock, count, duration, markup, number
+from flows.wording import brief, clock, count, duration, markup, number
 from nas.spec import Spec
 from nas.trial import Trial
 

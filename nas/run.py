@@ -183,9 +183,7 @@ class TrialRun(Modes):
         from nas.weights.inherit import inherit
 
         self._check_open("inherit")
-        if self._unreadable is not None:
-            self.lost = self._unreadable
-            raise self.lost[1]
+        self._check_readable()
         for offered in self._weights:
             offered.cache = cache or {}
         derivation = Derivation.from_json(self.derivation)
@@ -208,9 +206,7 @@ class TrialRun(Modes):
         from nas.weights.optimizer import inherit_optimizer
 
         self._check_open("inherit_optimizer")
-        if self._unreadable is not None:
-            self.lost = self._unreadable
-            raise self.lost[1]
+        self._check_readable()
         return inherit_optimizer(optimizer, model, self._weights)
 
     def inherit_tensors(self) -> dict[str, torch.Tensor] | None:
@@ -223,9 +219,7 @@ class TrialRun(Modes):
             CorruptError: likewise.
         """
         self._check_open("inherit_tensors")
-        if self._unreadable is not None:
-            self.lost = self._unreadable
-            raise self.lost[1]
+        self._check_readable()
         if not self._weights:
             return None
         best = self._weights[0]
@@ -421,6 +415,12 @@ class TrialRun(Modes):
             raise ConfigurationError(
                 f"run.{what}: trial {self.number} has its result already; take the next one from job.trials()"
             )
+
+    def _check_readable(self) -> None:
+        """Raises what ``go_on_without_donor`` passed over: the weights are needed after all."""
+        if self._unreadable is not None:
+            self.lost = self._unreadable
+            raise self.lost[1]
 
     def _folder(self, kind: str) -> Path:
         if kind not in self._folders:

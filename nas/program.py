@@ -345,17 +345,39 @@ def run_search(
         )
     if program.ended_by():
         return program.summary()
+    run_here(program, options=options)
+    return program.summary()
+
+
+def run_here(
+    program: Program,
+    *,
+    options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+    observe: Callable[[Event], None] = lambda event: None,
+) -> None:
+    """Runs the program in this process, one trial at a time, in a session of its own.
+
+    Args:
+        program: What is left to do of a search that has its identity.
+        options: How its root was opened.
+        device: Where trials train.
+        observe: Told of every event.
+    """
+    built, records = program.built, program.records
+    search = built.search
     session = Session(records, settings={"runner": "debug"})
     bench = BenchSpec(
         problem=search.problem,
-        url=files.url,
+        url=records.files.url,
         options=dict(options or {}),
         session=session.number,
+        device=device,
         n_threads=search.n_threads,
         asks_stopper=search.stopper is not None,
         jobs_ask=built.jobs.asks,
     )
-    executor = LocalExecutor(InProcessPlace(bench, files, built.problem))
+    executor = LocalExecutor(InProcessPlace(bench, records.files, built.problem))
     try:
         settings = LoopSettings(
             seed=search.seed,
@@ -364,8 +386,7 @@ def run_search(
             deterministic=search.deterministic,
             jobs=built.jobs,
         )
-        program.run(executor, session, settings)
+        program.run(executor, session, settings, observe=observe)
     finally:
         executor.close()
         session.close()
-    return program.summary()

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-from nas.bench import BenchSpec
 from nas.budget import Budget
 from nas.compat.rafiki.model import BaseModel, Params
 from nas.compat.rafiki.params import from_tensors
@@ -20,13 +19,10 @@ from nas.compat.rafiki.space import realised
 from nas.compat.rafiki.template import load_template
 from nas.errors import ConfigurationError
 from nas.executors.base import Event, Finished
-from nas.executors.local import LocalExecutor
-from nas.executors.place import InProcessPlace
-from nas.loop import LoopSettings
-from nas.program import Program
+from nas.program import Program, run_here
 from nas.run import TrialRun
 from nas.search import Search
-from nas.session import Session, claim_identity, open_records
+from nas.session import claim_identity, open_records
 from nas.spec import Spec
 from nas.store.files import Files, open_root
 from nas.store.records import Records
@@ -156,7 +152,7 @@ class _Tuned:
         self.records: Records = open_records(files)
         claim_identity(self.records, built)
         program = Program(built, self.records, _budget(wanted), finalists=1)
-        self._run(program, search, _device(wanted.get("GPU_COUNT", 0)))
+        run_here(program, device=_device(wanted.get("GPU_COUNT", 0)), observe=self._tell)
         summary = program.summary()
         self.best: Trial | None = summary.winner
         self.test_score: float | None = None
@@ -174,18 +170,6 @@ class _Tuned:
     def params(self, trial: Trial) -> Params:
         """What the trial's model dumped."""
         return from_tensors(TrialRun(trial, self.records.files).restore_tensors())
-
-    def _run(self, program: Program, search: Search, device: str) -> None:
-        session = Session(self.records, settings={"runner": "debug"})
-        files = self.records.files
-        bench = BenchSpec(problem=search.problem, url=files.url, options={}, session=session.number, device=device)
-        executor = LocalExecutor(InProcessPlace(bench, files, self.problem))
-        try:
-            settings = LoopSettings(budget=program.budget, jobs=program.built.jobs)
-            program.run(executor, session, settings, observe=self._tell)
-        finally:
-            executor.close()
-            session.close()
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, Finished):

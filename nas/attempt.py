@@ -22,7 +22,7 @@ from nas.errors import (
 from nas.metric import not_finite, plain_metrics
 from nas.run import Channel, TrialRun
 from nas.store.trial_log import MAX_LOG_BYTES, log_path, set_earlier_log_aside
-from nas.trial import UNREPORTED, Reason, State, Trial
+from nas.trial import Reason, State, Trial, stopped
 
 if TYPE_CHECKING:
     from nas.bench import Assignment, Bench
@@ -126,11 +126,8 @@ class Attempt:
             return None
         if run.stop is not None:  # also where the problem's code turned the stop into another exception
             reason = Reason.DEADLINE if isinstance(run.stop, TrialOverdue) else Reason.STOPPER
-            if not run.curve:
-                return replace(trial, state=State.FAILED, reason=reason, error=UNREPORTED)
-            last = {**run.curve[-1][1], **self._declared(run.curve[-1][1])}
-            stopped = replace(trial, state=State.STOPPED, reason=reason, metrics=last)
-            return replace(stopped, checkpoint=run.commit_weights())
+            ended = stopped(trial, reason, curve=run.curve, known=self._declared({}))
+            return replace(ended, checkpoint=run.commit_weights()) if run.curve else ended
         return self._failed(error) if error is not None else self._judge(run, trial, returned)
 
     def _failed(self, error: BaseException) -> Trial:

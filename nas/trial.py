@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
@@ -39,10 +39,6 @@ SOURCES: frozenset[Donor] = frozenset(ParameterSource)
 
 OnParentFailure = Literal["ancestor", "scratch", "fail"]
 """What becomes of a child whose donor has no weights: another's are taken, it starts afresh, or it fails."""
-
-
-UNREPORTED = "stopped before its first report"
-"""The error of a trial that was told to stop, and has no score that it could stop with."""
 
 
 class State(StrEnum):
@@ -262,6 +258,22 @@ class Trial:
             "error": self.error,
             **({} if self.returned is None else {"returned": self.returned}),
         }
+
+
+def stopped(
+    trial: Trial, reason: Reason, *, curve: Sequence[tuple[int, Mapping[str, float]]], known: Mapping[str, float]
+) -> Trial:
+    """STOPPED with its last report; FAILED where it has none, and so no score that it could stop with.
+
+    Args:
+        trial: Was told to stop.
+        reason: STOPPER or DEADLINE.
+        curve: What it reported.
+        known: Metrics that are known without training.
+    """
+    if not curve:
+        return replace(trial, state=State.FAILED, reason=reason, error="stopped before its first report")
+    return replace(trial, state=State.STOPPED, reason=reason, metrics={**known, **curve[-1][1]})
 
 
 def as_pending(trial: Trial, state: State) -> Trial:

@@ -31,7 +31,7 @@ from nas.store.files import open_root
 from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records
 from nas.store.trial_log import MAX_LOG_BYTES, log_path
-from nas.trial import UNREPORTED, Reason, State, Trial
+from nas.trial import Reason, State, Trial, stopped
 
 logger = logging.getLogger(__name__)
 INTERRUPT_GRACE_S = 2.0
@@ -304,11 +304,8 @@ class WarmWorker:
         seconds: float,
     ) -> Trial:
         """The trial, killed at the deadline: STOPPED with what it has reported, without weights."""
-        if not curve:
-            failed = replace(trial, state=State.FAILED, reason=Reason.DEADLINE, error=UNREPORTED)
-            return self._commit_killed(failed, curve, seconds)
-        stopped = replace(trial, state=State.STOPPED, reason=Reason.DEADLINE, metrics={**declared, **curve[-1][1]})
-        return self._commit_killed(stopped, curve, seconds)
+        late = stopped(trial, Reason.DEADLINE, curve=curve, known=declared)
+        return self._commit_killed(late, curve, seconds)
 
     def _commit_killed(self, trial: Trial, curve: list[tuple[int, Mapping[str, float]]], seconds: float) -> Trial:
         """Commits a trial whose worker was killed, or gives its result where it was durable already."""

@@ -23,7 +23,7 @@ from nas.executors.place import Place
 from nas.metric import not_finite, plain_metrics
 from nas.problems.base import Problem, Simulation
 from nas.store.records import Records
-from nas.trial import UNREPORTED, Reason, State, Trial
+from nas.trial import Reason, State, Trial, stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ class SimulatedExecutor:
         if why == "interrupt":
             self._at(self._now_s, lambda: self._lose(attempt, "interrupted"))
         else:
-            self._at(self._now_s, lambda: self._end(attempt, self._stopped(attempt, Reason.DEADLINE)))
+            self._at(self._now_s, lambda: self._end_early(attempt, Reason.DEADLINE))
 
     def next_event(self, until_s: float | None) -> Event | None:
         """The next event, or None at ``until_s``; the clock jumps to its moment."""
@@ -239,7 +239,7 @@ class SimulatedExecutor:
 
         def answer(stop: bool) -> None:
             if stop:
-                self._at(self._now_s, lambda: self._end(attempt, self._stopped(attempt, Reason.STOPPER)))
+                self._at(self._now_s, lambda: self._end_early(attempt, Reason.STOPPER))
             else:
                 self._next(attempt)
 
@@ -254,10 +254,8 @@ class SimulatedExecutor:
             return replace(attempt.trial, state=State.FAILED, reason=Reason.NOT_FINITE, error=error)
         return replace(attempt.trial, state=State.COMPLETE, metrics=metrics)
 
-    def _stopped(self, attempt: _Attempt, reason: Reason) -> Trial:
-        if not attempt.reported:
-            return replace(attempt.trial, state=State.FAILED, reason=reason, error=UNREPORTED)
-        return replace(attempt.trial, state=State.STOPPED, reason=reason, metrics=attempt.reported[-1][1])
+    def _end_early(self, attempt: _Attempt, reason: Reason) -> Event | None:
+        return self._end(attempt, stopped(attempt.trial, reason, curve=attempt.reported, known={}))
 
     def _end(self, attempt: _Attempt, trial: Trial) -> Event | None:
         if attempt.has_ended:

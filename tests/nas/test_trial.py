@@ -20,7 +20,7 @@ from nas.store.files import Reference
 from nas.store.records import from_bytes, to_bytes
 from nas.store.reference import digest_of
 from nas.store.trial_records import proposal_from_json, trial_from_records
-from nas.trial import Proposal, Reason, State, Trial
+from nas.trial import Proposal, Reason, State, Trial, stopped
 
 REFERENCE = Reference("manifests/000007-ab.json", 12, digest_of(b"manifest"))
 CHECKPOINT = Checkpoint(manifest=REFERENCE, packs=(replace(REFERENCE, path="packs/a"),))
@@ -210,6 +210,27 @@ def test_value_is_of_scored_trials(state: str, value: float | None) -> None:
 
     assert trial.value("loss") == value
     assert trial.value("accuracy") is None
+
+
+def test_stopped_has_what_it_reported_last() -> None:
+    """A trial that is stopped keeps its last report, which goes before what was known without training."""
+    trial = Trial(number=0, index=0, proposal=Proposal(point={}), state=State.RUNNING)
+    curve = [(1, {"accuracy": 0.25, "flops": 3.0}), (2, {"accuracy": 0.5, "flops": 4.0})]
+
+    ended = stopped(trial, Reason.STOPPER, curve=curve, known={"flops": 2.0, "params": 7.0})
+
+    assert (ended.state, ended.reason, ended.error) == (State.STOPPED, Reason.STOPPER, trial.error)
+    assert ended.metrics == {"accuracy": 0.5, "flops": 4.0, "params": 7.0}
+
+
+def test_stopped_without_a_report_is_failed() -> None:
+    """A trial that has reported nothing before it is stopped is FAILED, also where metrics are known without it."""
+    trial = Trial(number=0, index=0, proposal=Proposal(point={}), state=State.RUNNING)
+
+    ended = stopped(trial, Reason.DEADLINE, curve=[], known={"flops": 2.0})
+
+    assert (ended.state, ended.reason, ended.metrics) == (State.FAILED, Reason.DEADLINE, {})
+    assert ended.error == "stopped before its first report"
 
 
 def test_finished_states() -> None:

@@ -22,7 +22,7 @@ from nas.errors import (
 from nas.metric import not_finite, plain_metrics
 from nas.run import Channel, TrialRun
 from nas.store.trial_log import MAX_LOG_BYTES, log_path, set_earlier_log_aside
-from nas.trial import Reason, State, Trial, stopped
+from nas.trial import Reason, State, Trial, cost_of, stopped
 
 if TYPE_CHECKING:
     from nas.bench import Assignment, Bench
@@ -139,12 +139,11 @@ class Attempt:
     def _commit(self, outcome: Trial) -> Trial:
         run, bench = self.run, self._bench
         seconds = time.perf_counter() - self._began
-        gpu_seconds = seconds if bench.spec.device == "cuda" else 0.0
-        cost = {"seconds": seconds, "gpu_seconds": gpu_seconds, **self._foretell_cost, **run.shares}
+        spent = cost_of(seconds, on_gpu=bench.spec.device == "cuda")
         result = replace(
             outcome,
             metrics=self._declared_first(outcome.metrics),
-            cost=cost,
+            cost={**spent, **self._foretell_cost, **run.shares},
             finished=time.time(),
             donor=run.donor,
             inherited=None if run.inheritance is None else run.inheritance.share,

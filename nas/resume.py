@@ -21,7 +21,7 @@ from nas.store.folders import walk_folder
 from nas.store.partial import PartialCheckpoints
 from nas.store.reference import checked_path
 from nas.store.trial_records import check_saved
-from nas.trial import Trial
+from nas.trial import Trial, cost_of
 
 if TYPE_CHECKING:
     import torch
@@ -184,7 +184,7 @@ class Checkpointer:
         summary = self._run.summary()
         now = replace(
             self._trial,
-            cost={"seconds": seconds, "gpu_seconds": seconds if self._run.device == "cuda" else 0.0},
+            cost=cost_of(seconds, on_gpu=self._run.device == "cuda"),
             donor=self._run.donor,
             inherited=summary.get("share"),
             inheritance={**self._trial.inheritance, **summary},

@@ -276,6 +276,11 @@ def stopped(
     return replace(trial, state=State.STOPPED, reason=reason, metrics={**known, **curve[-1][1]})
 
 
+def cost_of(seconds: float, *, on_gpu: bool) -> dict[str, float]:
+    """What a trial costs that has run for so long, on a GPU or without."""
+    return {"seconds": seconds, "gpu_seconds": seconds if on_gpu else 0.0}
+
+
 def as_pending(trial: Trial, state: State) -> Trial:
     """The trial as its proposal says, without anything that it has reported or resulted in."""
     return Trial(

@@ -31,7 +31,7 @@ from nas.store.files import open_root
 from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records
 from nas.store.trial_log import MAX_LOG_BYTES, log_path
-from nas.trial import Reason, State, Trial, stopped
+from nas.trial import Reason, State, Trial, cost_of, stopped
 
 logger = logging.getLogger(__name__)
 INTERRUPT_GRACE_S = 2.0
@@ -310,7 +310,7 @@ class WarmWorker:
     def _commit_killed(self, trial: Trial, curve: list[tuple[int, Mapping[str, float]]], seconds: float) -> Trial:
         """Commits a trial whose worker was killed, or gives its result where it was durable already."""
         now = time.time()
-        cost = {"seconds": seconds, "gpu_seconds": seconds if self._spec.device == "cuda" else 0.0}
+        cost = cost_of(seconds, on_gpu=self._spec.device == "cuda")
         killed = replace(trial, curve=tuple(curve), started=now - seconds, finished=now, cost=cost)
         files = open_root(self._spec.url, self._spec.options)
         committed = Records(files).commit(killed)

@@ -23,7 +23,7 @@ from nas.executors.place import Place
 from nas.metric import not_finite, plain_metrics
 from nas.problems.base import Problem, Simulation
 from nas.store.records import Records
-from nas.trial import Reason, State, Trial, stopped
+from nas.trial import Reason, State, Trial, cost_of, stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,8 +266,7 @@ class SimulatedExecutor:
             is_last = self._last_of.pop(attempt.trial.number)
             self._at(self._now_s, lambda: Left(job) if is_last else Asked(job))
         seconds = self._now_s - attempt.began_s
-        cost = {"seconds": seconds, "gpu_seconds": seconds if self._workers.have_gpus else 0.0}
-        cost |= attempt.simulation.shares
+        cost = {**cost_of(seconds, on_gpu=self._workers.have_gpus), **attempt.simulation.shares}
         return Finished(
             self._records.commit(replace(trial, finished=self._now_s, cost=cost, curve=tuple(attempt.reported)))
         )

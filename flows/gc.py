@@ -207,7 +207,7 @@ def _last_finalists(records: Records) -> int:
 
 def _tuner(identity: Mapping[str, Any], invocation: Invocation) -> Tuner | None:
     """The search's tuner, which knows from whom it may inherit; None, which is told, where it can't be built."""
-    from flows.final import trusted_spec
+    from flows.trust import trusted_spec
     from nas.tuners.base import Tuner
 
     try:

@@ -7,8 +7,8 @@ import socket
 from typing import TYPE_CHECKING
 
 from flows.arguments import as_shell
-from flows.final import code_arguments
 from flows.settings import TOKEN_VARIABLE
+from flows.trust import code_arguments
 from flows.wording import SECRET_HINT, count
 from nas.executors.remote import Gate, RemotePlace
 from nas.passwords import without_passwords

@@ -96,8 +96,8 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Mess
     import socket
 
     import nas
-    from flows.final import trusted_spec
     from flows.settings import positive_int, reach_root, read_device, read_root, search_url
+    from flows.trust import trusted_spec
     from nas.bench import BenchSpec
     from nas.channel.wire import spec_from_wire
     from nas.cores import usable_cores

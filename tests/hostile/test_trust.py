@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flows.command import Invocation
-from flows.final import trusted_spec
+from flows.trust import trusted_spec
 from nas.errors import ConfigurationError
 
 

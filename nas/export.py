@@ -18,9 +18,9 @@ from nas.problems.base import Problem
 from nas.run import TrialRun
 from nas.store.checkpoint import publish_tensors
 from nas.store.files import Files, Reference
+from nas.store.tensor_names import is_weight
 from nas.store.weights import StoredWeights
 from nas.trial import Trial
-from nas.weights.state import is_weight
 
 if TYPE_CHECKING:
     import torch

@@ -250,8 +250,8 @@ class TrialRun(Modes):
         """
         if self._own is None:
             raise LookupError(f"trial {self.number} published no weights")
+        from nas.store.tensor_names import is_weight
         from nas.store.weights import StoredWeights
-        from nas.weights.state import is_weight
 
         weights = StoredWeights(self._files, self._own, is_weight)
         if (own := _own_tensors(model)) is not None and weights.fits(own):

@@ -171,6 +171,16 @@ def test_tuners_know_no_problem_and_problems_no_tuner() -> None:
             assert not {m for m in modules if m.startswith(("nas.tuners", "nas.stoppers", "nas.loop"))}, name
 
 
+def test_store_knows_nobody_who_uses_it() -> None:
+    """The store knows neither what its weights are used for, nor who trains, chooses or runs."""
+    rooms = ("weights", "tuners", "stoppers", "problems", "executors", "channel", "compat", "testing")
+    users = {f"nas.{module}" for module in (*rooms, "loop", "program", "session", "bench", "attempt", "run")}
+    for name, path in SOURCES.items():
+        if name.startswith("nas/store/"):
+            modules = imported(ast.parse(path.read_text()))
+            assert users.isdisjoint(".".join(module.split(".")[:2]) for module in modules), name
+
+
 @pytest.mark.parametrize(
     "module", ["nas", "nas.program", "nas.executors.processes", "nas.tuners.evolution", "nas.testing"]
 )

@@ -14,7 +14,7 @@ from nas.store.manifest import Manifest, references
 from nas.store.plain import MAX_RECORD_BYTES, checked_fields, shown
 from nas.store.reference import Reference, is_path
 from nas.store.signature import Signature, checked_text
-from nas.weights.state import is_weight
+from nas.store.tensor_names import is_weight
 
 if TYPE_CHECKING:
     import torch

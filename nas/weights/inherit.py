@@ -22,12 +22,12 @@ from torch.nn.parameter import is_lazy
 from nas.errors import ConfigurationError, PointError
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import GraphModule
+from nas.store.tensor_names import is_weight
 from nas.weights.carrying import node_of
 from nas.weights.child import ChildTensor, Traits, Weights, all_finite, offers_of, settle
 from nas.weights.morphism import check_weights, outcome, replay
 from nas.weights.report import NO_DONOR, InheritanceReport, TensorInheritance
 from nas.weights.rules import Rules
-from nas.weights.state import is_weight
 from nas.weights.structure import layers_of, renamed
 
 __all__ = ["InheritanceReport", "Rules", "TensorInheritance", "Weights", "inherit"]

@@ -7,6 +7,7 @@ import io
 import posixpath
 import random
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -38,44 +39,8 @@ class ModelDataset:
         return self.size
 
 
-class ImageFilesDataset(ModelDataset):
-    """``(image, class)``: arrays of shape ``(size, size, channels)`` in uint8, as squares of one size; classes from 0.
-
-    Attributes:
-        classes: How many classes occur.
-        image_size: Width and height: the lesser of the first image's, within ``min_image_size`` and ``max_image_size``.
-    """
-
-    def __init__(
-        self,
-        dataset_path: str,
-        *,
-        min_image_size: int | None = None,
-        max_image_size: int | None = None,
-        mode: str = "RGB",
-        if_shuffle: bool = False,
-    ) -> None:
-        super().__init__(dataset_path)
-        with _opened(dataset_path) as folder:
-            names, classes = _listed_images(folder, dataset_path)
-            images = [_image(folder.read(name), mode) for name in names]
-        self.image_size = _square(images[0], min_image_size, max_image_size)
-        arrays = [np.asarray(image.resize((self.image_size, self.image_size))) for image in images]
-        self._examples = list(zip(arrays, classes, strict=True))
-        self.size, self.classes = len(arrays), len(set(classes))
-        if if_shuffle:
-            random.shuffle(self._examples)
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], int]:
-        return self._examples[index]
-
-
-class ImageFilesDatasetLazy(ModelDataset):
-    """``(image, class)``: images of Pillow's, read when they are asked for, their middle square resized.
-
-    A class is a list with one number; where the zip has no ``images.csv``, the number of the image's folder, in the
-    order of names.
-    """
+class _ImageFiles(ModelDataset, ABC):
+    """Images of a zip and their classes."""
 
     def __init__(
         self,
@@ -88,20 +53,52 @@ class ImageFilesDatasetLazy(ModelDataset):
     ) -> None:
         super().__init__(dataset_path)
         self._sizes, self._mode = (min_image_size, max_image_size), mode
-        self._examples: list[tuple[str, Any]]
         with _opened(dataset_path) as folder:
-            names = [name for name in folder.namelist() if not name.endswith("/")]
-            if "images.csv" in names:
-                paths, classes = _listed_images(folder, dataset_path)
-                self._examples = [(name, [number]) for name, number in zip(paths, classes, strict=True)]
-            else:
-                self.str_labels_set = sorted({posixpath.dirname(name) for name in names})
-                self._examples = [(name, self.str_labels_set.index(posixpath.dirname(name))) for name in names]
-        if not self._examples:
-            raise InvalidDatasetFormatException(f"{dataset_path} holds no image")
+            self._examples = self._found(folder)
         self.size, self.classes = len(self._examples), len({str(label) for _, label in self._examples})
         if if_shuffle:
             random.shuffle(self._examples)
+
+    @abstractmethod
+    def _found(self, folder: zipfile.ZipFile) -> list[tuple[Any, Any]]:
+        """What is kept of each image, and its class."""
+
+
+class ImageFilesDataset(_ImageFiles):
+    """``(image, class)``: arrays of shape ``(size, size, channels)`` in uint8, as squares of one size; classes from 0.
+
+    Attributes:
+        classes: How many classes occur.
+        image_size: Width and height: the lesser of the first image's, within ``min_image_size`` and ``max_image_size``.
+    """
+
+    def _found(self, folder: zipfile.ZipFile) -> list[tuple[Any, Any]]:
+        names, classes = _listed_images(folder, self.path)
+        images = [_image(folder.read(name), self._mode) for name in names]
+        self.image_size = _square(images[0], *self._sizes)
+        arrays = [np.asarray(image.resize((self.image_size, self.image_size))) for image in images]
+        return list(zip(arrays, classes, strict=True))
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], int]:
+        return self._examples[index]
+
+
+class ImageFilesDatasetLazy(_ImageFiles):
+    """``(image, class)``: images of Pillow's, read when they are asked for, their middle square resized.
+
+    A class is a list with one number; where the zip has no ``images.csv``, the number of the image's folder, in the
+    order of names.
+    """
+
+    def _found(self, folder: zipfile.ZipFile) -> list[tuple[Any, Any]]:
+        names = [name for name in folder.namelist() if not name.endswith("/")]
+        if "images.csv" in names:
+            paths, classes = _listed_images(folder, self.path)
+            return [(name, [number]) for name, number in zip(paths, classes, strict=True)]
+        if not names:
+            raise InvalidDatasetFormatException(f"{self.path} holds no image")
+        self.str_labels_set = sorted({posixpath.dirname(name) for name in names})
+        return [(name, self.str_labels_set.index(posixpath.dirname(name))) for name in names]
 
     def __getitem__(self, index: int) -> tuple[Image, Any]:
         name, label = self._examples[index]

@@ -866,6 +866,23 @@ class TestDataSets:
         assert [label for _, label in other] == [1, 0]
         assert other.classes == 2
 
+    @pytest.mark.parametrize("lazy", [False, True])
+    def test_images_shuffled(self, tmp_path: Path, lazy: bool) -> None:
+        """With if_shuffle the examples come in an order that python's generator draws, each image with its class."""
+        listed = table([["path", "class"], *([f"{shade}.png", shade] for shade in range(8))])
+        pngs = {f"{shade}_png": png(2, 2, (shade, shade, shade)) for shade in range(8)}
+        path = zip_of(tmp_path / "s.zip", images_csv=listed, **pngs)
+        random.seed(3)
+        found = DatasetUtils().load_dataset_of_image_files(path, if_shuffle=True, lazy_load=lazy)
+        shades = [int(np.asarray(image)[0, 0, 0]) for image, _ in found]
+        expected = list(range(8))
+        random.seed(3)
+        random.shuffle(expected)
+
+        assert shades == expected != list(range(8))
+        assert [label for _, label in found] == [[shade] if lazy else shade for shade in expected]
+        assert found.classes == 8
+
     def test_a_corpus(self, tmp_path: Path) -> None:
         """A zip with corpus.tsv: sentences of tokens and tags."""
         rows = [["token", "tag"], ["My", 0], ["name", 2], ["\\n", 0], ["Hi", 1], ["\\n", 0]]
@@ -873,6 +890,11 @@ class TestDataSets:
 
         assert list(found) == [[["My", 0], ["name", 2]], [["Hi", 1]]]
         assert (found.size, found.tag_num_classes, found.max_token_len, found.max_sent_len) == (2, [3], 4, 2)
+
+    def test_no_image_one_by_one(self, tmp_path: Path) -> None:
+        """With lazy_load a zip without files is no data set."""
+        with pytest.raises(InvalidDatasetFormatException, match="holds no image"):
+            DatasetUtils().load_dataset_of_image_files(zip_of(tmp_path / "empty.zip"), lazy_load=True)
 
     def test_tables_and_audio(self, tmp_path: Path) -> None:
         """A csv file is a pandas table; a zip of audio files is extracted, and its audios.csv a table."""

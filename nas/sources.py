@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
+from nas.donors import score_of
 from nas.metric import Metric
 from nas.trial import Donor, ParameterSource, Trial
 
@@ -32,5 +33,5 @@ def trial_of_source(
         able = [t for t in able if t.slot == slot]
     if source not in BEST:
         return able[-1] if able else None
-    scored = [(metric.rank(value), -t.number, t) for t in able if (value := t.value(metric.name)) is not None]
-    return max(scored, key=lambda entry: entry[:2])[2] if scored else None
+    scored = [t for t in able if t.value(metric.name) is not None]
+    return max(scored, key=lambda t: (score_of(t, metric), -t.number), default=None)

@@ -169,7 +169,8 @@ class Attempt:
         except (Exception, SystemExit) as error:
             self._unforetold = f"; before training: {type(error).__name__}: {error}"
             logger.warning("what the point costs is not known: %s", traceback.format_exc())
-        return {name: value for name, value in known.items() if name not in not_finite(known)}
+        bad = not_finite(known)
+        return {name: value for name, value in known.items() if name not in bad}
 
     def _declared(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """The declared metrics that are known without training, but for those that training has given."""

@@ -13,19 +13,17 @@ are processor time of one thread.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
-import multiprocessing
 import os
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
+from rows import Results
 from torch import nn
 
 from nas.spaces.graphs.canonical import digest
@@ -39,9 +37,11 @@ from nas.weights.carrying import Weights
 from nas.weights.inherit import inherit
 from nas.weights.morphism import replay
 
-RESULTS = Path(__file__).parents[1] / "docs" / "morphisms.csv"
 POWERS = (-8, -7, -6, -5, -4)
-FIELDS = ("first_seed", "mode", "chains", "operations", "max", *(f"below_1e{power}" for power in POWERS))
+RESULTS = Results(
+    path=Path(__file__).parents[1] / "docs" / "morphisms.csv",
+    fields=("first_seed", "mode", "chains", "operations", "max", *(f"below_1e{power}" for power in POWERS)),
+)
 BLOCK = 100
 N_MORPHISMS = 20
 SHRINKING = ("narrow", "shrink_kernel", "remove", "disconnect")
@@ -109,34 +109,18 @@ def block(first_seed: int) -> list[dict[str, object]]:
     return rows
 
 
-def kept() -> list[dict[str, str]]:
-    """The rows of the results file."""
-    if not RESULTS.exists():
-        return []
-    with RESULTS.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def run(n_chains: int, n_processes: int) -> None:
     """Runs the blocks that have no row yet, and appends theirs as they come."""
-    there = {int(row["first_seed"]) for row in kept()}
+    there = {int(row["first_seed"]) for row in RESULTS.kept()}
     tasks = [seed for seed in range(0, n_chains, BLOCK) if seed not in there]
-    is_new = not RESULTS.exists()
-    context = multiprocessing.get_context("spawn")
-    with RESULTS.open("a", newline="") as file, ProcessPoolExecutor(n_processes, mp_context=context) as pool:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        for done, rows in enumerate(pool.map(block, tasks), 1):
-            writer.writerows(rows)
-            file.flush()
-            print(f"{done * BLOCK} of {len(tasks) * BLOCK} chains", file=sys.stderr)
+    for done in RESULTS.run(block, tasks, n_processes):
+        print(f"{done * BLOCK} of {len(tasks) * BLOCK} chains", file=sys.stderr)
 
 
 def print_errors() -> None:
     """The distribution of what is kept, by mode."""
     for mode in ("eval", "train"):
-        rows = [row for row in kept() if row["mode"] == mode]
+        rows = [row for row in RESULTS.kept() if row["mode"] == mode]
         n_chains = sum(int(row["chains"]) for row in rows)
         if not n_chains:
             continue

@@ -13,18 +13,16 @@ is there is not run again.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
-import multiprocessing
 import os
 import statistics
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
+from rows import Results
 from search_quality import interval
 
 from nas.budget import Budget
@@ -38,8 +36,7 @@ from nas.store.files import open_root
 from nas.store.records import Records
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "objectives.csv"
-FIELDS = ("tuner", "slots", "seed", "trials", "share")
+RESULTS = Results(path=ROOT / "docs" / "objectives.csv", fields=("tuner", "slots", "seed", "trials", "share"))
 SIZES = (50, 100, 200, 400)
 SLOTS = (1, 16)
 CHANCE = 10.0
@@ -88,17 +85,14 @@ def rows_of(task: tuple[str, int, int, str]) -> list[Row]:
     losses = [found for trial in loop.trials if (found := losses_of(trial, given.metrics)) is not None]
     shares = [round(hypervolume(losses[:size], reference) / best, 6) for size in SIZES]
     return [
-        dict(zip(FIELDS, (tuner, slots, seed, size, share), strict=True))
+        dict(zip(RESULTS.fields, (tuner, slots, seed, size, share), strict=True))
         for size, share in zip(SIZES, shares, strict=True)
     ]
 
 
 def kept() -> list[Row]:
     """The rows of the results file."""
-    if not RESULTS.exists():
-        return []
-    with RESULTS.open(newline="") as file:
-        return [{name: v if name == "tuner" else float(v) for name, v in row.items()} for row in csv.DictReader(file)]
+    return [{name: v if name == "tuner" else float(v) for name, v in row.items()} for row in RESULTS.kept()]
 
 
 def run(n_seeds: int, data: str, n_processes: int) -> None:
@@ -106,17 +100,9 @@ def run(n_seeds: int, data: str, n_processes: int) -> None:
     there = {(row["tuner"], row["slots"], row["seed"]) for row in kept()}
     every = [(tuner, slots, seed, data) for seed in range(n_seeds) for slots in SLOTS for tuner in TUNERS]
     tasks = [task for task in every if task[:3] not in there]
-    is_new = not RESULTS.exists()
-    context = multiprocessing.get_context("spawn")
-    with RESULTS.open("a", newline="") as file, ProcessPoolExecutor(n_processes, mp_context=context) as pool:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        for done, rows in enumerate(pool.map(rows_of, tasks), 1):
-            writer.writerows(rows)
-            file.flush()
-            if done % 20 == 0 or done == len(tasks):
-                print(f"{done} of {len(tasks)} searches", file=sys.stderr)
+    for done in RESULTS.run(rows_of, tasks, n_processes):
+        if done % 20 == 0 or done == len(tasks):
+            print(f"{done} of {len(tasks)} searches", file=sys.stderr)
 
 
 def table() -> Iterator[str]:

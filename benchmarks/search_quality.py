@@ -16,19 +16,18 @@ search (benchmark, tuner, seed); rows that are there are not run again, so that 
 from __future__ import annotations
 
 import argparse
-import csv
 import math
-import multiprocessing
 import os
 import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+from rows import Results
 
 from nas.budget import Budget
 from nas.executors.simulated import SimulatedExecutor
@@ -41,8 +40,11 @@ from nas.store.records import Records
 from nas.trial import Trial
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "search_quality.csv"
-FIELDS = ("benchmark", "tuner", "seed", "evaluations", "metric", "value")
+RESULTS = Results(
+    path=ROOT / "docs" / "search_quality.csv",
+    fields=("benchmark", "tuner", "seed", "evaluations", "metric", "value"),
+    line_end="\r\n",
+)
 SECONDS = 12_000.0
 SIZES = (10, 50, 100, 200, 500)
 PUBLISHED = {"random": (90.93, 93.70), "evolution": (91.19, 93.92), "reinforce": (91.09, 93.85)}
@@ -111,20 +113,17 @@ def rows_of(task: tuple[str, str, int, str]) -> list[Row]:
         scores = [trial.metrics["accuracy"] for trial in trials]
         found = [(f"best_of_{size}", size, max(scores[:size])) for size in SIZES]
     return [
-        dict(zip(FIELDS, (benchmark, tuner, seed, n, metric, round(value, 4)), strict=True))
+        dict(zip(RESULTS.fields, (benchmark, tuner, seed, n, metric, round(value, 4)), strict=True))
         for metric, n, value in found
     ]
 
 
 def kept() -> list[Row]:
     """The rows of the results file."""
-    if not RESULTS.exists():
-        return []
-    with RESULTS.open(newline="") as file:
-        return [
-            {**row, "seed": int(row["seed"]), "evaluations": int(row["evaluations"]), "value": float(row["value"])}
-            for row in csv.DictReader(file)
-        ]
+    return [
+        {**row, "seed": int(row["seed"]), "evaluations": int(row["evaluations"]), "value": float(row["value"])}
+        for row in RESULTS.kept()
+    ]
 
 
 def run(benchmarks: Iterable[str], tuners: Iterable[str], n_seeds: int, data: str, n_processes: int) -> None:
@@ -137,18 +136,10 @@ def run(benchmarks: Iterable[str], tuners: Iterable[str], n_seeds: int, data: st
         for seed in range(n_seeds)
         if (benchmark, tuner, seed) not in there
     ]
-    is_new = not RESULTS.exists()
-    context = multiprocessing.get_context("spawn")
-    with RESULTS.open("a", newline="") as file, ProcessPoolExecutor(n_processes, mp_context=context) as pool:
-        writer = csv.DictWriter(file, FIELDS)
-        if is_new:
-            writer.writeheader()
-        began = time.perf_counter()
-        for done, rows in enumerate(pool.map(rows_of, tasks), 1):
-            writer.writerows(rows)
-            file.flush()
-            if done % 100 == 0 or done == len(tasks):
-                print(f"{done} of {len(tasks)} searches, {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    began = time.perf_counter()
+    for done in RESULTS.run(rows_of, tasks, n_processes):
+        if done % 100 == 0 or done == len(tasks):
+            print(f"{done} of {len(tasks)} searches, {time.perf_counter() - began:.0f} s", file=sys.stderr)
 
 
 def interval(values: list[float]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 import time
 from collections import Counter
@@ -76,6 +75,7 @@ class Cleaning:
         from nas.errors import StoreError
         from nas.session import Session, have_ended
         from nas.store.garbage import LONG_GRACE_S, SHORT_GRACE_S
+        from nas.store.posix import DISK_FULL
 
         grace_s = SHORT_GRACE_S if have_ended(self.records) else LONG_GRACE_S
         settings = {"command": "gc", "keep": self.retention.keep, "max_gb": self.retention.max_gb}
@@ -83,7 +83,7 @@ class Cleaning:
             session = Session(self.records, settings=settings, say=lambda text: print(text, file=sys.stderr))
         except StoreError as error:
             cause = error.__cause__
-            if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            if isinstance(cause, OSError) and cause.errno in DISK_FULL:
                 raise StoreError(
                     f"{error}; a sweep first writes some kB of records: free 64 kB, then repeat"
                 ) from error

@@ -23,6 +23,9 @@ from nas.store.regular import opened
 NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """How file systems refuse hard links."""
 
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""How a disk, or a quota on it, refuses what has no room."""
+
 _BLOCK = 1 << 20
 """Bytes that one call reads, and that are hashed at a time."""
 _WRITE = 4 << 20
@@ -324,6 +327,6 @@ def refused(doing: str, path: str) -> Iterator[None]:
         reason = error.strerror or str(error)
         if isinstance(error, IsADirectoryError) and isinstance(error.filename, str):
             path = error.filename  # one of those in a folder that is read
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in DISK_FULL:
             reason = f"the disk is full ({reason})"
         raise StoreError(f"can't {doing} {path}: {reason}") from error

@@ -7,7 +7,7 @@ import os
 
 from nas.errors import CorruptError, MissingError
 from nas.store.mounts import Mount
-from nas.store.posix import NO_LINKS
+from nas.store.posix import DISK_FULL, NO_LINKS
 
 
 def remedy_for(error: BaseException, mount: Mount | None, folder: str | None) -> str:
@@ -39,7 +39,7 @@ def remedy_for(error: BaseException, mount: Mount | None, folder: str | None) ->
         return "export it with rw and mount it with rw" if is_nfs else "remount it with rw, or choose another folder"
     if number == errno.ESTALE:
         return "the server lost the folder (it was replaced, or exported anew): unmount it and mount it again"
-    if number in (errno.ENOSPC, errno.EDQUOT):
+    if number in DISK_FULL:
         return "free space, raise the quota, or choose another storage.root"
     if number in (errno.EIO, errno.ETIMEDOUT):
         return "see the kernel's log (dmesg): a failing disk, or a server that a soft mount gave up on"

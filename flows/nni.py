@@ -45,6 +45,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     """Runs what is left to do of the experiment."""
     from flows.settings import read_machine, read_retention
     from nas.compat.nni.maps import map_path
+    from nas.compat.nni.process import private_folder
     from nas.compat.nni.search import nni_budget, nni_search
     from nas.errors import ConfigurationError
     from nas.program import Program
@@ -56,6 +57,8 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
         raise ConfigurationError(f"runner ({kind}) must be {' or '.join(RUNNERS)}: trials run for real")
     engine.prepare(invocation.values["runner"]["kind"])
     machine = read_machine(invocation.values)
+    if machine.gate is None:  # else trials run on other machines, which have their own
+        private_folder().cleanup()
     for note in experiment.notes:
         print(note, file=sys.stderr)
     name, search = nni_search(

@@ -99,6 +99,18 @@ def test_mistakes_are_one_line(experiment: Path) -> None:
     assert not os.path.exists(experiment / "heirloom")
 
 
+def test_too_long_a_path_of_temporary_files_is_one_line(experiment: Path) -> None:
+    """Where no trial could speak, as the path of TMPDIR is too long for a socket, nothing begins."""
+    folder = experiment / ("x" * 100)
+    folder.mkdir()
+    done = run(experiment, "--config", "config.yml", "runner=debug", module="flows.nni", TMPDIR=str(folder))
+
+    assert done.status == 2
+    assert done.complaint.startswith(f"the path of the folder for temporary files ({folder}) has ")
+    assert done.complaint.endswith("set TMPDIR to a shorter one, such as /tmp")
+    assert not os.path.exists(experiment / "heirloom")
+
+
 OWN = """
 tuner:
   codeDir: .

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from nas.errors import ConfigurationError
+
 PING_S = 5.0
 CHUNK = 1 << 16
 MAX_LINE = 8 << 20
@@ -24,6 +26,28 @@ MAX_LINE = 8 << 20
 DRAIN_S = 5.0
 TAIL = 400
 _WARDEN = Path(__file__).with_name("warden.py")
+_SOCKET = "job"
+_PATH_BYTES = 103 if sys.platform == "darwin" else 107
+"""Of a socket's path, the most that the system takes."""
+
+
+def private_folder() -> tempfile.TemporaryDirectory[str]:
+    """A new folder of this user's own, in which a process's socket has room.
+
+    Raises:
+        ConfigurationError: the folder for temporary files has too long a path.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="heirloom-nni-")
+    excess = len(os.fsencode(os.path.join(folder.name, _SOCKET))) - _PATH_BYTES
+    if excess > 0:
+        folder.cleanup()
+        parent = os.path.dirname(folder.name)
+        n_bytes = len(os.fsencode(parent))
+        raise ConfigurationError(
+            f"the path of the folder for temporary files ({parent}) has {n_bytes} bytes, and at most "
+            f"{n_bytes - excess} leave room for a trial's socket: set TMPDIR to a shorter one, such as /tmp"
+        )
+    return folder
 
 
 class Connection:
@@ -69,8 +93,8 @@ class TrialProcess:
     """
 
     def __init__(self, command: str, folder: str, environment: Mapping[str, str]) -> None:
-        self._private = tempfile.TemporaryDirectory(prefix="heirloom-nni-")
-        address = os.path.join(self._private.name, "job")
+        self._private = private_folder()
+        address = os.path.join(self._private.name, _SOCKET)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(address)
         self._listener.listen(16)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -124,6 +127,41 @@ def test_failures(tmp_path: Path, code: str, reason: Reason, text: str) -> None:
 
     assert (trial.state, trial.reason) == (State.FAILED, reason)
     assert text in (trial.error or "")
+
+
+@pytest.fixture
+def long_folder() -> Iterator[Path]:
+    """An empty folder whose path has exactly as many bytes as leave room for a trial's socket."""
+    most = (103 if sys.platform == "darwin" else 107) - len("/heirloom-nni-12345678/job")
+    with tempfile.TemporaryDirectory(dir="/tmp") as parent:
+        folder = Path(parent, "x" * (most - len(parent) - 1))
+        folder.mkdir()
+        yield folder
+
+
+def test_the_longest_path_of_temporary_files(
+    tmp_path: Path, long_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial speaks with its job also where the path of TMPDIR is as long as it may be."""
+    monkeypatch.setattr(tempfile, "tempdir", str(long_folder))
+    [trial] = Shop(tmp_path, fields={"maxTrialNum": 1}).run()
+
+    assert (trial.state, trial.error) == (State.COMPLETE, None)
+    assert list(long_folder.iterdir()) == []
+
+
+def test_too_long_a_path_of_temporary_files(tmp_path: Path, long_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte more, and the trial's error says how long the path may be, and names TMPDIR; nothing is left."""
+    longer = long_folder.with_name(f"{long_folder.name}x")
+    longer.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(longer))
+    [trial] = Shop(tmp_path, fields={"maxTrialNum": 1}).run()
+
+    n_bytes = len(str(longer))
+    said = f"({longer}) has {n_bytes} bytes, and at most {n_bytes - 1} leave room for a trial's socket: set TMPDIR"
+    assert (trial.state, trial.reason) == (State.FAILED, Reason.EXCEPTION)
+    assert said in (trial.error or "")
+    assert list(longer.iterdir()) == []
 
 
 def test_results_after_the_result(tmp_path: Path) -> None:

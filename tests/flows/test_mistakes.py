@@ -19,7 +19,9 @@ from tests.flows.lineages import write_search
 Mistakes = dict[str, Future[tuple[Path, Done]]]
 DEBUG = (*QUICK, "runner=debug", "budget.trials=2")
 NO_TUNER = QUICK[1:]
-TUNERS = "anneal, auto, batch, cmaes, evolution, gp, grid, metis, network_morphism, nsga2, pbt, random, reinforce, smac, tpe"
+TUNERS = (
+    "anneal, auto, batch, cmaes, evolution, gp, grid, metis, network_morphism, nsga2, pbt, random, reinforce, smac, tpe"
+)
 MISTAKES = {
     "no_tuner": (
         NO_TUNER,

@@ -75,7 +75,8 @@ FEW_MODELS = {
     "smac": {"n_founders": 16},
 }
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) if "data_root" in PROBLEMS[name] else name for name in PROBLEMS]
+DATA_FILES = {"fashion_mnist": "fashion_mnist", "cifar10": "cifar10/cifar10_subset_5k_1k.npz"}
+SLOW = [pytest.param(name, marks=pytest.mark.slow) if name in DATA_FILES else name for name in PROBLEMS]
 
 
 def test_everything_is_found() -> None:
@@ -146,11 +147,11 @@ def test_problem(name: str, tmp_path: Path) -> None:
     """The problem trains, honours its policies, and hands its weights on to the bit."""
     content = PROBLEMS[name]
     changes: dict[str, Any] = {}
-    if "data_root" in content:
-        folder = DATA / name
-        if not folder.is_dir():
-            pytest.skip(f"no data for {name} in {folder}; set HEIRLOOM_DATA to the folder that holds {name}/")
-        changes["data_root"] = str(folder)
+    if name in DATA_FILES:
+        if not (place := DATA / DATA_FILES[name]).exists():
+            pytest.skip(f"no data for {name} at {place}; set HEIRLOOM_DATA to the folder that holds it")
+        changes["data_root" if name == "fashion_mnist" else "data_file"] = str(place)
+        changes |= {"space": "blocks"} if name == "fashion_mnist" else {"n_epochs": 2}
     if name in TABLES:
         if not (table := DATA / TABLES[name]).is_file():
             pytest.skip(f"no table for {name} at {table}; set HEIRLOOM_DATA to the folder that holds it")

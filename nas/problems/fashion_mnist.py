@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
-import fsspec
 import torch
-from fsspec.asyn import AsyncFileSystem, sync
 
 from nas.errors import ConfigurationError
 from nas.policy import Policy
-from nas.problems.augmentation import Augmentation
 from nas.problems.idx import read_idx
-from nas.problems.image_graph import image_graphs
+from nas.problems.image_graph import graph_recipe, image_graphs
 from nas.problems.images import ImageProblem
-from nas.problems.pixels import N_CLASSES, Images
+from nas.problems.pixels import N_CLASSES, Images, split
+from nas.problems.remote_file import check_presence
 from nas.problems.training import Recipe, checked_precision
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
 
@@ -23,7 +21,6 @@ HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 PARTS = ("train", "t10k")
 KINDS = {"images": 3, "labels": 1}  # and their dimensions
 _REMEDY = f"download the four files of {HOME} to a folder, and set problem.data_root=FOLDER"
-_PATIENCE_S = 20  # for a host's answer, not for a download
 
 BLOCKS = ParameterSpace(
     {
@@ -109,25 +106,22 @@ class FashionMnistProblem(ImageProblem):
         self.space = image_graphs(self.image_shape) if is_graph else BLOCKS
         if is_graph:
             self.policies = self.policies - {Policy.DOWNSCALE}
-        self.recipe = Recipe(
+        blocks = Recipe(
             n_epochs=n_epochs,
-            n_epochs_early=1 if is_graph else 2,
+            n_epochs_early=2,
             n_train_downscaled=n_search_images,
-            n_validation_quick=5_000 if is_graph else 2_000,
-            batch_size=128 if is_graph else 64,
-            augmentation=Augmentation(flip=True, shift=2, erase=8) if is_graph else None,
+            n_validation_quick=2_000,
+            batch_size=64,
             precision=checked_precision(precision),
         )
+        self.recipe = graph_recipe(n_epochs, precision) if is_graph else blocks
         for part in PARTS:
             for kind in KINDS:
-                self._check_presence(self._url(part, kind))
+                check_presence(self._url(part, kind), self.data_options, _REMEDY)
 
     def load_train(self) -> tuple[Images, Images]:
         """50,000 images to train on, 10,000 to validate with."""
-        images = self._load("train")
-        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(self.split_seed))
-        n_validation = len(order) // 6
-        return images[order[n_validation:]], images[order[:n_validation]]
+        return split(self._load("train"), self.split_seed)
 
     def load_test(self) -> Images:
         """10,000 images."""
@@ -148,15 +142,3 @@ class FashionMnistProblem(ImageProblem):
 
     def _url(self, part: str, kind: str) -> str:
         return f"{self.data_root}/{part}-{kind}-idx{KINDS[kind]}-ubyte.gz"
-
-    def _check_presence(self, url: str) -> None:
-        try:
-            files, path = fsspec.url_to_fs(url, **self.data_options)
-            if isinstance(files, AsyncFileSystem):
-                sync(files.loop, files._info, path, timeout=_PATIENCE_S)
-            else:
-                files.info(path)
-        except Exception as error:  # each library behind fsspec has its own
-            cause = error.__cause__ if isinstance(error, FileNotFoundError) else error  # http's says why it was none
-            why = f"can't be reached ({type(cause).__name__}: {cause})" if cause else "is not there"
-            raise ConfigurationError(" ".join(f"{url} {why}; {_REMEDY}".split())) from error

@@ -11,11 +11,11 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
 from nas.errors import ConfigurationError
+from nas.problems.remote_file import read_file
 
 _UNSIGNED_BYTE = 0x08
 
@@ -27,8 +27,7 @@ def read_idx(url: str, n_dimensions: int, options: Mapping[str, Any] | None = No
         ConfigurationError: it can't be read, or is no whole idx file of that many dimensions.
     """
     try:
-        with fsspec.open(url, "rb", **(options or {})) as file:
-            raw: bytes = file.read()
+        raw = read_file(url, options or {})
         return parse_idx(gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw, n_dimensions)
     except (OSError, EOFError, ValueError, zlib.error) as error:  # a torn gzip is any of the last three
         raise ConfigurationError(f"{url} can't be read: {error}") from error

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nas.problems.augmentation import Augmentation
 from nas.problems.pixels import N_CLASSES
+from nas.problems.training import Recipe, checked_precision
 from nas.spaces.graph import GraphSpace
 from nas.spaces.graphs.layers import Shape
 from nas.spaces.graphs.limits import Limits
@@ -42,4 +44,21 @@ def image_graphs(shape: Shape) -> GraphSpace:
     ]
     return GraphSpace(
         starts, {"learning_rate": Float(0.02, 0.2, log=True)}, limits=Limits(nodes=80, size=192), n_moves=4
+    )
+
+
+def graph_recipe(n_epochs: int, precision: str) -> Recipe:
+    """How such networks are trained.
+
+    Raises:
+        ConfigurationError: there is no such precision.
+    """
+    return Recipe(
+        n_epochs=n_epochs,
+        n_epochs_early=1,
+        n_train_downscaled=None,
+        n_validation_quick=5_000,
+        batch_size=128,
+        augmentation=Augmentation(flip=True, shift=1, erase=0),
+        precision=checked_precision(precision),
     )

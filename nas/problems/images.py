@@ -104,7 +104,8 @@ class ImageProblem(Problem):
     def train(self, run: TrialRun) -> dict[str, float]:
         """Trains the point as the policies say; a network whose output is not finite scores NaN, and so fails."""
         train, validation = self.data
-        train = train[: run.scale(images=len(train), downscaled=self.recipe.n_train_downscaled)].to(run.device)
+        n_downscaled = self.recipe.n_train_downscaled or len(train)
+        train = train[: run.scale(images=len(train), downscaled=n_downscaled)].to(run.device)
         validation = run.subset(validation, quick=self.recipe.n_validation_quick).to(run.device)
 
         network = self.build_for(run).to(run.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 N_CLASSES = 10
@@ -26,3 +27,10 @@ class Images:
     def to(self, device: str) -> Images:
         """The same images on this device."""
         return Images(self.pixels.to(device), self.labels.to(device))
+
+
+def split(images: Images, seed: int) -> tuple[Images, Images]:
+    """Five sixths to train on and a sixth to validate with, each in a random order that the seed alone decides."""
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    n_validation = len(order) // 6
+    return images[order[n_validation:]], images[order[:n_validation]]

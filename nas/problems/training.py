@@ -26,8 +26,8 @@ class Recipe:
     n_epochs: int
     n_epochs_early: int
     """Under EARLY_STOP."""
-    n_train_downscaled: int
-    """Training images under DOWNSCALE, which also halves every width."""
+    n_train_downscaled: int | None
+    """Training images under DOWNSCALE, which also halves every width; None: all."""
     n_validation_quick: int
     """Validation images under QUICK_EVAL."""
     batch_size: int

@@ -21,7 +21,7 @@ import yaml
 
 from nas.errors import ConfigurationError
 from nas.policy import Policy
-from nas.problems import fashion_mnist
+from nas.problems import remote_file
 from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.spaces.base import Variation
 
@@ -167,7 +167,7 @@ def test_missing_url_is_named(server: str) -> None:
 def test_silent_host_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that takes the connection and never answers is given up after a while."""
     pytest.importorskip("aiohttp", reason="fsspec needs it for http://")
-    monkeypatch.setattr(fashion_mnist, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(remote_file, "_PATIENCE_S", 0.2)
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -1,0 +1,114 @@
+"""CIFAR-10 (Krizhevsky 2009, "Learning Multiple Layers of Features from Tiny Images"): ten things, in colour, 32x32."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nas.errors import ConfigurationError, check_whole
+from nas.policy import Policy
+from nas.problems.image_graph import graph_recipe, image_graphs
+from nas.problems.images import ImageProblem
+from nas.problems.pixels import N_CLASSES, Images, split
+from nas.problems.remote_file import check_presence, read_file
+
+HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+_REMEDY = f"download {HOME}, and set problem.data_file=FILE"
+_SHAPE = (3, 32, 32)
+_PARTS = {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]}
+
+
+@final
+class Cifar10Problem(ImageProblem):
+    """CIFAR-10, or a part of it, on network graphs (`nas.problems.image_graph`).
+
+    A sixth of the training images is for validation. The test images are scored by ``test`` alone.
+
+    Args:
+        data_file: At any fsspec URL: the binary archive of its authors, or an ``npz`` of ``x_train``, ``y_train``,
+            ``x_test``, ``y_test`` with images uint8 ``(n, 32, 32, 3)``. Looked for at once, read when first trained.
+        data_options: What fsspec needs to open it.
+        split_seed: Decides which images are for validation.
+        n_epochs: Of a full training.
+        precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.training`).
+        objectives: ``accuracy`` (alone by default), and ``parameters`` and ``flops``, which are known before training.
+
+    Raises:
+        ConfigurationError: the file is not there, its host does not answer, or a number is out of range.
+    """
+
+    policies = ImageProblem.policies - {Policy.DOWNSCALE}
+    pixel_mean: ClassVar[float] = 120.71
+    pixel_std: ClassVar[float] = 64.15
+    image_shape: ClassVar[tuple[int, int, int]] = _SHAPE
+    data_arguments: ClassVar[frozenset[str]] = frozenset({"data_file", "data_options"})
+
+    def __init__(
+        self,
+        data_file: str = HOME,
+        *,
+        data_options: Mapping[str, Any] | None = None,
+        split_seed: int = 0,
+        n_epochs: int = 24,
+        precision: str = "auto",
+        objectives: Sequence[str] | None = None,
+    ) -> None:
+        check_whole("problem.split_seed", split_seed, 0)
+        check_whole("problem.n_epochs", n_epochs, 1)
+        if not data_file:
+            raise ConfigurationError(f"data_file ({data_file!r}) must be a file's path or URL; {_REMEDY}")
+        self.data_file = data_file
+        self.data_options = dict(data_options or {})
+        self.split_seed = split_seed
+        self.choose_objectives(objectives)
+        self.space = image_graphs(self.image_shape)
+        self.recipe = graph_recipe(n_epochs, precision)
+        check_presence(data_file, self.data_options, _REMEDY)
+
+    def load_train(self) -> tuple[Images, Images]:
+        """Five sixths of the training images to train on (41,667 of all), the rest to validate with."""
+        return split(self._load("train"), self.split_seed)
+
+    def load_test(self) -> Images:
+        """10,000 images of all."""
+        return self._load("test")
+
+    def _load(self, part: str) -> Images:
+        try:
+            content = read_file(self.data_file, self.data_options)
+            read = _from_npz if content.startswith(b"PK") else _from_archive
+            pixels, labels = read(content, part)
+        except (OSError, EOFError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
+            raise ConfigurationError(f"{self.data_file} can't be read: {error}; {_REMEDY}") from error
+        if pixels.shape[1:] != _SHAPE or len(pixels) != len(labels) or not (labels < N_CLASSES).all():
+            raise ConfigurationError(
+                f"{self.data_file} holds images of shape {pixels.shape} with {len(labels)} labels, where images of "
+                f"shape {_SHAPE} and as many labels below {N_CLASSES} are expected; {_REMEDY}"
+            )
+        return Images(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)))
+
+
+def _from_npz(content: bytes, part: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        pixels = np.ascontiguousarray(arrays[f"x_{part}"].transpose(0, 3, 1, 2))
+        if pixels.dtype != np.uint8:
+            raise ValueError(f"x_{part} holds {pixels.dtype}, and must hold uint8")
+        return pixels, arrays[f"y_{part}"].reshape(-1)
+
+
+def _from_archive(content: bytes, part: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+    """Records of a label and then the pixels, channel by channel."""
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        members = {member.name.rpartition("/")[2]: member for member in archive.getmembers() if member.isfile()}
+        files = [archive.extractfile(members[name]) for name in _PARTS[part]]
+        raw = b"".join(file.read() for file in files if file is not None)
+    records = np.frombuffer(raw, np.uint8).reshape(-1, 1 + int(np.prod(_SHAPE)))
+    return records[:, 1:].reshape(-1, *_SHAPE).copy(), records[:, 0].copy()

@@ -1,0 +1,42 @@
+"""Data files at any fsspec URL: looked for when a problem is built, read when it is first trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import fsspec
+from fsspec.asyn import AsyncFileSystem, sync
+
+from nas.errors import ConfigurationError
+
+_PATIENCE_S = 20  # for a host's answer, not for a download
+
+
+def check_presence(url: str, options: Mapping[str, Any], remedy: str) -> None:
+    """Returns if there is a file.
+
+    Raises:
+        ConfigurationError: there is none, or its host does not answer; the message ends with the remedy.
+    """
+    try:
+        files, path = fsspec.url_to_fs(url, **options)
+        if isinstance(files, AsyncFileSystem):
+            sync(files.loop, files._info, path, timeout=_PATIENCE_S)
+        else:
+            files.info(path)
+    except Exception as error:  # each library behind fsspec has its own
+        cause = error.__cause__ if isinstance(error, FileNotFoundError) else error  # http's says why it was none
+        why = f"can't be reached ({type(cause).__name__}: {cause})" if cause else "is not there"
+        raise ConfigurationError(" ".join(f"{url} {why}; {remedy}".split())) from error
+
+
+def read_file(url: str, options: Mapping[str, Any]) -> bytes:
+    """All of the file.
+
+    Raises:
+        OSError: it can't be read, or its protocol is unknown (ValueError).
+    """
+    with fsspec.open(url, "rb", **options) as file:
+        content: bytes = file.read()
+    return content

@@ -62,6 +62,7 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: 
         ConfigurationError: it names a class outside Heirloom, which a shared disk is not trusted with.
     """
     from flows.trust import trusted_spec
+    from nas.founders import Founders
     from nas.policy import PolicyPlan
     from nas.search import Search
 
@@ -74,6 +75,7 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: 
         seed=identity["seed"],
         on_parent_failure=identity["on_parent_failure"],
         constraints=identity.get("constraints", {}),
+        founders=Founders.of(identity.get("founders")),
         deterministic=identity["deterministic"],
         slots=machine.slots,
         n_threads=machine.n_threads,

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from flows.settings import Machine
     from nas.compat.nni.config import Experiment
 
-FROM_FILE = ("problem", "tuner", "stopper", "policy", "budget", "job", "constraints", "deterministic", "finalists")
+FROM_FILE = (
+    "problem", "tuner", "stopper", "policy", "budget", "job", "constraints", "founders", "deterministic", "finalists",
+)  # fmt: skip
 """What the experiment's own file says."""
 RUNNERS = ("threads", "processes", "remote", "debug")
 BUDGET_NAMES = {"trials": "maxTrialNum", "jobs": "maxTrialNum", "hours": "maxExecDuration"}

@@ -24,6 +24,7 @@ def main() -> int:
 def search(invocation: Invocation, engine: Engine) -> int:
     """One search: composes it from the configuration, and runs what is left to do of it."""
     from flows.settings import check_values, read_budget, read_machine, read_retention, read_search, search_name
+    from nas.imported import import_founders
     from nas.program import Program
     from nas.session import check_name
 
@@ -37,6 +38,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
     outside = built.problem.data_arguments - built.problem.content.keys()
     name = check_name(search_name(invocation, built.default_name, definition, outside))
     workplace = engine.open(invocation, machine, name)
+    import_founders(workplace.records, definition.founders)
     retention = read_retention(invocation.values)
     finalists = invocation.values["finalists"]
     program = Program(built, workplace.records, budget, finalists=finalists, retention=retention)

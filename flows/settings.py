@@ -16,6 +16,7 @@ from nas.budget import Budget
 from nas.cores import usable_cores
 from nas.errors import ConfigurationError, check_whole
 from nas.executors.simulated import Workers
+from nas.founders import Founders
 from nas.policy import PolicyPlan
 from nas.search import Search
 from nas.store.retention import Retention
@@ -44,6 +45,7 @@ IDENTITY_KEYS = (
     "seed",
     "on_parent_failure",
     "constraints",
+    "founders",
     "deterministic",
     "job",
 )
@@ -403,6 +405,7 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
         seed=values["seed"],
         on_parent_failure=values["on_parent_failure"],
         constraints=checked_limits(values["constraints"]),
+        founders=Founders.read(**values["founders"]),
         deterministic=deterministic,
         slots=machine.slots,
         n_threads=machine.n_threads,

@@ -345,6 +345,9 @@ def run_search(
         )
     if program.ended_by():
         return program.summary()
+    from nas.imported import import_founders  # which runs a program itself
+
+    import_founders(records, search.founders)
     run_here(program, options=options)
     return program.summary()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from nas.errors import ConfigurationError
+from nas.founders import Founders
 from nas.job_plan import JobPlan
 from nas.policy import Policy, PolicyPlan, Stage
 from nas.problems.base import LATENCY, Problem
@@ -19,6 +20,7 @@ from nas.stoppers.base import Stopper
 from nas.trial import OnParentFailure
 from nas.tuners.base import Tuner
 from nas.tuners.constrained import ConstrainedTuner, checked_limits
+from nas.tuners.founded import FoundedTuner
 
 FORMAT = 1
 
@@ -46,6 +48,7 @@ class Search:
             (torch threads a worker) to the identity.
         trials_per_job: The most trials of the search stage that one job runs, one after another on a warm worker; None:
             one, or, where the problem loops itself (``train_many``), as many as it asks for.
+        founders: Points that come before the tuner's, and weights for trials without a donor.
     """
 
     problem: Spec
@@ -60,6 +63,7 @@ class Search:
     slots: int = 1
     n_threads: int = 1
     trials_per_job: int | Literal["unlimited"] | None = None
+    founders: Founders = field(default_factory=Founders)
 
     def __post_init__(self) -> None:
         if self.on_parent_failure not in ("ancestor", "scratch", "fail"):
@@ -95,17 +99,20 @@ class Search:
             raise ConfigurationError(f"tuner {self.tuner.target} must be a subclass of nas.Tuner")
         if self.deterministic and any(metric.name == LATENCY for metric in problem.metrics):
             raise ConfigurationError(f"metric {LATENCY} does not go with deterministic=true: measured time decides")
-        chosen = tuner.chosen
+        chosen, data_arguments = tuner.chosen, tuner.data_arguments
         limits = checked_limits(self.constraints)
         if limits:
             tuner = ConstrainedTuner(tuner, problem.foretell, limits)
+        if self.founders.are_given:
+            self.founders.check_points(tuner)
+            tuner = FoundedTuner(tuner, self.founders)
         stopper = None if self.stopper is None else self.stopper.build(problem.metrics)
         if stopper is not None and not isinstance(stopper, Stopper):
             raise ConfigurationError(f"stopper {cast('Spec', self.stopper).target} must be a subclass of nas.Stopper")
         identity: dict[str, Any] = {
             "problem": self.problem.describe(without=problem.data_arguments),
             "space": problem.space.describe(),
-            "tuner": self.tuner.describe(without=tuner.data_arguments),
+            "tuner": self.tuner.describe(without=data_arguments),
             "policy": plan.describe(),
             "stopper": None if self.stopper is None else self.stopper.describe(),
             "seed": self.seed,
@@ -120,6 +127,8 @@ class Search:
             identity |= {"content": dict(problem.content)}
         if limits:
             identity |= {"constraints": limits}
+        if self.founders.are_given:
+            identity |= {"founders": self.founders.describe()}
         if self.deterministic:
             identity |= {"slots": self.slots, "n_threads": self.n_threads}
         try:

@@ -79,6 +79,10 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if identity.get("constraints"):
         limits = (f"{name} at most {number(most)}" for name, most in identity["constraints"].items())
         yield "constraints", markup(", ".join(limits))
+    if founders := identity.get("founders"):
+        given = [count(len(founders["points"]), "point")] if founders["points"] else []
+        given += [f"weights of {founders['weights']}"] if founders["weights"] else []
+        yield "founders", markup(", ".join(given))
     yield "seed", markup(identity.get("seed", ""))
     yield "trials", f"{len(trials):,}" + (f": {states_text(snapshot.lineage)}" if trials else "")
     shares = [t.inherited for t in trials if t.offered is not None and t.inherited is not None]

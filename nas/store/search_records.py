@@ -58,6 +58,8 @@ def check_header(record: Mapping[str, Any]) -> None:
         whole(identity.get("slots"), "slots", 1)
         whole(identity.get("n_threads"), "n_threads", 1)
     numbers(identity.get("constraints", {}), "constraints")
+    if (founders := identity.get("founders")) is not None:
+        checked_fields(founders, {"points": (list,), "weights": (str, NoneType)})
     for metric in fields["metrics"]:
         _check_metric(metric)
     if not identity["policy"] or not fields["metrics"]:

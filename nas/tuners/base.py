@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from nas.lineage import Lineage, LineageLog, owed
 from nas.metric import Metric
-from nas.spaces.base import Space
+from nas.spaces.base import Point, Space
 from nas.spec import Spec
 from nas.trial import Proposal, State, Trial, as_pending
 
@@ -52,6 +52,10 @@ class Tuner(ABC):
     @abstractmethod
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """The ``number``-th proposal of the search stage (from 0), for this job, from the search stage's lineage."""
+
+    def given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
+        """How a point is proposed that the user gave (``founders.points``), as the ``number``-th, before any ask."""
+        return Proposal(point=point, reason="given founder")
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
         """The trials that this or any later proposal may name as parent or donor, of those in the lineage; all of them.

@@ -88,6 +88,10 @@ class ConstrainedTuner(Tuner):
         finally:
             self.tuner.n_refused = 0
 
+    def given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
+        """As the tuner proposes it."""
+        return self.tuner.given(point, lineage, number)
+
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
         """Whom the tuner may name."""
         return self.tuner.may_inherit_from(lineage)
@@ -95,6 +99,15 @@ class ConstrainedTuner(Tuner):
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
         """As the tuner ranks them."""
         return self.tuner.ranked(lineage)
+
+    def broken_by(self, point: Point) -> str:
+        """The constraints that the point breaks, with its values; empty where it keeps all."""
+        known = self._known(point)
+        return ", ".join(
+            f"constraints.{name}={limit:g} ({known[name]:g})"
+            for name, limit in self.limits.items()
+            if not known[name] <= limit
+        )
 
     def _is_broken(self, point: Point) -> bool:
         key = point_key(point)

@@ -108,6 +108,12 @@ class PbtTuner(Tuner):
         point = self.space.sample(rng) if drawn is None else drawn
         return Proposal(point=point, derivation=derivation, reason=f"member {member.number} begins")
 
+    def given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
+        """What a member begins with, one member after the other."""
+        member = self._members(lineage)[number % self.population_size]
+        derivation = {"member": member.number, "interval": member.n_ended}
+        return Proposal(point=point, derivation=derivation, reason=f"member {member.number} begins as given")
+
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
         """The members' last trials with a score."""
         return [member.last.number for member in self._members(lineage) if member.last is not None]

@@ -1,0 +1,102 @@
+"""What a search begins with besides its tuner: points that are tried first, and weights that first trials take."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nas.errors import ConfigurationError, PointError
+from nas.spaces.base import Point
+from nas.store.reference import digest_of
+from nas.tuners.base import Tuner
+from nas.tuners.constrained import ConstrainedTuner
+
+_SIBLING = re.compile(r"[^/:]+:\d{1,9}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Founders:
+    """Points that are proposed before the tuner is asked, and whose weights trials without a donor begin from.
+
+    Attributes:
+        points: In order, whatever the tuner; part of the search's identity.
+        weights: A trial of another search under the same root, as ``"name:42"``, or None: first trials start afresh.
+        file: The safetensors file that this trial holds, at any fsspec URL, or None: it is another search's own.
+    """
+
+    points: tuple[Point, ...] = ()
+    weights: str | None = None
+    file: str | None = None
+
+    @classmethod
+    def read(cls, points: object, weights: object) -> Founders:
+        """What ``founders.points`` and ``founders.weights`` say: a file of points, and a file or ``search:trial``.
+
+        A file of weights is read for its digest, by which the trial that holds it is called.
+
+        Raises:
+            ConfigurationError: a file can't be read, or does not hold what it should.
+        """
+        for name, value in (("points", points), ("weights", weights)):
+            if value is not None and (not isinstance(value, str) or not value):
+                raise ConfigurationError(f"founders.{name} ({value!r}) must be a file's path or URL")
+        found = () if points is None else _points(str(points))
+        if weights is None or _SIBLING.fullmatch(str(weights)):
+            return cls(points=found, weights=None if weights is None else str(weights))
+        digest = digest_of(_content("weights", str(weights))).removeprefix("blake3:")
+        return cls(points=found, weights=f"weights-{digest[:12]}:0", file=str(weights))
+
+    @property
+    def are_given(self) -> bool:
+        """Whether there is anything of them."""
+        return bool(self.points) or self.weights is not None
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON, for the identity of a search."""
+        return {"points": list(self.points), "weights": self.weights}
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any] | None) -> Founders:
+        """What an identity says."""
+        return cls() if described is None else cls(points=tuple(described["points"]), weights=described["weights"])
+
+    def check_points(self, tuner: Tuner) -> None:
+        """Returns if all points lie in the tuner's space, and keep its constraints.
+
+        Raises:
+            ConfigurationError: one does not; the message says which.
+        """
+        for place, point in enumerate(self.points):
+            try:
+                tuner.space.validate(point)
+            except PointError as error:
+                raise ConfigurationError(f"founders.points[{place}] is no point of the space: {error}") from error
+            if isinstance(tuner, ConstrainedTuner) and (broken := tuner.broken_by(point)):
+                raise ConfigurationError(f"founders.points[{place}] breaks {broken}; leave it out, or allow more")
+
+
+def _points(url: str) -> tuple[Point, ...]:
+    try:
+        found = json.loads(_content("points", url))
+    except ValueError as error:
+        raise ConfigurationError(f"founders.points ({url}) must be a JSON list of points: {error}") from error
+    if not isinstance(found, list) or not found or not all(isinstance(point, dict) for point in found):
+        raise ConfigurationError(f'founders.points ({url}) must be a JSON list of points: [{{"width": 16}}]')
+    return tuple(found)
+
+
+def _content(name: str, url: str) -> bytes:
+    import fsspec
+
+    try:
+        with fsspec.open(url, "rb") as file:
+            content: bytes = file.read()
+    except Exception as error:  # each library behind fsspec has its own
+        raise ConfigurationError(
+            f"founders.{name} ({url}) can't be read ({type(error).__name__}: {error}); give a file's path or URL"
+            + (", or another search's trial as NAME:42" if name == "weights" else "")
+        ) from error
+    return content

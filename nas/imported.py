@@ -1,0 +1,79 @@
+"""Weights from a file, as a trial of a search of their own: what donors are, records, sweeping and verifying know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, final
+
+from nas.budget import Budget
+from nas.errors import ConfigurationError
+from nas.founders import Founders
+from nas.metric import Metric
+from nas.policy import PolicyPlan
+from nas.problems.base import Problem
+from nas.program import Program, run_here
+from nas.run import TrialRun
+from nas.search import Search
+from nas.session import claim_identity
+from nas.spaces.parameter import ParameterSpace
+from nas.spec import Spec
+from nas.store.records import Records
+from nas.trial import State
+
+
+@final
+class WeightsFileProblem(Problem):
+    """Trains nothing: its only trial publishes the tensors of a file.
+
+    Args:
+        file: Of safetensors, at any fsspec URL.
+        name: Of the search, which holds the file's digest.
+    """
+
+    metrics = (Metric("tensors"),)
+    data_arguments: ClassVar[frozenset[str]] = frozenset({"file"})
+
+    def __init__(self, file: str, *, name: str) -> None:
+        self.file = file
+        self.space = ParameterSpace({"weights": name})
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """Publishes the tensors by their names; their number is the score."""
+        import fsspec
+        from safetensors.torch import load
+
+        with fsspec.open(self.file, "rb") as file:
+            tensors = load(file.read())
+        run.save(tensors)
+        return {"tensors": float(len(tensors))}
+
+
+def import_founders(records: Records, founders: Founders) -> None:
+    """Publishes the founders' weights under the same root, where they come from a file and are not there yet.
+
+    Args:
+        records: Of the search that will take them.
+        founders: Of that search.
+
+    Raises:
+        ConfigurationError: the file holds no safetensors.
+        StoreError: the store failed.
+    """
+    if founders.file is None or founders.weights is None:
+        return
+    name = founders.weights.rpartition(":")[0]
+    own = Records(records.files.sibling(name))
+    if (found := own.finished_trial(0)) is not None and found.checkpoint is not None:
+        return
+    search = Search(
+        problem=Spec(f"{__name__}.{WeightsFileProblem.__name__}", {"file": founders.file, "name": name}),
+        tuner=Spec("nas.tuners.random.RandomTuner"),
+        plan=PolicyPlan.from_stages([{"name": "search", "policies": []}]),
+    )
+    built = search.build()
+    claim_identity(own, built)
+    run_here(Program(built, own, Budget(trials=1), finalists=1))
+    trial = own.finished_trial(0)
+    if trial is None or trial.state is not State.COMPLETE:
+        error = "" if trial is None else (trial.error or "").strip().splitlines()[-1]
+        raise ConfigurationError(f"founders.weights ({founders.file}) must be a file of safetensors: {error}")

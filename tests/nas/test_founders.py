@@ -1,0 +1,154 @@
+"""Points that come first, and weights that first trials take: from a file, or from another search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from nas.budget import Budget
+from nas.errors import ConfigurationError
+from nas.founders import Founders
+from nas.metric import Metric
+from nas.policy import Policy
+from nas.problems.base import Problem
+from nas.program import run_search
+from nas.run import TrialRun
+from nas.search import Search
+from nas.spaces.parameter import Choice, Int, ParameterSpace
+from nas.spec import Spec
+from nas.trial import State
+
+POINTS = [{"width": 3, "op": "b"}, {"width": 1, "op": "a"}]
+WEIGHTS = {"weight": torch.full((2, 2), 7.0), "bias": torch.full((2,), 7.0)}
+
+
+class FilledProblem(Problem):
+    """Trains nothing: the score is the sum of a small layer after it has inherited."""
+
+    metrics = (Metric("sum"),)
+    policies = frozenset({Policy.SHARE_PARAMS})
+    space = ParameterSpace({"width": Int(1, 8), "op": Choice("a", "b", "c")})
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        layer = torch.nn.Linear(2, 2)
+        for parameter in layer.parameters():
+            torch.nn.init.constant_(parameter, run.point["width"] / 100)
+        run.inherit(layer)
+        run.save(layer)
+        return {"sum": sum(float(parameter.sum()) for parameter in layer.parameters())}
+
+    def foretell(self, point: Mapping[str, Any]) -> Mapping[str, float]:
+        return {"size": float(point["width"])}
+
+
+def search(tuner: str, founders: Founders, **options: Any) -> Search:
+    problem = Spec("tests.nas.test_founders.FilledProblem")
+    return Search(problem=problem, tuner=Spec(f"nas.tuners.{tuner}"), founders=founders, **options)
+
+
+def write(path: Path, content: object) -> str:
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "tuner",
+    [
+        "random.RandomTuner",
+        "evolution.EvolutionTuner",
+        "grid.GridTuner",
+        "anneal.AnnealTuner",
+        "pbt.PbtTuner",
+        "cmaes.CmaEsTuner",
+    ],
+)
+def test_points_come_first_whatever_the_tuner(tuner: str, tmp_path: Path) -> None:
+    """The points of the file are the first trials, in order; then the tuner goes on, and resuming changes nothing."""
+    founders = Founders.read(write(tmp_path / "points.json", POINTS), None)
+    parts = [
+        run_search(search(tuner, founders), root=str(tmp_path / "root"), budget=Budget(trials=n), finalists=1)
+        for n in (1, 7)
+    ]
+    whole = run_search(search(tuner, founders), root=str(tmp_path / "whole"), budget=Budget(trials=7), finalists=1)
+
+    found = [[trial.point for trial in one.lineage if trial.stage == "search"] for one in (parts[1], whole)]
+    assert found[0] == found[1]
+    assert found[0][:2] == POINTS
+    assert len(found[0]) == 7
+
+
+def test_first_trials_take_the_weights_of_a_file(tmp_path: Path) -> None:
+    """Trials without a donor begin from the file's tensors, which are kept as a trial; children take their parent's."""
+    save_file(WEIGHTS, tmp_path / "w.safetensors")
+    founders = Founders.read(None, str(tmp_path / "w.safetensors"))
+    wanted = search("evolution.EvolutionTuner", founders)
+    found = run_search(wanted, root=str(tmp_path / "root"), budget=Budget(trials=10), finalists=1)
+    again = run_search(wanted, root=str(tmp_path / "root"), budget=Budget(trials=11), finalists=1)
+
+    trials = [trial for trial in again.lineage if trial.stage == "search"]
+    assert [trial.state for trial in trials] == [State.COMPLETE] * 11
+    assert {trial.metrics["sum"] for trial in trials} == {42.0}
+    firsts = [trial for trial in trials if not trial.parents]
+    assert len(firsts) == 8
+    assert {trial.donor for trial in firsts} == {founders.weights}
+    assert {trial.donor for trial in trials[8:]} <= {trial.number for trial in trials}
+    assert len(found.lineage) == 10
+    assert sorted(path.name.partition("-")[0] for path in (tmp_path / "root").iterdir()) == ["filled", "weights"]
+
+
+def test_first_trials_take_the_weights_of_another_search(tmp_path: Path) -> None:
+    """``search:trial`` names a trial of another search under the same root."""
+    root = str(tmp_path)
+    first = run_search(search("random.RandomTuner", Founders()), root=root, name="old", budget=Budget(trials=2))
+    wanted = search("random.RandomTuner", Founders.read(None, "old:1"))
+    found = run_search(wanted, root=root, name="new", budget=Budget(trials=2))
+
+    assert {t.metrics["sum"] for t in found.lineage if t.stage == "search"} == {first.lineage[1].metrics["sum"]}
+    assert {t.donor for t in found.lineage if t.stage == "search"} == {"old:1"}
+
+
+def test_founders_are_part_of_the_identity(tmp_path: Path) -> None:
+    """Other points or other weights make another search; where the file of weights lies does not."""
+    save_file(WEIGHTS, tmp_path / "a.safetensors")
+    save_file(WEIGHTS, tmp_path / "b.safetensors")
+    save_file({"weight": WEIGHTS["weight"]}, tmp_path / "c.safetensors")
+    given = [(None, None), (write(tmp_path / "p.json", POINTS), None), (write(tmp_path / "q.json", POINTS[:1]), None)]
+    given += [(None, str(tmp_path / f"{name}.safetensors")) for name in "abc"]
+    digests = [search("random.RandomTuner", Founders.read(*one)).build().digest for one in given]
+
+    assert digests[3] == digests[4]
+    assert len(set(digests)) == 5
+
+
+@pytest.mark.parametrize(
+    ("points", "weights", "message"),
+    [
+        ([], None, "must be a JSON list of points"),
+        ({"width": 1}, None, "must be a JSON list of points"),
+        ([{"width": 99, "op": "a"}], None, r"founders.points\[0\] is no point of the space: .*width"),
+        ([POINTS[1], {"width": 3, "op": "a"}], None, r"founders.points\[1\] breaks constraints.size=2 \(3\)"),
+        (None, "nowhere.safetensors", r"founders.weights \(nowhere.safetensors\) can't be read .*NAME:42"),
+    ],
+)
+def test_wrong_founders_are_refused(points: object, weights: str | None, message: str, tmp_path: Path) -> None:
+    """A file that can't be read, is none of its kind, or holds a point that can't be is named before anything runs."""
+    file = None if points is None else write(tmp_path / "points.json", points)
+
+    with pytest.raises(ConfigurationError, match=message):
+        search("random.RandomTuner", Founders.read(file, weights), constraints={"size": 2.0}).build()
+
+
+def test_file_that_holds_no_tensors_is_refused(tmp_path: Path) -> None:
+    """A file that is no safetensors ends the search before its first trial, again and again until it is another."""
+    (tmp_path / "w.bin").write_bytes(b"nothing of the kind")
+    founders = Founders.read(None, str(tmp_path / "w.bin"))
+
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"founders.weights .*w.bin\) must be a file of safetensors"):
+            run_search(search("random.RandomTuner", founders), root=str(tmp_path / "root"), budget=Budget(trials=2))

@@ -15,6 +15,7 @@ from nas.program import Program, run_here
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import claim_identity
+from nas.siblings import sibling_checkpoint
 from nas.spaces.parameter import ParameterSpace
 from nas.spec import Spec
 from nas.store.records import Records
@@ -51,15 +52,25 @@ class WeightsFileProblem(Problem):
 def import_founders(records: Records, founders: Founders) -> None:
     """Publishes the founders' weights under the same root, where they come from a file and are not there yet.
 
+    Those of another search's trial must be there when the first trial is proposed; later ones go by
+    ``on_parent_failure``.
+
     Args:
         records: Of the search that will take them.
         founders: Of that search.
 
     Raises:
-        ConfigurationError: the file holds no safetensors.
+        ConfigurationError: the file holds no safetensors, or the other search's trial has no weights.
         StoreError: the store failed.
     """
-    if founders.file is None or founders.weights is None:
+    if founders.weights is None:
+        return
+    if founders.file is None:
+        if sibling_checkpoint(records, founders.weights) is None and not records.load()[0]:
+            raise ConfigurationError(
+                f"founders.weights ({founders.weights}): no such trial with weights under this root; name one of "
+                "another search there (`python -m flows.report` lists them), or a safetensors file"
+            )
         return
     name = founders.weights.rpartition(":")[0]
     own = Records(records.files.sibling(name))

@@ -152,3 +152,11 @@ def test_file_that_holds_no_tensors_is_refused(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=r"founders.weights .*w.bin\) must be a file of safetensors"):
             run_search(search("random.RandomTuner", founders), root=str(tmp_path / "root"), budget=Budget(trials=2))
+
+
+def test_trial_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """Another search's trial that has no weights is named before the first trial; nothing is begun afresh unawares."""
+    for weights in ("nowhere:1", "old:9"):
+        run_search(search("random.RandomTuner", Founders()), root=str(tmp_path), name="old", budget=Budget(trials=1))
+        with pytest.raises(ConfigurationError, match=rf"founders.weights \({weights}\): no such trial with weights"):
+            run_search(search("random.RandomTuner", Founders.read(None, weights)), root=str(tmp_path))

@@ -1,0 +1,140 @@
+"""How good a network is found from nothing in a given time: Fashion-MNIST, two cores.
+
+    python benchmarks/headline.py --data DIR                          # 20 minutes, 3 seeds, all arms: 4 hours
+    python benchmarks/headline.py --data DIR --minutes 60 --seeds 1   # the one-hour run of each arm
+    python benchmarks/headline.py                                     # the table of the results that are kept
+
+``DIR`` holds the four files. Each row of docs/headline.csv is one run of a command with nothing beside it, and one
+that is there is not run again. The arms: the search by ``network_morphism``; by ``random`` on the same space; and
+``hand``, a network made by hand (five 3x3 convolutions of 32, 32, 64, 64 and 128 channels with batch-norm), trained
+alone for the same time, which is as many epochs as that has room for by a run of two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rows import Results
+
+from nas.lineage import Lineage
+from nas.spaces.graphs.starts import plain_cnn
+from nas.store.files import open_root
+from nas.store.records import Records
+from nas.store.sessions import spent_hours
+from nas.trial import Trial
+
+FIELDS = (
+    "arm", "minutes", "seed", "epochs", "hours", "trials", "validation", "test", "parameters", "line",
+)  # fmt: skip
+RESULTS = Results(path=Path(__file__).parents[1] / "docs" / "headline.csv", fields=FIELDS)
+ARMS = ("network_morphism", "random", "hand")
+HAND = plain_cnn((1, 28, 28), 10, widths=[32, 32, 64, 64, 128], pool_after=[1, 3])
+EPOCHS_PER_MINUTE = 0.4
+"""Of a final training: 24 epochs in a search of an hour."""
+RESERVE = 0.97
+"""The share of the time that the network made by hand trains; the rest is for loading, testing and the export."""
+
+
+def searched(arm: str, data: Path, minutes: float, seed: int, root: str) -> int:
+    """Runs a search by the command; gives the epochs of a final."""
+    n_epochs = max(1, round(EPOCHS_PER_MINUTE * minutes))
+    run(data, root, f"+tuner={arm}", f"budget.hours={minutes / 60}", f"seed={seed}", f"problem.n_epochs={n_epochs}")
+    return n_epochs
+
+
+def trained_by_hand(data: Path, minutes: float, seed: int, root: str) -> int:
+    """Trains the one network for so long; gives the epochs."""
+    points = Path(root) / "hand.json"
+    points.write_text(json.dumps([{"network": HAND.to_json(), "learning_rate": 0.05}]))
+    alone = ("+tuner=random", f"founders.points={points}", "budget.trials=1", "policy=full", "slots=1", "threads=2")
+    run(data, f"{root}/trial", *alone, "problem.n_epochs=2")
+    [found] = [Records(open_root(str(path))) for path in (Path(root) / "trial").iterdir()]
+    [trial] = found.load()[0]
+    n_epochs = max(1, int(60 * minutes * RESERVE / (trial.cost["seconds"] / 2)))
+    run(data, f"{root}/search", *alone, f"seed={seed}", f"problem.n_epochs={n_epochs}")
+    return n_epochs
+
+
+def run(data: Path, root: str, *overrides: str) -> None:
+    """The command, as a user gives it."""
+    given = ["problem=fashion_mnist", f"problem.data_root={data}", f"storage.root={root}"]
+    subprocess.run([sys.executable, "-m", "flows.search", *given, *overrides], check=True)
+
+
+def row(task: tuple[str, Path, float, int]) -> list[dict[str, object]]:
+    """Runs one arm once."""
+    arm, data, minutes, seed = task
+    with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
+        if arm == "hand":
+            n_epochs, place = trained_by_hand(data, minutes, seed, root), Path(root) / "search"
+        else:
+            n_epochs, place = searched(arm, data, minutes, seed, f"{root}/search"), Path(root) / "search"
+        [folder] = place.iterdir()
+        records = Records(open_root(str(folder)))
+        trials, _ = records.load()
+        winner = best(trials)
+        known = {"arm": arm, "minutes": minutes, "seed": seed, "epochs": n_epochs}
+        found = {
+            "hours": f"{spent_hours(records):.3f}",
+            "trials": len(trials),
+            "validation": f"{winner.metrics['accuracy']:.4f}",
+            "test": f"{records.tests()[winner.number]['metrics']['accuracy']:.4f}",
+            "parameters": int(winner.foretold["parameters"]),
+            "line": " < ".join(str(t.number) for t in [winner, *Lineage.of(trials).ancestors(winner.number)]),
+        }
+    return [{**known, **found}]
+
+
+def best(trials: list[Trial]) -> Trial:
+    """The best of the last stage."""
+    stages = {trial.stage: None for trial in trials if "accuracy" in trial.metrics}
+    last = [*stages][-1]
+    return max((t for t in trials if t.stage == last and "accuracy" in t.metrics), key=lambda t: t.metrics["accuracy"])
+
+
+def show() -> None:
+    """The table, a line an arm and time."""
+    rows = RESULTS.kept()
+    for minutes in sorted({float(one["minutes"]) for one in rows}):
+        for arm in ARMS:
+            found = [one for one in rows if one["arm"] == arm and float(one["minutes"]) == minutes]
+            if not found:
+                continue
+            tests = [100 * float(one["test"]) for one in found]
+            told = ", ".join(f"{test:.2f}" for test in tests)
+            print(
+                f"{minutes:g} min, {arm}: test {statistics.mean(tests):.2f} % ({told}), "
+                f"validation {statistics.mean(100 * float(one['validation']) for one in found):.2f} %, "
+                f"{statistics.mean(int(one['trials']) for one in found):.0f} trials, "
+                f"{statistics.mean(float(one['hours']) for one in found):.3f} h"
+            )
+
+
+def main() -> None:
+    """Reads the arguments, runs what is missing one after the other, prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--arms", default=",".join(ARMS))
+    arguments = parser.parse_args()
+    if arguments.data is not None:
+        there = {(one["arm"], float(one["minutes"]), int(one["seed"])) for one in RESULTS.kept()}
+        wanted = [
+            (arm, arguments.minutes, seed) for seed in range(arguments.seeds) for arm in arguments.arms.split(",")
+        ]
+        data = arguments.data.resolve()
+        tasks = [(arm, data, minutes, seed) for arm, minutes, seed in wanted if (arm, minutes, seed) not in there]
+        for n_done in RESULTS.run(row, tasks, 1):
+            print(f"{n_done} of {len(tasks)} runs", file=sys.stderr)
+    show()
+
+
+if __name__ == "__main__":
+    main()

@@ -143,7 +143,7 @@ class Attempt:
         result = replace(
             outcome,
             metrics=self._declared_first(outcome.metrics),
-            cost={**spent, **self._foretell_cost, **run.shares},
+            cost={**spent, **self._foretell_cost, **self._setup_cost(), **run.shares},
             finished=time.time(),
             donor=run.donor,
             inherited=None if run.inheritance is None else run.inheritance.share,
@@ -156,6 +156,11 @@ class Attempt:
         run.checkpointer.sweep(committed)
         self._log_what_had_no_room(whole, committed)
         return committed
+
+    def _setup_cost(self) -> dict[str, float]:
+        """How long the problem's code took until it asked for its epochs, costs before training included."""
+        asked_s = self.run.asked_epochs_s
+        return {} if asked_s is None else {"setup_seconds": asked_s - self._began}
 
     def _foretell(self) -> dict[str, float]:
         """What is known of the point before training; what can't be found out is told in the trial's log.

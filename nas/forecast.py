@@ -46,8 +46,8 @@ class Forecast:
     A trial counts that is COMPLETE, or that a stopper has stopped. What failed says nothing of how long a trial takes,
     and what met the deadline only, as long as nothing else does, what one takes at the least. Of a later stage of which
     none has ended yet, the search stage's COMPLETE trials tell: each took its share of a full training
-    (``TrialRun.shares``), and the later one takes another by its policies; finding out what a point
-    costs takes as long.
+    (``TrialRun.shares``), and the later one takes another by its policies; what comes before ``run.epochs`` is
+    called (loading data, finding out what a point costs) takes as long.
     """
 
     def __init__(self, plan: PolicyPlan) -> None:
@@ -71,7 +71,7 @@ class Forecast:
         if is_complete and trial.stage == self._plan.search.name:
             for stage in self._plan.later:
                 if (ratio := cost_ratio(trial, stage)) is not None:
-                    fixed_s = trial.cost.get("foretell_seconds", 0.0)
+                    fixed_s = trial.cost.get("setup_seconds", trial.cost.get("foretell_seconds", 0.0))
                     foretold_s = fixed_s + (seconds - fixed_s) * ratio
                     self._add(self._foretold[stage.name], foretold_s, is_complete, is_warm)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from typing import Any, TypeVar
 
 from nas.errors import check_whole
@@ -18,6 +19,8 @@ class Modes:
     Attributes:
         policies: The policies that are on.
         fidelity: The share of a full training that the tuner asks for, or None.
+        asked_epochs_s: When ``epochs`` was first asked, by ``time.perf_counter``: what comes before does not grow with
+            them. None: not yet.
     """
 
     def __init__(self, policies: frozenset[Policy] = frozenset(), fidelity: float | None = None) -> None:
@@ -25,6 +28,7 @@ class Modes:
         self.fidelity = fidelity
         self._epochs: dict[tuple[int, int], int] = {}
         self._scales: dict[str, float] = {}
+        self.asked_epochs_s: float | None = None
 
     @property
     def shares(self) -> dict[str, float]:
@@ -51,6 +55,8 @@ class Modes:
         """
         check_whole("run.epochs: full", full, 0)
         check_whole("run.epochs: early", early, 0)
+        if self.asked_epochs_s is None:
+            self.asked_epochs_s = time.perf_counter()
         if Policy.SKIP_TRAIN in self.policies:
             n = 0
         elif self.fidelity is not None:

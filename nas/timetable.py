@@ -155,8 +155,9 @@ class Timetable:
         """
         for stage in self._after(current):
             fits = all(stage in self._fitting(current, spent, bound) for bound in self._total_s)
-            if not fits and not self.forecast.has_seen(stage):
-                yield stage, self.forecast.shortest_s(stage) or 0.0
+            least_s = self.forecast.shortest_s(stage)
+            if not fits and least_s is not None and not self.forecast.has_seen(stage):
+                yield stage, least_s
 
     def _after(self, stage: Stage) -> tuple[Stage, ...]:
         names = [known.name for known in self._plan.stages]

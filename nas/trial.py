@@ -168,8 +168,9 @@ class Trial:
     """What an adapter's trial (NNI) gave as its result, in its own words: any JSON, NaN included, as text."""
     cost: Mapping[str, float] = field(default_factory=dict)
     """``seconds`` and ``gpu_seconds`` of the attempt that counts, and of what it went on from; ``foretell_seconds``,
-    how many of them finding out ``foretold`` took in that attempt; ``epochs_share`` and ``scale_share``, its shares of
-    a full training, where its problem calls ``run.epochs`` and ``run.scale``."""
+    how many of them finding out ``foretold`` took in that attempt; ``setup_seconds``, how many had passed when the
+    problem first called ``run.epochs``, as data were loaded and the network built; ``epochs_share`` and
+    ``scale_share``, its shares of a full training, where its problem calls ``run.epochs`` and ``run.scale``."""
     checkpoint: Checkpoint | None = None
     """None where it published no weights, or they were swept."""
     swept: bool = False

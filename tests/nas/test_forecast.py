@@ -102,6 +102,14 @@ def test_what_is_found_out_before_training_takes_as_long_in_every_stage() -> Non
     assert learned([searched]).usual_s(FINAL) == pytest.approx(82.0)
 
 
+def test_what_comes_before_the_epochs_takes_as_long_in_every_stage() -> None:
+    """A slot's first trial that spent 18 of 20 s on loading foretells a final of 18 s + 20 s, not of 200 s."""
+    first = trial(20.0, slot=0, epochs=0.1)
+    first = replace(first, cost={**first.cost, "foretell_seconds": 2.0, "setup_seconds": 18.0})
+
+    assert learned([first]).shortest_s(FINAL) == learned([first]).usual_s(FINAL) == pytest.approx(38.0)
+
+
 @pytest.mark.parametrize(
     ("epochs", "scale", "final", "recheck"),
     [

@@ -46,6 +46,16 @@ class BlindProblem(Problem):
         return {"score": float(torch.rand(()))}
 
 
+class SlowStartProblem(BlindProblem):
+    """Loads for 0.3 s, then trains for as long."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        time.sleep(0.3)
+        for _ in range(run.epochs(full=3, early=1)):
+            time.sleep(0.1)
+        return {"score": 0.0}
+
+
 class LinearProblem(BlindProblem):
     """The same, and its network is one linear layer.
 
@@ -144,3 +154,10 @@ def test_latency_is_the_least_of_few_passes() -> None:
     assert quick.n_passes == N_PASSES + 1
     assert forward_latency_s(slow, (torch.zeros(1),), "cpu") >= 0.3
     assert slow.n_passes == 2
+
+
+def test_what_passes_before_the_epochs_is_on_record() -> None:
+    """A trial knows how long its problem took until it asked for its epochs: what does not grow with them."""
+    [trial], _ = search(SlowStartProblem)
+
+    assert 0.3 <= trial.cost["setup_seconds"] < trial.cost["seconds"] - 0.2

@@ -167,6 +167,7 @@ def trial_record(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> d
         **{name: values[row] for name, values in columns.items()},
         "error": trial.error,
         "seed": trial.seed,
+        "slot": trial.slot,
         "proposed": trial.proposal.reason or None,
         "derivation": trial.proposal.derivation,
         "offered": trial.offered,

@@ -42,7 +42,7 @@ class Budget:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-                raise ConfigurationError(f"budget.{name} ({value!r}) must be greater than 0")
+                raise ConfigurationError(f"budget.{name} ({value!r}) must be a number greater than 0")
         share = self.final_share
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
             raise ConfigurationError(f"budget.final_share ({share!r}) must be a part of the hours: 0 or more, below 1")

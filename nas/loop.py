@@ -207,7 +207,7 @@ class Loop:
                     return exhausted
                 if self._waited_at is not None and not self._may_ask(stage):
                     raise SearchFailedError(
-                        f"tuner {type(self._tuner).__name__} answers WAIT at proposal {len(self._numbers)}, but "
+                        f"tuner {self._asked} answers WAIT at proposal {len(self._numbers)}, but "
                         "nothing runs that it could wait for; a tuner that has nothing more to propose must answer STOP"
                     )
 
@@ -301,6 +301,11 @@ class Loop:
         """Whether a new job may begin."""
         return self._settings.budget.allows_job(self._jobs.n_begun)
 
+    @property
+    def _asked(self) -> str:
+        """What messages call the tuner."""
+        return "" if self._tuner is None else self._tuner.shown_name
+
     def _answer(self, job: int) -> tuple[object, int]:
         """What the tuner answers now for a job, and how many results it was shown."""
         assert self._tuner is not None
@@ -313,7 +318,7 @@ class Loop:
         try:
             return self._tuner.ask(self._log.view(n_seen, pending), index, job), n_seen
         except ConfigurationError as error:  # a proposal that can't be
-            raise SearchFailedError(f"proposal {index} of {type(self._tuner).__name__}: {error}") from error
+            raise SearchFailedError(f"proposal {index} of {self._asked}: {error}") from error
 
     def _ask(self, stage: Stage) -> bool:
         """Asks the tuner once; makes a proposal durable. False where the tuner is exhausted."""
@@ -324,10 +329,9 @@ class Loop:
         self._waited_at = None
         if not isinstance(answer, Proposal):
             raise SearchFailedError(
-                f"tuner {type(self._tuner).__name__} answered {answer!r} at proposal {index}; "
-                "it must answer a Proposal, WAIT or STOP"
+                f"tuner {self._asked} answered {answer!r} at proposal {index}; it must answer a Proposal, WAIT or STOP"
             )
-        self._check(answer, f"proposal {index} of {type(self._tuner).__name__}")
+        self._check(answer, f"proposal {index} of {self._asked}")
         seen = tuple(t.number for t in self._log.learned[self._n_seen : n_seen])
         self._n_seen = n_seen
         trial = replace(self._trial_of(answer, stage, index), learned=seen, job=job)

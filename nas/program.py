@@ -215,7 +215,12 @@ class Program:
             if not (may_go_on or timetable.let_go()):
                 break
         if n_lacking := sum(len(self.ranking.next_finalists(loop.trials, stage)) for stage in plan.later):
-            observe(Noted(f"no time was left to train {n_lacking} of the finalists: `flows.final` does, or more hours"))
+            observe(
+                Noted(
+                    f"no time was left to train {n_lacking} of the finalists as they stand now: `flows.final` does, or "
+                    "more hours"
+                )
+            )
 
     def _run_later_stages(self, loop: Loop) -> None:
         for stage in self.built.plan.later:

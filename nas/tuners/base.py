@@ -49,6 +49,11 @@ class Tuner(ABC):
         self.metrics = metrics
         self.seed = seed
 
+    @property
+    def shown_name(self) -> str:
+        """What messages call it: the class's name, also of a tuner that others wrap."""
+        return type(self).__name__
+
     @abstractmethod
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """The ``number``-th proposal of the search stage (from 0), for this job, from the search stage's lineage."""

@@ -70,6 +70,11 @@ class ConstrainedTuner(Tuner):
                 f"constraints.{unknown[0]}: the problem does not know it before training; {remedy}"
             )
 
+    @property
+    def shown_name(self) -> str:
+        """The tuner's."""
+        return self.tuner.shown_name
+
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """The first of the tuner's answers that is no proposal, or one that keeps the constraints.
 

@@ -24,6 +24,11 @@ class FoundedTuner(Tuner):
         self.tuner = tuner
         self.founders = founders
 
+    @property
+    def shown_name(self) -> str:
+        """The tuner's."""
+        return self.tuner.shown_name
+
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """A given point, or the tuner's answer."""
         points = self.founders.points

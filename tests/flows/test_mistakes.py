@@ -143,7 +143,7 @@ MISTAKES = {
     "no_trials": ((*DEBUG, "budget.trials=0"), r"budget.trials \(0\) must be"),
     "trials_in_words": ((*DEBUG, "budget.trials=ten"), r"budget.trials \('ten'\) must be a whole number"),
     "budget_without_its_unit": ((*DEBUG, "budget=5"), "budget.*holds keys: set budget.trials or budget.hours"),
-    "no_hours": ((*DEBUG, "budget.hours=-1"), r"budget.hours \(-1\) must be greater than 0"),
+    "no_hours": ((*DEBUG, "budget.hours=-1"), r"budget.hours \(-1\) must be a number greater than 0"),
     "hours_of_no_trial": ((*DEBUG, "budget.hours=1e-5"), r"budget.hours \(1e-05\) is 0.036 s, in which no trial"),
     "at_deadline": ((*DEBUG, "budget.at_deadline=kill"), r"budget.at_deadline \('kill'\) must be finish or stop"),
     "gpu_hours_of_no_trial": (

@@ -48,7 +48,7 @@ def test_trials_must_be_a_whole_number(trials: object) -> None:
 @pytest.mark.parametrize("name", ["hours", "gpu_hours"])
 def test_hours_must_be_positive(name: str, hours: object) -> None:
     """Hours that are not a finite number greater than 0 are refused, naming which."""
-    with pytest.raises(ConfigurationError, match=rf"budget\.{name} \(.* must be greater than 0"):
+    with pytest.raises(ConfigurationError, match=rf"budget\.{name} \(.* must be a number greater than 0"):
         Budget(**{name: hours})  # type: ignore[arg-type]
 
 

@@ -390,7 +390,7 @@ def test_more_hours_train_the_finals_that_had_no_time() -> None:
     assert [n.text for n in paper.noted] == [
         "the budget holds no trial of stage final, which takes 0.17 h or more: raise budget.hours (or gpu_hours), "
         "or shorten its trials",
-        "no time was left to train 2 of the finalists: `flows.final` does, or more hours",
+        "no time was left to train 2 of the finalists as they stand now: `flows.final` does, or more hours",
     ]
     assert paper.program().ended_by() == "hours"
     assert paper.program(Budget(hours=1.0)).ended_by() is None

@@ -40,7 +40,7 @@ def load_trial_model(
     records = Records(open_root(url, options))
     best = newest_best(records)
     if trial is None and best is None:
-        raise ConfigurationError(f"{url} has no winner yet; name a trial")
+        raise ConfigurationError(f"{url} is no search, or has no winner yet; correct it, or name a trial")
     number = trial if trial is not None or best is None else best["trial"]
     trials, _ = records.load()
     found = next((t for t in trials if t.number == number), None)

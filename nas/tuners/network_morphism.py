@@ -130,7 +130,7 @@ class NetworkMorphismTuner(Tuner):
                 if best is None or child.hope > best.hope:
                     best = child
                 best_hope = max(best_hope, child.hope)
-                if child.n_steps < self.max_steps and rng.random() < _acceptance(child.hope - best_hope, temperature):
+                if child.n_steps < self.max_steps and rng.random() < math.exp((child.hope - best_hope) / temperature):
                     heapq.heappush(tree, (-child.hope, next(ties), child))
             temperature *= _COOLING
         return best
@@ -203,8 +203,3 @@ class _Model:
 
         column = _AGE_UNIT * np.log2(1.0 + np.array(ages, dtype=np.float64)).reshape(-1, 1)
         return np.concatenate([self._landmarks.vectors(points), column], axis=1)
-
-
-def _acceptance(difference: float, temperature: float) -> float:
-    """The probability that a child is gone on from, which hopes for this much more than the best (0 or less)."""
-    return math.exp(difference / temperature) if difference > -700 * temperature else 0.0

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nas.errors import ConfigurationError, PointError
-from nas.spaces.base import Point
+from nas.errors import ConfigurationError
+from nas.problems.remote_file import read_file
+from nas.spaces.base import Point, check_points
 from nas.store.reference import digest_of
 from nas.tuners.base import Tuner
 from nas.tuners.constrained import ConstrainedTuner
@@ -69,11 +70,8 @@ class Founders:
         Raises:
             ConfigurationError: one does not; the message says which.
         """
+        check_points("founders.points", self.points, tuner.space)
         for place, point in enumerate(self.points):
-            try:
-                tuner.space.validate(point)
-            except PointError as error:
-                raise ConfigurationError(f"founders.points[{place}] is no point of the space: {error}") from error
             if isinstance(tuner, ConstrainedTuner) and (broken := tuner.broken_by(point)):
                 raise ConfigurationError(f"founders.points[{place}] breaks {broken}; leave it out, or allow more")
 
@@ -89,14 +87,10 @@ def _points(url: str) -> tuple[Point, ...]:
 
 
 def _content(name: str, url: str) -> bytes:
-    import fsspec
-
     try:
-        with fsspec.open(url, "rb") as file:
-            content: bytes = file.read()
+        return read_file(url, {})
     except Exception as error:  # each library behind fsspec has its own
         raise ConfigurationError(
             f"founders.{name} ({url}) can't be read ({type(error).__name__}: {error}); give a file's path or URL"
             + (", or another search's trial as NAME:42" if name == "weights" else "")
         ) from error
-    return content

@@ -11,6 +11,7 @@ from nas.founders import Founders
 from nas.metric import Metric
 from nas.policy import PolicyPlan
 from nas.problems.base import Problem
+from nas.problems.remote_file import read_file
 from nas.program import Program, run_here
 from nas.run import TrialRun
 from nas.search import Search
@@ -40,11 +41,9 @@ class WeightsFileProblem(Problem):
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Publishes the tensors by their names; their number is the score."""
-        import fsspec
         from safetensors.torch import load
 
-        with fsspec.open(self.file, "rb") as file:
-            tensors = load(file.read())
+        tensors = load(read_file(self.file, {}))
         run.save(tensors)
         return {"tensors": float(len(tensors))}
 

@@ -6,11 +6,11 @@ import json
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from nas.errors import PointError
+from nas.errors import ConfigurationError, PointError
 from nas.spaces.domain import Ask, Decision, Domain, Numbers
 from nas.store.plain import MAX_DEPTH
 
@@ -154,6 +154,19 @@ class Space(ABC):
         Raises:
             ConfigurationError: the space can't be listed; at the call, not at the first point.
         """
+
+
+def check_points(name: str, points: Sequence[Point], space: Space) -> None:
+    """Returns if all points that a user listed lie in the space.
+
+    Raises:
+        ConfigurationError: one does not; the message says which, as ``name[2]``.
+    """
+    for place, point in enumerate(points):
+        try:
+            space.validate(point)
+        except PointError as error:
+            raise ConfigurationError(f"{name}[{place}] is no point of the space: {error}") from error
 
 
 def point_key(point: Any) -> str:

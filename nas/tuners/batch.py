@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nas.errors import ConfigurationError, PointError
+from nas.errors import ConfigurationError
 from nas.lineage import Lineage
 from nas.metric import Metric
-from nas.spaces.base import Space
+from nas.spaces.base import Space, check_points
 from nas.trial import Proposal
 from nas.tuners.base import STOP, Answer
 from nas.tuners.donors import DonorTuner
@@ -41,11 +41,7 @@ class BatchTuner(DonorTuner):
         if not points:
             raise ConfigurationError("tuner.points must list at least one point: tuner.points=[{width: 16, depth: 2}]")
         self.points = [dict(point) for point in points]
-        for place, point in enumerate(self.points):
-            try:
-                space.validate(point)
-            except PointError as error:
-                raise ConfigurationError(f"tuner.points[{place}] is no point of the space: {error}") from error
+        check_points("tuner.points", self.points, space)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """The ``number``-th point of the list, of those that no constraint refuses."""

@@ -103,18 +103,20 @@ class FashionMnistProblem(ImageProblem):
         self.data_options = dict(data_options or {})
         self.split_seed = split_seed
         self.choose_objectives(objectives)
-        self.space = image_graphs(self.image_shape) if is_graph else BLOCKS
         if is_graph:
+            self.space = image_graphs(self.image_shape)
             self.policies = self.policies - {Policy.DOWNSCALE}
-        blocks = Recipe(
-            n_epochs=n_epochs,
-            n_epochs_early=2,
-            n_train_downscaled=n_search_images,
-            n_validation_quick=2_000,
-            batch_size=64,
-            precision=checked_precision(precision),
-        )
-        self.recipe = graph_recipe(n_epochs, precision) if is_graph else blocks
+            self.recipe = graph_recipe(n_epochs, precision)
+        else:
+            self.space = BLOCKS
+            self.recipe = Recipe(
+                n_epochs=n_epochs,
+                n_epochs_early=2,
+                n_train_downscaled=n_search_images,
+                n_validation_quick=2_000,
+                batch_size=64,
+                precision=checked_precision(precision),
+            )
         for part in PARTS:
             for kind in KINDS:
                 check_presence(self._url(part, kind), self.data_options, _REMEDY)

@@ -24,6 +24,7 @@ class LastSession:
     Attributes:
         beat: When it last said that it lives, or, without any beat, when it started.
         is_alive: Whether it drives the search now, as far as can be told from here.
+        is_complete: Whether it ended as nothing was left to do, or to do in time.
     """
 
     number: int
@@ -31,6 +32,7 @@ class LastSession:
     pid: int
     beat: float
     is_alive: bool
+    is_complete: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,8 @@ class Snapshot:
         """``running``, ``finished`` or ``not finished``."""
         if self.session is not None and self.session.is_alive:
             return "running"
-        return "not finished" if self.best is None or self.lineage.pending else "finished"
+        is_complete = (self.session is not None and self.session.is_complete) or not self.lineage.pending
+        return "finished" if self.best is not None and is_complete else "not finished"
 
     @property
     def last_activity(self) -> float | None:
@@ -124,7 +127,14 @@ def last_session(records: Records, now: float) -> LastSession | None:
     seen = float(beat.get("time", record["started"]))
     is_here = driver.born != "" and driver.is_beside(Driver.this())
     is_alive = not beat.get("ended") and not driver.is_gone() and (is_here or abs(now - seen) < DEAD_AFTER_S)
-    return LastSession(number=number, host=driver.host, pid=driver.pid, beat=seen, is_alive=is_alive)
+    return LastSession(
+        number=number,
+        host=driver.host,
+        pid=driver.pid,
+        beat=seen,
+        is_alive=is_alive,
+        is_complete=beat.get("complete") is True,
+    )
 
 
 def read_header(records: Records, name: str) -> tuple[Mapping[str, Any], tuple[Metric, ...], tuple[str, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from nas.budget import Budget
 from nas.executors.base import Event, Executor, Noted
@@ -54,7 +55,7 @@ class Deadline:
         gpu_hours = None if budget.gpu_hours is None else budget.gpu_hours / executor.slots
         hours = min((bound for bound in (budget.hours, gpu_hours) if bound is not None), default=0.0)
         self._grace_s = max(GRACE_S, GRACE_SHARE * 3600 * hours)
-        self._gpu_s = 0.0
+        self._gpu_s = self._ask_s = 0.0
         self._began_s: dict[int, float] = {}
         self._told_s: dict[int, float] = {}
         self._noted: set[str] = set()
@@ -65,6 +66,10 @@ class Deadline:
         if not self._timetable.is_open:
             self._timetable.learn(trial)
 
+    def learn_ask(self, seconds: float) -> None:
+        """Takes in how long the tuner has thought of its last answer."""
+        self._ask_s = seconds
+
     def begin_session(self) -> None:
         """All that earlier sessions have is learned."""
         self._timetable.forecast.begin_session()
@@ -74,9 +79,14 @@ class Deadline:
         self._began_s[trial.number] = self._executor.now_s()
         self._told_s.pop(trial.number, None)
 
-    def may_begin(self, stage: Stage, n_waiting: int = 0) -> bool:
-        """Whether a trial of the stage may begin now, after so many that wait."""
-        return self._timetable.is_open or self._timetable.closed_by(stage, self._spent(n_waiting)) is None
+    def may_begin(self, stage: Stage, n_waiting: int = 0, *, after_ask: bool = False) -> bool:
+        """Whether a trial of the stage may begin now, or once the tuner was asked for it, after so many that wait."""
+        if self._timetable.is_open:
+            return True
+        spent = self._spent(n_waiting)
+        if after_ask:
+            spent = replace(spent, wall_s=spent.wall_s + self._ask_s)
+        return self._timetable.closed_by(stage, spent) is None
 
     def until_s(self, stage: Stage) -> float | None:
         """The moment, by the executor's clock, at which ``enforce`` is due again if nothing happens before; or None."""

@@ -291,11 +291,13 @@ class Loop:
         return size if self._waited_at is None else max(size, self._waited_at + 1)
 
     def _budget_left(self, stage: Stage) -> bool:
-        allows = self._settings.budget.allows_trial(len(self._numbers)) and self._may_propose(stage)
+        allows = self._settings.budget.allows_trial(len(self._numbers)) and self._may_propose(stage, after_ask=True)
         return allows and (self._allows_job() or self._jobs.any_lives)
 
-    def _may_propose(self, stage: Stage) -> bool:
-        return not self._settings.budget.is_timed or self.deadline.may_begin(stage, self._n_waiting(stage))
+    def _may_propose(self, stage: Stage, *, after_ask: bool = False) -> bool:
+        if not self._settings.budget.is_timed:
+            return True
+        return self.deadline.may_begin(stage, self._n_waiting(stage), after_ask=after_ask)
 
     def _allows_job(self) -> bool:
         """Whether a new job may begin."""
@@ -314,9 +316,11 @@ class Loop:
             pending = [as_pending(self.trials[other], State.RUNNING) for other in self._numbers[n_seen:]]
         else:
             pending = list(self._pending.values())
-        index = len(self._numbers)
+        index, began_s = len(self._numbers), self._executor.now_s()
         try:
-            return self._tuner.ask(self._log.view(n_seen, pending), index, job), n_seen
+            answer = self._tuner.ask(self._log.view(n_seen, pending), index, job)
+            self.deadline.learn_ask(self._executor.now_s() - began_s)
+            return answer, n_seen
         except ConfigurationError as error:  # a proposal that can't be
             raise SearchFailedError(f"proposal {index} of {self._asked}: {error}") from error
 
@@ -332,6 +336,8 @@ class Loop:
                 f"tuner {self._asked} answered {answer!r} at proposal {index}; it must answer a Proposal, WAIT or STOP"
             )
         self._check(answer, f"proposal {index} of {self._asked}")
+        if self._hosted is None and not self._may_propose(stage):
+            return True  # it took so long that no time is left: asked for again where a later session has more
         seen = tuple(t.number for t in self._log.learned[self._n_seen : n_seen])
         self._n_seen = n_seen
         trial = replace(self._trial_of(answer, stage, index), learned=seen, job=job)

@@ -207,20 +207,24 @@ class Program:
             if self._crown(executor, loop.trials):
                 timetable.learn_crown(executor.now_s() - began_s)
             loop.sweep(at_end=True)
-            if only_finals or not self.budget.is_timed:
+            if only_finals:
                 return
+            if not self.budget.is_timed:
+                break
             if self.tuner_has_ended_it or isinstance(self.built.tuner, HostedTuner):  # begun once in a session
                 break
             may_go_on = len(loop.trials) > n_trials and loop.may_go_on(plan.search)
             if not (may_go_on or timetable.let_go()):
                 break
-        if n_lacking := sum(len(self.ranking.next_finalists(loop.trials, stage)) for stage in plan.later):
+        n_lacking = sum(len(self.ranking.next_finalists(loop.trials, stage)) for stage in plan.later)
+        if n_lacking and self.budget.is_timed:
             observe(
                 Noted(
                     f"no time was left to train {n_lacking} of the finalists as they stand now: `flows.final` does, or "
                     "more hours"
                 )
             )
+        session.complete()
 
     def _run_later_stages(self, loop: Loop) -> None:
         for stage in self.built.plan.later:

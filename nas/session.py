@@ -182,7 +182,7 @@ class Session:
         self._n_beats = 0
         self.is_in_process = (settings or {}).get("runner") in IN_PROCESS
         self._beat_lock = threading.Lock()
-        self._is_stopping = False
+        self._is_stopping = self._is_complete = False
         self._ended = threading.Event()
         driver = Driver.this()
         record = {
@@ -231,6 +231,10 @@ class Session:
         except StoreError as error:
             logger.warning("that the session stops could not be written: %s", error)  # it stops all the same
 
+    def complete(self) -> None:
+        """Notes that nothing is left to do of the search: trials that wait have no time."""
+        self._is_complete = True
+
     def close(self) -> None:
         """Ends the session; a later command takes over at once."""
         if not self._ended.is_set():
@@ -257,7 +261,7 @@ class Session:
             self._n_beats += 1
             hours = (self._now_s() - self._began) / 3600
             beat = {"beat": self._n_beats, "time": time.time(), "hours": hours, "ended": ended}
-            beat["stopping"] = self._is_stopping
+            beat |= {"stopping": self._is_stopping, "complete": self._is_complete}
             self._records.files.replace(f"sessions/{self.number:04d}.beat", to_bytes(beat))
 
 

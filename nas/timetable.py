@@ -22,8 +22,10 @@ MARGIN = 1.1
 MOST_SHARE = 0.8
 """Of the budget, at most, for later stages without a share; more only where one trial of each takes more."""
 CROWN_SHARE = 0.02
+CROWN_LEAST_S, CROWN_MOST_SHARE = 5.0, 0.2
 CROWN_MOST_S = 120.0
-"""Kept back for tests and export, as long as none was seen: a share of the hours, and at most so much."""
+"""Kept back for tests and export, as long as none was seen: a share of the hours, at least what loading a network and
+writing it as ONNX takes (of the shortest budgets a greater share), and at most so many seconds."""
 RECOUNT = 1.05
 """Who is to be trained again is counted anew when there are so many times as many trials: it takes a look at all."""
 _ROUNDING_S = 1e-6
@@ -82,7 +84,9 @@ class Timetable:
         self._spent_later: dict[Bound, float] = {"hours": 0.0, "gpu_hours": 0.0}
         self._crown_s = 0.0
         if has_crown and budget.hours is not None:
-            self._crown_s = min(CROWN_SHARE * 3600 * budget.hours, CROWN_MOST_S)
+            total_s = 3600 * budget.hours
+            least_s = min(CROWN_LEAST_S, CROWN_MOST_SHARE * total_s)
+            self._crown_s = min(max(CROWN_SHARE * total_s, least_s), CROWN_MOST_S)
 
     @property
     def is_open(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 
+from flows.snapshot import read_snapshot
 from nas.bench import BenchSpec
 from nas.budget import AtDeadline, Budget
 from nas.errors import SearchInterruptedError
@@ -27,14 +29,14 @@ from nas.problems.base import Problem, Simulation
 from nas.program import Program, Summary
 from nas.run import TrialRun
 from nas.search import Search
-from nas.session import Session
+from nas.session import Session, claim_identity
 from nas.spaces.parameter import Int, ParameterSpace
 from nas.spec import Spec
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.sessions import spent_hours
-from nas.trial import Reason, State, Trial
-from nas.tuners.base import Tuner
+from nas.trial import Proposal, Reason, State, Trial
+from nas.tuners.base import Answer, Tuner
 from nas.tuners.hosted import HostedTuner
 from nas.tuners.random import RandomTuner
 
@@ -132,6 +134,26 @@ class DeafExecutor(SimulatedExecutor):
             super().stop(trial, why)
 
 
+class ThinkingExecutor(SimulatedExecutor):
+    """Its clock goes on while the tuner thinks."""
+
+    thought_s = 0.0
+
+    def now_s(self) -> float:
+        return super().now_s() + ThinkingExecutor.thought_s
+
+    def next_event(self, until_s: float | None) -> Event | None:
+        return super().next_event(None if until_s is None else until_s - ThinkingExecutor.thought_s)
+
+
+class ThinkingTuner(RandomTuner):
+    """Thinks longer for each proposal than a trial runs."""
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        ThinkingExecutor.thought_s += 80.0 + 2 * number
+        return super().ask(lineage, number, job)
+
+
 @dataclass
 class Paper:
     """A search on paper; each ``run`` is a session.
@@ -160,6 +182,7 @@ class Paper:
     def run(self, budget: Budget | None = None, *, stop_after: int | None = None) -> Summary:
         """Runs a session; after so many results it is asked to stop."""
         program = self.program(budget)
+        claim_identity(self.records, program.built)
         bench = BenchSpec(problem=self.problem, url=self.records.files.url, options={})
         place = InProcessPlace(bench, self.records.files, program.built.problem)
         executor = self.executor(
@@ -425,6 +448,22 @@ def test_a_budget_too_small_for_a_trial_ends_in_time() -> None:
     assert paper.program().ended_by() == "hours"
 
 
+def test_the_tuner_is_not_asked_when_no_trial_fits_after_its_answer() -> None:
+    """What it thinks counts, so that nothing is proposed that would wait for more hours; those find its sequence."""
+    ThinkingExecutor.thought_s = 0.0
+    plan = PLANS["search_only"]
+    paper = two_stage(0.5, ratio=1.0, plan=plan, slots=2, tuner=ThinkingTuner, executor=ThinkingExecutor)
+    short = paper.run()
+    n_short = len(short.lineage)
+
+    assert 0.45 <= paper.hours <= 0.5
+    assert short.lineage.n_in_state(State.WAITING) == 0
+    longer = paper.run(Budget(hours=1.0))
+    usual = two_stage(0.5, ratio=1.0, plan=plan, slots=2).run()
+    assert len(longer.lineage) > n_short
+    assert [t.point for t in longer.lineage] == [t.point for t in usual.lineage][: len(longer.lineage)]
+
+
 def test_gpu_hours_are_kept() -> None:
     """On three GPUs an hour of GPU time is spent in a third of it, finals included."""
     workers = Workers(have_gpus=True)
@@ -467,7 +506,7 @@ def test_what_does_not_listen_is_killed_after_a_part_of_the_budget(budget: Budge
 
 
 def test_trials_that_wait_for_more_hours_hold_up_no_final() -> None:
-    """Lost search trials that find no time to run again stay WAITING, as many as slots; finals are trained."""
+    """Lost search trials that find no time to run again stay WAITING, as many as slots; the search is finished."""
     workers = Workers(seed=1, loss_rate=0.3)
     plan = PLANS["two_stage"]
     waited = 0
@@ -478,4 +517,5 @@ def test_trials_that_wait_for_more_hours_hold_up_no_final() -> None:
 
         assert paper.hours <= 1.0
         assert any(t.stage == "final" for t in summary.lineage)
+        assert read_snapshot(paper.records.files, time.time()).standing == "finished"
     assert waited

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from nas.data import contents
 from nas.errors import ConfigurationError
 from nas.founders import Founders
 from nas.job_plan import JobPlan
@@ -166,12 +167,18 @@ class Built:
 
     @property
     def search_json(self) -> dict[str, Any]:
-        """What ``search.json`` holds: the identity, the metrics, and the format's version."""
+        """What ``search.json`` holds: the identity, the metrics, the format's version, and digests of data files."""
         metrics: list[dict[str, Any]] = [{"name": m.name, "direction": m.direction} for m in self.problem.metrics]
         for described, metric in zip(metrics, self.problem.metrics, strict=True):
             if metric.reference is not None:
                 described["reference"] = metric.reference
-        return {"format": FORMAT, "identity": self.identity, "metrics": metrics}
+        header = {"format": FORMAT, "identity": self.identity, "metrics": metrics}
+        return header | ({"data": data} if (data := self.data) else {})
+
+    @property
+    def data(self) -> dict[str, str]:
+        """What the problem's data files hold, by argument (``nas.data.contents``)."""
+        return contents(self.problem, self.search.problem.arguments)
 
 
 def _refuse(value: object) -> object:

@@ -52,7 +52,8 @@ def claim_identity(records: Records, built: Built) -> None:
     """Creates ``search.json``, or checks that the one that lies there is this search's.
 
     Raises:
-        ConfigurationError: it is another's; the line names every key that differs.
+        ConfigurationError: it is another's, or its data files hold other data than when it began; the line names every
+            key that differs.
     """
     there = read_header(records)
     if there is None:
@@ -67,6 +68,13 @@ def claim_identity(records: Records, built: Built) -> None:
         raise ConfigurationError(
             f"the search in {records.files.url} is another one: {'; '.join(found)}. "
             "Choose another name=..., or the settings that it was begun with"
+        )
+    here, begun = built.data, there.get("data", {})
+    known = [name for name in here if name in begun]
+    if found := differences({name: begun[name] for name in known}, {name: here[name] for name in known}):
+        raise ConfigurationError(
+            f"the search in {records.files.url} was begun with other data: problem.{'; problem.'.join(found)}. Its "
+            "scores can't be compared with those to come: choose another name=..., or the data that it was begun with"
         )
 
 

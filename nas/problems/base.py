@@ -58,6 +58,8 @@ class Problem(ABC):
     """Its trials run in processes of their own, so that none can end the process that drives the search."""
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_root"})
     """Constructor arguments that only say where data lies: no part of a search's identity, and kept in no record."""
+    data_files: ClassVar[frozenset[str]] = frozenset()
+    """Those of them that name one file each, which must hold what it held when the search began (``nas.data``)."""
     code_arguments: ClassVar[frozenset[str]] = frozenset()
     """Those that are code, or say where it lies: taken from a command line, never from a record or a driver alone."""
     content: Mapping[str, str] = {}

@@ -50,6 +50,7 @@ class Cifar10Problem(ImageProblem):
     pixel_std: ClassVar[float] = 64.15
     image_shape: ClassVar[tuple[int, int, int]] = _SHAPE
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_file", "data_options"})
+    data_files: ClassVar[frozenset[str]] = frozenset({"data_file"})
 
     def __init__(
         self,

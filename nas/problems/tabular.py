@@ -43,6 +43,7 @@ class TabularProblem(Problem):
     """
 
     data_arguments: ClassVar[frozenset[str]] = frozenset({"table", "options"})
+    data_files: ClassVar[frozenset[str]] = frozenset({"table"})
 
     def __init__(
         self,

@@ -60,6 +60,8 @@ def check_header(record: Mapping[str, Any]) -> None:
     numbers(identity.get("constraints", {}), "constraints")
     if (founders := identity.get("founders")) is not None:
         checked_fields(founders, {"points": (list,), "weights": (str, NoneType)})
+    data = checked_fields(fields.get("data", {}), {}, others=True)
+    checked_fields(data, dict.fromkeys(data, (str,)))
     for metric in fields["metrics"]:
         _check_metric(metric)
     if not identity["policy"] or not fields["metrics"]:

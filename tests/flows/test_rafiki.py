@@ -51,6 +51,8 @@ def test_a_template_is_searched(here: Path, api_url: str, runner: str) -> None:
     made = trials(only_search(here))
     pids = (here / "torn").read_text().split()
     again = run(here, *command, PREFECT_API_URL=api_url)
+    (here / "data.csv").write_text("mended")
+    other = run(here, *command, PREFECT_API_URL=api_url)
 
     assert done.status == 0, done.err
     assert done.err.count("Pid.teardown raised OSError: nothing to free") == len(pids)
@@ -65,3 +67,5 @@ def test_a_template_is_searched(here: Path, api_url: str, runner: str) -> None:
     assert again.status == 0
     assert "is finished" in again.out
     assert trials(only_search(here)) == made
+    assert other.status == 2
+    assert "was begun with other data: problem.train_data: 0 bytes" in other.err

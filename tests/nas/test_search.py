@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from nas.errors import ConfigurationError
 from nas.metric import Metric
 from nas.policy import Policy, PolicyPlan, Stage
+from nas.problems.tabular import TabularProblem
 from nas.search import FORMAT, TWO_STAGE, Search, differences
 from nas.session import claim_identity
 from nas.spaces.parameter import Int, ParameterSpace
@@ -41,6 +43,11 @@ class ManyMetrics(PlainProblem):
 class WithSet(PlainProblem):
     def __init__(self, choices: object) -> None:
         pass
+
+
+def table_search(table: Path) -> Search:
+    columns: dict[str, Any] = {"parameters": ["a"], "metrics": {"score": {"column": "score"}}}
+    return replace(SEARCH, problem=Spec.of(TabularProblem, table=str(table), **columns))
 
 
 @pytest.fixture
@@ -150,6 +157,23 @@ class TestClaim:
         assert "seed: 0 there, 3 here" in text
         assert "\n" not in text
         assert text.count(" there, ") == 3
+
+    def test_other_data_are_refused(self, records: Records, tmp_path: Path) -> None:
+        """A data file may lie elsewhere, and be out of sight, but must hold what it held when the search began."""
+        first, moved, gone = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "c.csv"
+        first.write_text("a,score\n1,2\n2,3\n")
+        built = table_search(first).build()
+        claim_identity(records, built)
+        stored = (records.read("search.json") or {})["data"]["table"]
+        shutil.copyfile(first, moved)
+        first.write_text("a,score\n1,2\n2,4\n")
+
+        claim_identity(records, table_search(moved).build())
+        read = table_search(gone_after := shutil.copyfile(first, gone)).build()
+        gone_after.unlink()
+        claim_identity(records, read)
+        with pytest.raises(ConfigurationError, match=f"other data: problem.table: {stored} there, 16 bytes, sha256"):
+            claim_identity(records, table_search(first).build())
 
     def test_newer_format_is_refused(self, records: Records) -> None:
         """A search of another format is not touched, naming both formats."""

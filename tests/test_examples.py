@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 BRING = ROOT / "examples" / "02_bring_your_problem"
 WINNER = ROOT / "examples" / "06_use_the_winner"
 RAFIKI = ROOT / "examples" / "05_rafiki_template"
+GROWING = ROOT / "examples" / "07_networks_that_grow"
 
 PREDICT = """
 import json, sys
@@ -99,22 +100,53 @@ def test_the_first_search_prints_its_winner(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_templates_of_rafikis_run_as_they_are(tmp_path: Path) -> None:
     """The README's commands make the data, search, sweep over both templates, list the searches, and try one out."""
-    here = tmp_path / "here"
-    shutil.copytree(RAFIKI, here, ignore=shutil.ignore_patterns("__pycache__", "heirloom", "*.csv"))
-    told = []
-    for line in commands(RAFIKI / "README.md"):
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        changes = environment(PATH=path, PYTHONPATH=str(ROOT))
-        done = subprocess.run(["bash", "-c", line], cwd=here, env=changes, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        told.append(done.stdout)
-    data, search, sweep, report, tried = told
+    data, search, sweep, report, tried = told_by_commands(RAFIKI, tmp_path / "here")
 
     assert data == ""
     assert re.search(r"^search rafiki-auto-[0-9a-f]{8}-Net: 18 trials \(18 COMPLETE\)$", search, re.MULTILINE)
     assert re.findall(r"-(\w+): (\d+) trials", sweep) == [("Linear", "4"), ("Net", "18")]  # the latter is finished
     assert report.count("rafiki-auto-") == 2
     assert re.search(r"^predictions: \[\[0\.", tried, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_networks_grow(tmp_path: Path) -> None:
+    """The README's commands: morphisms keep the function, a child is near its parent, and searches hand weights on."""
+    grown_by_hand, grown, crossed, drawn, again = told_by_commands(GROWING, tmp_path / "here")
+    summary = r"^search {}: (\d+) trials \(\1 COMPLETE\)$"
+
+    differences = [float(found) for found in re.findall(r"differs by (\S+)$", grown_by_hand, re.MULTILINE)]
+    assert len(differences) == 10
+    assert max(differences) < 1e-5
+    assert "rest=scaled: 52% inherited; its outputs differ from the parent's by 0%" in grown_by_hand
+    for name, told, n_trials in (
+        ("grown", grown, 14),
+        ("crossed", crossed, 12),
+        ("drawn", drawn, 8),
+        ("again", again, 6),
+    ):
+        found = re.search(summary.format(name), told, re.MULTILINE)
+        assert found is not None, told
+        assert int(found[1]) == n_trials
+    assert "inherited: 8 trials" in grown
+    assert "inherited: 4 trials" in again  # the founders, which have no parent
+    children = sorted((tmp_path / "here" / "heirloom" / "crossed" / "trials").glob("*.proposal.json"))
+    assert any(len(json.loads(path.read_text())["proposal"]["parents"]) == 2 for path in children)
+
+
+def told_by_commands(example: Path, here: Path) -> list[str]:
+    """What each block of commands of an example's README prints, in a copy of its folder."""
+    shutil.copytree(example, here, ignore=shutil.ignore_patterns("__pycache__", "heirloom", "*.csv", "points.json"))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    told = []
+    for block in commands(example / "README.md"):
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            cwd=here, env=environment(PATH=path, PYTHONPATH=str(ROOT)), capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout)
+    return told
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class Cifar10Problem(ImageProblem):
         data_options: What fsspec needs to open it.
         split_seed: Decides which images are for validation.
         n_epochs: Of a full training.
+        max_flops: What a network may take for one image, a multiplication and an addition being two.
         precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.training`).
         objectives: ``accuracy`` (alone by default), and ``parameters`` and ``flops``, which are known before training.
 
@@ -59,6 +60,7 @@ class Cifar10Problem(ImageProblem):
         data_options: Mapping[str, Any] | None = None,
         split_seed: int = 0,
         n_epochs: int = 24,
+        max_flops: int = 80_000_000,
         precision: str = "auto",
         objectives: Sequence[str] | None = None,
     ) -> None:
@@ -70,7 +72,7 @@ class Cifar10Problem(ImageProblem):
         self.data_options = dict(data_options or {})
         self.split_seed = split_seed
         self.choose_objectives(objectives)
-        self.space = image_graphs(self.image_shape)
+        self.space = image_graphs(self.image_shape, max_flops)
         self.recipe = graph_recipe(n_epochs, precision)
         check_presence(data_file, self.data_options, _REMEDY)
 

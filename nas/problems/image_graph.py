@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nas.errors import ConfigurationError, check_whole
 from nas.problems.augmentation import Augmentation
 from nas.problems.pixels import N_CLASSES
 from nas.problems.training import Recipe, checked_precision
@@ -37,14 +38,26 @@ class ImageGraph(GraphModule):
         return super().forward(x.contiguous(memory_format=torch.channels_last))
 
 
-def image_graphs(shape: Shape) -> GraphSpace:
-    """Networks for images of this shape: chains to start from, and a learning rate."""
+def image_graphs(shape: Shape, max_flops: int) -> GraphSpace:
+    """Networks for images of this shape: chains to start from, and a learning rate.
+
+    Args:
+        shape: Channels, height and width.
+        max_flops: What a network may take for one image.
+
+    Raises:
+        ConfigurationError: the chains take more.
+    """
+    check_whole("problem.max_flops", max_flops, 1)
     starts = [
         plain_cnn(shape, N_CLASSES, widths=widths, pool_after=[0, 2]) for widths in ([16, 32, 32, 64], [32, 32, 64, 64])
     ]
-    return GraphSpace(
-        starts, {"learning_rate": Float(0.02, 0.2, log=True)}, limits=Limits(nodes=80, size=192), n_moves=4
-    )
+    if max_flops < (least := max(start.flops for start in starts)):
+        raise ConfigurationError(
+            f"problem.max_flops ({max_flops}) must be at least {least:,}, which the networks to start from take"
+        )
+    limits = Limits(nodes=80, size=192, flops=max_flops)
+    return GraphSpace(starts, {"learning_rate": Float(0.02, 0.2, log=True)}, limits=limits, n_moves=4)
 
 
 def graph_recipe(n_epochs: int, precision: str) -> Recipe:

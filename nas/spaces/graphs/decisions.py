@@ -7,7 +7,8 @@ in the end is left out, and a linear layer completes what gives no vector of the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nas.spaces.domain import Ask, Decision, Domain, Numbers, Options
@@ -42,25 +43,46 @@ def decided(ask: Ask, input_shape: Shape, n_outputs: int, limits: Limits) -> Net
     asking = _Asking(ask)
     shapes: dict[int, Shape] = {INPUT: input_shape}
     nodes: list[Node] = []
-
-    def put(id: int, layer: Layer, inputs: tuple[int, ...]) -> None:
-        nodes.append(Node(id, layer, inputs))
-        shapes[id] = layer.shape([shapes[source] for source in inputs])
-
+    flops_left = limits.flops
     for place in range(asking.number("n_nodes", limits.nodes, log=True)):
         id = asking.option(f"order.{place}", _IDS, [id for id in _IDS if id not in shapes])
         layer = _layer(asking, id, shapes, limits)
-        put(id, layer, _inputs(asking, id, layer, shapes, limits))
+        inputs = _inputs(asking, id, layer, shapes, limits)
+        taken = [shapes[source] for source in inputs]
+        layer = _affordable(layer, taken, flops_left)
+        flops_left -= layer.flops(taken)
+        nodes.append(Node(id, layer, inputs))
+        shapes[id] = layer.shape(taken)
     if len(nodes) + 2 > limits.nodes and shapes[nodes[-1].id] != (n_outputs,):
         del nodes[max(limits.nodes - 2, 0) :]
-    while not nodes or shapes[nodes[-1].id] != (n_outputs,):
-        last = nodes[-1].id if nodes else INPUT
-        put(
-            min(id for id in _IDS if id not in shapes),
-            Linear(n_outputs) if len(shapes[last]) == 1 else GlobalPool(),
-            (last,),
-        )
-    return Network(input_shape, tuple(pruned(nodes)))
+    network = _completed(nodes, shapes, n_outputs)
+    while nodes and network.flops > limits.flops:
+        del nodes[-1]
+        network = _completed(nodes, shapes, n_outputs)
+    return network
+
+
+def _completed(nodes: Sequence[Node], shapes: Mapping[int, Shape], n_outputs: int) -> Network:
+    """The network that gives a vector of so many features by what these nodes give, without what nothing takes."""
+    nodes = list(nodes)
+    free = (id for id in _IDS if id not in shapes)
+    shape = shapes[nodes[-1].id if nodes else INPUT]
+    while not nodes or shape != (n_outputs,):
+        layer = Linear(n_outputs) if len(shape) == 1 else GlobalPool()
+        nodes.append(Node(next(free), layer, (nodes[-1].id if nodes else INPUT,)))
+        shape = layer.shape([shape])
+    return Network(shapes[INPUT], tuple(pruned(nodes)))
+
+
+def _affordable(layer: Layer, inputs: Sequence[Shape], flops: int) -> Layer:
+    """The layer with as many channels as take no more FLOPs; where not one does, a relu."""
+    if layer.flops(inputs) <= flops:
+        return layer
+    if isinstance(layer, Conv) and (n := flops // replace(layer, channels=1).flops(inputs)):
+        return replace(layer, channels=n)
+    if isinstance(layer, Linear) and (n := flops // replace(layer, features=1).flops(inputs)):
+        return replace(layer, features=n)
+    return Activation()
 
 
 def decisions_of(network: Network, limits: Limits) -> list[Decision]:

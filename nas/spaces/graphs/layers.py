@@ -52,6 +52,10 @@ class Layer(ABC):
             ReasonError: it can't take these inputs.
         """
 
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        """Of one example, as torch counts them: twice the multiplications of convolutions and linear layers."""
+        return 0
+
     def to_json(self) -> dict[str, Any]:
         """``op`` and the attributes."""
         return {"op": self.op, **{field.name: getattr(self, field.name) for field in fields(self)}}
@@ -91,6 +95,10 @@ class Conv(Layer):
         _, height, width = _image(self, inputs[0])
         return self.channels, math.ceil(height / self.stride), math.ceil(width / self.stride)
 
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        """Two for each weight that each number of the output takes."""
+        return 2 * math.prod(self.shape(inputs)) * inputs[0][0] * self.kernel**2
+
 
 @dataclass(frozen=True, slots=True)
 class Linear(Layer):
@@ -109,6 +117,10 @@ class Linear(Layer):
         if len(inputs[0]) != 1:
             raise ReasonError(f"its input {inputs[0]} must be a vector; put a flatten or a global_pool before it")
         return (self.features,)
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        """Two for each weight."""
+        return 2 * self.features * inputs[0][0]
 
 
 @dataclass(frozen=True, slots=True)

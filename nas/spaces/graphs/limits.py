@@ -8,7 +8,15 @@ from nas.errors import ConfigurationError, check_whole
 from nas.spaces.graphs.layers import MAX_KERNEL, MAX_SIZE, Conv, Layer, Linear, Pool
 from nas.spaces.graphs.network import MAX_NODES, Network
 
-_MOST = {"nodes": MAX_NODES, "size": MAX_SIZE, "kernel": MAX_KERNEL, "stride": MAX_SIZE, "inputs": MAX_NODES}
+MAX_FLOPS = 10**15
+_MOST = {
+    "nodes": MAX_NODES,
+    "size": MAX_SIZE,
+    "kernel": MAX_KERNEL,
+    "stride": MAX_SIZE,
+    "inputs": MAX_NODES,
+    "flops": MAX_FLOPS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +29,7 @@ class Limits:
         kernel: The side of the kernel of a convolution or pool.
         stride: Of a convolution or pool.
         inputs: Of an add or concat.
+        flops: Of one example, a multiplication and an addition being two (``Network.flops``).
 
     Raises:
         ConfigurationError: one is no whole number of at least 1 (inputs: 2), or over what a network may have at all.
@@ -31,6 +40,7 @@ class Limits:
     kernel: int = 7
     stride: int = 4
     inputs: int = 8
+    flops: int = MAX_FLOPS
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -43,6 +53,8 @@ class Limits:
         """What of the network is over the limits, or None."""
         if len(network.nodes) > self.nodes:
             return f"the network has {len(network.nodes)} nodes; it must have at most {self.nodes}; remove some"
+        if self.flops < MAX_FLOPS and (flops := network.flops) > self.flops:
+            return f"the network takes {flops:,} FLOPs an example; it must take at most {self.flops:,}; make it smaller"
         for node in network.nodes:
             found = _measures(node.layer) | {"inputs": len(node.inputs)}
             for name, value in found.items():

@@ -91,6 +91,11 @@ class Network:
         """What the network gives for one example."""
         return self.shapes[self.output.id]
 
+    @property
+    def flops(self) -> int:
+        """Of one example, as torch's counter has them."""
+        return sum(node.layer.flops([self.shapes[source] for source in node.inputs]) for node in self.nodes)
+
     def __getitem__(self, id: int) -> Node:
         """The node of this id.
 

@@ -29,6 +29,7 @@ from nas.testing import check_tuner
 from tests.nas.spaces.networks import LIMITS, SHAPE, STARTS, seeds, small
 
 SPACE = GraphSpace(STARTS[:2], {"rate": Float(0.01, 0.2, log=True), "norm": Choice("a", "b")}, limits=LIMITS)
+CHEAP = GraphSpace(STARTS[:2], limits=Limits(nodes=40, size=24, flops=200_000), n_moves=20)
 METRICS = (Metric("accuracy"), Metric("latency_ms", "minimize"))
 
 
@@ -61,32 +62,49 @@ def test_equal_seeds_give_equal_points(seed: int) -> None:
     assert space.describe() == SPACE.describe()
 
 
+@pytest.mark.parametrize("space", [SPACE, CHEAP], ids=["any", "cheap"])
 @settings(max_examples=25)
-@given(seeds)
-def test_decisions_give_the_point_back(seed: int) -> None:
+@given(seed=seeds)
+def test_decisions_give_the_point_back(space: GraphSpace, seed: int) -> None:
     """The decisions of a point make it again, and a name has one domain in all points."""
-    point = SPACE.sample(random.Random(seed))
-    decisions = SPACE.decisions(point)
+    point = space.sample(random.Random(seed))
+    decisions = space.decisions(point)
     answers = {decision.name: decision for decision in decisions}
 
     def ask(name: str, domain: Domain) -> float:
-        assert DOMAINS.setdefault(name, domain) == domain == answers[name].domain
+        assert DOMAINS.setdefault((space is CHEAP, name), domain) == domain == answers[name].domain
         return answers[name].answer
 
     assert len(answers) == len(decisions)
-    assert point_key(SPACE.decide(ask)) == point_key(point)
+    assert point_key(space.decide(ask)) == point_key(point)
 
 
-DOMAINS: dict[str, Domain] = {}
+DOMAINS: dict[tuple[bool, str], Domain] = {}
 
 
+@pytest.mark.parametrize("space", [SPACE, CHEAP], ids=["any", "cheap"])
 @settings(max_examples=25)
-@given(seeds)
-def test_any_answers_give_a_point(seed: int) -> None:
+@given(seed=seeds)
+def test_any_answers_give_a_point(space: GraphSpace, seed: int) -> None:
     """Whatever is answered, the point lies in the space."""
     rng = random.Random(seed)
 
-    SPACE.validate(SPACE.decide(lambda _, domain: domain.draw(rng)))
+    space.validate(space.decide(lambda _, domain: domain.draw(rng)))
+
+
+def test_networks_stay_within_the_flops() -> None:
+    """Samples, mutants, crossings and what is answered take at most so many, which some come near to."""
+    rng = random.Random(0)
+    points = [CHEAP.sample(rng) for _ in range(10)]
+    points += [CHEAP.cross(*rng.sample(points, 2), rng) for _ in range(10)]
+    points += [CHEAP.decide(lambda _, domain: domain.draw(rng)) for _ in range(10)]
+    for place in range(20):
+        points.append(CHEAP.mutate(points[place], rng))
+    flops = [CHEAP.network(point).flops for point in points]
+
+    assert 150_000 < max(flops) <= 200_000
+    with pytest.raises(PointError, match=r"network: the network takes 22\d,\d+ FLOPs .* must take at most 200,000"):
+        CHEAP.validate({"network": plain_cnn(SHAPE, 3, widths=[24, 24], pool_after=[0]).to_json()})
 
 
 def test_returned_points_are_the_callers() -> None:

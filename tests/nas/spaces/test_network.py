@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 
 from nas.errors import ConfigurationError, PointError
+from nas.problems.cost import network_cost
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.starts import CELL_OPERATIONS, nas_bench_201, plain_cnn, resnet
@@ -19,7 +20,7 @@ from tests.nas.spaces.networks import CELL, STARTS, networks, small
 @settings(max_examples=12)
 @given(networks)
 def test_shapes_are_those_of_torch(network: Network) -> None:
-    """Each node's inferred shape is that of the tensor which the torch module makes there."""
+    """Each node's inferred shape is that of the tensor which the torch module makes there, and so are all FLOPs."""
     module = GraphModule(network).eval()
     seen: dict[int, tuple[int, ...]] = {0: network.input_shape}
     for id, layer in module.layers.items():
@@ -28,6 +29,8 @@ def test_shapes_are_those_of_torch(network: Network) -> None:
     module(torch.randn(2, *network.input_shape))
 
     assert seen == network.shapes
+    cost = network_cost(lambda: GraphModule(network), lambda: (torch.zeros(1, *network.input_shape),))
+    assert network.flops == cost["flops"]
 
 
 @settings(max_examples=30)

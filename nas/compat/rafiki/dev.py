@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from nas.budget import Budget
+from nas.compat.rafiki.log import shown
 from nas.compat.rafiki.model import BaseModel, Params
 from nas.compat.rafiki.params import from_tensors
 from nas.compat.rafiki.problem import RafikiProblem
@@ -170,9 +171,10 @@ class _Tuned:
                 print(log, end="")
                 raise TemplateFailedError(f"the test of trial {self.best.number} failed: {log.splitlines()[-1]}")
             self.test_score = tested.get("metrics", {}).get("score")
-            print(f"best: trial {self.best.number}, score {self.best.metrics['score']}, knobs {self.knobs(self.best)}")
+            score = shown(self.best.metrics["score"])
+            print(f"best: trial {self.best.number}, score {score}, knobs {self.knobs(self.best)}")
             if self.test_score is not None:
-                print(f"score on the test data: {self.test_score}")
+                print(f"score on the test data: {shown(self.test_score)}")
 
     def knobs(self, trial: Trial) -> dict[str, Any]:
         """What the trial's model was given."""
@@ -190,7 +192,7 @@ class _Tuned:
             if trial.state is State.FAILED:
                 why = (trial.error or f"{trial.reason}").strip().splitlines()[-1]
                 raise TemplateFailedError(f"trial {trial.number} failed: {why}")
-            print(f"score: {trial.metrics.get('score')}")
+            print(f"score: {shown(trial.metrics['score'])}" if trial.metrics else "no score")
 
 
 BUDGET = ("TIME_HOURS", "MODEL_TRIAL_COUNT", "GPU_COUNT")

@@ -105,9 +105,9 @@ class Problem(ABC):
         """
         if not self.has("foretell"):
             return {}
-        from nas.problems.cost import network_cost
+        from nas.problems.cost import NetworkCost
 
-        return network_cost(lambda: self.build(point), self.example_inputs)
+        return NetworkCost(lambda: self.build(point), self.example_inputs)
 
     def measure(self, point: Point, device: str) -> Mapping[str, float]:
         """What is measured of a point before it is trained, on the machine that trains it.

@@ -166,12 +166,13 @@ class Built:
 
     @property
     def search_json(self) -> dict[str, Any]:
-        """What ``search.json`` holds: the identity, the metrics, and the format's version."""
+        """What ``search.json`` holds: the identity, what is said of the problem, the metrics, the format's version."""
         metrics: list[dict[str, Any]] = [{"name": m.name, "direction": m.direction} for m in self.problem.metrics]
         for described, metric in zip(metrics, self.problem.metrics, strict=True):
             if metric.reference is not None:
                 described["reference"] = metric.reference
-        return {"format": FORMAT, "identity": self.identity, "metrics": metrics}
+        about = {"about": dict(self.problem.about)} if self.problem.about else {}
+        return {"format": FORMAT, "identity": self.identity, **about, "metrics": metrics}
 
 
 def _refuse(value: object) -> object:

@@ -64,6 +64,8 @@ class Problem(ABC):
     """Digests of what arguments of these names only name (code in a user's file): part of a search's identity."""
     label: str = ""
     """What ends a search's default name, where the problem's class says little."""
+    about: Mapping[str, str] = {}
+    """What reports say of the problem besides its arguments, by name: texts that are no part of a search's identity."""
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Trains ``run.point`` and returns its validation scores; this or ``train_many`` must be defined."""

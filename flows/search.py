@@ -29,6 +29,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
     from nas.session import check_name
 
     check_values(invocation)
+    _check_not_driven(invocation)
     if _is_new(invocation):  # so that trials will run: the server boots while torch and the problem load
         engine.prepare(invocation.values["runner"]["kind"])
     machine = read_machine(invocation.values)
@@ -43,6 +44,23 @@ def search(invocation: Invocation, engine: Engine) -> int:
     finalists = invocation.values["finalists"]
     program = Program(built, workplace.records, budget, finalists=finalists, retention=retention)
     return engine.run(program, workplace)
+
+
+def _check_not_driven(invocation: Invocation) -> None:
+    """Refuses a search of this name that a command on this host drives, before torch and the problem load.
+
+    Elsewhere than in a local root, and where the name is still unknown, that is seen later (``Engine.run``).
+    """
+    from flows.settings import read_limits, read_root
+    from nas.session import check_free, check_name
+    from nas.store.files import open_root
+    from nas.store.records import Records
+
+    root, options = read_root(invocation.values)
+    name = invocation.values["name"]
+    if name is None or "://" in root or options or read_limits(invocation.values).takeover:
+        return
+    check_free(Records(open_root(root).below(check_name(str(name)))), watch_s=0)
 
 
 def _is_new(invocation: Invocation) -> bool:

@@ -267,7 +267,8 @@ def check_free(
     """Returns where no other command drives the search.
 
     At once where the last session has ended, or its process was on this host and is gone; else after ``watch_s``
-    without a new beat, by this machine's own clock, in which the storage answered all the while.
+    without a new beat, by this machine's own clock, in which the storage answered all the while. With ``watch_s`` of 0
+    it finds only a driver on this host.
 
     Raises:
         SearchBusyError: it beats, naming host, pid and the age of the beat.
@@ -280,7 +281,7 @@ def check_free(
     if _has_ended(last, seen):
         return
     lives = driver_of(last).is_beside(Driver.this()) and last["born"] != ""
-    if not lives:
+    if not lives and watch_s:
         say(f"watching for {watch_s:g} s whether pid {last['pid']} on {last['host']} still drives the search")
         for beat in _beats(records, number, watch_s):
             if _has_ended(last, beat):

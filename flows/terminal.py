@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from nas.trial import Trial
 
 _ORDER = (
-    *("trial", "parent", "donor", "state", "inherited", "score", "duration_s", "stage", "metric.", "front", "test."),
+    *("trial", "parent", "second_parent", "donor", "state", "inherited", "score", "duration_s", "stage", "metric."),
+    *("front", "test."),
     *(
         "generation",
         "reason",

@@ -166,6 +166,18 @@ def test_edges() -> None:
     assert widths[0] > widths[1] > widths[2]
 
 
+def test_second_parents() -> None:
+    """An edge from a second parent is dotted, and the legend says so; one that stands in no family is no stranger."""
+    trials = [trial(0), trial(1), trial(2, parents=(0, 1), generation=1), trial(3)]
+    drawing = draw_tree(Lineage.of(trials), ACCURACY)
+    [edge] = having(ET.fromstring(f"<svg>{drawing.body}</svg>"), "second")
+
+    assert (edge.get("data-s"), edge.get("data-c")) == ("1", "2")
+    assert "from the second parent" in [item.text for item in drawing.legend]
+    assert "no parent, no child but by crossing" in drawing.body
+    assert "by crossing" not in draw_tree(Lineage.of(evolved(30)), ACCURACY).body
+
+
 def test_line_of_the_winner() -> None:
     """The winner and its ancestors, and the edges between them, are emphasised, and nothing else."""
     trials = evolved(50)

@@ -186,15 +186,15 @@ def read_cleaning(invocation: Invocation) -> Cleaning:
     if root.in_process:
         raise ConfigurationError(f"storage.root={root.url} lives in the searching process only, and ends with it")
     records = Records(find_search(root, str(values["name"]), time.time(), complain))
-    identity, metrics, _ = read_header(records, str(values["name"]))
+    header = read_header(records, str(values["name"]))
     return Cleaning(
         records=records,
         retention=retention,
-        plan=PolicyPlan.from_stages(identity["policy"]),
-        metrics=metrics,
-        tuner=None if retention.keeps_all else _tuner(identity, invocation),
+        plan=PolicyPlan.from_stages(header.identity["policy"]),
+        metrics=header.metrics,
+        tuner=None if retention.keeps_all else _tuner(header.identity, invocation),
         n_finalists=n_finalists or _last_finalists(records),
-        identity=identity,
+        identity=header.identity,
     )
 
 

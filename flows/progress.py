@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flows.wording import clean, count, duration, last_line, size
 from nas.executors.base import Event, Finished, Late, Left, Lost, Noted, Proposed, Started, Swept
 from nas.metric import Metric
+from nas.ranking import place_among
 from nas.trial import State, Trial
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Progress:
         self._search_stage = next(iter(wanted))
         self._n_done = dict.fromkeys(wanted, 0)
         self._n_known = {stage: sum(trial.stage == stage for trial in known) for stage in wanted}
-        self._best: dict[str, Trial] = {}
+        self._best: dict[str, tuple[tuple[bool, float, int], Trial]] = {}  # by stage, with its place
         self._seconds = dict.fromkeys(wanted, 0.0)  # of the trials timed
         self._n_timed = dict.fromkeys(wanted, 0)
         self._share, self._n_shares = 0.0, 0  # their sum, and how many
@@ -139,17 +140,16 @@ class Progress:
         if trial.inherited is not None and trial.offered is not None:
             self._share += trial.inherited
             self._n_shares += 1
-        value, best = trial.value(self._metric.name), self._best.get(stage)
-        best_value = None if best is None else best.value(self._metric.name)
-        if value is not None and (best_value is None or self._metric.is_better(value, best_value)):
-            self._best[stage] = trial
+        place = place_among(trial, self._metric)
+        if place is not None and (stage not in self._best or place < self._best[stage][0]):
+            self._best[stage] = (place, trial)
 
     def _state(self) -> str:
         parts = [f"running {len(self._running)}"] if self._running else []
         if self._n_failed:
             parts.append(f"failed {self._n_failed}")
         if stage := next((stage for stage in reversed(self._n_wanted) if stage in self._best), None):
-            best, kind = self._best[stage], "" if stage == self._search_stage else f"{stage} "
+            (_, best), kind = self._best[stage], "" if stage == self._search_stage else f"{stage} "
             value = best.metrics[self._metric.name]
             parts.append(f"best {kind}{self._metric.name} {value:.4f} (trial {best.number})")
         if self._n_shares:
@@ -211,5 +211,5 @@ class Progress:
         if not self._is_live:
             self._last_plain = time.monotonic()
             state = "; ".join(filter(None, [self._state(), self._left()]))
-            text = f"[{sum(self._n_done.values())}{'' if total is None else f'/{total}'}] {text}; {state}"
+            text = f"[{sum(self._n_done.values())}{'' if total is None else f'/{total}'} done] {text}; {state}"
         self.note(text)

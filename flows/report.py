@@ -49,8 +49,8 @@ class Request:
             raise ConfigurationError("format=html shows the whole search: leave trial out, or choose table or json")
         if self.opens and self.format != "html":
             raise ConfigurationError(f"open=true opens a page: add format=html (format is {self.format})")
-        if self.all_columns and (self.format != "table" or self.name is None or self.trial is not None):
-            raise ConfigurationError("columns=all is for the table of one search: csv and json have all columns anyway")
+        if self.all_columns and (self.format == "html" or self.name is None or self.trial is not None):
+            raise ConfigurationError("columns=all is for one search as table, csv or json: add name=N, leave trial out")
         if self.out is not None and self.format == "table":
             raise ConfigurationError(f"out={self.out} takes csv, json or html: add format=html, or redirect the output")
 

@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flows.command import Invocation
     from flows.engine import Engine
+    from nas.store.records import Records
+
+
+MAX_LOOKS = 20
+"""How many searches of the same problem and tuner are looked at, to see whether they are driven now."""
 
 
 def main() -> int:
@@ -23,13 +28,16 @@ def main() -> int:
 
 def search(invocation: Invocation, engine: Engine) -> int:
     """One search: composes it from the configuration, and runs what is left to do of it."""
-    from flows.settings import check_values, read_budget, read_machine, read_retention, read_search, search_name
+    from flows.settings import check_values, read_budget, read_machine, read_retention, read_search, search_name, switch
     from nas.imported import import_founders
     from nas.program import Program
     from nas.session import check_name
 
     check_values(invocation)
-    if _is_new(invocation):  # so that trials will run: the server boots while torch and the problem load
+    candidates = _candidates(invocation)
+    if candidates and not switch(invocation.values, "takeover"):
+        _check_not_driven(candidates, is_named=invocation.values["name"] is not None)
+    if candidates == {}:  # so that trials will run: the server boots while torch and the problem load
         engine.prepare(invocation.values["runner"]["kind"])
     machine = read_machine(invocation.values)
     definition = read_search(invocation, machine)
@@ -45,17 +53,34 @@ def search(invocation: Invocation, engine: Engine) -> int:
     return engine.run(program, workplace)
 
 
-def _is_new(invocation: Invocation) -> bool:
-    """Whether there certainly is no such search yet, which the names in a local root tell before its own is known."""
+def _candidates(invocation: Invocation) -> dict[str, Records] | None:
+    """The searches in a local root that this one may be, by name, before its own is known; None: it can't be told."""
     from flows.settings import read_root
     from nas.store.files import open_root
+    from nas.store.records import Records
 
     root, options = read_root(invocation.values)
     problem, tuner, name = invocation.spec("problem"), invocation.spec("tuner"), invocation.values["name"]
     if "://" in root or options or problem is None or tuner is None:
-        return False
-    prefix = f"{problem.name}-{tuner.name}-" if name is None else str(name)
-    return not any(found.startswith(prefix) for found in open_root(root).names())
+        return None
+    files, prefix = open_root(root), f"{problem.name}-{tuner.name}-"
+    may_be = (found for found in files.names() if (found.startswith(prefix) if name is None else found == str(name)))
+    return {found: Records(files.below(found)) for found in may_be}
+
+
+def _check_not_driven(candidates: dict[str, Records], *, is_named: bool) -> None:
+    """Refuses a search that a command on this host drives, before torch and the problem load; or says it may be one."""
+    from nas.errors import HeirloomError, SearchBusyError
+    from nas.session import check_free
+
+    for name, records in candidates.items() if is_named or len(candidates) <= MAX_LOOKS else ():
+        try:
+            check_free(records, watch_s=0)
+        except HeirloomError as error:
+            if is_named:
+                raise
+            if isinstance(error, SearchBusyError):  # whatever else is wrong with it is said if it is this one
+                print(f"{name} is driven on this host; the problem loads, which tells if it is this", file=sys.stderr)
 
 
 if __name__ == "__main__":

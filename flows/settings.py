@@ -392,7 +392,9 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
     assert problem is not None  # check_values saw to it
     assert tuner is not None
     policy = values.get("policy") or {}
-    if not isinstance(policy, Mapping) or not policy.get("stages"):
+    if isinstance(policy, Mapping) and (unknown := [key for key in policy if key != "stages"]):
+        raise ConfigurationError(f"policy.{unknown[0]}: a plan holds `stages`, a list, and nothing else")
+    if not isinstance(policy, Mapping) or not isinstance(policy.get("stages"), list) or not policy["stages"]:
         raise ConfigurationError("policy must be a choice of the group policy, with a list of stages")
     deterministic = switch(values, "deterministic")
     check_deterministic(deterministic, machine)

@@ -40,6 +40,7 @@ class Snapshot:
     """A search as its records have it.
 
     Attributes:
+        about: What is said of the problem besides, by name.
         metrics: The first ranks.
         stages: The stages' names; the trials of the last one compete to be the winner.
         tests: Test records by finalist.
@@ -51,6 +52,7 @@ class Snapshot:
     name: str
     url: str
     identity: Mapping[str, Any]
+    about: Mapping[str, str]
     metrics: tuple[Metric, ...]
     stages: tuple[str, ...]
     lineage: Lineage
@@ -91,19 +93,20 @@ def read_snapshot(files: Files, now: float) -> Snapshot:
 
     records = Records(files)
     name = records.files.url.rstrip("/").rpartition("/")[2]
-    identity, metrics, stages = read_header(records, name)
+    header = read_header(records, name)
     session = last_session(records, now)
     trials = _with_running(records, session)
     return Snapshot(
         name=name,
         url=records.files.url,
-        identity=identity,
-        metrics=metrics,
-        stages=stages,
+        identity=header.identity,
+        about=header.about,
+        metrics=header.metrics,
+        stages=header.stages,
         lineage=Lineage.of(trials),
         tests=records.tests(),
         best=newest_best(records),
-        winner=next(iter(competitors(trials, metrics[0], stages)), None),
+        winner=next(iter(competitors(trials, header.metrics[0], header.stages)), None),
         session=session,
         taken=now,
     )
@@ -137,8 +140,18 @@ def last_session(records: Records, now: float) -> LastSession | None:
     )
 
 
-def read_header(records: Records, name: str) -> tuple[Mapping[str, Any], tuple[Metric, ...], tuple[str, ...]]:
-    """The identity, the metrics and the names of the stages that ``search.json`` holds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What ``search.json`` holds; ``stages`` are their names."""
+
+    identity: Mapping[str, Any]
+    about: Mapping[str, str]
+    metrics: tuple[Metric, ...]
+    stages: tuple[str, ...]
+
+
+def read_header(records: Records, name: str) -> Header:
+    """What ``search.json`` holds.
 
     Raises:
         SearchNotFoundError: there is no search.
@@ -152,7 +165,8 @@ def read_header(records: Records, name: str) -> tuple[Mapping[str, Any], tuple[M
         raise SearchNotFoundError(f"no search {name}: {records.files.url} holds no search.json")
     identity = header["identity"]
     metrics = tuple(Metric(m["name"], m["direction"], m.get("reference")) for m in header["metrics"])
-    return identity, metrics, tuple(stage["name"] for stage in identity["policy"])
+    stages = tuple(stage["name"] for stage in identity["policy"])
+    return Header(identity=identity, about=header.get("about", {}), metrics=metrics, stages=stages)
 
 
 def _with_running(records: Records, session: LastSession | None) -> list[Trial]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Tests = Mapping[int, Mapping[str, Any]]
 """Test records by trial: ``{"metrics": {...}}`` or ``{"error": line}``."""
 
+SECOND_PARENT = "second_parent"
+
 _FIRST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
     "trial": ("Int64", lambda t: t.number),
     "parent": ("Int64", lambda t: t.parents[0] if t.parents else None),
@@ -61,6 +63,8 @@ def lineage_columns(
     columns |= _spread("test.", [tests.get(trial.number, {}).get("metrics") or {} for trial in trials])
     columns |= _spread("cost.", [trial.foretold for trial in trials])
     columns |= _spread("point.", [flat_point(trial.point) for trial in trials])
+    if any(len(trial.parents) > 1 for trial in trials):
+        columns[SECOND_PARENT] = [trial.parents[1] if len(trial.parents) > 1 else None for trial in trials]
     if len(metrics) > 1:
         on_front = numbers_on_front(trials, metrics)
         columns["front"] = [trial.number in on_front for trial in trials]
@@ -77,13 +81,14 @@ def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequ
 
     Columns: ``trial, parent, donor, generation, job, stage, state, reason, policies, attempt, started, finished,
     duration_s, inherited``, then ``metric.<name>``, ``test.<name>`` (where tests are), ``cost.<name>`` (known before
-    training), ``point.<name>`` (dots lead into nested dicts), ``front`` (of several metrics: whether it is on its
-    stage's front), ``checkpoint_bytes``, ``swept`` (its weights were deleted) and ``error`` (its last line). ``parent``
-    is the first one. ``donor`` is whose weights went in: a number, or ``"name:42"`` for another search's. The arguments
-    are those of ``lineage_columns``.
+    training), ``point.<name>`` (dots lead into nested dicts), ``second_parent`` (where a trial has two), ``front`` (of
+    several metrics: whether it is on its stage's front), ``checkpoint_bytes``, ``swept`` (its weights were deleted)
+    and ``error`` (its last line). ``parent`` is the first one. ``donor`` is whose weights went in: a number, or
+    ``"name:42"`` for another search's. The arguments are those of ``lineage_columns``.
     """
     columns = lineage_columns(lineage, tests, metrics=metrics)
-    return to_table(columns, {name: kind for name, (kind, _) in {**_FIRST, **_LAST}.items()})
+    types = {name: kind for name, (kind, _) in {**_FIRST, **_LAST}.items()}
+    return to_table(columns, {**types, SECOND_PARENT: "Int64"})
 
 
 def to_table(columns: Mapping[str, Sequence[Any]], types: Mapping[str, str] | None = None) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from flows.fronts import front_lines
 from flows.searches import search_lines, states_text
 from flows.table import lineage_columns
 from flows.wording import brief, cell, clean, count, number
+from nas.spec import Spec
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from nas.trial import Trial
 
 _ORDER = (
-    *("trial", "parent", "donor", "state", "inherited", "score", "duration_s", "stage", "metric.", "front", "test."),
+    *("trial", "parent", "second_parent", "donor", "state", "inherited", "score", "duration_s", "stage", "metric."),
+    *("front", "test."),
     *(
         "generation",
         "reason",
@@ -112,9 +114,10 @@ def summary_lines(snapshot: Snapshot) -> list[str]:
     """Where the search stands, its best trial, and the export."""
     lines = [f"{snapshot.name}: {snapshot.standing}, {count(len(snapshot.lineage), 'trial')}"]
     lines[0] += f" ({states_text(snapshot.lineage)})" if len(snapshot.lineage) else ""
+    lines.append(_searched(snapshot))
     trial, best = snapshot.winner, snapshot.best or {}
     if trial is None:
-        return lines
+        return [clean(line) for line in lines]
     tested = snapshot.tests.get(trial.number, {}).get("metrics") or {}
     line = [*reversed([t.number for t in snapshot.lineage.ancestors(trial.number)]), trial.number]
     descent = f", descends from {' > '.join(map(str, line[:-1]))}" if 1 < len(line) <= 16 else ""
@@ -126,6 +129,21 @@ def summary_lines(snapshot: Snapshot) -> list[str]:
     if best.get("export"):
         lines.append(f"export of trial {best.get('trial')}: {snapshot.url.rstrip('/')}/{best['export']}")
     return [clean(line) for line in lines]
+
+
+def _searched(snapshot: Snapshot) -> str:
+    """What is searched, and by which tuner, which may have been chosen."""
+    identity = snapshot.identity
+    problem, tuner = (Spec(identity[kind]["target"]).name for kind in ("problem", "tuner"))
+    about = "".join(f", {name} {value}" for name, value in snapshot.about.items())
+    chosen = identity.get("chosen_tuner")
+    by = f" (chose {_chosen(chosen)})" if chosen else ""
+    return f"problem: {problem}{about}; tuner: {tuner}{by}"
+
+
+def _chosen(described: Mapping[str, Any]) -> str:
+    arguments = (f"{name}={brief(value)}" for name, value in described["arguments"].items())
+    return " ".join([Spec(described["target"]).name, *arguments])
 
 
 def _kind(name: str) -> str:

@@ -22,6 +22,7 @@ from nas.errors import (
 from nas.metric import not_finite, plain_metrics
 from nas.run import Channel, TrialRun
 from nas.store.trial_log import MAX_LOG_BYTES, log_path, set_earlier_log_aside
+from nas.tracebacks import traceback_of
 from nas.trial import Reason, State, Trial, cost_of, stopped
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Attempt:
 
     def _failed(self, error: BaseException) -> Trial:
         reason = Reason.NOT_FINITE if isinstance(error, FloatingPointError) else Reason.EXCEPTION
-        text = "".join(traceback.format_exception(error))
+        text = traceback_of(error)
         logger.error("%s", text)
         return replace(self._trial, state=State.FAILED, reason=reason, error=text)
 

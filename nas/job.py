@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from nas.attempt import Attempt
 from nas.errors import StoreError
 from nas.run import Channel, TrialRun
+from nas.tracebacks import traceback_of
 from nas.trial import Trial
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Job:
         elif isinstance(error, StoreError):
             raise error
         elif error is not None:
-            text = "".join(traceback.format_exception(error))
+            text = traceback_of(error)
             logger.error("job %d ended between two trials\n%s", self.number, text)
             return text
         return None

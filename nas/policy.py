@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import cast
 
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, nearest_first
 
 
 class Policy(StrEnum):
@@ -43,6 +43,9 @@ def parse_policies(names: Iterable[str]) -> frozenset[Policy]:
             raise ConfigurationError(f"unknown policy {name!r}; the policies are {', '.join(Policy.__members__)}")
         found.add(Policy[upper])
     return frozenset(found)
+
+
+_STAGE_KEYS = ("name", "policies", "warm", "best", "share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +130,14 @@ class PolicyPlan:
         """
         made = []
         for stage in stages:
-            unknown = set(stage) - {"name", "policies", "warm", "best", "share"}
-            if unknown or "name" not in stage:
+            if not isinstance(stage, Mapping) or "name" not in stage:
                 raise ConfigurationError(
-                    f"stage {dict(stage)}: its keys must be name, policies, warm, best and share; name is required"
+                    f"stage {stage!r} must hold `name`, and may hold {', '.join(_STAGE_KEYS[1:])}: "
+                    "{name: search, policies: [SHARE_PARAMS]}"
+                )
+            if unknown := [str(key) for key in stage if key not in _STAGE_KEYS]:
+                raise ConfigurationError(
+                    f"stage {stage['name']}: no key {unknown[0]}; its keys are {nearest_first(unknown[0], _STAGE_KEYS)}"
                 )
             policies = stage.get("policies") or ()
             if isinstance(policies, str) or not isinstance(policies, Iterable):

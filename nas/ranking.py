@@ -20,15 +20,20 @@ def competitors(trials: Iterable[Trial], metric: Metric, stages: Sequence[str]) 
     The COMPLETE ones of the last of these stages that has any, or that has at least some that met the deadline and left
     weights: those, then. A trial that a stopper has stopped has a score, and is none.
     """
-    known = list(trials)
+    known = [(place, trial) for trial in trials if (place := place_among(trial, metric)) is not None]
     for stage in reversed(stages):
-        in_stage = [trial for trial in known if trial.stage == stage]
-        ranked = Lineage.of(in_stage).best(metric, n=len(in_stage))
-        if complete := [trial for trial in ranked if trial.state == State.COMPLETE]:
-            return complete
-        if overdue := [trial for trial in ranked if trial.met_deadline and trial.checkpoint is not None]:
-            return overdue
+        if in_stage := sorted((entry for entry in known if entry[1].stage == stage), key=lambda entry: entry[0]):
+            kind = in_stage[0][0][0]
+            return [trial for place, trial in in_stage if place[0] == kind]
     return []
+
+
+def place_among(trial: Trial, metric: Metric) -> tuple[bool, float, int] | None:
+    """What orders the competitors of one stage, the least first: of equals, the lower number; None: it is none."""
+    value, is_complete = trial.value(metric.name), trial.state == State.COMPLETE
+    if value is None or not (is_complete or (trial.met_deadline and trial.checkpoint is not None)):
+        return None
+    return not is_complete, -metric.rank(value), trial.number
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,18 +167,14 @@ class Built:
 
     @property
     def search_json(self) -> dict[str, Any]:
-        """What ``search.json`` holds: the identity, the metrics, the format's version, and digests of data files."""
+        """What ``search.json`` holds: identity, metrics and format; what is said of the problem, and its data."""
         metrics: list[dict[str, Any]] = [{"name": m.name, "direction": m.direction} for m in self.problem.metrics]
         for described, metric in zip(metrics, self.problem.metrics, strict=True):
             if metric.reference is not None:
                 described["reference"] = metric.reference
-        header = {"format": FORMAT, "identity": self.identity, "metrics": metrics}
-        return header | ({"data": data} if (data := self.data) else {})
-
-    @property
-    def data(self) -> dict[str, str]:
-        """What the problem's data files hold, by argument (``nas.data.contents``)."""
-        return contents(self.problem, self.search.problem.arguments)
+        about = {"about": dict(self.problem.about)} if self.problem.about else {}
+        data = {"data": held} if (held := contents(self.problem, self.search.problem.arguments)) else {}
+        return {"format": FORMAT, "identity": self.identity, "metrics": metrics, **about, **data}
 
 
 def _refuse(value: object) -> object:

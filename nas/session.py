@@ -69,7 +69,7 @@ def claim_identity(records: Records, built: Built) -> None:
             f"the search in {records.files.url} is another one: {'; '.join(found)}. "
             "Choose another name=..., or the settings that it was begun with"
         )
-    here, begun = built.data, there.get("data", {})
+    here, begun = built.search_json.get("data", {}), there.get("data", {})
     known = [name for name in here if name in begun]
     if found := differences({name: begun[name] for name in known}, {name: here[name] for name in known}):
         raise ConfigurationError(
@@ -279,7 +279,8 @@ def check_free(
     """Returns where no other command drives the search.
 
     At once where the last session has ended, or its process was on this host and is gone; else after ``watch_s``
-    without a new beat, by this machine's own clock, in which the storage answered all the while.
+    without a new beat, by this machine's own clock, in which the storage answered all the while. With ``watch_s`` of 0
+    it finds only a driver on this host.
 
     Raises:
         SearchBusyError: it beats, naming host, pid and the age of the beat.
@@ -292,7 +293,7 @@ def check_free(
     if _has_ended(last, seen):
         return
     lives = driver_of(last).is_beside(Driver.this()) and last["born"] != ""
-    if not lives:
+    if not lives and watch_s:
         say(f"watching for {watch_s:g} s whether pid {last['pid']} on {last['host']} still drives the search")
         for beat in _beats(records, number, watch_s):
             if _has_ended(last, beat):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from flows.drawing.marks import LegendItem
 from flows.wording import markup, number
+from nas.policy import Policy
 from nas.trial import State, Trial
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ _REACH = 1.5
 """How far below the better three quarters of the scores the axis goes at the most, in heights of these."""
 _DIAMOND = "M0 -{0}L{0} 0L0 {0}L-{0} 0Z"
 _CROSS = "M-3 -3l6 6m0 -6l-6 6"
+_ON_A_PART = "on a part of the validation data"
 
 CURVE_CSS = """
 .curve{width:100%;height:auto;display:block}
@@ -31,6 +33,8 @@ CURVE_CSS = """
 .score{fill:var(--series);fill-opacity:.55}
 .score.stopped{fill:var(--paper);fill-opacity:1;stroke:var(--series);stroke-width:1.2}
 .score.final{fill:var(--accent);fill-opacity:1}
+.score.quick{fill-opacity:.12;stroke:var(--series);stroke-width:1.4}
+.score.final.quick{stroke:var(--accent)}
 .score.beyond{fill:var(--soft);fill-opacity:1;stroke:none}
 .score.missing{fill:none;stroke:var(--soft);stroke-width:1.2}
 .curve .end{font-weight:600;fill:var(--series)}
@@ -59,6 +63,10 @@ def ticks(low: float, high: float, n: int = 5) -> list[float]:
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
+
+
+def _is_quick(trial: Trial) -> bool:
+    return Policy.QUICK_EVAL in trial.policies
 
 
 class _Curve:
@@ -158,6 +166,8 @@ class _Curve:
         else:
             shape = f"M{-r} 0a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0Z"
         said = f"trial {trial.number}: {markup(self.metric.name)} {number(value)}"
+        if _is_quick(trial):
+            kind, said = f"{kind} quick", f"{said}, {_ON_A_PART}"
         return self.mark(trial.number, self.y(value), f"score {kind}", shape, said)
 
     def mark(self, trial: int, y: float, kind: str, shape: str, said: str) -> str:
@@ -178,13 +188,17 @@ class _Curve:
         if not self.scored:
             return
         yield LegendItem('<path class="best" d="M0 4H12V-4H28"/>', 28, f"best so far, stage {self.first_stage}")
-        yield LegendItem('<circle class="score" cx="6" cy="0" r="4"/>', 12, "complete")
+        in_first = [t for t, _ in self.scored if t.stage == self.first_stage and t.state == State.COMPLETE]
+        for is_quick in sorted({_is_quick(t) for t in in_first}):
+            sample = f'<circle class="score{" quick" if is_quick else ""}" cx="6" cy="0" r="4"/>'
+            yield LegendItem(sample, 12, f"complete{f', {_ON_A_PART}' if is_quick else ''}")
         if any(t.state == State.STOPPED for t, _ in self.scored):
             yield LegendItem('<path class="score stopped" d="M2 -4h8v8h-8Z"/>', 12, "stopped (the last score reported)")
-        for stage in dict.fromkeys(t.stage for t, _ in self.scored if t.stage != self.first_stage):
-            yield LegendItem(
-                f'<path class="score final" transform="translate(6 0)" d="{_DIAMOND.format(6)}"/>', 12, f"stage {stage}"
-            )
+        later = ((t.stage, _is_quick(t)) for t, _ in self.scored if t.stage != self.first_stage)
+        for stage, is_quick in dict.fromkeys(later):
+            shape = f'transform="translate(6 0)" d="{_DIAMOND.format(6)}"'
+            sample = f'<path class="score final{" quick" if is_quick else ""}" {shape}/>'
+            yield LegendItem(sample, 12, f"stage {stage}{f', {_ON_A_PART}' if is_quick else ''}")
         if any(not self.low <= v <= self.high for _, v in self.scored):
             yield LegendItem('<path class="score beyond" d="M1 -4h10l-5 8Z"/>', 12, "beyond the axis")
         if any(t.state == State.FAILED for t in self.trials):

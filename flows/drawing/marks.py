@@ -16,6 +16,7 @@ MARKS_CSS = """
 .band{fill:var(--band)}
 .edge{fill:none;stroke:var(--edge);stroke-linecap:round}
 .edge.donor{stroke:var(--donor);stroke-dasharray:5 4;stroke-linecap:butt}
+.edge.second{stroke-dasharray:1.5 3;stroke-linecap:butt}
 .edge.line{stroke:var(--accent)}
 .edge.wedge{fill:var(--edge);stroke:none}
 .tip{fill:var(--donor)}

@@ -72,7 +72,10 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     identity = snapshot.identity
     trials = list(snapshot.lineage)
     yield "problem", _spec(identity.get("problem"))
+    yield from ((name, markup(value)) for name, value in snapshot.about.items())
     yield "tuner", _spec(identity.get("tuner"))
+    if chosen := identity.get("chosen_tuner"):
+        yield "chosen tuner", _spec(chosen)
     if identity.get("stopper"):
         yield "stopper", _spec(identity["stopper"])
     yield "stages", ", ".join(_stage(stage) for stage in identity.get("policy", ()))
@@ -103,7 +106,10 @@ def _spec(described: Any) -> str:
     if not isinstance(described, Mapping) or "target" not in described:
         return markup(described)
     target = str(described["target"])
-    arguments = ", ".join(f"{name}={brief(value)}" for name, value in dict(described.get("arguments") or {}).items())
+    given = {
+        name: value for name, value in dict(described.get("arguments") or {}).items() if value not in (None, {}, [])
+    }
+    arguments = ", ".join(f"{name}={brief(value)}" for name, value in given.items())
     shown = f"{Spec(target).name}{f' ({arguments})' if arguments else ''}"
     return f'<span title="{markup(target)}">{markup(shown)}</span>'
 

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from flows.snapshot import Snapshot
 
 _ORDER = (
-    *("trial", "metric.", "front", "test.", "state", "reason", "stage", "generation", "parent", "donor", "inherited"),
+    *("trial", "metric.", "front", "test.", "state", "reason", "stage", "generation", "parent", "second_parent"),
+    *("donor", "inherited"),
     *(
         "duration_s",
         "point.",
@@ -69,7 +70,7 @@ def _cell(name: str, value: Any, *, is_numeric: bool) -> str:
         return f'<th scope="row" class="n">{value}</th>'
     if name == "state":
         return f'<td><span class="chip {markup(value).lower()}">{markup(value)}</span></td>'
-    if name in ("parent", "donor") and isinstance(value, int):
+    if name in ("parent", "second_parent", "donor") and isinstance(value, int):
         return f'<td{" class=n" if is_numeric else ""}><a href="#trial-{value}">{value}</a></td>'
     text = cell(name, value)
     if is_numeric:

@@ -164,16 +164,23 @@ class _Tree:
             yield f'<text class="soft" x="{self.x(column):.1f}" y="27" text-anchor="middle">{column}</text>'
         if self.layout.single_row is not None and self.layout.families:
             y = self.y(self.layout.single_row) - pad - 5
-            yield f'<text class="soft" x="4" y="{y:.1f}">no parent, no child</text>'
+            yield f'<text class="soft" x="4" y="{y:.1f}">no parent, no child{self.but_crossed()}</text>'
+
+    def but_crossed(self) -> str:
+        """What the heading of those without a family adds where one is a parent, of a child that stands elsewhere."""
+        below, parents = self.layout.single_row, {number for trial in self.trials for number in trial.parents}
+        singles = (n for n, (_, row) in self.layout.places.items() if below is not None and row >= below)
+        return " but by crossing" if parents & {*singles} else ""
 
     def edges(self) -> Iterator[str]:
-        """Edges from parents, then from other donors, then the winner's line: the later ones lie above."""
-        drawn: dict[str, list[str]] = {"": [], "donor": [], "line": []}
+        """Edges from parents, second ones first, from other donors, then the winner's line: the later lie above."""
+        drawn: dict[str, list[str]] = {"second": [], "": [], "donor": [], "line": []}
         for trial in self.trials:
             donor = donor_of(trial)
             for parent in trial.parents:
                 if parent in self.layout.places:
                     kind = "line" if (parent, trial.number) in self.line_edges else ""
+                    kind = "second" if parent != trial.parents[0] else kind
                     share = trial.inherited if donor == parent else None
                     drawn[kind].append(self.edge(parent, trial, kind, share=share))
             if isinstance(donor, str):
@@ -255,6 +262,8 @@ class _Tree:
             yield edge_item("line", f"line of the {best}" + (" (★)" if self.is_labelled else ""))
         if any(trial.parents for trial in self.trials):
             yield edge_item("wedge", "from the parent; width: share of weights inherited")
+        if any(len(trial.parents) > 1 for trial in self.trials):
+            yield edge_item("second", "from the second parent")
         if any((donor := donor_of(t)) is not None and donor not in t.parents for t in self.trials):
             yield edge_item("donor", "weights from another donor")
         for state in State:

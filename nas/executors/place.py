@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from nas.executors.base import Action, Asked, Broke, Event, Late, Left, Reported
 from nas.problems.base import Problem
 from nas.store.files import Files
 from nas.store.trial_log import TrialLog, log_path
+from nas.tracebacks import traceback_of
 from nas.trial import Trial
 
 logger = logging.getLogger(__name__)
@@ -278,8 +278,9 @@ class InProcessPlace(Place):
         except StoreError:
             raise
         except (Exception, SystemExit) as error:
-            log.write(traceback.format_exc())
-            raise ActionError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}") from error
+            text = traceback_of(error)
+            log.write(text)
+            raise ActionError(f"{type(error).__name__}: {error}\n{text}") from error
         finally:
             log.put(bench.files, log_path(trial.number, action))
 

@@ -11,7 +11,6 @@ import itertools
 import math
 import queue
 import random
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +22,7 @@ from nas.executors.place import Place
 from nas.metric import not_finite, plain_metrics
 from nas.problems.base import Problem, Simulation
 from nas.store.records import Records
+from nas.tracebacks import traceback_of
 from nas.trial import Reason, State, Trial, cost_of, stopped
 
 
@@ -148,7 +148,7 @@ class SimulatedExecutor:
         try:
             simulation = self._problem.simulate(trial)
         except Exception as error:
-            text = "".join(traceback.format_exception(error))
+            text = traceback_of(error)
             failed = replace(trial, state=State.FAILED, reason=Reason.EXCEPTION, error=text, finished=began_s)
             self._running[trial.number] = attempt = _Attempt(trial, Simulation(0.0, {}), began_s, 0.0)
             self._at(began_s, lambda: self._end(attempt, failed))

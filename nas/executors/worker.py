@@ -20,6 +20,7 @@ from nas.bench import Assignment, Bench, BenchSpec
 from nas.errors import HeirloomError, StoreError
 from nas.executors.base import Late, StopKind
 from nas.executors.place import raise_stop
+from nas.tracebacks import traceback_of
 from nas.trial import Trial
 
 PARENT_POLL_S = 0.5
@@ -196,7 +197,8 @@ def worker_main(connection: Connection, spec: BenchSpec, environment: Mapping[st
         except StoreError as error:
             connection.send(("store", str(error)))
         except (Exception, SystemExit) as error:
-            traceback.print_exc()
-            connection.send(("error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
+            text = traceback_of(error)
+            print(text, end="", file=sys.stderr)
+            connection.send(("error", f"{type(error).__name__}: {error}\n{text}"))
         finally:
             _flush()

@@ -66,6 +66,8 @@ class Problem(ABC):
     """Digests of what arguments of these names only name (code in a user's file): part of a search's identity."""
     label: str = ""
     """What ends a search's default name, where the problem's class says little."""
+    about: Mapping[str, str] = {}
+    """What reports say of the problem besides its arguments, by name: texts that are no part of a search's identity."""
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Trains ``run.point`` and returns its validation scores; this or ``train_many`` must be defined."""
@@ -107,9 +109,9 @@ class Problem(ABC):
         """
         if not self.has("foretell"):
             return {}
-        from nas.problems.cost import network_cost
+        from nas.problems.cost import NetworkCost
 
-        return network_cost(lambda: self.build(point), self.example_inputs)
+        return NetworkCost(lambda: self.build(point), self.example_inputs)
 
     def measure(self, point: Point, device: str) -> Mapping[str, float]:
         """What is measured of a point before it is trained, on the machine that trains it.

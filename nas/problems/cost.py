@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -13,27 +13,43 @@ N_PASSES = 10
 PASSES_S = 0.25
 
 
-def network_cost(build: Callable[[], nn.Module], example_inputs: Callable[[], tuple[Tensor, ...]]) -> dict[str, int]:
-    """The network's ``parameters``, and the ``flops`` of one forward pass in eval mode.
+class NetworkCost(Mapping[str, int]):
+    """The network's ``parameters``, and the ``flops`` of one forward pass in eval mode, found out when it is asked for.
 
     FLOPs as torch's counter has them: those of matrix products, convolutions and attention, a multiplication and an
-    addition being two. All of it on torch's meta device: no memory is filled, nothing is computed, and torch's random
-    state stays as it is.
+    addition being two; they take several times as long as the parameters. All of it on torch's meta device: no memory
+    is filled, nothing is computed, and torch's random state stays as it is.
 
     Args:
         build: Gives the network.
         example_inputs: Gives a batch of one.
     """
-    with torch.device("meta"):
-        network = build()
-        inputs = example_inputs()
-    network = network.to("meta").eval()
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network(*(tensor.to("meta") for tensor in inputs))
-    return {
-        "parameters": sum(parameter.numel() for parameter in network.parameters()),
-        "flops": int(counter.get_total_flops()),
-    }
+
+    def __init__(self, build: Callable[[], nn.Module], example_inputs: Callable[[], tuple[Tensor, ...]]) -> None:
+        with torch.device("meta"):
+            self._network = build()
+        self._example_inputs = example_inputs
+        self._find_out = {"parameters": self._parameters, "flops": self._flops}
+
+    def __getitem__(self, name: str) -> int:
+        return self._find_out[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._find_out)
+
+    def __len__(self) -> int:
+        return len(self._find_out)
+
+    def _parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self._network.parameters())
+
+    def _flops(self) -> int:
+        with torch.device("meta"):
+            inputs = self._example_inputs()
+        network = self._network.to("meta").eval()
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            network(*(tensor.to("meta") for tensor in inputs))
+        return int(counter.get_total_flops())
 
 
 def forward_latency_s(network: nn.Module, inputs: tuple[Tensor, ...], device: str) -> float:

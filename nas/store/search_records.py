@@ -47,8 +47,8 @@ def check_header(record: Mapping[str, Any]) -> None:
     """For ``search.json``, whose format is known."""
     fields = checked_fields(record, {"identity": (dict,), "metrics": (list,)}, others=True)
     identity = checked_fields(fields["identity"], _IDENTITY, others=True)
-    for kind in ("problem", "tuner", "stopper"):
-        if identity[kind] is not None:
+    for kind in ("problem", "tuner", "chosen_tuner", "stopper"):
+        if identity.get(kind) is not None:
             checked_fields(identity[kind], _SPEC)
     for stage in identity["policy"]:
         known = checked_fields(stage, {"name": (str,), "policies": (list,), "warm": (bool,)}, others=True)
@@ -60,8 +60,9 @@ def check_header(record: Mapping[str, Any]) -> None:
     numbers(identity.get("constraints", {}), "constraints")
     if (founders := identity.get("founders")) is not None:
         checked_fields(founders, {"points": (list,), "weights": (str, NoneType)})
-    data = checked_fields(fields.get("data", {}), {}, others=True)
-    checked_fields(data, dict.fromkeys(data, (str,)))
+    for name in ("data", "about"):
+        texts = checked_fields(fields.get(name, {}), {}, others=True)
+        checked_fields(texts, dict.fromkeys(texts, (str,)))
     for metric in fields["metrics"]:
         _check_metric(metric)
     if not identity["policy"] or not fields["metrics"]:

@@ -7,8 +7,10 @@ taken, so that most find another one by themselves.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +25,10 @@ MAX_ANSWERS = 200
 """Proposals in a row that may break a constraint."""
 MAX_POINTS = 20_000
 """Different points that may be looked at for one proposal; a space of so many is searched through."""
+TELL_AFTER_S = 10.0
+"""When it says that it is still looking: after so long, then after twice that, and so on. No answer depends on it."""
 _MAX_CACHED = 100_000
+logger = logging.getLogger(__name__)
 
 
 def checked_limits(constraints: object) -> dict[str, float]:
@@ -61,14 +66,8 @@ class ConstrainedTuner(Tuner):
         self._foretell = foretell
         self._values: dict[str, dict[str, float]] = {}  # a cache: what is known of points, by their key
         self._refused: dict[str, dict[str, float]] = {}  # the same of those that broke a constraint in this ask
-        known = self._known(tuner.space.sample(random.Random(0)))
-        if unknown := [name for name in self.limits if name not in known]:
-            remedy = (
-                f"name one of {', '.join(known)}" if known else "define `foretell`, or `build` and `example_inputs`"
-            )
-            raise ConfigurationError(
-                f"constraints.{unknown[0]}: the problem does not know it before training; {remedy}"
-            )
+        self._began_s = self._silent_s = 0.0
+        self._known(tuner.space.sample(random.Random(0)))
 
     @property
     def shown_name(self) -> str:
@@ -82,6 +81,7 @@ class ConstrainedTuner(Tuner):
             ConfigurationError: too many in a row break them.
         """
         self._refused = {}
+        self._began_s, self._silent_s = time.monotonic(), TELL_AFTER_S
         try:
             for self.tuner.n_refused in range(MAX_ANSWERS):
                 answer = self.tuner.ask(lineage.refusing(self._is_broken), number, job)
@@ -119,19 +119,35 @@ class ConstrainedTuner(Tuner):
         if key not in self._values:
             if len(self._values) >= _MAX_CACHED:
                 self._values.clear()
-            known = self._known(point)
-            self._values[key] = {name: known[name] for name in self.limits}
+            self._values[key] = self._known(point)
         values = self._values[key]
         if all(values[name] <= limit for name, limit in self.limits.items()):
             return False
         self._refused[key] = values
         if len(self._refused) > MAX_POINTS:
             raise self._given_up()
+        if time.monotonic() - self._began_s > self._silent_s:
+            self._silent_s *= 2
+            logger.warning("still looking for a point: %s", self._told())
         return True
 
     def _known(self, point: Point) -> dict[str, Any]:
+        """The values that are limited.
+
+        Raises:
+            ConfigurationError: one is not known, or the problem failed to say.
+        """
         try:
-            return plain_metrics(self._foretell(point))
+            found = self._foretell(point)
+            if unknown := [name for name in self.limits if name not in found]:
+                names = ", ".join(found)
+                remedy = f"name one of {names}" if names else "define `foretell`, or `build` and `example_inputs`"
+                raise ConfigurationError(
+                    f"constraints.{unknown[0]}: the problem does not know it before training; {remedy}"
+                )
+            return plain_metrics({name: found[name] for name in self.limits})
+        except ConfigurationError:
+            raise
         except Exception as error:  # the problem's own code
             raise ConfigurationError(
                 f"constraints: the problem's foretell failed on {point!r:.300} ({type(error).__name__}: {error}); "
@@ -139,15 +155,17 @@ class ConstrainedTuner(Tuner):
             ) from error
 
     def _given_up(self) -> ConfigurationError:
-        """Says which constraint refused most, and how near to it the nearest was."""
+        return ConfigurationError(f"{self._told()}; allow more, or let the space hold points that keep it")
+
+    def _told(self) -> str:
+        """Which constraint refused most, and how near to it the nearest was."""
 
         def n_broken_by(name: str) -> int:
             return sum(not values[name] <= self.limits[name] for values in self._refused.values())
 
         name = max(self.limits, key=n_broken_by)
         least = min(values[name] for values in self._refused.values())
-        return ConfigurationError(
+        return (
             f"constraints.{name}={self.limits[name]:g} is broken by {n_broken_by(name)} of the {len(self._refused)} "
-            f"points that were refused in a row, the least having {least:g}; allow more, or let the space hold "
-            "points that keep it"
+            f"points that were refused in a row, the least having {least:g}"
         )

@@ -31,8 +31,8 @@ next:
 """
 PROGRESS = r"""policies left out, as the problem does not declare them: DOWNSCALE, QUICK_EVAL
 search (?P<name>quick-random-[0-9a-f]{8}) begins, in \S+/heirloom/(?P=name)
-\[1/3\] trial 0 \(search\) COMPLETE score \d+\.\d{4}; .*best score \d+\.\d{4} \(trial 0\); about .* to the finals
-\[3/3\] trial 2 \(final\) COMPLETE score \d+\.\d{4}; best final score \d+\.\d{4} \(trial 2\)
+\[1/3 done\] trial 0 \(search\) COMPLETE score \d+\.\d{4}; .*best score \d+\.\d{4} \(trial 0\); about .* to the finals
+\[3/3 done\] trial 2 \(final\) COMPLETE score \d+\.\d{4}; best final score \d+\.\d{4} \(trial 2\)
 """
 
 
@@ -108,8 +108,8 @@ def test_failures_are_told_as_they_come(here: Path) -> None:
     *_, first, second, last = done.err.splitlines()
 
     assert done.status == 1
-    assert first.startswith("[1/3] trial 0 (search) FAILED exception: RuntimeError: as told; ")
-    assert second.startswith("[2/3] trial 1 (search) FAILED exception: RuntimeError: as told; ")
+    assert first.startswith("[1/3 done] trial 0 (search) FAILED exception: RuntimeError: as told; ")
+    assert second.startswith("[2/3 done] trial 1 (search) FAILED exception: RuntimeError: as told; ")
     assert last.startswith("heirloom: 2 trials failed in a row (max_failures=2); the last, trial 1: exception: ")
     assert done.out == ""
 

@@ -46,6 +46,19 @@ def test_a_second_driver_is_told_at_once(here: Path) -> None:
     assert after == before
 
 
+def test_a_second_driver_without_a_name_is_told_what_may_be(here: Path) -> None:
+    """Whether it is the same search tells the problem only, which loads after a line; another seed's search goes on."""
+    command = (*QUICK, "runner=debug", "budget.trials=1", "finalists=1")
+    with Command(here, *command, "problem.seconds=30") as first:
+        until(lambda: list((here / "heirloom").glob("*/trials/*.start-*.json")))
+        same, other = run(here, *command, "problem.seconds=30"), run(here, *command, "seed=1", "problem.seconds=0")
+    driven = r"quick-random-\S+ is driven on this host; the problem loads, which tells if it is this\n"
+
+    assert (same.status, other.status) == (2, 0)
+    assert re.match(driven + BUSY.format(pid=first.process.pid, host=re.escape(socket.gethostname())), same.err)
+    assert re.match(driven, other.err)
+
+
 @pytest.mark.slow
 def test_a_takeover_ends_the_older_driver(here: Path) -> None:
     """With takeover=true the older driver stops in order, and only then the newer one goes on; no proposal is lost."""

@@ -26,6 +26,7 @@ from flows.snapshot import Snapshot, read_snapshot
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.pareto import numbers_on_front
+from nas.policy import Policy
 from nas.store.files import open_root
 from nas.trial import Reason, State, Trial
 from tests.flows.lineages import BEGAN, evolved, trial, write_search
@@ -165,6 +166,18 @@ def test_edges() -> None:
     assert widths[0] > widths[1] > widths[2]
 
 
+def test_second_parents() -> None:
+    """An edge from a second parent is dotted, and the legend says so; one that stands in no family is no stranger."""
+    trials = [trial(0), trial(1), trial(2, parents=(0, 1), generation=1), trial(3)]
+    drawing = draw_tree(Lineage.of(trials), ACCURACY)
+    [edge] = having(ET.fromstring(f"<svg>{drawing.body}</svg>"), "second")
+
+    assert (edge.get("data-s"), edge.get("data-c")) == ("1", "2")
+    assert "from the second parent" in [item.text for item in drawing.legend]
+    assert "no parent, no child but by crossing" in drawing.body
+    assert "by crossing" not in draw_tree(Lineage.of(evolved(30)), ACCURACY).body
+
+
 def test_line_of_the_winner() -> None:
     """The winner and its ancestors, and the edges between them, are emphasised, and nothing else."""
     trials = evolved(50)
@@ -233,6 +246,20 @@ def test_best_so_far() -> None:
     assert best.get("d", "").count("V") == 3
     assert [len(having(curve, kind)) for kind in ("complete", "final", "missing")] == [4, 2, 1]
     assert "★ 0.95" in "".join(curve.itertext())
+
+
+def test_scores_on_a_part_of_the_data_look_another_way() -> None:
+    """Those made under QUICK_EVAL are hollow, in any stage, and the legend and the mark's title say so."""
+    quick = {"policies": frozenset({Policy.QUICK_EVAL})}
+    trials = [trial(0, score=0.9, **quick), trial(1, score=0.7)]
+    trials += [trial(n, parents=(0,), score=0.8, stage="final", **more) for n, more in ((2, quick), (3, {}))]
+    svg, legend = best_curve(Lineage.of(trials), ACCURACY)
+    hollow = having(ET.fromstring(svg), "quick")
+
+    assert [mark.get("data-n") for mark in hollow] == ["0", "2"]
+    assert all("on a part of the validation data" in "".join(mark.itertext()) for mark in hollow)
+    part = ", on a part of the validation data"
+    assert [item.text for item in legend[1:]] == ["complete", f"complete{part}", f"stage final{part}", "stage final"]
 
 
 def test_best_so_far_of_a_loss() -> None:

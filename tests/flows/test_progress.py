@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from flows.progress import Progress
 from nas.executors.base import Finished, Proposed
 from nas.metric import Metric
-from nas.trial import Proposal, State, Trial
+from nas.ranking import competitors
+from nas.trial import Proposal, Reason, State, Trial
 
 
 def trial(number: int, stage: str, state: State = State.WAITING) -> Trial:
@@ -34,4 +36,21 @@ def test_new_finalists_of_an_extended_search_count_before_they_are_done(capsys: 
     ):
         progress.observe(event)
 
-    assert re.findall(r"^\[(\d+/\d+)\]", capsys.readouterr().err, re.MULTILINE) == ["7/8", "8/9", "9/9"]
+    assert re.findall(r"^\[(\d+/\d+) done\]", capsys.readouterr().err, re.MULTILINE) == ["7/8", "8/9", "9/9"]
+
+
+def test_the_best_so_far_is_whom_the_summary_will_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of equals the lower number, however they finish; a stopped trial, whatever its score, is none."""
+    scores = {3: 0.5, 1: 0.5, 2: 0.9, 0: 0.4}
+    done = [
+        replace(trial(n, "search", State.STOPPED if n == 2 else State.COMPLETE), metrics={"score": score})
+        for n, score in scores.items()
+    ]
+    progress = Progress(Metric("score"), {"search": 5}, [])
+    for event in (*(Proposed(trial(n, "search")) for n in range(5)), *map(Finished, done)):
+        progress.observe(event)
+    progress.observe(Finished(replace(trial(4, "search", State.FAILED), reason=Reason.EXCEPTION)))
+    [winner, *_] = competitors(done, Metric("score"), ["search"])
+
+    assert winner.number == 1
+    assert "best score 0.5000 (trial 1)" in capsys.readouterr().err.splitlines()[-1]

@@ -6,6 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from flows.drawing.page import lineage_page
+from flows.snapshot import read_snapshot
+from flows.terminal import summary_lines
+from nas.budget import Budget
+from nas.program import run_search
+from nas.search import Search
+from nas.spec import Spec
+from nas.store.files import open_root
 from nas.trial import State
 from tests.flows.commands import only_search, run, trials
 
@@ -69,3 +77,23 @@ def test_a_template_is_searched(here: Path, api_url: str, runner: str) -> None:
     assert trials(only_search(here)) == made
     assert other.status == 2
     assert "was begun with other data: problem.train_data: 0 bytes" in other.err
+
+
+def test_reports_name_the_template_and_the_chosen_tuner(tmp_path: Path) -> None:
+    """The console and the page: file, class, and what ``+tuner=auto`` took; the record holds no path."""
+    code, _, _ = TEMPLATE.replace("raise RuntimeError", "print").partition("    @staticmethod\n    def teardown")
+    (tmp_path / "Model.py").write_text(code)
+    (tmp_path / "data.csv").touch()
+    data = {name: str(tmp_path / "data.csv") for name in ("train_data", "val_data")}
+    problem = Spec("nas.compat.rafiki.problem.RafikiProblem", {"file": str(tmp_path / "Model.py"), **data})
+    search = Search(problem=problem, tuner=Spec("nas.tuners.auto.AutoTuner"))
+    found = run_search(search, root=str(tmp_path), budget=Budget(trials=1), finalists=1)
+    snapshot = read_snapshot(open_root(found.url), 0.0)
+    page = lineage_page(snapshot)
+
+    assert (
+        "problem: rafiki, template Pid in Model.py; tuner: auto (chose optuna sampler=gp " in summary_lines(snapshot)[1]
+    )
+    assert "<dt>template</dt><dd>Pid in Model.py</dd>" in page
+    assert '<dt>chosen tuner</dt><dd><span title="nas.tuners.optuna.OptunaTuner">optuna (sampler=gp, ' in page
+    assert str(tmp_path) not in (Path(found.url) / "search.json").read_text()

@@ -195,6 +195,17 @@ def test_all_columns_in_a_narrow_terminal(root: Path) -> None:
     assert error == ""
 
 
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_all_columns_of_what_has_them_anyway(root: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    """columns=all is no mistake there, and changes nothing."""
+    told = []
+    for more in ((), ("columns=all",)):
+        assert asked(root, "name=last", f"format={form}", *more) == 0
+        told.append(capsys.readouterr().out)
+
+    assert told[0] == told[1] != ""
+
+
 def test_html(root: Path, tmp_path: Path) -> None:
     """The page is written to <name>.html here, or to out, and its path printed."""
     here = run(root, "name=last", "format=html", cwd=tmp_path)
@@ -272,7 +283,8 @@ def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["format=html"], "format=html shows one search: add name=N"),
         (["name=last", "format=html", "trial=2"], "leave trial out"),
         (["name=last", "columns=most"], "columns (most) must be fit or all"),
-        (["name=last", "columns=all", "format=csv"], "columns=all is for the table of one search"),
+        (["name=last", "columns=all", "format=html"], "columns=all is for one search as table, csv or json"),
+        (["columns=all"], "columns=all is for one search as table, csv or json: add name=N"),
         (["name=last", "open=true"], "add format=html"),
         (["name=last", "open=perhaps", "format=html"], "open (perhaps) must be true or false"),
         (["name=last", "out=x.txt"], "out=x.txt takes csv, json or html"),

@@ -61,6 +61,16 @@ def test_no_trials() -> None:
     assert strict(to_json(table)) == []
 
 
+def test_a_second_parent_has_a_column() -> None:
+    """Only where a trial has two, as a whole number."""
+    trials = [trial(0), trial(1), trial(2, parents=(1, 0)), trial(3, parents=(2,))]
+    table = lineage_table(Lineage.of(trials))
+
+    assert table["second_parent"].dtype == "Int64"
+    assert [None if pd.isna(n) else n for n in table["second_parent"]] == [None, None, 0, None]
+    assert "second_parent" not in lineage_table(Lineage.of(trials[:2]))
+
+
 def test_rows_in_order_of_number() -> None:
     """Each trial has one row, in order of number, the unfinished ones too."""
     trials = evolved(20)

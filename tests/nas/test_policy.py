@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from nas.errors import ConfigurationError
@@ -42,14 +44,15 @@ def test_plan_is_read_from_plain_data() -> None:
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
-        ({"policies": []}, "name is required"),
-        ({"name": "a", "budget": 3}, "keys must be name, policies, warm, best and share"),
+        ({"policies": []}, "must hold `name`"),
+        ({"name": "a", "polices": []}, "stage a: no key polices; its keys are policies, name, warm, best, share"),
+        ("search", "stage 'search' must hold `name`"),
         ({"name": "a", "policies": "SHARE_PARAMS"}, "must be a list"),
         ({"name": "a", "policies": 3}, "must be a list"),
         ({"name": "a", "policies": ["FAST"]}, "unknown policy"),
     ],
 )
-def test_wrong_stage_is_refused(stage: dict[str, object], message: str) -> None:
+def test_wrong_stage_is_refused(stage: Any, message: str) -> None:
     """A stage with another key, without a name or with wrong policies is refused, saying what is allowed."""
     with pytest.raises(ConfigurationError, match=message):
         PolicyPlan.from_stages([stage])

@@ -249,6 +249,15 @@ class TestOtherHosts:
 
         assert 0.7 <= time.monotonic() - began_s < 3
 
+    def test_without_a_watch_it_is_not_waited_for(self, in_memory: Records) -> None:
+        """What is not certain at once is left to a later look."""
+        elsewhere(in_memory)
+        told: list[str] = []
+
+        check_free(in_memory, watch_s=0, say=told.append)
+
+        assert told == []
+
     @pytest.mark.slow
     def test_watcher_that_stood_still_looks_again(self, records: Records) -> None:
         """Who was stopped during the watch, as with a machine that slept or a share that hung, has watched nothing."""

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from nas.compat.rafiki.template import importing
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, HeirloomError
+from nas.tracebacks import traceback_of
 
 
 def main() -> int:
@@ -22,9 +23,20 @@ def main() -> int:
         with importing(Path(sys.argv[0])):
             runpy.run_path(sys.argv[0], run_name="__main__")
     except ConfigurationError as error:
-        print(f"heirloom: {error}", file=sys.stderr)
-        return 2
+        return _ended(error, 2)
+    except HeirloomError as error:
+        return _ended(error, 1)
+    except Exception as error:  # the file's own code, or a method of the template that it called
+        notes = vars(error).pop("__notes__", [])
+        print(traceback_of(error), end="", file=sys.stderr)
+        return _ended(notes[-1] if notes else f"{sys.argv[0]} raised {type(error).__name__}: {error}", 1)
     return 0
+
+
+def _ended(why: object, status: int) -> int:
+    sys.stdout.flush()
+    print(f"heirloom: {why}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

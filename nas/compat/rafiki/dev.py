@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import inspect
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,12 +13,13 @@ from typing import Any
 from uuid import uuid4
 
 from nas.budget import Budget
+from nas.compat.rafiki.log import shown
 from nas.compat.rafiki.model import BaseModel, Params
 from nas.compat.rafiki.params import from_tensors
 from nas.compat.rafiki.problem import RafikiProblem
 from nas.compat.rafiki.space import realised
-from nas.compat.rafiki.template import load_template
-from nas.errors import ConfigurationError
+from nas.compat.rafiki.template import Template, load_template
+from nas.errors import ConfigurationError, HeirloomError, nearest_first
 from nas.executors.base import Event, Finished
 from nas.program import Program, run_here
 from nas.run import TrialRun
@@ -32,6 +34,10 @@ HOURS = 0.01
 """The budget where none is given, as in Rafiki."""
 
 
+class TemplateFailedError(HeirloomError, RuntimeError):
+    """A method of the template raised; the message names it, and the log, with the traceback, was printed."""
+
+
 def tune_model(
     py_model_class: type[BaseModel],
     train_dataset_path: str,
@@ -43,7 +49,8 @@ def tune_model(
     """Searches as ``+tuner=auto`` does, one trial at a time; gives the best knobs, test score and parameters.
 
     Options of the command line go before the arguments: ``--KNOB=VALUE`` for any knob, ``--TIME_HOURS``,
-    ``--MODEL_TRIAL_COUNT``, ``--GPU_COUNT``.
+    ``--MODEL_TRIAL_COUNT``, ``--GPU_COUNT``. Where the template's file is the program, any other is refused unless the
+    file names it.
 
     Args:
         py_model_class: The class, in a file.
@@ -54,8 +61,8 @@ def tune_model(
         train_args: More arguments of ``train``.
 
     Raises:
-        ConfigurationError: the class declares what can't be.
-        RuntimeError: a trial failed; the message is its traceback.
+        ConfigurationError: the class declares what can't be, or an option is nobody's.
+        TemplateFailedError: a trial failed, or the test of the best.
     """
     try:
         file = inspect.getfile(py_model_class)
@@ -139,8 +146,9 @@ class _Tuned:
         budget: Mapping[str, float],
     ) -> None:
         said = _options(sys.argv[1:])
-        known = load_template(file, class_name).knobs
-        pins = {name: value for name, value in said.items() if name in known}
+        template = load_template(file, class_name)
+        _check_options(said, template)
+        pins = {name: value for name, value in said.items() if name in template.knobs}
         wanted = {**budget, **{name: said[name] for name in BUDGET if name in said}}
         arguments = {"file": file, "class_name": class_name, **data, "train_args": dict(train_args), "knobs": pins}
         search = Search(
@@ -158,10 +166,15 @@ class _Tuned:
         self.test_score: float | None = None
         if self.best is not None:
             tested = summary.tests.get(self.best.number, {})
+            if "error" in tested:
+                log = self.records.other_logs(self.best)["test"]
+                print(log, end="")
+                raise TemplateFailedError(f"the test of trial {self.best.number} failed: {log.splitlines()[-1]}")
             self.test_score = tested.get("metrics", {}).get("score")
-            print(f"best: trial {self.best.number}, score {self.best.metrics['score']}, knobs {self.knobs(self.best)}")
+            score = shown(self.best.metrics["score"])
+            print(f"best: trial {self.best.number}, score {score}, knobs {self.knobs(self.best)}")
             if self.test_score is not None:
-                print(f"score on the test data: {self.test_score}")
+                print(f"score on the test data: {shown(self.test_score)}")
 
     def knobs(self, trial: Trial) -> dict[str, Any]:
         """What the trial's model was given."""
@@ -177,8 +190,9 @@ class _Tuned:
             print(f"trial {trial.number} ({trial.stage}): {self.knobs(trial)}")
             print(self.records.log(trial.number), end="")
             if trial.state is State.FAILED:
-                raise RuntimeError(f"trial {trial.number} failed:\n{trial.error}")
-            print(f"score: {trial.metrics.get('score')}")
+                why = (trial.error or f"{trial.reason}").strip().splitlines()[-1]
+                raise TemplateFailedError(f"trial {trial.number} failed: {why}")
+            print(f"score: {shown(trial.metrics['score'])}" if trial.metrics else "no score")
 
 
 BUDGET = ("TIME_HOURS", "MODEL_TRIAL_COUNT", "GPU_COUNT")
@@ -206,7 +220,7 @@ def _device(n_gpus: float) -> str:
 
 
 def _options(arguments: Sequence[str]) -> dict[str, Any]:
-    """``--name=value`` and ``--name value`` of a command line, as Python's literals where they are some."""
+    """``--name=value`` and ``--name value`` of a command line, as Python's literals where they are some; else None."""
     found: dict[str, Any] = {}
     rest = list(arguments)
     while rest:
@@ -215,14 +229,31 @@ def _options(arguments: Sequence[str]) -> dict[str, Any]:
             continue
         name, equals, value = text[2:].partition("=")
         if not equals:
-            if not rest or rest[0].startswith("--"):
-                continue
-            value = rest.pop(0)
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else "None"
         try:
             found[name] = ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
         except (SyntaxError, ValueError):
             found[name] = value
     return found
+
+
+def _check_options(given: Mapping[str, Any], template: Template) -> None:
+    """Refuses options of nobody's, where the template is the program: its own code may read some, which it names."""
+    if not (os.path.exists(sys.argv[0]) and template.file.samefile(sys.argv[0])):
+        return
+    texts = {
+        node.value
+        for node in ast.walk(ast.parse(template.file.read_bytes()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    allowed = [*template.knobs, *BUDGET]
+    for name in given:
+        # argparse takes the beginning of a name
+        if name not in {*allowed, *texts} and not any(text.startswith(f"--{name}") for text in texts):
+            raise ConfigurationError(
+                f"--{name}: {template.name} has no such knob, and {template.file} names no such option; "
+                f"allowed: {nearest_first(name, allowed)}"
+            )
 
 
 def _tell_dependency(package: str, version: str) -> None:

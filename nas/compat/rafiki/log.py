@@ -13,6 +13,8 @@ import numpy as np
 if TYPE_CHECKING:
     from nas.run import TrialRun
 
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+
 
 class ModelLogger:
     """What a template's code has to say, line by line on standard output, which is the trial's log.
@@ -53,12 +55,20 @@ class ModelLogger:
             TrialStopped: the trial should end; let it pass through.
         """
         found = {name: _number(name, value) for name, value in metrics.items()}
-        told = ", ".join(f"{name}={value}" for name, value in found.items())
+        told = ", ".join(f"{name}={shown(value)}" for name, value in found.items())
         print(*filter(None, [str(msg), told]), sep=": ", flush=True)
         run: TrialRun | None = getattr(self._current, "run", None)
         finite = {k: v for k, v in found.items() if math.isfinite(v) and k not in ("self", "step")}
         if run is not None and finite:
             run.report(len(run.curve) + 1, **finite)
+
+
+def shown(value: float) -> str:
+    """A number with the digits that its own type has: 0.9 for the float that a ``float32`` of 0.9 became."""
+    if isinstance(value, int) or not math.isfinite(value) or not -_MAX_FLOAT32 <= value <= _MAX_FLOAT32:
+        return str(value)
+    single = np.float32(value)
+    return min(str(value), str(single), key=len) if single == value else str(value)
 
 
 def _number(name: str, value: object) -> float:

@@ -83,6 +83,7 @@ class RafikiProblem(Problem):
         self._check_calls()
         self.content = {"file": self.template.digest}
         self.label = self.template.name
+        self.about = {"template": f"{self.template.name} in {self.template.file.name}"}
         self._has_trained = False
 
     def train(self, run: TrialRun) -> Mapping[str, float]:

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 import zipfile
@@ -24,6 +25,7 @@ from PIL import Image
 
 from nas.bench import Bench, BenchSpec
 from nas.budget import Budget
+from nas.compat.rafiki.__main__ import main
 from nas.compat.rafiki.dataset import DatasetUtils, InvalidDatasetFormatException, SingaAutoDatasetUtils
 from nas.compat.rafiki.dev import test_model_class as try_model_class
 from nas.compat.rafiki.dev import tune_model
@@ -343,17 +345,17 @@ class TestTrials:
         """Messages, metrics and plots stand in the trial's log, metrics are its curve; a NaN is no failure."""
         lines = """utils.logger.log("hello")
         utils.logger.define_plot("Scores", ["a", "b"], x_axis="epoch")
-        utils.logger.log("half", a=__import__("numpy").float32(0.5), epoch=1)
+        utils.logger.log("most", a=__import__("numpy").float32(0.9), epoch=1)
         utils.logger.log_loss(float("nan"), 2)"""
         shop = Shop(tmp_path, {'told("train " + dataset_path.rsplit("/", 1)[-1])': lines})
         found = shop.run()
 
-        assert found.winner.curve == ((1, {"a": 0.5, "epoch": 1}), (2, {"epoch": 2}))
+        assert found.winner.curve == ((1, {"a": float(np.float32(0.9)), "epoch": 1}), (2, {"epoch": 2}))
         log = shop.trial_log(found)
         assert log.splitlines() == [
             "hello",
             "plot 'Scores': a, b against epoch",
-            "half: a=0.5, epoch=1",
+            "most: a=0.9, epoch=1",
             "loss=nan, epoch=2",
         ]
 
@@ -731,7 +733,9 @@ class TestTryingOut:
         assert told.count("trial ") == 4  # two, a final one, and the best
         assert "'rate': 0.05" in told
         assert "no-such-package is not installed" in told
-        assert "score on the test data: 0." in told
+        scores = re.findall(r"^score.*: (.*)$", told, re.MULTILINE)  # of hundreds of examples, in float32
+        assert len(scores) == 4
+        assert all(len(score) <= len("0.12345678") for score in scores)
 
     def test_tune_model(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It gives the best knobs, the test score (none without data), and the parameters as they were dumped."""
@@ -767,14 +771,75 @@ class TestTryingOut:
             try_model_class(str(shop.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
         assert shop.told == []
 
-    def test_a_trial_that_fails_ends_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With the template's traceback."""
+    @pytest.mark.parametrize(
+        ("option", "error"),
+        [
+            ("--xx=0.5", r"--xx: Told has no such knob, and .*Model.py names no such option; allowed: x, TIME_HOURS, "),
+            ("--x", r"problem\.knobs\.x \(None, NoneType\) must be a finite number"),
+        ],
+    )
+    def test_an_option_of_nobody_s(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, error: str
+    ) -> None:
+        """A name that neither the class nor its file knows is refused before anything runs, as is a name alone."""
+        shop = Shop(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(shop.file), option, "--MODEL_TRIAL_COUNT=1"])
+
+        with pytest.raises(ConfigurationError, match=error):
+            try_model_class(str(shop.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
+        assert shop.told == []
+
+    def test_options_of_the_file_itself(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Those that its code reads are left to it, in short too."""
+        shop = Shop(tmp_path, {"def told": 'OPTIONS = ["--train_path", "-q"]\ndef told'})
+        monkeypatch.setattr(sys, "argv", [str(shop.file), "--train=a.zip", "-q", "--MODEL_TRIAL_COUNT=1"])
+        try_model_class(str(shop.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
+
+        assert shop.told.count("init") == 2  # the trial's, and the loaded one
+
+    def test_a_trial_that_fails_ends_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """With one line, after the template's own lines of the traceback."""
         monkeypatch.setattr(sys, "argv", ["Model.py"])
         shop = Shop(tmp_path, {'told("dump")': "1 / 0"})
 
-        with pytest.raises(RuntimeError, match=r"Told\.dump_parameters raised ZeroDivisionError"):
+        with pytest.raises(RuntimeError, match=r"^trial 0 failed: Told\.dump_parameters raised ZeroDivisionError: .*$"):
             try_model_class(str(shop.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
+        told = capsys.readouterr().out
+        assert [line for line in told.splitlines() if "File " in line] == [
+            f'  File "{shop.file}", line 24, in dump_parameters'
+        ]
         assert in_memory() == []
+
+    def test_a_final_test_that_fails_ends_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As a trial does."""
+        monkeypatch.setattr(sys, "argv", ["Model.py"])
+        shop = Shop(tmp_path, {'told("load")': "1 / 0"})
+        data = [str(tmp_path / name) for name in ("train", "val", "val")]
+
+        with pytest.raises(RuntimeError, match=r"^the test of trial \d+ failed: Told\.load_parameters raised Zero.*$"):
+            try_model_class(str(shop.file), "Told", None, None, *data)
+
+    def test_the_command_tells_a_method_that_raises(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """By the file's own lines, and class and method in one line; exit status 1."""
+        shop = Shop(tmp_path, {'told("predict")': "1 / 0"})
+        data = tuple(str(tmp_path / name) for name in ("train", "val"))
+        with shop.file.open("a") as file:
+            file.write(
+                'if __name__ == "__main__":\n'
+                "    from rafiki.model.dev import test_model_class\n"
+                f"    test_model_class(__file__, 'Told', None, None, *{data}, queries=[1])\n"
+            )
+        monkeypatch.setattr(sys, "argv", ["rafiki", str(shop.file), "--MODEL_TRIAL_COUNT=1"])
+        status = main()
+        *_, error, line = capsys.readouterr().err.splitlines()
+
+        assert status == 1
+        assert error == "ZeroDivisionError: division by zero"
+        assert line == "heirloom: Told.predict raised ZeroDivisionError: division by zero"
 
     def test_a_model_in_the_user_s_hands(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """What it imports only when it predicts is found, whoever calls it; afterwards it is gone."""

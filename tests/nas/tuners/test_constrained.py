@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from nas.budget import Budget
 from nas.errors import ConfigurationError, SearchFailedError
 from nas.lineage import Lineage
 from nas.metric import Metric
+from nas.problems.digits import DigitsProblem
 from nas.program import Summary, run_search
 from nas.search import Search
 from nas.spaces.base import Space
@@ -17,6 +19,7 @@ from nas.spaces.parameter import Choice, Int, ParameterSpace
 from nas.spec import Spec
 from nas.testing import check_tuner
 from nas.trial import Proposal
+from nas.tuners import constrained
 from nas.tuners.anneal import AnnealTuner
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.batch import BatchTuner
@@ -121,6 +124,29 @@ def test_a_space_without_a_point_that_keeps_it() -> None:
     with pytest.raises(ConfigurationError, match="refused in a row"):
         endless.ask(Lineage.of([]), 0, 0)
     assert MAX_ANSWERS >= 100
+
+
+def test_a_long_search_for_a_point_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """In lines ever rarer; what is answered is the same."""
+    monkeypatch.setattr(constrained, "TELL_AFTER_S", 0.001)
+    tuner = ConstrainedTuner(RandomTuner(SPACE, METRICS), SizeProblem().foretell, {"size": 0.5})
+    with pytest.raises(ConfigurationError) as given_up:
+        tuner.ask(Lineage.of([]), 0, 0)
+
+    assert 1 <= len(caplog.messages) < 16
+    assert caplog.messages[0].startswith("still looking for a point: constraints.size=0.5 is broken by ")
+    assert str(given_up.value).startswith(f"constraints.size=0.5 is broken by {65 * MAX_ANSWERS} of the ")
+
+
+def test_only_what_is_limited_is_found_out() -> None:
+    """The FLOPs of a network take several times as long as its parameters, and are not counted for a limit on those."""
+    problem = DigitsProblem()
+    tuner = ConstrainedTuner(RandomTuner(problem.space, problem.metrics), problem.foretell, {"parameters": 1e9})
+    point = problem.space.sample(random.Random(0))
+    problem.example_inputs = lambda: pytest.fail("FLOPs were counted")  # type: ignore[method-assign]
+
+    assert tuner.broken_by(point) == ""
+    assert set(problem.foretell(point)) == {"parameters", "flops"}
 
 
 def test_constraints_are_part_of_the_identity() -> None:

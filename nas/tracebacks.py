@@ -1,0 +1,26 @@
+"""Tracebacks for those whose code it is: from their own frames on."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from pathlib import Path
+
+_HERE = str(Path(__file__).parent)
+_CALLERS = ("<frozen runpy>", contextlib.__file__)
+"""What stands between our frames and the user's."""
+
+
+def traceback_of(error: BaseException) -> str:
+    """The error's traceback without the frames of ours that only led to the user's; whole where all are ours."""
+    shown = traceback.TracebackException.from_exception(error)
+    is_foreign = [not _is_ours(frame.filename) for frame in shown.stack]
+    n_kept = is_foreign[::-1].index(True) if any(is_foreign) else len(is_foreign)
+    first_kept = len(is_foreign) - n_kept
+    frames = [frame for i, frame in enumerate(shown.stack) if i >= first_kept or is_foreign[i]]
+    shown.stack = traceback.StackSummary.from_list(frames)
+    return "".join(shown.format())
+
+
+def _is_ours(file: str) -> bool:
+    return file in _CALLERS or Path(file).is_relative_to(_HERE)

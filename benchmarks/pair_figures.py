@@ -133,13 +133,13 @@ def told_of(what: str, found: Sequence[tuple[float, bool]]) -> Iterator[str]:
     least = np.array([share for share, _ in found])
     shares = np.array([share if is_reached else math.inf for share, is_reached in found])
     low, high = interval(least, np.mean)
-    bound = "" if np.isfinite(shares).all() else "at least "
+    least_of, most_of = ("", "") if np.isfinite(shares).all() else ("at least ", "at most ")
     yield (
-        f"  {what}, as a share of what the cold trial takes: mean {bound}{least.mean():.3f} ({low:.3f} to {high:.3f}), "
-        f"the inverse {times(least.mean())} ({times(high)} to {times(low)})"
+        f"  {what}, as a share of what the cold trial takes: mean {least_of}{least.mean():.3g} ({low:.3g} to "
+        f"{high:.3g}), the inverse {most_of}{times(least.mean())} ({times(high)} to {times(low)})"
     )
     low, high = interval(shares, np.median)
-    yield f"    median {np.median(shares):.3f} ({low:.3f} to {high:.3f}); {quantiles(shares)}"
+    yield f"    median {np.median(shares):.3g} ({low:.3g} to {high:.3g}); {quantiles(shares)}"
     counts = [f"{(shares <= 0).mean():.0%} 0"]
     counts += [f"{((shares > above) & (shares <= to)).mean():.0%} to {to:.3g}" for above, to in pairwise(BINS)]
     counts.append(f"{((shares > 1) & np.isfinite(shares)).mean():.0%} above, {np.isinf(shares).mean():.0%} never")
@@ -178,7 +178,7 @@ def times(share: float) -> str:
 def quantiles(values: np.ndarray) -> str:
     """Of a distribution."""
     found = np.quantile(values, (0.1, 0.25, 0.75, 0.9), method="nearest")
-    return "quantiles 10, 25, 75, 90 %: " + ", ".join(f"{value:.3f}" for value in found)
+    return "quantiles 10, 25, 75, 90 %: " + ", ".join(f"{value:.3g}" for value in found)
 
 
 def named(pairs: Sequence[Pair]) -> str:

@@ -15,7 +15,8 @@ processor, so that sittings on several machines compare.
   more by the first from which on all have it, as the one-cycle learning rate lowers inherited accuracy before it rises.
 * Seconds are processor time of building, inheriting and training; loading images, scoring and publishing don't count.
 * The score to be reached is the cold trial's last. A parent's own training is not in its child's epochs: the question
-  is what a search saves that has the parent anyway. A child that is as good before its first step takes 0 epochs.
+  is what a search saves that has the parent anyway. A child that is as good before its first step takes 0 epochs, as
+  many are that compute what their parent does: this says more of the parent's epochs than of the child's.
 * What does count all is the best accuracy at equal total seconds, where each arm is all its trials in their order. The
   cold arm has no choice of its own in this: its points are children of what was best with inheritance.
 * Pairs of one search share ancestors, so that intervals (95 %, percentile bootstrap over pairs) tell of this search.

@@ -567,7 +567,7 @@ def test_the_deadline_ends_what_runs(shop: Callable[..., Shop], n_workers: int) 
         assert (trial.state, trial.reason, trial.metrics) == (State.STOPPED, Reason.DEADLINE, {"score": 0.0})
     else:
         assert trial.state == State.WAITING
-        assert [(e.trial, e.counts) for e in of(here.events, Lost)] == [(0, False)]
+        assert {(e.trial, e.counts) for e in of(here.events, Lost)} <= {(0, False)}  # none where it was not yet queued
     assert all(worker.wait().status == 0 for worker in workers)
 
 

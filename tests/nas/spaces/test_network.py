@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 
 from nas.errors import ConfigurationError, PointError
-from nas.problems.cost import network_cost
+from nas.problems.cost import NetworkCost
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.starts import CELL_OPERATIONS, nas_bench_201, plain_cnn, resnet
@@ -29,7 +29,7 @@ def test_shapes_are_those_of_torch(network: Network) -> None:
     module(torch.randn(2, *network.input_shape))
 
     assert seen == network.shapes
-    cost = network_cost(lambda: GraphModule(network), lambda: (torch.zeros(1, *network.input_shape),))
+    cost = NetworkCost(lambda: GraphModule(network), lambda: (torch.zeros(1, *network.input_shape),))
     assert network.flops == cost["flops"]
 
 

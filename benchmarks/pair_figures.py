@@ -12,6 +12,8 @@ import numpy as np
 
 BINS = (0.0, 1 / 8, 1 / 4, 1 / 3, 1 / 2, 1.0)
 """Ends of the shares that are counted together."""
+SHORT = 1 / 3
+"""Of the epochs, in the short arm."""
 Row = Mapping[str, str]
 
 
@@ -62,6 +64,7 @@ class Pair:
     name: str
     warm: Arm
     cold: Arm
+    short: Arm
 
     @property
     def is_told(self) -> bool:
@@ -89,7 +92,10 @@ def pairs_of(rows: Sequence[Row]) -> list[Pair]:
     warm = sorted((seed, number) for seed, number, arm in arms if arm == "warm")
     n_seeds = len({seed for seed, _ in warm})
     names = [f"{number} of seed {seed}" if n_seeds > 1 else str(number) for seed, number in warm]
-    return [Pair(name, arms[*at, "warm"], arms[*at, "cold"]) for name, at in zip(names, warm, strict=True)]
+    return [
+        Pair(name, arms[*at, "warm"], arms[*at, "cold"], arms[*at, "short"])
+        for name, at in zip(names, warm, strict=True)
+    ]
 
 
 def interval(values: np.ndarray, statistic: Callable[..., np.ndarray]) -> tuple[float, float]:
@@ -122,6 +128,12 @@ def told(rows: Sequence[Row]) -> Iterator[str]:
     gains = np.array([pair.gain for pair in pairs if not math.isnan(pair.gain)])
     low, high = interval(gains, np.mean)
     yield f"  last accuracy, warm less cold: mean {gains.mean():+.2%} ({low:+.2%} to {high:+.2%}), {quantiles(gains)}"
+    short = np.array([gain for pair in pairs if not math.isnan(gain := pair.short.accuracy - pair.cold.accuracy)])
+    low, high = interval(short, np.mean)
+    yield (
+        f"  a third of the epochs, schedule and all, less cold: mean {short.mean():+.2%} ({low:+.2%} to {high:+.2%}), "
+        f"{quantiles(short)}; as high in {np.sum(short >= 0) / len(pairs):.0%}"
+    )
     hurt = [pair for pair in pairs if not pair.gain >= 0]
     yield f"  inheritance hurts: {named(hurt)} of {len(pairs)} ({len(hurt) / len(pairs):.0%})"
     for seed in sorted({int(row["seed"]) for row in rows}):

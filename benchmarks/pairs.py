@@ -1,14 +1,15 @@
 """What inheritance saves, and where it does not pay: the same points trained with and without, Fashion-MNIST.
 
-    python benchmarks/pairs.py --data DIR                        # 60 points, two epochs; goes on where it was ended
+    python benchmarks/pairs.py --data DIR                        # 60 points, 3 epochs; goes on where it was ended
     python benchmarks/pairs.py --data DIR --points 30 --seed 1   # another search, which may run beside it
     python benchmarks/pairs.py                                   # the figures of the results that are kept
 
 ``DIR`` holds the four files. The warm arm is a search by ``evolution`` on network graphs in which every trial trains
 for all its epochs and inherits from its parent. The cold arm trains each of its points once more right after it, from
-scratch: the same initial weights where nothing is inherited, the same order of batches, augmentation and schedule.
-Points without a donor are alike in both arms and trained once. Networks train in bfloat16 on one thread, whatever the
-processor, so that sittings on several machines compare.
+scratch: the same initial weights where nothing is inherited, the same order of batches, augmentation and schedule. The
+short arm trains it a third time, inheriting what the warm one did, with a schedule of a third of the epochs. Points
+without a donor are alike in all arms and trained once. Networks take at most 25 million FLOPs, and train in bfloat16 on
+one thread, whatever the processor, so that sittings on several machines compare.
 
 * A trial is scored on all 10,000 validation images before its first step, after 1/16 and 1/8 of an epoch and after
   each quarter. What it takes to reach a score is told by the first scoring that has it, of either arm alike; and once
@@ -17,6 +18,7 @@ processor, so that sittings on several machines compare.
 * The score to be reached is the cold trial's last. A parent's own training is not in its child's epochs: the question
   is what a search saves that has the parent anyway. A child that is as good before its first step takes 0 epochs, as
   many are that compute what their parent does: this says more of the parent's epochs than of the child's.
+* So the short arm asks more: whether a third of the epochs, learning rate and all, is enough to end as high.
 * What does count all is the best accuracy at equal total seconds, where each arm is all its trials in their order. The
   cold arm has no choice of its own in this: its points are children of what was best with inheritance.
 * Pairs of one search share ancestors, so that intervals (95 %, percentile bootstrap over pairs) tell of this search.
@@ -28,25 +30,27 @@ Each point is one or two rows of docs/pairs.csv; those that are there are not ru
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from uuid import uuid4
+from typing import TypeAlias
 
 import torch
-from pair_figures import Scoring, told
+from pair_figures import SHORT, Scoring, told
 from rows import Results
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from nas import Budget, Metric, Policy, PolicyPlan, Problem, Search, Spec, Stage, Trial, TrialRun, run_search
+from nas import Budget, Lineage, Metric, Policy, PolicyPlan, Problem, Search, Spec, Stage, Trial, TrialRun, run_search
 from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.problems.pixels import Images
 from nas.problems.training import fit, score
 from nas.randomness import seed_everything
+from nas.run import DonorWeights
 from nas.store.files import open_root
 from nas.store.records import Records
 
@@ -56,6 +60,9 @@ FIELDS = (
 RESULTS = Path(__file__).parents[1] / "docs" / "pairs.csv"
 N_IMAGES = 50_000
 PRECISION = "bfloat16"
+MAX_FLOPS = 25_000_000
+Trained: TypeAlias = tuple[float | None, Sequence[tuple[int, Mapping[str, float]]]]
+"""An accuracy, None where it was not finite, and the curve of what was reported."""
 EARLY = (1 / 16, 1 / 8)
 """Shares of the first epoch after which there is a scoring; further ones follow each quarter."""
 
@@ -92,15 +99,23 @@ class Watch:
 
 
 class PairedProblem(Problem):
-    """The networks of ``problem=fashion_mnist`` and their recipe, scored more often."""
+    """The networks of ``problem=fashion_mnist`` and their recipe, scored more often.
+
+    Args:
+        data_root: The folder of the four files.
+        n_images: To train on.
+        n_epochs: Of each training.
+        saves: Whether weights are published.
+    """
 
     metrics = (Metric("accuracy"),)
     policies = frozenset({Policy.SHARE_PARAMS})
 
-    def __init__(self, data_root: str, *, n_images: int, n_epochs: int) -> None:
-        self.whole = FashionMnistProblem(data_root, n_epochs=n_epochs, precision=PRECISION)
+    def __init__(self, data_root: str, *, n_images: int, n_epochs: int, saves: bool = True) -> None:
+        self.whole = FashionMnistProblem(data_root, n_epochs=n_epochs, precision=PRECISION, max_flops=MAX_FLOPS)
         self.space = self.whole.space
         self.n_images = n_images
+        self.saves = saves
 
     def train(self, run: TrialRun) -> dict[str, float]:
         """The last of the accuracies that it reports."""
@@ -121,7 +136,8 @@ class PairedProblem(Problem):
                 pass
         finally:
             hook.remove()
-        run.save(network)
+        if self.saves:
+            run.save(network)
         return {"accuracy": run.curve[-1][1]["accuracy"]}
 
 
@@ -145,22 +161,31 @@ class Setting:
         """The search's."""
         return "pairs-{}-{}-{}".format(*self.key)
 
-    @property
-    def problem(self) -> Spec:
-        """Of both arms."""
-        arguments = {"data_root": self.data, "n_images": self.images, "n_epochs": self.epochs}
-        return Spec("pairs.PairedProblem", arguments)
-
-    def trained(self, number: int) -> Trial:
-        """A trial of the search, after those up to it that are missing were run."""
+    def trained(self, number: int) -> Lineage:
+        """The search, after those of its trials up to this one that are missing were run."""
         search = Search(
-            problem=self.problem,
+            problem=Spec.of(PairedProblem, data_root=self.data, n_images=self.images, n_epochs=self.epochs),
             tuner=Spec("nas.tuners.evolution.EvolutionTuner"),
             plan=PolicyPlan((Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS})),)),
             seed=self.seed,
         )
-        found = run_search(search, root=self.root, name=self.name, budget=Budget(trials=number + 1))
-        return found.lineage[number]
+        return run_search(search, root=self.root, name=self.name, budget=Budget(trials=number + 1)).lineage
+
+    def again(self, trial: Trial, n_epochs: int, donor: Trial | None = None) -> Trained:
+        """A trial's point and seed for so many epochs; without a donor from scratch."""
+        problem = PairedProblem(self.data, n_images=self.images, n_epochs=n_epochs, saves=False)
+        donors = [] if donor is None or donor.checkpoint is None else [DonorWeights(donor.number, donor.checkpoint)]
+        files = open_root(self.root).below(self.name)
+        run = TrialRun(trial, files, donors=donors, checkpoint_every_s=math.inf)
+        torch.set_num_threads(1)
+        try:
+            run.load_donors()
+            seed_everything(trial.seed)
+            return problem.train(run)["accuracy"], run.curve
+        except FloatingPointError:
+            return None, run.curve
+        finally:
+            run.close()
 
     def n_trained(self) -> int:
         """How many trials the search has, all of them below its root."""
@@ -169,43 +194,33 @@ class Setting:
 
 
 def rows_of(task: tuple[Setting, int]) -> list[dict[str, object]]:
-    """Trains a point of the search, and once more where it inherited."""
+    """Trains a point of the search, and twice more where it inherited."""
     setting, number = task
-    trial = setting.trained(number)
-    problem = setting.problem.build()
-    arms = [("both" if trial.donor is None else "warm", trial.value("accuracy"), trial.curve)]
-    if trial.donor is not None:
-        arms.append(("cold", *from_scratch(problem, trial)))
+    lineage = setting.trained(number)
+    trial = lineage[number]
+    donor = None if trial.donor is None else lineage[int(trial.donor)]
+    arms: dict[str, Trained] = {"both" if donor is None else "warm": (trial.value("accuracy"), trial.curve)}
+    if donor is not None:
+        arms["cold"] = setting.again(trial, setting.epochs)
+        arms["short"] = setting.again(trial, max(1, round(SHORT * setting.epochs)), donor)
     images, epochs, seed = setting.key
+    whole = FashionMnistProblem(setting.data, n_epochs=epochs, max_flops=MAX_FLOPS)
     known = {
         "images": images,
         "epochs": epochs,
         "seed": seed,
         "trial": number,
         "parent": "" if trial.donor is None else trial.donor,
-        "parameters": sum(parameter.numel() for parameter in problem.whole.build(trial.point).parameters()),
+        "parameters": sum(parameter.numel() for parameter in whole.build(trial.point).parameters()),
         "inherited": f"{trial.inherited or 0.0:.3f}",
     }
-    n_batches = images // problem.whole.recipe.batch_size
+    n_batches = images // whole.recipe.batch_size
     rows = []
-    for arm, accuracy, curve in arms:
+    for arm, (accuracy, curve) in arms.items():
         scorings = [Scoring(step / n_batches, found["accuracy"], found["seconds"]) for step, found in curve]
         final = "" if accuracy is None else f"{accuracy:.4f}"
         rows.append({**known, "arm": arm, "accuracy": final, "curve": " ".join(map(str, scorings))})
     return rows
-
-
-def from_scratch(problem: Problem, trial: Trial) -> tuple[float | None, Sequence[tuple[int, Mapping[str, float]]]]:
-    """The accuracy and the curve of a trial's point and seed without a donor; None where it was not finite."""
-    run = TrialRun(trial, open_root(f"memory://{uuid4().hex}"))
-    torch.set_num_threads(1)
-    seed_everything(trial.seed)
-    try:
-        return problem.train(run)["accuracy"], run.curve
-    except FloatingPointError:
-        return None, run.curve
-    finally:
-        run.close()
 
 
 def show(results: Results) -> None:
@@ -222,7 +237,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the folder of the four files; without it nothing is trained")
     parser.add_argument("--root", type=Path, default=Path("heirloom"), help="the folder of the searches")
     parser.add_argument("--points", type=int, default=60)
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--images", type=int, default=N_IMAGES, help="of the 50,000 to train on, to try it out")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS, help="the csv file; another one to try it out")

@@ -7,12 +7,14 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import NoReturn
 
 from flows.wording import masked
 from nas.errors import ConfigurationError
 
+CONF = Path(__file__).resolve().parents[1] / "conf"
+"""Where the yaml files lie that come with Heirloom."""
 BUILT = ("problem", "tuner", "stopper")
 """Groups whose yaml says how to build a class: the constructor is the schema, so they take any key."""
 ADDED = ("tuner", "experiment")
@@ -150,7 +152,7 @@ def _quoted(key: str, value: str) -> str:
 
 def choices_of(group: str, config: str = "search") -> list[str]:
     """The choices of a group of conf/ that come with Heirloom; none where it is no group of the command's."""
-    folder = files("conf").joinpath(group) if group in groups_of(config) else None
+    folder = CONF / group if group in groups_of(config) else None
     names = [entry.name for entry in folder.iterdir()] if folder is not None else []
     return sorted(n.removesuffix(".yaml") for n in names if n.endswith(".yaml") and n != "custom.yaml")
 
@@ -164,7 +166,7 @@ def groups_of(config: str) -> list[str]:
 
 def page_of(config: str) -> str:
     """The text of ``conf/<config>.yaml``."""
-    return files("conf").joinpath(f"{config}.yaml").read_text(encoding="utf-8")
+    return (CONF / f"{config}.yaml").read_text(encoding="utf-8")
 
 
 def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flows.arguments import BUILT, Arguments, choices_of, explain, groups_of, help_text, page_of, unknown_key
+from flows.arguments import BUILT, CONF, Arguments, choices_of, explain, groups_of, help_text, page_of, unknown_key
 from flows.wording import SECRET_HINT, clean, masked
 from nas.errors import ConfigurationError, HeirloomError, SearchInterruptedError
 from nas.passwords import without_passwords
@@ -102,7 +102,7 @@ def _compose(config: str, arguments: Arguments, job: Callable[[DictConfig], None
     sweep_folder = os.path.join(tempfile.gettempdir(), f"heirloom-multirun-{os.getpid()}")
     try:  # a multirun writes a multirun.yaml, come what may
         sys.argv = [argv_before[0], *arguments.flags, *arguments.overrides, f"hydra.sweep.dir={sweep_folder}"]
-        hydra.main(version_base="1.3", config_path="../conf", config_name=config)(job)()
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name=config)(job)()
     finally:
         sys.argv = argv_before
         shutil.rmtree(sweep_folder, ignore_errors=True)

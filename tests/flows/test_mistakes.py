@@ -260,6 +260,14 @@ def test_finals_of_no_search_name_the_nearest(here: Path) -> None:
     assert "; nearest: digits-evolution-1a; name=last is the newest" in done.complaint
 
 
+def test_a_folder_of_the_users_called_conf_is_not_ours(here: Path) -> None:
+    """A package of that name in the folder where the command is given does not hide the choices."""
+    (here / "conf").mkdir()
+    (here / "conf" / "__init__.py").touch()
+
+    assert run(here, "+tuner=nope").complaint.startswith(f"unknown tuner nope: choose {TUNERS}")
+
+
 def test_what_is_cheap_to_see_is_refused_at_once(here: Path) -> None:
     """A mistake that needs neither torch nor the problem is refused without importing them."""
     code = "import sys; from flows.search import main; main(); print({'torch', 'prefect', 'pandas'} & set(sys.modules))"

@@ -209,7 +209,8 @@ class Session:
         try:
             self._begin(record, earlier, takeover, say)
         except BaseException:
-            self._ended.set()  # the heart stops
+            self._ended.set()
+            self._thread.join()  # or the same search, begun anew at once, takes this session for one that lives
             raise
 
     def _begin(

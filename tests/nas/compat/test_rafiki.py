@@ -814,7 +814,7 @@ class TestTryingOut:
 
     def test_a_final_test_that_fails_ends_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """As a trial does."""
-        monkeypatch.setattr(sys, "argv", ["Model.py"])
+        monkeypatch.setattr(sys, "argv", ["Model.py", "--MODEL_TRIAL_COUNT=1"])
         shop = Shop(tmp_path, {'told("load")': "1 / 0"})
         data = [str(tmp_path / name) for name in ("train", "val", "val")]
 

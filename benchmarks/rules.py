@@ -1,0 +1,211 @@
+"""What the rules of inheritance are worth: children of trained networks, each rule beside the default, paired.
+
+    python benchmarks/rules.py --data DIR               # 8 seeds, what is missing of them: some minutes each
+    python benchmarks/rules.py --data DIR --seeds 20    # more
+    python benchmarks/rules.py                          # the table of the rows that are kept
+
+``DIR`` holds the four files of Fashion-MNIST. For each seed a parent, a chain of 3x3 convolutions with batch-norm of
+16, 32 and 48 channels, is trained for 3 epochs on 4,000 images; then each kind of child (wider, of larger kernels, a
+layer deeper in the end or at the beginning, narrower) inherits by each rule and trains for 3 epochs on the same images
+in the same order: SGD with momentum, a rate of 0.05 that falls to 0. Each row of docs/rules.csv is one child: its
+accuracy on the 10,000 validation images as inherited, after one epoch and after three. Told is the mean difference to
+the default of the same seed and child, with the 95 % confidence interval of the means of the seeds; ``cold`` inherits
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import torch
+from rows import Results
+from scipy.stats import t as student
+from torch import nn
+from torch.nn import functional
+
+from nas.problems.fashion_mnist import FashionMnistProblem
+from nas.problems.pixels import Images
+from nas.problems.training import precision_of, score
+from nas.weights.freezing import set_frozen
+from nas.weights.inherit import inherit
+from nas.weights.optimizer import inherit_optimizer, optimizer_tensors
+from nas.weights.report import InheritanceReport
+from nas.weights.rules import Rules
+
+MOMENTS = ("inherited", "epoch_1", "epoch_3")
+RESULTS = Results(path=Path(__file__).parents[1] / "docs" / "rules.csv", fields=("rule", "child", "seed", *MOMENTS))
+N_IMAGES = 4_000
+N_EPOCHS = 3
+BATCH_SIZE = 64
+RATE = 0.05
+N_STEPS = N_EPOCHS * (N_IMAGES // BATCH_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """How a child begins and trains; without rules it inherits nothing."""
+
+    rules: Rules | None = field(default_factory=Rules)
+    takes_momentum: bool = False
+
+
+ARMS: Mapping[str, Arm] = {
+    "default": Arm(),
+    "cold": Arm(None),
+    "rest=own": Arm(Rules(rest="own")),
+    "first=structure": Arm(Rules(first="structure")),
+    "statistics=reset": Arm(Rules(statistics="reset")),
+    "shrink=0.8 perturb=0.1": Arm(Rules(shrink=0.8, perturb=0.1)),
+    "shrink=0.4 perturb=0.1": Arm(Rules(shrink=0.4, perturb=0.1)),
+    "freeze_epochs=1": Arm(Rules(freeze_epochs=1)),
+    f"warm_up_steps={N_STEPS // 6}": Arm(Rules(warm_up_steps=N_STEPS // 6)),
+    "the optimiser's state": Arm(takes_momentum=True),
+}
+PARENT = ((16, 32, 48), 3)
+CHILDREN: Mapping[str, tuple[tuple[int, ...], int]] = {
+    "wider": ((24, 48, 64), 3),
+    "larger kernels": ((16, 32, 48), 5),
+    "deeper": ((16, 32, 48, 48), 3),
+    "deeper at the beginning": ((16, 16, 32, 48), 3),
+    "narrower": ((16, 16, 48), 3),
+}
+"""The channels of each layer, and the side of the kernels."""
+
+
+def chain(widths: tuple[int, ...], kernel: int) -> nn.Module:
+    """A network for 28x28 pixels; the last two layers but one of a deeper one are as large as the parent's."""
+    layers: list[nn.Module] = []
+    n_inputs = 1
+    for place, width in enumerate(widths):
+        block = [nn.Conv2d(n_inputs, width, kernel, padding=kernel // 2, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+        layers.append(nn.Sequential(*block, nn.MaxPool2d(2) if place < 2 else nn.Identity()))
+        n_inputs = width
+    return nn.Sequential(Scaled(), *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(n_inputs, 10))
+
+
+class Scaled(nn.Module):
+    """Pixels with mean 0 and spread 1."""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Floats of the same shape, channels last."""
+        x = (pixels.float() - FashionMnistProblem.pixel_mean) / FashionMnistProblem.pixel_std
+        return x.contiguous(memory_format=torch.channels_last)
+
+
+@cache
+def data(folder: Path) -> tuple[Images, Images]:
+    """The images to train on, and those to validate with."""
+    train, validation = FashionMnistProblem(str(folder)).load_train()
+    return train[:N_IMAGES], validation
+
+
+def seed_rows(task: tuple[Path, int, tuple[tuple[str, str], ...]]) -> list[dict[str, object]]:
+    """The rows of some rules and children of one parent."""
+    folder, seed, wanted = task
+    torch.set_num_threads(1)
+    train, validation = data(folder)
+    torch.manual_seed(seed)
+    parent = chain(*PARENT)
+    optimizer = optimizer_of(parent)
+    for _ in trained(parent, optimizer, train, seed, Arm(None), None):
+        pass
+    donor = {name: tensor.detach().clone() for name, tensor in parent.state_dict().items()}
+    donor |= {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer, parent).items()}
+    rows: list[dict[str, object]] = []
+    for name, kind in wanted:
+        arm = ARMS[name]
+        torch.manual_seed(1000 + seed)
+        child = chain(*CHILDREN[kind])
+        weights = {key: tensor for key, tensor in donor.items() if not key.startswith("optimizer/")}
+        structural = arm.rules is not None and arm.rules.first == "structure"
+        report = None if arm.rules is None else inherit(child, [parent if structural else weights], rules=arm.rules)
+        optimizer = optimizer_of(child)
+        if arm.takes_momentum:
+            inherit_optimizer(optimizer, child, [donor])
+        scores = [score(child, validation, "auto")]
+        epochs = trained(child, optimizer, train, seed + 1, arm, report)
+        scores += [score(child, validation, "auto") for epoch in epochs if epoch in (1, N_EPOCHS)]
+        row: dict[str, object] = {"rule": name, "child": kind, "seed": seed}
+        rows.append(row | {m: f"{s:.4f}" for m, s in zip(MOMENTS, scores, strict=True)})
+    return rows
+
+
+def optimizer_of(network: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(network.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4)
+
+
+def trained(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: Images,
+    seed: int,
+    arm: Arm,
+    report: InheritanceReport | None,
+) -> Iterator[int]:
+    """Trains in place; yields the number of each epoch, from 1, when it is done."""
+    shuffling = torch.Generator().manual_seed(seed)
+    step = 0
+    for epoch in range(N_EPOCHS):
+        if arm.rules is not None and report is not None:
+            set_frozen(network, report, arm.rules, epoch)
+        network.train()
+        for batch in torch.randperm(len(images), generator=shuffling).split(BATCH_SIZE)[: N_STEPS // N_EPOCHS]:
+            rise = 1.0 if arm.rules is None else arm.rules.warm_up(step)
+            optimizer.param_groups[0]["lr"] = RATE * rise * (1 - step / N_STEPS)
+            optimizer.zero_grad()
+            with precision_of("auto", "cpu"):
+                logits = network(images.pixels[batch])
+            functional.cross_entropy(logits.float(), images.labels[batch]).backward()
+            optimizer.step()
+            step += 1
+        yield epoch + 1
+
+
+def show() -> None:
+    """A line a rule: the mean accuracy of the default, and what each rule adds to it."""
+    found = {(row["rule"], row["child"], row["seed"]): row for row in RESULTS.kept()}
+    for kind in ("all", *CHILDREN):
+        kinds = CHILDREN if kind == "all" else [kind]
+        print(f"children: {kind}")
+        for rule in ARMS:
+            cells = []
+            for moment in MOMENTS:
+                by_seed: dict[str, list[float]] = {}
+                for (name, child, seed), row in found.items():
+                    if name == rule and child in kinds and ("default", child, seed) in found:
+                        base = 0.0 if rule == "default" else float(found["default", child, seed][moment])
+                        by_seed.setdefault(seed, []).append(100 * (float(row[moment]) - base))
+                means = [statistics.mean(values) for values in by_seed.values()]
+                if len(means) > 1:
+                    half = student.ppf(0.975, len(means) - 1) * statistics.stdev(means) / len(means) ** 0.5
+                    cells.append(f"{moment} {statistics.mean(means):+6.2f} +- {half:.2f}")
+            if cells:
+                print(f"  {rule:24} {len(means):2} seeds: {', '.join(cells)}")
+
+
+def main() -> None:
+    """Reads the arguments, runs what is missing, prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--processes", type=int, default=1)
+    arguments = parser.parse_args()
+    if arguments.data is not None:
+        there = {(row["rule"], row["child"], int(row["seed"])) for row in RESULTS.kept()}
+        tasks = []
+        for seed in range(arguments.seeds):
+            wanted = tuple((rule, kind) for rule in ARMS for kind in CHILDREN if (rule, kind, seed) not in there)
+            if wanted:
+                tasks.append((arguments.data.resolve(), seed, wanted))
+        for n_done in RESULTS.run(seed_rows, tasks, arguments.processes):
+            print(f"{n_done} of {len(tasks)} seeds", flush=True)
+    show()
+
+
+if __name__ == "__main__":
+    main()

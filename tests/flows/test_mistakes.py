@@ -231,6 +231,7 @@ def mistakes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             free.put(commands)
 
     selected = [item.callspec.params for item in request.session.items if "mistakes" in item.fixturenames]
+    tmp_path_factory.getbasetemp()  # once, before the threads would make it at the same time
     all_commands = [WarmCommands() for _ in range(min(len(selected), os.cpu_count() or 1))]
     with ThreadPoolExecutor(len(all_commands)) as pool:
         for commands in all_commands:

@@ -82,7 +82,7 @@ class Interruption:
             if self.signal is None:
                 if self.display is not None:
                     self.display.stop()
-                complain(f"interrupted ({signal.Signals(number).name}): no trial was running. Go on: {self._command}")
+                complain(f"interrupted ({signal.Signals(number).name}): no trial was running. Resume: {self._command}")
             elif sys.stderr.isatty():  # the live display has hidden it
                 os.write(2, SHOW_CURSOR)
             os._exit(128 + number)

@@ -101,8 +101,9 @@ def to_table(columns: Mapping[str, Sequence[Any]], types: Mapping[str, str] | No
     import pandas as pd
 
     wanted = types or {}
+    whole = {name: [_unicode(value) for value in values] for name, values in columns.items()}
     return pd.DataFrame(
-        {name: pd.Series(values, dtype=_dtype(values, wanted.get(name))) for name, values in columns.items()}
+        {_unicode(name): pd.Series(values, dtype=_dtype(values, wanted.get(name))) for name, values in whole.items()}
     )
 
 
@@ -144,6 +145,15 @@ def _known(value: Any) -> Any:
     if isinstance(value, list):
         return [_known(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _unicode(value: Any) -> Any:
+    """The value with halves of characters, as in undecodable file names, escaped: neither files nor Arrow take them."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_unicode(key): _unicode(inner) for key, inner in value.items()}
+    return [_unicode(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _dtype(values: Sequence[Any], wanted: str | None) -> Any:

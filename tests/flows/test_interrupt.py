@@ -138,7 +138,7 @@ def test_before_a_trial_the_end_is_at_once(here: Path, moment: float | str) -> N
     if done.status != -signal.SIGINT:  # by the signal itself: Python was not up yet
         assert done.status == 130
         assert done.err.splitlines()[-1].startswith(
-            "heirloom: interrupted (SIGINT): no trial was running. Go on: python"
+            "heirloom: interrupted (SIGINT): no trial was running. Resume: python"
         )
 
 

@@ -166,3 +166,17 @@ def test_numbers_beyond_64_bits() -> None:
 
     rows = strict(to_json(table))
     assert (rows[0]["point.seed"], rows[0]["point.x"], rows[1]["point.x"]) == (2**70, 1, "one")
+
+
+def test_halves_of_characters_are_escaped() -> None:
+    """What Python makes of an undecodable file name can be in a record; the table says it in characters."""
+    odd = trial(0, point={"data": "a\udcff", "files": ["é", "\udcfe"]}, metrics={"m\ud800": 0.5})
+    failed = replace(trial(1), state=State.FAILED, reason=Reason.EXCEPTION, error="OSError: no file a\udcff")
+    table = lineage_table(Lineage.of([odd, failed]))
+
+    assert table["error"].tolist() == [pd.NA, r"OSError: no file a\udcff"]
+    assert table["point.data"].iloc[0] == r"a\udcff"
+    assert table["point.files"].iloc[0] == ["é", r"\udcfe"]
+    assert table[r"metric.m\ud800"].iloc[0] == 0.5
+    for text in (to_csv(table), to_json(table)):
+        assert "é" in text.encode().decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
 logger = logging.getLogger(__name__)
-_MAX_CELLS = 4_000_000  # two thousand layers each: half a second and 32 MB
+_MAX_CELLS = 4_000_000  # two thousand blocks each: half a second and 32 MB
 
 
 class LayerTensors(NamedTuple):
@@ -20,6 +21,8 @@ class LayerTensors(NamedTuple):
     prefix: str
     tensors: tuple[tuple[str, tuple[int, ...], str], ...]
     n_elements: int
+    leader: str
+    """The prefix of the last layer up to it that mixes channels, as a convolution does; "" where none does."""
 
     @property
     def names(self) -> list[str]:
@@ -34,18 +37,17 @@ def layers_of(network: nn.Module | Mapping[str, Tensor]) -> list[LayerTensors]:
     """
     tensors = network.state_dict() if isinstance(network, nn.Module) else network
     named = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor) and not is_lazy(tensor)}
-    layers = [
-        LayerTensors(
-            prefix,
-            tuple((name.rpartition(".")[2], tuple(named[name].shape), str(named[name].dtype)) for name in names),
-            sum(named[name].numel() for name in names),
-        )
-        for prefix, group in groupby(named, key=lambda name: name.rpartition(".")[0])
-        if (names := list(group))
-    ]
+    groups = [(prefix, list(group)) for prefix, group in groupby(named, key=lambda name: name.rpartition(".")[0])]
     if isinstance(network, nn.Module):
         places = {prefix: place for place, prefix in enumerate(execution_order(network))}
-        layers.sort(key=lambda layer: places.get(layer.prefix, len(places)))
+        groups.sort(key=lambda one: places.get(one[0], len(places)))
+    leader = ""
+    layers: list[LayerTensors] = []
+    for prefix, names in groups:
+        if any(named[name].ndim > 1 for name in names):
+            leader = prefix
+        tensors = tuple((name.rpartition(".")[2], tuple(named[name].shape), str(named[name].dtype)) for name in names)
+        layers.append(LayerTensors(prefix, tensors, sum(named[name].numel() for name in names), leader))
     return layers
 
 
@@ -63,35 +65,79 @@ def renamed(one: Sequence[LayerTensors], other: Sequence[LayerTensors]) -> dict[
     """By a tensor of a child, the tensor of a donor that stands in its place.
 
     Layers with equal tensors are aligned in their order, so that as many elements as can be find their place: the
-    heaviest common subsequence.
+    heaviest common subsequence. What only scales or shifts channels, as a norm does, goes with the weights before it:
+    a norm whose convolution was not found would be of other channels, however many there are.
 
     Args:
         one: The child's layers in order.
         other: The donor's.
     """
-    if len(one) * len(other) > _MAX_CELLS:
+    ours, theirs = _blocks(one), _blocks(other)
+    if len(ours) * len(theirs) > _MAX_CELLS:
         logger.warning("%d and %d layers are too many to be aligned; they are matched by name", len(one), len(other))
         return {}
     kinds: dict[object, int] = {}
-    ours, theirs = ([kinds.setdefault(layer.tensors, len(kinds)) for layer in layers] for layers in (one, other))
-    weights = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
-    for i, layer in reversed(list(enumerate(one))):
-        row, below = weights[i], weights[i + 1]
-        best, kind, weight = 0, ours[i], layer.n_elements + 1
-        for j in range(len(other) - 1, -1, -1):
+    signs, other_signs = ([kinds.setdefault(_sign(block), len(kinds)) for block in side] for side in (ours, theirs))
+    led: defaultdict[object, dict[int, Block]] = defaultdict(dict)
+    for block, sign in zip(theirs, other_signs, strict=True):
+        led[_led_by(block)][sign] = block
+    gains = {  # of a kind of the child's block: what each kind of the donor's gives it
+        sign: {
+            its_sign: sum(block[place].n_elements + 1 for place, _ in _pairs(block, its))
+            for its_sign, its in led[_led_by(block)].items()
+        }
+        for sign, block in dict(zip(signs, ours, strict=True)).items()
+    }
+    weights = [[0] * (len(theirs) + 1) for _ in range(len(ours) + 1)]
+    for i in range(len(ours) - 1, -1, -1):
+        row, below, gain = weights[i], weights[i + 1], gains[signs[i]]
+        best = 0
+        for j in range(len(theirs) - 1, -1, -1):
             if below[j] > best:
                 best = below[j]
-            if kind == theirs[j] and below[j + 1] + weight > best:
+            if (weight := gain.get(other_signs[j])) and below[j + 1] + weight > best:
                 best = below[j + 1] + weight
             row[j] = best
     found: dict[str, str] = {}
     i = j = 0
-    while i < len(one) and j < len(other):
-        if ours[i] == theirs[j] and weights[i][j] == weights[i + 1][j + 1] + one[i].n_elements + 1:
-            found |= dict(zip(one[i].names, other[j].names, strict=True))
+    while i < len(ours) and j < len(theirs):
+        weight = gains[signs[i]].get(other_signs[j])
+        if weight and weights[i][j] == weights[i + 1][j + 1] + weight:
+            for mine, its in _pairs(ours[i], theirs[j]):
+                found |= dict(zip(ours[i][mine].names, theirs[j][its].names, strict=True))
             i, j = i + 1, j + 1
         elif weights[i][j] == weights[i + 1][j]:
             i += 1
         else:
             j += 1
+    return found
+
+
+Block = Sequence[LayerTensors]
+"""Layers with one leader: it, where it is to be aligned, and those behind it that only scale or shift its channels."""
+
+
+def _blocks(layers: Sequence[LayerTensors]) -> list[Block]:
+    return [list(block) for _, block in groupby(layers, key=lambda layer: layer.leader)]
+
+
+def _sign(block: Block) -> tuple[object, ...]:
+    """What two blocks have in common for which ``_pairs`` finds the same."""
+    return (_led_by(block), *(layer.tensors for layer in block))
+
+
+def _led_by(block: Block) -> object:
+    """Its leader's tensors; its leader's name, where the leader itself is not to be aligned."""
+    return block[0].tensors if block[0].prefix == block[0].leader else block[0].leader
+
+
+def _pairs(one: Block, other: Block) -> list[tuple[int, int]]:
+    """The places of the equal layers, in order, of two blocks with equal leaders."""
+    found: list[tuple[int, int]] = []
+    begin = 0
+    for mine, layer in enumerate(one):
+        its = next((at for at in range(begin, len(other)) if other[at].tensors == layer.tensors), None)
+        if its is not None:
+            found.append((mine, its))
+            begin = its + 1
     return found

@@ -166,6 +166,35 @@ def test_shifted_block_is_found_by_structure_first() -> None:
     assert [report.tensors[f"{place}.weight"].how for place in range(6)] == ["fresh", "fresh", *["copied"] * 4]
 
 
+@pytest.mark.parametrize("first", ["name", "structure"])
+def test_a_norm_goes_with_its_convolution(first: Match) -> None:
+    """A norm whose convolution was resized and renamed takes no norm of other channels, however many those are."""
+
+    def chain(kernel: int, prefix: str) -> Block:
+        layers = {"a": nn.Conv2d(4, 4, 3), "a_norm": nn.BatchNorm2d(4), "b": nn.Conv2d(4, 4, kernel)}
+        return Block(**{f"{prefix}{name}": layer for name, layer in {**layers, "b_norm": nn.BatchNorm2d(4)}.items()})
+
+    donor, child = chain(3, ""), chain(5, "new_")
+    for norm in ("a_norm", "b_norm"):
+        donor.get_submodule(norm).running_mean.fill_(3.0)
+
+    report = inherit(child, [donor.state_dict()], rules=Rules(first=first))
+
+    copied = {name.rpartition(".")[0] for name, tensor in report.tensors.items() if tensor.how == "copied"}
+    assert copied == {"new_a", "new_a_norm"}
+    assert child.get_submodule("new_b_norm").running_mean.tolist() == [0.0] * 4
+
+
+def test_a_renamed_norm_is_found_behind_the_convolution_of_its_name() -> None:
+    """Where names place the convolutions, a norm takes the one behind the convolution of the same name."""
+    donor = Block(a=nn.Linear(4, 4), old_a=nn.BatchNorm1d(4), b=nn.Linear(4, 4), old_b=nn.BatchNorm1d(4))
+    child = Block(a=nn.Linear(4, 4), b=nn.Linear(4, 4), new_b=nn.BatchNorm1d(4))
+
+    report = inherit(child, [donor.state_dict()])
+
+    assert report.tensors["new_b.weight"].why == "by structure, from old_b.weight"
+
+
 def test_modules_are_aligned_as_they_run() -> None:
     """Of a donor that is a module, the order in which torch.fx sees layers run counts, not that of their definition."""
     donor = Block(a=nn.Linear(4, 4), b=nn.Linear(4, 4))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nas.errors import ConfigurationError
-from nas.problems.remote_file import read_file
+from nas.remote_file import read_file
 from nas.spaces.base import Point, check_points
 from nas.store.reference import digest_of
 from nas.tuners.base import Tuner

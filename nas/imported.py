@@ -11,8 +11,8 @@ from nas.founders import Founders
 from nas.metric import Metric
 from nas.policy import PolicyPlan
 from nas.problems.base import Problem
-from nas.problems.remote_file import read_file
 from nas.program import Program, run_here
+from nas.remote_file import read_file
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import claim_identity

@@ -6,7 +6,6 @@ it decides is durable before it acts on it, so that the records alone continue t
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from nas.budget import Budget
 from nas.deadline import Deadline
-from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError
+from nas.dialogue import Dialogue
+from nas.errors import SearchFailedError, SearchInterruptedError
 from nas.executors.base import (
     Asked,
     Broke,
@@ -32,7 +32,7 @@ from nas.executors.base import (
     Woke,
 )
 from nas.job_plan import JobPlan
-from nas.lineage import Lineage, LineageLog, owed, recall
+from nas.lineage import Lineage
 from nas.offers import Offers
 from nas.policy import Policy, PolicyPlan, Stage
 from nas.proposals import ProposalCheck, again, trial_of
@@ -47,7 +47,7 @@ from nas.suspects import Suspects
 from nas.sweeper import Sweeper
 from nas.timetable import Timetable
 from nas.trial import OnParentFailure, Proposal, Reason, State, Trial, as_pending, without_weights
-from nas.tuners.base import STOP, WAIT, Answer, Tuner, inheritable
+from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.hosted import HostedTuner
 
 INTERRUPT_BOUND_S = 20.0
@@ -123,18 +123,17 @@ class Loop:
         self._attempts = {number: found.last_attempt for number, found in (starts or {}).items()}
         self._losses = {number: found.n_lost for number, found in (starts or {}).items()}
         self._suspects = suspects or Suspects()
-        self._tuner = tuner
         self._hosted = tuner if isinstance(tuner, HostedTuner) else None
-        self._check = ProposalCheck(space, declared, self._was_proposed, sibling)
+        self._dialogue = Dialogue(self.trials, tuner, n_slots=executor.slots, deterministic=settings.deterministic)
+        self._check = ProposalCheck(space, declared, self._dialogue.was_proposed, sibling)
         self._stopper = stopper
         self._observe = observe
         self._sweeper = sweeper
         metric = None if tuner is None else tuner.metrics[0]
         self._offers = Offers(self.trials, settings.on_parent_failure, sibling, metric)
-        self._search_stage = "search"
         self._waiting: list[int] = [t.number for t in self.trials if not t.is_finished]
         self._slots = Slots(executor.slots)
-        timetable = timetable or Timetable(settings.budget, PolicyPlan((Stage(name=self._search_stage),)))
+        timetable = timetable or Timetable(settings.budget, PolicyPlan((Stage(name=self._dialogue.stage),)))
         self.deadline = Deadline(timetable, executor, self._slots, spent_hours, observe, settings.budget)
         for trial in self.trials:
             if trial.is_finished:
@@ -148,15 +147,8 @@ class Loop:
             max_losses=settings.max_attempts,
             deterministic=settings.deterministic,
         )
-        self._pending: dict[int, Trial] = {}  # the search stage's trials that have no result, by number
         self._failures_in_a_row = 0
         self._uncounted: list[Trial] = []  # results that wait for those of a lower index to be counted
-        self._log = LineageLog()
-        self._numbers: list[int] = []  # index in the search stage -> trial number
-        self._n_seen = 0  # how many results the tuner had learned of at its last proposal
-        self._seen_at: list[int] = []  # the same for each index in the search stage
-        self._waited_at: int | None = None  # how many it had learned of when it answered WAIT
-        self._owed: set[int] = set()  # trials whose results the tuner has learned of, and that are lost
 
     # ---- the search stage
 
@@ -174,7 +166,7 @@ class Loop:
         post = self._executor.post
         try:
             self._hosted.begin(
-                self._log.view(pending=list(self._pending.values())),
+                self._dialogue.lineage(),
                 wake=lambda: post(Woke()),
                 fail=lambda error: post(Broke(error)),
             )
@@ -194,7 +186,7 @@ class Loop:
                 self._jobs.begin_anew()
             while not exhausted and self._may_ask(stage):
                 exhausted = not self._ask(stage)
-                if self._waited_at is not None:
+                if self._dialogue.waited_at is not None:
                     break
             self._submit_ready(stage)
             is_open = not exhausted and self._budget_left(stage)
@@ -205,9 +197,9 @@ class Loop:
             elif not self._unfinished(stage.name) or not self.deadline.may_begin(stage):
                 if not is_open:
                     return exhausted
-                if self._waited_at is not None and not self._may_ask(stage):
+                if self._dialogue.waited_at is not None and not self._may_ask(stage):
                     raise SearchFailedError(
-                        f"tuner {self._asked} answers WAIT at proposal {len(self._numbers)}, but "
+                        f"tuner {self._dialogue.who} answers WAIT at proposal {self._dialogue.n_proposed}, but "
                         "nothing runs that it could wait for; a tuner that has nothing more to propose must answer STOP"
                     )
 
@@ -218,43 +210,15 @@ class Loop:
         """
         self.recall(stage)
         while self._may_ask(stage):
-            answer, self._waited_at = self._answer(self._next_job())
+            answer, self._dialogue.waited_at = self._answer(self._next_job())
             if answer is not WAIT:
                 return answer is STOP
         return False
 
     def recall(self, stage: Stage) -> None:
         """Recalls from the records what the tuner has proposed in the search stage, and what it had learned by then."""
-        self._search_stage = stage.name
-        in_stage = self._in_search_stage()
-        self._numbers = [t.number for t in in_stage]
-        self._pending = {t.number: t for t in in_stage if not t.is_finished}
-        self._log = recall(in_stage, deterministic=self._settings.deterministic)
-        self._seen_at = list(itertools.accumulate(len(t.learned) for t in in_stage))
-        self._n_seen = self._seen_at[-1] if in_stage else 0
-        self._jobs.recall(in_stage)
-        self._owed = owed(in_stage)
-
-    def _in_search_stage(self) -> list[Trial]:
-        return [t for t in self.trials if t.stage == self._search_stage]
-
-    def _learn_or_recall(self, trial: Trial) -> None:
-        """Learns of a result; where it is the last that was owed, recalls all in the order in which it was learned."""
-        if trial.number not in self._owed:
-            self._learn(trial)
-            return
-        in_stage = self._in_search_stage()
-        self._owed = owed(in_stage)
-        if not self._owed:
-            self._log = recall(in_stage, deterministic=self._settings.deterministic)
-
-    def _learn(self, trial: Trial) -> None:
-        """Adds a result to what the tuner may learn: as it comes, or, with ``deterministic``, in order of index."""
-        if not self._settings.deterministic:
-            self._log.append(trial)
-            return
-        while len(self._log) < len(self._numbers) and self.trials[self._numbers[len(self._log)]].is_finished:
-            self._log.append(self.trials[self._numbers[len(self._log)]])
+        self._dialogue.recall(stage.name)
+        self._jobs.recall(self._dialogue.in_stage())
 
     def may_go_on(self, stage: Stage) -> bool:
         """Whether the search stage, which has ended, may go on: its budget is not spent."""
@@ -262,36 +226,34 @@ class Loop:
 
     def _may_ask(self, stage: Stage) -> bool:
         """Whether the tuner may be asked now: a slot or a job waits, there is budget, and what it must see is there."""
-        if self._tuner is None or self._owed or not self._has_room_to_ask():
+        if not self._dialogue.may_go_on or not self._has_room_to_ask():
             return False
-        if not self._budget_left(stage) or not self._jobs.knows_asker(len(self._numbers)):
+        if not self._budget_left(stage) or not self._jobs.knows_asker(self._dialogue.n_proposed):
             return False
         return self._allows_job() or self._jobs.has_begun(self._next_job())
 
     def _has_room_to_ask(self) -> bool:
-        if self._settings.deterministic:
-            return len(self._log) >= self._view_size()
         n_taken = self._slots.n_taken
-        if n_taken + len(self._waiting) >= self._executor.slots and not self._jobs.has_idle:
-            waiting = [t for number in self._waiting if (t := self.trials[number]).stage == self._search_stage]
-            waiting = [t for t in waiting if not self._jobs.is_given(t)]
-            n_ready = sum(map(self._is_ready, waiting))
-            n_blocked = len(waiting) - n_ready
-            if n_taken + n_ready >= self._executor.slots or n_blocked >= self._executor.slots:
-                return False
-        return self._waited_at is None or len(self._log) > self._waited_at
+        if self._settings.deterministic or n_taken + len(self._waiting) < self._executor.slots or self._jobs.has_idle:
+            return True
+        waiting = [t for number in self._waiting if self._is_search(t := self.trials[number])]
+        waiting = [t for t in waiting if not self._jobs.is_given(t)]
+        n_ready = sum(map(self._is_ready, waiting))
+        n_blocked = len(waiting) - n_ready
+        return n_taken + n_ready < self._executor.slots and n_blocked < self._executor.slots
 
     def _next_job(self) -> int:
         """The job for which the tuner is asked."""
-        return self._jobs.asker(len(self._numbers), len(self.trials))
+        return self._jobs.asker(self._dialogue.n_proposed, len(self.trials))
 
-    def _view_size(self) -> int:
-        """With ``deterministic``: how many results the next ask sees; one more after each WAIT."""
-        size = max(len(self._numbers) - self._executor.slots + 1, self._n_seen, 0)
-        return size if self._waited_at is None else max(size, self._waited_at + 1)
+    def _is_search(self, trial: Trial) -> bool:
+        """Whether it is of the search stage."""
+        return trial.stage == self._dialogue.stage
 
     def _budget_left(self, stage: Stage) -> bool:
-        allows = self._settings.budget.allows_trial(len(self._numbers)) and self._may_propose(stage, after_ask=True)
+        allows = self._settings.budget.allows_trial(self._dialogue.n_proposed) and self._may_propose(
+            stage, after_ask=True
+        )
         return allows and (self._allows_job() or self._jobs.any_lives)
 
     def _may_propose(self, stage: Stage, *, after_ask: bool = False) -> bool:
@@ -303,50 +265,31 @@ class Loop:
         """Whether a new job may begin."""
         return self._settings.budget.allows_job(self._jobs.n_begun)
 
-    @property
-    def _asked(self) -> str:
-        """What messages call the tuner."""
-        return "" if self._tuner is None else self._tuner.shown_name
-
-    def _answer(self, job: int) -> tuple[object, int]:
+    def _answer(self, job: int) -> tuple[Answer, int]:
         """What the tuner answers now for a job, and how many results it was shown."""
-        assert self._tuner is not None
-        n_seen = self._view_size() if self._settings.deterministic else len(self._log)
-        if self._settings.deterministic:
-            pending = [as_pending(self.trials[other], State.RUNNING) for other in self._numbers[n_seen:]]
-        else:
-            pending = list(self._pending.values())
-        index, began_s = len(self._numbers), self._executor.now_s()
-        try:
-            answer = self._tuner.ask(self._log.view(n_seen, pending), index, job)
-            self.deadline.learn_ask(self._executor.now_s() - began_s)
-            return answer, n_seen
-        except ConfigurationError as error:  # a proposal that can't be
-            raise SearchFailedError(f"proposal {index} of {self._asked}: {error}") from error
+        began_s = self._executor.now_s()
+        answer = self._dialogue.ask(job)
+        self.deadline.learn_ask(self._executor.now_s() - began_s)
+        return answer
 
     def _ask(self, stage: Stage) -> bool:
         """Asks the tuner once; makes a proposal durable. False where the tuner is exhausted."""
-        index, number, job = len(self._numbers), len(self.trials), self._next_job()
+        index, job, who = self._dialogue.n_proposed, self._next_job(), self._dialogue.who
         answer, n_seen = self._answer(job)
         if answer is WAIT or answer is STOP:
             return self._take_no(answer, job, n_seen)
-        self._waited_at = None
+        self._dialogue.waited_at = None
         if not isinstance(answer, Proposal):
             raise SearchFailedError(
-                f"tuner {self._asked} answered {answer!r} at proposal {index}; it must answer a Proposal, WAIT or STOP"
+                f"tuner {who} answered {answer!r} at proposal {index}; it must answer a Proposal, WAIT or STOP"
             )
-        self._check(answer, f"proposal {index} of {self._asked}")
+        self._check(answer, f"proposal {index} of {who}")
         if self._hosted is None and not self._may_propose(stage):
             return True  # it took so long that no time is left: asked for again where a later session has more
-        seen = tuple(t.number for t in self._log.learned[self._n_seen : n_seen])
-        self._n_seen = n_seen
-        trial = replace(self._trial_of(answer, stage, index), learned=seen, job=job)
+        trial = replace(self._trial_of(answer, stage, index), learned=self._dialogue.take_news(n_seen), job=job)
         self._propose(trial)
         self._jobs.give(trial)
-        self._pending[number] = trial
-        self._log.note(trial)
-        self._numbers.append(number)
-        self._seen_at.append(n_seen)
+        self._dialogue.note(trial)
         return True
 
     def _take_no(self, answer: Answer, job: int, n_seen: int) -> bool:
@@ -359,19 +302,15 @@ class Loop:
             if is_of_job:
                 self._jobs.defer(job)
             else:
-                self._waited_at = n_seen
+                self._dialogue.waited_at = n_seen
             return True
         if is_of_job:
-            self._waited_at = None
+            self._dialogue.waited_at = None
             self._jobs.end(job)
             return True
         may_go_on = self._hosted is not None and self._slots.n_taken > 0
-        self._waited_at = n_seen if may_go_on else None
+        self._dialogue.waited_at = n_seen if may_go_on else None
         return may_go_on
-
-    def _was_proposed(self, number: int) -> bool:
-        """Whether a trial of the search stage has this number."""
-        return 0 <= number < len(self.trials) and self.trials[number].stage == self._search_stage
 
     def _trial_of(self, proposal: Proposal, stage: Stage, index: int) -> Trial:
         return trial_of(proposal, stage, index, trials=self.trials, seed=self._settings.seed)
@@ -462,8 +401,8 @@ class Loop:
             failed = replace(trial, state=State.FAILED, reason=Reason.LOST, attempt=attempt, error=error)
             self._settle(self._records.commit(replace(failed, finished=time.time())))
             return
-        is_again = trial.stage != self._search_stage
-        offer = self._offers.offer(trial, slot, self._learned_by(trial), is_again=is_again)
+        is_search = self._is_search(trial)
+        offer = self._offers.offer(trial, slot, self._dialogue.learned_by(trial), is_again=not is_search)
         if offer.lacking is not None:
             fails = self._settings.on_parent_failure == "fail"
             why = " (on_parent_failure=fail)" if fails else ", and SKIP_TRAIN trains none"
@@ -477,16 +416,10 @@ class Loop:
         running = replace(trial, state=State.RUNNING, slot=slot, attempt=attempt)
         trial = replace(running, offered=offered, inheritance=inheritance)
         self._change(trial)
-        assignment = self._jobs.assignment(trial, offer.donors, is_search=trial.stage == self._search_stage)
+        assignment = self._jobs.assignment(trial, offer.donors, is_search=is_search)
         self._slots.take(slot, trial.number)
         self.deadline.begin(trial)
         self._executor.submit(assignment)
-
-    def _learned_by(self, trial: Trial) -> Sequence[Trial]:
-        """What a source chooses from: all results so far, or, with ``deterministic``, those that its proposal saw."""
-        if self._settings.deterministic and trial.stage == self._search_stage:
-            return self._log.learned[: self._seen_at[trial.index]]
-        return self._log.learned
 
     # ---- making room
 
@@ -500,19 +433,13 @@ class Loop:
         """
         if self._sweeper is None:
             return
-        plan = self._sweeper.sweep(self.trials, self._inheritable, self._executor.now_s(), at_end=at_end)
+        plan = self._sweeper.sweep(self.trials, self._dialogue.inheritable, self._executor.now_s(), at_end=at_end)
         if plan is None:
             return
         for number in plan.swept:
             self.trials[number] = without_weights(self.trials[number])
-            self._log.lose_weights(number)
+            self._dialogue.lose_weights(number)
         self._observe(Swept(tuple(sorted(plan.swept)), plan.bytes_freed, plan.unmet))
-
-    def _inheritable(self) -> frozenset[int]:
-        in_stage = self._in_search_stage()
-        if self._tuner is None:
-            return frozenset(t.number for t in in_stage)
-        return inheritable(self._tuner, self._log, self._n_seen, in_stage)
 
     # ---- events
 
@@ -560,22 +487,19 @@ class Loop:
     def _change(self, trial: Trial) -> None:
         """Takes in what is new of an unfinished trial."""
         self.trials[trial.number] = trial
-        if trial.number in self._pending:
-            self._pending[trial.number] = trial
+        self._dialogue.change(trial)
 
     def _take_result(self, trial: Trial) -> None:
         self.trials[trial.number] = trial
-        self._pending.pop(trial.number, None)
         self._jobs.take_result(trial)
         self._offers.learn([trial])
         if self._sweeper is not None:
             self._sweeper.add(trial)
         self.deadline.learn(trial)
-        if trial.stage == self._search_stage:
-            self._learn_or_recall(trial)
-            if self._hosted is not None:
-                self._hosted.notice(trial)
-                self._ask_anew()
+        self._dialogue.learn(trial)
+        if self._hosted is not None and self._is_search(trial):
+            self._hosted.notice(trial)
+            self._ask_anew()
         self._observe(Finished(trial))
         self._uncounted.append(trial)
         for due in self._due_to_count(trial.stage):
@@ -593,14 +517,14 @@ class Loop:
     def _ask_anew(self) -> None:
         """Lets a tuner be asked again that remembers, and may have another answer than WAIT without a result."""
         if self._hosted is not None:
-            self._waited_at = None
+            self._dialogue.waited_at = None
             self._jobs.undefer()
 
     def _due_to_count(self, stage: str) -> list[Trial]:
         """The results that are counted now: all, or, with ``deterministic``, those before the stage's first gap."""
         gap = len(self.trials)
-        if self._settings.deterministic and stage == self._search_stage:
-            gap = next(iter(self._pending), gap)
+        if self._settings.deterministic and stage == self._dialogue.stage:
+            gap = gap if (first := self._dialogue.first_pending()) is None else first
         elif self._settings.deterministic:
             unfinished = (*self._waiting, *self._slots.running.values())
             gap = min((n for n in unfinished if self.trials[n].stage == stage), default=gap)
@@ -640,15 +564,15 @@ class Loop:
         self._change(trial)
         if event.answer is not None:
             stop = False
-            if self._stopper is not None and trial.stage == self._search_stage:
+            if self._stopper is not None and self._is_search(trial):
                 stop = self._stopper.should_stop(self._seen_by_stopper(trial), trial)
             event.answer(stop)
 
     def _seen_by_stopper(self, trial: Trial) -> Lineage:
         """All others, the running ones as far as they have reported; with ``deterministic``, what the proposal saw."""
         if self._settings.deterministic:
-            return self._log.view(self._seen_at[trial.index])
-        return self._log.view(pending=[t for t in self._pending.values() if t.number != trial.number])
+            return self._dialogue.lineage_before(trial)
+        return self._dialogue.lineage(beside=trial.number)
 
     def _free_job(self, job: int | None) -> None:
         for number in [n for n in self._slots.running.values() if self.trials[n].job == job]:

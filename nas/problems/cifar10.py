@@ -18,7 +18,7 @@ from nas.policy import Policy
 from nas.problems.image_graph import graph_recipe, image_graphs
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import N_CLASSES, Images, split
-from nas.problems.remote_file import check_presence, read_file
+from nas.remote_file import check_presence, read_file
 
 HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 _REMEDY = f"download {HOME}, and set problem.data_file=FILE"

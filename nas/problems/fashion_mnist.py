@@ -7,14 +7,14 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, check_whole
 from nas.policy import Policy
 from nas.problems.idx import read_idx
 from nas.problems.image_graph import graph_recipe, image_graphs
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import N_CLASSES, Images, split
-from nas.problems.remote_file import check_presence
 from nas.problems.training import Recipe, checked_precision
+from nas.remote_file import check_presence
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
 
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
@@ -95,11 +95,9 @@ class FashionMnistProblem(ImageProblem):
             raise ConfigurationError(f"problem.space ({space!r}) must be one of {', '.join(SPACES)}")
         is_graph = space == "graphs"
         n_epochs = (24 if is_graph else 8) if n_epochs is None else n_epochs
-        for name, value, least in (
-            ("split_seed", split_seed, 0), ("n_epochs", n_epochs, 1), ("n_search_images", n_search_images, 1)
-        ):  # fmt: skip
-            if value < least:
-                raise ConfigurationError(f"{name} ({value}) must be at least {least}")
+        check_whole("problem.split_seed", split_seed, 0)
+        check_whole("problem.n_epochs", n_epochs, 1)
+        check_whole("problem.n_search_images", n_search_images, 1)
         if not data_root:
             raise ConfigurationError(f"data_root ({data_root!r}) must be a folder's path or URL; {_REMEDY}")
         self.data_root = data_root.rstrip("/")

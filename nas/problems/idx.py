@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nas.errors import ConfigurationError
-from nas.problems.remote_file import read_file
+from nas.remote_file import read_file
 
 _UNSIGNED_BYTE = 0x08
 

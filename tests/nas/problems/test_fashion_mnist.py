@@ -19,9 +19,9 @@ import pytest
 import torch
 import yaml
 
+from nas import remote_file
 from nas.errors import ConfigurationError
 from nas.policy import Policy
-from nas.problems import remote_file
 from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.spaces.base import Variation
 
@@ -116,9 +116,9 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
         ({"data_root": ""}, r"data_root \(''\) must be a folder's path or URL"),
         ({"data_root": "nowhere://x"}, r"nowhere://x/train-.* can't be reached \(ValueError: Protocol not known"),
         ({"data_root": "memory://none"}, "memory://none/train-images-idx3-ubyte.gz is not there"),
-        ({"n_epochs": 0}, r"n_epochs \(0\) must be at least 1"),
-        ({"n_search_images": 0}, r"n_search_images \(0\) must be at least 1"),
-        ({"split_seed": -1}, r"split_seed \(-1\) must be at least 0"),
+        ({"n_epochs": 0}, r"problem.n_epochs \(0\) must be a whole number of at least 1"),
+        ({"n_search_images": 0}, r"problem.n_search_images \(0\) must be a whole number of at least 1"),
+        ({"split_seed": -1}, r"problem.split_seed \(-1\) must be a whole number of at least 0"),
         ({"space": "cells"}, r"problem.space \('cells'\) must be one of graphs, blocks"),
         ({"precision": "half"}, r"problem.precision \('half'\) must be one of auto, float32, bfloat16"),
     ],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nas.errors import ConfigurationError, SearchFailedError
 from nas.lineage import Lineage, LineageLog, owed, recall
-from nas.trial import State, Trial, as_pending
+from nas.trial import Proposal, State, Trial, as_pending
 from nas.tuners.base import Answer, Tuner, inheritable
 
 
@@ -68,7 +68,7 @@ class Dialogue:
             return len(self._log) >= self._n_shown
         return self.waited_at is None or len(self._log) > self.waited_at
 
-    def ask(self, job: int) -> tuple[Answer, int]:
+    def ask(self, job: int) -> tuple[Proposal | Answer, int]:
         """What the tuner answers now for a job, and how many results it was shown.
 
         Raises:

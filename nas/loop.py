@@ -265,7 +265,7 @@ class Loop:
         """Whether a new job may begin."""
         return self._settings.budget.allows_job(self._jobs.n_begun)
 
-    def _answer(self, job: int) -> tuple[Answer, int]:
+    def _answer(self, job: int) -> tuple[Proposal | Answer, int]:
         """What the tuner answers now for a job, and how many results it was shown."""
         began_s = self._executor.now_s()
         answer = self._dialogue.ask(job)

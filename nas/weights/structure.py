@@ -46,8 +46,8 @@ def layers_of(network: nn.Module | Mapping[str, Tensor]) -> list[LayerTensors]:
     for prefix, names in groups:
         if any(named[name].ndim > 1 for name in names):
             leader = prefix
-        tensors = tuple((name.rpartition(".")[2], tuple(named[name].shape), str(named[name].dtype)) for name in names)
-        layers.append(LayerTensors(prefix, tensors, sum(named[name].numel() for name in names), leader))
+        own = tuple((name.rpartition(".")[2], tuple(named[name].shape), str(named[name].dtype)) for name in names)
+        layers.append(LayerTensors(prefix, own, sum(named[name].numel() for name in names), leader))
     return layers
 
 

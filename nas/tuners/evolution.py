@@ -37,9 +37,9 @@ class EvolutionTuner(Tuner):
         seed: Seeds every ask together with its number.
         population_size: How many trials live at once (the paper: 100; small here, for budgets of tens of trials).
         sample_size: How many of them enter the tournament (the paper: 25).
-        crossover: The probability that a child has two parents, the winners of two tournaments: each decision is that
-            of one of them, and both are donors, the better first. Where that gives a point that a trial has already, it
-            is mutated as well.
+        crossover: The probability that a child has two parents, the winner of a tournament and that of another one
+            without it: each decision is that of one of them, and both are donors, the better first. Where that gives a
+            point that a trial has already, it is mutated as well.
         dies: Who makes room: the ``oldest``; the ``worst`` of all; or the ``loser`` of each tournament, of two or more.
     """
 
@@ -85,10 +85,10 @@ class EvolutionTuner(Tuner):
         sample = self._tournament(population, rng)
         parent = sample[0]
         dead = {"dead": sample[-1].number} if self.dies == "loser" and len(sample) > 1 else {}
-        if self.crossover and rng.random() < self.crossover:
-            other = self._tournament(population, rng)[0]
-            if other.number != parent.number:
-                return self._crossed(sorted((parent, other), key=self._merit, reverse=True), dead, lineage, rng)
+        others = [trial for trial in population if trial.number != parent.number]
+        if others and self.crossover and rng.random() < self.crossover:
+            other = self._tournament(others, rng)[0]
+            return self._crossed(sorted((parent, other), key=self._merit, reverse=True), dead, lineage, rng)
         child = self._mutated(parent.point, rng)
         return Proposal(
             point=child.point,

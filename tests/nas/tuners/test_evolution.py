@@ -35,6 +35,15 @@ def test_children_of_two_are_made_of_both() -> None:
     )  # not all of them copies of one
 
 
+@pytest.mark.parametrize(("crossover", "least", "most"), [(1.0, 1.0, 1.0), (0.5, 0.4, 0.6)])
+def test_so_many_children_have_two_parents(crossover: float, least: float, most: float) -> None:
+    """The share is the probability that was asked for, also where one trial wins most tournaments."""
+    tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, crossover=crossover)
+    children = [t for t in search(tuner, 300) if t.parents]
+
+    assert least <= sum(len(set(t.parents)) == 2 for t in children) / len(children) <= most
+
+
 def test_without_age_the_best_are_parents_for_ever() -> None:
     """Where the worst dies, each parent is among the best eight at that time, and an early good one stays."""
     trials = search(EvolutionTuner(SPACE, (METRIC,), dies="worst"), 80)

@@ -60,7 +60,7 @@ class Dialogue:
         return len(self._numbers)
 
     @property
-    def may_go_on(self) -> bool:
+    def may_be_asked(self) -> bool:
         """Whether what the tuner must see before the next proposal is there, and, after WAIT, something is new."""
         if self._tuner is None or self._owed:
             return False
@@ -152,9 +152,9 @@ class Dialogue:
         """The lowest number of a trial of the stage that has no result."""
         return next(iter(self._pending), None)
 
-    def lineage(self, *, beside: int | None = None) -> Lineage:
+    def lineage(self, *, without: int | None = None) -> Lineage:
         """All results so far and the trials to come, but for the one whose number is given."""
-        return self._log.view(pending=[t for t in self._pending.values() if t.number != beside])
+        return self._log.view(pending=[t for t in self._pending.values() if t.number != without])
 
     def lineage_before(self, trial: Trial) -> Lineage:
         """The results that the tuner had learned of when it proposed this trial."""

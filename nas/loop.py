@@ -226,7 +226,7 @@ class Loop:
 
     def _may_ask(self, stage: Stage) -> bool:
         """Whether the tuner may be asked now: a slot or a job waits, there is budget, and what it must see is there."""
-        if not self._dialogue.may_go_on or not self._has_room_to_ask():
+        if not self._dialogue.may_be_asked or not self._has_room_to_ask():
             return False
         if not self._budget_left(stage) or not self._jobs.knows_asker(self._dialogue.n_proposed):
             return False
@@ -572,7 +572,7 @@ class Loop:
         """All others, the running ones as far as they have reported; with ``deterministic``, what the proposal saw."""
         if self._settings.deterministic:
             return self._dialogue.lineage_before(trial)
-        return self._dialogue.lineage(beside=trial.number)
+        return self._dialogue.lineage(without=trial.number)
 
     def _free_job(self, job: int | None) -> None:
         for number in [n for n in self._slots.running.values() if self.trials[n].job == job]:

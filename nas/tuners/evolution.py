@@ -85,9 +85,8 @@ class EvolutionTuner(Tuner):
         sample = self._tournament(population, rng)
         parent = sample[0]
         dead = {"dead": sample[-1].number} if self.dies == "loser" and len(sample) > 1 else {}
-        others = [trial for trial in population if trial.number != parent.number]
-        if others and self.crossover and rng.random() < self.crossover:
-            other = self._tournament(others, rng)[0]
+        if self.crossover and len(population) > 1 and rng.random() < self.crossover:
+            other = self._tournament([trial for trial in population if trial.number != parent.number], rng)[0]
             return self._crossed(sorted((parent, other), key=self._merit, reverse=True), dead, lineage, rng)
         child = self._mutated(parent.point, rng)
         return Proposal(

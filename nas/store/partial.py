@@ -19,7 +19,7 @@ from nas.store.files import Files
 from nas.store.manifest import Manifest
 from nas.store.plain import MAX_RECORD_BYTES, checked_fields
 from nas.store.records import from_bytes, to_bytes
-from nas.store.reference import digest_of
+from nas.store.reference import digest_of, is_path
 
 if TYPE_CHECKING:
     import torch
@@ -92,8 +92,9 @@ class PartialCheckpoints:
         return None
 
     def sweep(self) -> None:
-        """Deletes all of them: the trial has its result."""
-        self._delete(self._files.names(self.folder))
+        """Deletes all of them, and what a killed attempt was about to publish: the trial has its result."""
+        found = [stored.path for stored in self._files.below(self.folder).walk()]
+        self._delete([path for path in found if is_path(path, unfinished=True)])
 
     def _names(self) -> dict[str, int]:
         """The files of the folder, as of now, with their numbers; files that are none of ours left out."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +232,31 @@ def test_the_sweep_leaves_nothing(drawer: Drawer) -> None:
 
         assert not drawer.folder.exists()
     assert drawer.newest() is None
+
+
+PUBLISH_AND_DIE = """
+import os, signal, sys
+
+from nas.store.files import open_root
+
+def parts():
+    yield bytes(100_000)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+open_root(sys.argv[1]).publish("resume/000042/000003-0123abcd.safetensors", parts())
+"""
+
+
+def test_the_sweep_takes_what_a_killed_attempt_was_writing(drawer: Drawer) -> None:
+    """kill -9 in the middle of a save leaves an unfinished file; it goes with the others once the result is there."""
+    drawer.publish(1, 2)
+    died = subprocess.run([sys.executable, "-c", PUBLISH_AND_DIE, drawer.files.url], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert len(list(drawer.folder.glob(".tmp-*"))) == 1
+
+    assert drawer.newest() == 2
+    drawer.open().sweep()
+    assert not drawer.folder.exists()
 
 
 def test_two_attempts_at_once_do_not_collide(drawer: Drawer) -> None:

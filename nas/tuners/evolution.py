@@ -19,11 +19,13 @@ from nas.errors import ConfigurationError, SpaceExhaustedError
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Point, Space, Variation
-from nas.trial import Proposal, Trial
+from nas.trial import Donor, Proposal, Trial
 from nas.tuners.base import Answer, Tuner
+from nas.tuners.donors import DonorChooser
 from nas.tuners.founders import draw_new_point, wants_founder
 
 Dies = Literal["oldest", "worst", "loser"]
+First = Literal["parent", "best_donor"]
 
 
 class EvolutionTuner(Tuner):
@@ -41,6 +43,8 @@ class EvolutionTuner(Tuner):
             without it: each decision is that of one of them, and both are donors, the better first. Where that gives a
             point that a trial has already, it is mutated as well.
         dies: Who makes room: the ``oldest``; the ``worst`` of all; or the ``loser`` of each tournament, of two or more.
+        donor: Whose weights a child takes first: the ``parent``'s; or ``best_donor``, those of the trial whose
+            architecture has most in common with the child's (``nas.donors``), and its parents' after them.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class EvolutionTuner(Tuner):
         sample_size: int = 3,
         crossover: float = 0.0,
         dies: str = "oldest",
+        donor: str = "parent",
     ) -> None:
         super().__init__(space, metrics, seed=seed)
         for name, value in (("population_size", population_size), ("sample_size", sample_size)):
@@ -73,7 +78,10 @@ class EvolutionTuner(Tuner):
         self.population_size = population_size
         self.sample_size = sample_size
         self.crossover = crossover
+        if donor not in get_args(First):
+            raise ConfigurationError(f"tuner.donor ({donor!r}) must be one of {', '.join(get_args(First))}")
         self.dies = dies
+        self.cousins = DonorChooser("none" if donor == "parent" else donor, space, metrics[0])
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """A founder while the population is not full, else a child of one or two of the living."""
@@ -92,13 +100,19 @@ class EvolutionTuner(Tuner):
         return Proposal(
             point=child.point,
             parents=(parent.number,),
+            donors=self._donors(lineage, child.point, (parent.number,)),
             derivation={**self.space.derivation(child), **dead},
             reason=f"child of {parent.number}",
         )
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """The living: who has died is no parent again."""
-        return [trial.number for trial in self._population(lineage)]
+        """The living, as who has died is no parent again; and any cousin that ``donor`` may name."""
+        return {trial.number for trial in self._population(lineage)} | {*self.cousins.possible(lineage)}
+
+    def _donors(self, lineage: Lineage, point: Point, parents: tuple[int, ...]) -> tuple[Donor, ...] | None:
+        """Those of a child; None: its parents."""
+        first = [donor for donor in self.cousins.choose(lineage, point) if donor not in parents]
+        return (*first, *parents) if first else None
 
     def _tournament(self, population: Sequence[Trial], rng: random.Random) -> list[Trial]:
         """Some of the living, the best first."""
@@ -120,6 +134,7 @@ class EvolutionTuner(Tuner):
         return Proposal(
             point=child.point,
             parents=numbers,
+            donors=self._donors(lineage, child.point, numbers),
             derivation={"crossed": list(numbers), **mutated, **dead},
             reason=f"child of {numbers[0]} and {numbers[1]}",
         )

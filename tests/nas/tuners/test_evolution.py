@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
+import statistics
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
 
+import pytest
+from torch import nn
+
+from nas.budget import Budget
 from nas.errors import ConfigurationError
+from nas.metric import Metric
+from nas.policy import Policy, PolicyPlan, Stage
+from nas.problems.base import Problem
+from nas.program import run_search
+from nas.run import TrialRun
+from nas.search import Search
+from nas.spaces.parameter import Choice, ParameterSpace
+from nas.spec import Spec
+from nas.trial import Trial
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
 from tests.nas.tuners.landscape import METRIC, SPACE, mean_best, search
@@ -83,9 +99,60 @@ def test_failures_do_not_shrink_a_population_of_tournaments() -> None:
     assert any(not trial.parents for trial in trials[60:])
 
 
+class ChainProblem(Problem):
+    """Linear layers of three widths in a row, nothing trained; the wider, the better."""
+
+    metrics = (Metric("width"),)
+    policies = frozenset({Policy.SHARE_PARAMS})
+    space = ParameterSpace({f"width_{place}": Choice(4, 8, 12, 16) for place in range(3)})
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        widths = [2, *run.point.values()]
+        chain = nn.Sequential(*(nn.Linear(*pair) for pair in pairwise(widths)))
+        for parameter in chain.parameters():
+            nn.init.constant_(parameter, run.number)
+        run.inherit(chain)
+        run.save(chain)
+        return {"width": sum(widths)}
+
+
+def evolved_chains(root: Path, donor: str) -> list[Trial]:
+    tuner = Spec.of(EvolutionTuner, population_size=4, donor=donor)
+    plan = PolicyPlan((Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS})),))
+    search = Search(problem=Spec.of(ChainProblem), tuner=tuner, plan=plan)
+    return [*run_search(search, root=str(root / donor), budget=Budget(trials=30)).lineage]
+
+
+def test_a_child_takes_more_from_a_cousin_than_from_its_parent(tmp_path: Path) -> None:
+    """With ``donor=best_donor`` who has most in common comes before the parents, who still give the rest."""
+    own, found = evolved_chains(tmp_path, "parent"), evolved_chains(tmp_path, "best_donor")
+    children = [trial for trial in found if trial.parents]
+    of_cousins = [trial for trial in children if trial.donor not in trial.parents]
+
+    assert [trial.point for trial in own] == [trial.point for trial in found]
+    assert all(trial.donor in trial.parents for trial in own if trial.parents)
+    assert all(trial.proposal.weight_donors[-1:] == trial.parents for trial in children)
+    assert len(of_cousins) > 3
+    for trial in of_cousins:
+        cousin, parent = found[trial.donor or 0], found[trial.parents[0]]
+        assert n_alike(trial, cousin) >= n_alike(trial, parent)
+    share = {
+        name: statistics.mean(t.inherited or 0 for t in ts if t.parents)
+        for name, ts in [("own", own), ("found", found)]
+    }
+    assert share["found"] > share["own"]
+
+
+def n_alike(one: Trial, other: Trial) -> int:
+    """How many widths are the same, from the first on."""
+    same = [one.point[name] == other.point[name] for name in one.point]
+    return [*same, False].index(False)
+
+
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
+        ({"donor": "uncle"}, r"tuner.donor \('uncle'\) must be one of parent, best_donor"),
         ({"crossover": 1.5}, r"crossover \(1.5\) must be a probability"),
         ({"dies": "youngest"}, "dies \\('youngest'\\) must be one of oldest, worst, loser"),
         ({"dies": "loser", "sample_size": 1}, "must be at least 2 where the loser dies"),

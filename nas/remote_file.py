@@ -17,18 +17,20 @@ def check_presence(url: str, options: Mapping[str, Any], remedy: str) -> None:
     """Returns if there is a file.
 
     Raises:
-        ConfigurationError: there is none, or its host does not answer; the message ends with the remedy.
+        ConfigurationError: there is none, or a folder, or its host does not answer; the message ends with the remedy.
     """
     try:
         files, path = fsspec.url_to_fs(url, **options)
         if isinstance(files, AsyncFileSystem):
-            sync(files.loop, files._info, path, timeout=_PATIENCE_S)
+            found = sync(files.loop, files._info, path, timeout=_PATIENCE_S)
         else:
-            files.info(path)
+            found = files.info(path)
     except Exception as error:  # each library behind fsspec has its own
         cause = error.__cause__ if isinstance(error, FileNotFoundError) else error  # http's says why it was none
         why = f"can't be reached ({type(cause).__name__}: {cause})" if cause else "is not there"
         raise ConfigurationError(" ".join(f"{url} {why}; {remedy}".split())) from error
+    if found.get("type") == "directory":
+        raise ConfigurationError(f"{url} is a folder, where a file is expected; {remedy}")
 
 
 def read_file(url: str, options: Mapping[str, Any]) -> bytes:

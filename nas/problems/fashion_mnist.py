@@ -49,7 +49,7 @@ SPACES = ("graphs", "blocks")
 
 @final
 class FashionMnistProblem(ImageProblem):
-    """Fashion-MNIST, or any set of its kin that comes in four files of the same names (MNIST, KMNIST).
+    """Fashion-MNIST, or any set of its kin that comes in four files of the same names (MNIST, KMNIST: ``flip=False``).
 
     Of the 60,000 training images, 10,000 (a sixth of another set) are for validation. The 10,000 test images are read
     by ``test`` alone.
@@ -65,6 +65,8 @@ class FashionMnistProblem(ImageProblem):
         n_search_images: Training images under DOWNSCALE.
         max_flops: What a network graph may take for one image, a multiplication and an addition being two; with 80
             million, an epoch takes less than a minute on a core that multiplies bfloat16.
+        flip: Whether the images that a graph is trained on are mirrored at random, as clothes may be; digits and
+            letters may not. Blocks are trained on the images as they are.
         precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.training`).
             Tests and exports are float32 in any case.
         objectives: ``accuracy`` (alone by default), and ``parameters`` and ``flops``, which are known before training.
@@ -88,6 +90,7 @@ class FashionMnistProblem(ImageProblem):
         n_epochs: int | None = None,
         n_search_images: int = 8_000,
         max_flops: int = 80_000_000,
+        flip: bool = True,
         precision: str = "auto",
         objectives: Sequence[str] | None = None,
     ) -> None:
@@ -98,6 +101,8 @@ class FashionMnistProblem(ImageProblem):
         check_whole("problem.split_seed", split_seed, 0)
         check_whole("problem.n_epochs", n_epochs, 1)
         check_whole("problem.n_search_images", n_search_images, 1)
+        if not isinstance(flip, bool):
+            raise ConfigurationError(f"problem.flip ({flip!r}) must be true or false")
         if not data_root:
             raise ConfigurationError(f"data_root ({data_root!r}) must be a folder's path or URL; {_REMEDY}")
         self.data_root = data_root.rstrip("/")
@@ -107,7 +112,7 @@ class FashionMnistProblem(ImageProblem):
         if is_graph:
             self.space = image_graphs(self.image_shape, max_flops)
             self.policies = self.policies - {Policy.DOWNSCALE}
-            self.recipe = graph_recipe(n_epochs, precision)
+            self.recipe = graph_recipe(n_epochs, precision, flip=flip)
         else:
             self.space = BLOCKS
             self.recipe = Recipe(

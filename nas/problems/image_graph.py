@@ -60,8 +60,8 @@ def image_graphs(shape: Shape, max_flops: int) -> GraphSpace:
     return GraphSpace(starts, {"learning_rate": Float(0.02, 0.2, log=True)}, limits=limits, n_moves=4)
 
 
-def graph_recipe(n_epochs: int, precision: str) -> Recipe:
-    """How such networks are trained.
+def graph_recipe(n_epochs: int, precision: str, *, flip: bool = True) -> Recipe:
+    """How such networks are trained; ``flip``: also on mirrored images.
 
     Raises:
         ConfigurationError: there is no such precision.
@@ -72,6 +72,6 @@ def graph_recipe(n_epochs: int, precision: str) -> Recipe:
         n_train_downscaled=None,
         n_validation_quick=5_000,
         batch_size=128,
-        augmentation=Augmentation(flip=True, shift=1, erase=0),
+        augmentation=Augmentation(flip=flip, shift=1, erase=0),
         precision=checked_precision(precision),
     )

@@ -120,6 +120,7 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
         ({"n_search_images": 0}, r"problem.n_search_images \(0\) must be a whole number of at least 1"),
         ({"split_seed": -1}, r"problem.split_seed \(-1\) must be a whole number of at least 0"),
         ({"space": "cells"}, r"problem.space \('cells'\) must be one of graphs, blocks"),
+        ({"flip": "no"}, r"problem.flip \('no'\) must be true or false"),
         ({"precision": "half"}, r"problem.precision \('half'\) must be one of auto, float32, bfloat16"),
     ],
 )
@@ -217,6 +218,23 @@ def test_graphs_are_built_trained_and_exported(tiny: Path, train: Train) -> None
     network, (pixels,) = problem.export(grown.again)
     assert pixels.dtype is torch.uint8
     assert network(pixels).shape == (2, 10)
+
+
+def test_letters_are_not_mirrored(tiny: Path, train: Train) -> None:
+    """With ``flip=False`` no training image is mirrored: another network comes out, of the same seed and order."""
+    points = FashionMnistProblem(str(tiny)).space
+    point = points.sample(random.Random(0))
+    weights = []
+    for flip in (True, True, False):
+        problem = FashionMnistProblem(str(tiny), n_epochs=1, flip=flip)
+        trained = train(problem, point)
+        assert problem.recipe.augmentation is not None
+        assert problem.recipe.augmentation.flip is flip
+        weights.append(trained.again.restore(problem.build(point)).state_dict())
+
+    mirrored, again, plain = weights
+    assert all(tensor.equal(again[name]) for name, tensor in mirrored.items())
+    assert not all(tensor.equal(plain[name]) for name, tensor in mirrored.items())
 
 
 def test_real_split(problem: FashionMnistProblem) -> None:

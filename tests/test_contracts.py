@@ -117,6 +117,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("evolution", {"crossover": 0.7}),
     ("evolution", {"dies": "worst", "crossover": 0.3}),
     ("evolution", {"dies": "loser", "sample_size": 2}),
+    ("evolution", {"donor": "best_donor", "crossover": 0.3}),
     ("pbt", {"synchronous": True}),
     ("pbt", {"perturbed": ["rate"], "resample": 0}),
     ("reinforce", {"donor": "nearest"}),

@@ -66,6 +66,11 @@ def write(path: Path, content: object) -> str:
         "anneal.AnnealTuner",
         "pbt.PbtTuner",
         "cmaes.CmaEsTuner",
+        "nsga2.Nsga2Tuner",
+        "reinforce.ReinforceTuner",
+        "metis.MetisTuner",
+        "network_morphism.NetworkMorphismTuner",
+        "smac.SmacTuner",
     ],
 )
 def test_points_come_first_whatever_the_tuner(tuner: str, tmp_path: Path) -> None:

@@ -119,14 +119,17 @@ def test_networks_grow(tmp_path: Path) -> None:
     assert len(differences) == 10
     assert max(differences) < 1e-5
     assert "rest=scaled: 52% inherited; its outputs differ from the parent's by 0%" in grown_by_hand
-    for name, told, n_trials in (
+    trained = re.findall(r"^child, .+: 0\.\d+, and (0\.\d+) after two epochs$", grown_by_hand, re.MULTILINE)
+    assert len(trained) == 7
+    assert min(map(float, trained)) > 0.85
+    for name, printed, n_trials in (
         ("grown", grown, 14),
         ("crossed", crossed, 12),
         ("drawn", drawn, 8),
         ("again", again, 6),
     ):
-        found = re.search(summary.format(name), told, re.MULTILINE)
-        assert found is not None, told
+        found = re.search(summary.format(name), printed, re.MULTILINE)
+        assert found is not None, printed
         assert int(found[1]) == n_trials
     assert "inherited: 8 trials" in grown
     assert "inherited: 4 trials" in again  # the founders, which have no parent

@@ -16,7 +16,7 @@ _MAX_CELLS = 4_000_000  # two thousand blocks each: half a second and 32 MB
 
 
 class LayerTensors(NamedTuple):
-    """A module's own tensors: their common prefix, and name, shape and type of each."""
+    """A module's own tensors: their common prefix, and name, shape and type of each, by name."""
 
     prefix: str
     tensors: tuple[tuple[str, tuple[int, ...], str], ...]
@@ -37,7 +37,10 @@ def layers_of(network: nn.Module | Mapping[str, Tensor]) -> list[LayerTensors]:
     """
     tensors = network.state_dict() if isinstance(network, nn.Module) else network
     named = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor) and not is_lazy(tensor)}
-    groups = [(prefix, list(group)) for prefix, group in groupby(named, key=lambda name: name.rpartition(".")[0])]
+    own_names: defaultdict[str, list[str]] = defaultdict(list)
+    for name in sorted(named):
+        own_names[name.rpartition(".")[0]].append(name)
+    groups = [(prefix, own_names[prefix]) for prefix in dict.fromkeys(name.rpartition(".")[0] for name in named)]
     if isinstance(network, nn.Module):
         places = {prefix: place for place, prefix in enumerate(execution_order(network))}
         groups.sort(key=lambda one: places.get(one[0], len(places)))

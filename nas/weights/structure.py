@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
@@ -16,7 +17,7 @@ _MAX_CELLS = 4_000_000  # two thousand blocks each: half a second and 32 MB
 
 
 class LayerTensors(NamedTuple):
-    """A module's own tensors: their common prefix, and name, shape and type of each, by name."""
+    """A module's own tensors: their common prefix, and name, shape and kind of number of each, by name."""
 
     prefix: str
     tensors: tuple[tuple[str, tuple[int, ...], str], ...]
@@ -49,9 +50,16 @@ def layers_of(network: nn.Module | Mapping[str, Tensor]) -> list[LayerTensors]:
     for prefix, names in groups:
         if any(named[name].ndim > 1 for name in names):
             leader = prefix
-        own = tuple((name.rpartition(".")[2], tuple(named[name].shape), str(named[name].dtype)) for name in names)
+        own = tuple((name.rpartition(".")[2], tuple(named[name].shape), _kind(named[name].dtype)) for name in names)
         layers.append(LayerTensors(prefix, own, sum(named[name].numel() for name in names), leader))
     return layers
+
+
+def _kind(dtype: torch.dtype) -> str:
+    """What a tensor's values are, whatever their size: they are cast to the child's type."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return "complex" if dtype.is_complex else "floating"
+    return "bool" if dtype == torch.bool else "integer"
 
 
 def execution_order(module: nn.Module) -> list[str]:

@@ -154,6 +154,17 @@ def test_renamed_block_is_found() -> None:
     assert report.summary()["not_copied"][f"{found}.bias"] == "by structure, from body.bias"
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_renamed_block_of_another_type_is_found(dtype: torch.dtype) -> None:
+    """A layer that was renamed is found in a donor of other precision, and not in one of another kind of number."""
+    donor, child = Block(body=nn.Linear(4, 4)), Block(trunk=nn.Linear(4, 4))
+
+    assert inherit(child, [donor.to(dtype).state_dict()]).share == 1.0
+
+    assert torch.equal(child.get_parameter("trunk.weight"), donor.get_parameter("body.weight").float())
+    assert inherit(child, [{name: tensor.int() for name, tensor in donor.state_dict().items()}]).share == 0.0
+
+
 def test_shifted_block_is_found_by_structure_first() -> None:
     """A chain with a layer more at its beginning keeps all others, though each has another's name."""
     donor = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)], nn.Linear(4, 2))

@@ -28,7 +28,7 @@ from nas.weights.child import ChildTensor, Traits, Weights, all_finite, offers_o
 from nas.weights.morphism import check_weights, outcome, replay
 from nas.weights.report import NO_DONOR, InheritanceReport, TensorInheritance
 from nas.weights.rules import Rules
-from nas.weights.structure import layers_of, renamed
+from nas.weights.structure import execution_order, layers_of, renamed
 
 __all__ = ["InheritanceReport", "Rules", "TensorInheritance", "Weights", "inherit"]
 
@@ -72,7 +72,7 @@ def inherit(
     Args:
         model: The child, freshly initialised.
         donors: State dicts, weights that are still to be read, or modules, whose layers are then aligned in the order
-            in which they run; best first; may be empty.
+            in which they run, as far as torch.fx can trace both (the notes say where not); best first; may be empty.
         rules: The defaults where None.
         derivation: How the child's network was made of a donor's. Where no donor has the network that it says, or the
             result is not the child, it is left out and the report's notes say why: of the donors, about the best.
@@ -81,14 +81,14 @@ def inherit(
     sources = [source_of(donor) for donor in donors]
     state = model.state_dict()
     left_out = _statistics(model) if rules.statistics == "reset" else set()
-    aligned = [_aligned(model, donor, source.shapes, rules) for donor, source in zip(donors, sources, strict=True)]
+    orders, notes = _execution_orders(model, donors)
+    aligned = [_aligned(state, source.shapes, *order, rules) for source, order in zip(sources, orders, strict=True)]
     traits = Traits(model)
     children = [
         ChildTensor(names, tensor, offers_of(names, tensor, sources, aligned, rules), traits.of(names), rules)
         for names, tensor in _distinct(state)
     ]
     offered = [child for child in children if left_out.isdisjoint(child.names)]
-    notes: list[str] = []
     with torch.no_grad():
         if derivation is not None and sources:
             notes += _replay(derivation, model, sources, offered)
@@ -186,11 +186,32 @@ def source_of(donor: Mapping[str, Tensor] | Weights | nn.Module) -> Weights:
     return _Loaded(donor) if isinstance(donor, Mapping) else donor
 
 
-def _aligned(model: nn.Module, donor: object, shapes: Mapping[str, Tensor], rules: Rules) -> dict[str, str]:
+def _execution_orders(
+    model: nn.Module, donors: Sequence[object]
+) -> tuple[list[tuple[Sequence[str], Sequence[str]]], list[str]]:
+    """For each donor the orders in which the child's layers and its own run; empty: as defined. What it could not."""
+    found: list[tuple[Sequence[str], Sequence[str]]] = []
+    notes: list[str] = []
+    for donor in donors:
+        found.append(((), ()))
+        if isinstance(donor, nn.Module):
+            try:
+                found[-1] = execution_order(model), execution_order(donor)
+            except ConfigurationError as error:
+                notes.append(f"layers are aligned in the order of their definition: {error}")
+    return found, list(dict.fromkeys(notes))
+
+
+def _aligned(
+    state: Mapping[str, Tensor],
+    shapes: Mapping[str, Tensor],
+    own_order: Sequence[str],
+    its_order: Sequence[str],
+    rules: Rules,
+) -> dict[str, str]:
     """By a tensor of the child, which of the donor's stands in its place."""
-    child = layers_of(model if isinstance(donor, nn.Module) else model.state_dict())
-    weights = {name: tensor for name, tensor in shapes.items() if is_weight(name)}
-    other = layers_of(donor if isinstance(donor, nn.Module) else weights)
+    child = layers_of(state, own_order)
+    other = layers_of({name: tensor for name, tensor in shapes.items() if is_weight(name)}, its_order)
     if rules.first == "name":
         own = {name for layer in child for name in layer.names}
         child = [layer for layer in child if shapes.keys().isdisjoint(layer.names)]

@@ -39,7 +39,7 @@ class InheritanceReport:
     """The place, among the donors, of the one that gave most parameters (of equals the better); None: nobody did."""
     tensors: Mapping[str, TensorInheritance]
     notes: tuple[str, ...] = ()
-    """What else has to be known: a derivation that could not be replayed, and why."""
+    """What else has to be known: a derivation that could not be replayed, a module that can't be traced, and why."""
 
     def summary(self) -> dict[str, Any]:
         """The report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_fresh`` and ``not_copied``.

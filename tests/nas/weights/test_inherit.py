@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import random
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from nas.spaces.graphs.branching import Branch
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.inserting import InsertConv, InsertResidual
 from nas.spaces.graphs.module import GraphModule
+from nas.spaces.graphs.moves import MOVES, Move, drawn_move
+from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.resizing import Widen
 from nas.spaces.graphs.skipping import AddSkip
 from nas.weights.freezing import set_frozen
@@ -25,7 +28,7 @@ from nas.weights.inherit import Rules, inherit
 from nas.weights.morphism import outcome
 from nas.weights.optimizer import inherit_optimizer, optimizer_tensors
 from nas.weights.rules import Match, Rest
-from tests.nas.spaces.networks import STARTS
+from tests.nas.spaces.networks import LIMITS, STARTS
 
 sizes = st.integers(1, 6)
 
@@ -218,6 +221,48 @@ def test_modules_are_aligned_as_they_run() -> None:
     assert torch.equal(child.get_parameter("d.weight"), donor.get_parameter("b.weight"))
 
 
+def test_layers_with_tensors_of_their_own_are_aligned_as_they_run() -> None:
+    """A module of the user's own, whose tensors its forward uses itself, counts where it runs."""
+
+    class Scaling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(4, 4))
+            self.register_buffer("shift", torch.rand(4, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight + self.shift
+
+    donor, child = Block(a=Scaling(), b=Scaling()), Block(d=Scaling(), c=Scaling())
+    child.order = ["c", "d"]
+
+    report = inherit(child, [donor])
+
+    assert (report.share, report.notes) == (1.0, ())
+    assert torch.equal(child.get_buffer("c.shift"), donor.get_buffer("a.shift"))
+
+
+@pytest.mark.parametrize("kind", MOVES)
+def test_networks_of_every_move_are_aligned_as_they_run(kind: str) -> None:
+    """Whatever a move puts into a network, torch.fx can trace it."""
+    rng = random.Random(0)
+    moves = [move for start in STARTS for _ in range(3) if (move := grown_by(kind, start, rng)) is not None]
+    assert moves
+    for move in moves:
+        donor = GraphModule(move.network)
+
+        report = inherit(Block(net=GraphModule(move.network)), [donor])
+
+        assert (report.share, report.notes) == (1.0, ())
+
+
+def grown_by(kind: str, start: Network, rng: random.Random) -> Move | None:
+    """A move of this kind after one that makes it possible."""
+    before = {"merge": "branch", "disconnect": "add_skip", "fuse_stride": "delay_stride"}.get(kind, "widen")
+    first = drawn_move(start, [before], LIMITS, rng)
+    return first and drawn_move(first.network, [kind], LIMITS, rng)
+
+
 def test_modules_that_cannot_be_traced_are_aligned_as_defined() -> None:
     """A forward that branches on values has no graph; its layers count in the order of their definition."""
 
@@ -227,7 +272,11 @@ def test_modules_that_cannot_be_traced_are_aligned_as_defined() -> None:
 
     donor, child = Branching(a=nn.Linear(4, 4), b=nn.Linear(4, 4)), Branching(c=nn.Linear(4, 4), d=nn.Linear(4, 4))
 
-    assert inherit(child, [donor]).share == 1.0
+    report = inherit(child, [donor, donor])
+
+    assert report.share == 1.0
+    assert len(report.notes) == 1
+    assert "in the order of their definition: torch.fx can't trace Branching: " in report.notes[0]
     assert torch.equal(child.get_parameter("d.weight"), donor.get_parameter("b.weight"))
 
 

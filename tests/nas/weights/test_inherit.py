@@ -483,6 +483,38 @@ def test_inherited_layers_are_frozen_for_the_first_epochs() -> None:
     assert all("2.weight" in names for names in changed)
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_what_was_frozen_before_never_learns(moment: str) -> None:
+    """A layer that a user froze, before inheriting or after, stays frozen when the inherited ones begin to learn."""
+    child = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
+    if moment == "before":
+        child[0].requires_grad_(False)
+    donor = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 4))
+    rules = Rules(freeze_epochs=1)
+    report = inherit(child, [donor.state_dict()], rules=rules)
+    if moment == "after":
+        child[0].requires_grad_(False)
+
+    assert report.tensors["0.weight"].how == "copied"
+    learning, n_frozen = [], []
+    for epoch in range(2):
+        n_frozen.append(set_frozen(child, report, rules, epoch))
+        child = copy.deepcopy(child)
+        learning.append([parameter.requires_grad for parameter in child.parameters()])
+    assert learning == [[False] * 4 + [True] * 2, [False] * 2 + [True] * 4]
+    assert n_frozen == [12, 0]
+
+
+def test_something_learns_beside_what_was_frozen_before() -> None:
+    """Where all but what a user froze was copied, none of it is frozen."""
+    child = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    child[1].requires_grad_(False)
+    report = inherit(child, [nn.Sequential(nn.Linear(3, 3)).state_dict()])
+
+    assert set_frozen(child, report, Rules(freeze_epochs=1), 0) == 0
+    assert [parameter.requires_grad for parameter in child.parameters()] == [True, True, False, False]
+
+
 def test_rates_warm_up() -> None:
     """The rate rises in as many steps as the rules say, and without a warm-up is what it is from the first step."""
     assert [Rules(warm_up_steps=3).warm_up(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]

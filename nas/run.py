@@ -252,10 +252,12 @@ class TrialRun(Modes):
             raise LookupError(f"trial {self.number} published no weights")
         from nas.store.tensor_names import is_weight
         from nas.store.weights import StoredWeights
+        from nas.weights.state import copies_in
 
         weights = StoredWeights(self._files, self._own, is_weight)
-        if (own := _own_tensors(model)) is not None and weights.fits(own):
-            weights.read_into(own)
+        state = model.state_dict()
+        if not copies_in(state, model) and weights.fits(state):
+            weights.read_into(state)
         else:
             model.load_state_dict(weights.read_all(), strict=True)
         return model.to(self.device)
@@ -468,11 +470,3 @@ class _Offered:
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
         with self.run._watch(self.donor):
             yield from self.weights.read(names, self.cache)
-
-
-def _own_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor] | None:
-    """The module's state, where all of it is its own memory and not a copy that some hook has made."""
-    state: dict[str, torch.Tensor] = model.state_dict()
-    own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    plain = all(hasattr(tensor, "data_ptr") and tensor.data_ptr() in own for tensor in state.values())
-    return dict(state) if plain else None

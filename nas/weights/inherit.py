@@ -28,6 +28,7 @@ from nas.weights.child import ChildTensor, Traits, Weights, all_finite, offers_o
 from nas.weights.morphism import check_weights, outcome, replay
 from nas.weights.report import NO_DONOR, InheritanceReport, TensorInheritance
 from nas.weights.rules import Rules
+from nas.weights.state import copies_in, load_refusal
 from nas.weights.structure import execution_order, layers_of, renamed
 
 __all__ = ["InheritanceReport", "Rules", "TensorInheritance", "Weights", "inherit"]
@@ -67,7 +68,8 @@ def inherit(
     neither does one whose kind of number the child's can't hold. A parameter with two names (tied weights) is written
     once, by the name that fits best. Values are cast to the child's dtype; in the same dtype what is copied is equal to
     the bit, unless rules shrink or perturb it. Devices stay as they are. Only the tensors that are taken are read, and
-    for a derivation all of one donor's graph. What a donor published of its optimiser is left out.
+    for a derivation all of one donor's graph. What a donor published of its optimiser is left out. Where hooks make the
+    ``state_dict`` of copies, they are loaded, and stay fresh where the module's ``load_state_dict`` refuses them.
 
     Args:
         model: The child, freshly initialised.
@@ -88,11 +90,18 @@ def inherit(
         ChildTensor(names, tensor, offers_of(names, tensor, sources, aligned, rules), traits.of(names), rules)
         for names, tensor in _distinct(state)
     ]
-    offered = [child for child in children if left_out.isdisjoint(child.names)]
+    copies = copies_in(state, model) if sources else set()
+    copied = [child for child in children if not copies.isdisjoint(child.names)]
+    refusal = load_refusal(state, model) if copied else None
+    for child in copied:
+        child.refusal = refusal
+    offered = [child for child in children if child.refusal is None and left_out.isdisjoint(child.names)]
     with torch.no_grad():
         if derivation is not None and sources:
             notes += _replay(derivation, model, sources, offered)
         settle([child for child in offered if child.done is None], sources)
+    if copied and refusal is None:
+        model.load_state_dict(state)
     return report_of(children, state, bool(sources), left_out, notes)
 
 

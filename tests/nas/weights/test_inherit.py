@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -761,6 +762,48 @@ def test_gradients_and_modes_are_left_alone() -> None:
 
     assert not child.training
     assert all(p.is_leaf and p.requires_grad and p.grad is None for p in child.parameters())
+
+
+def hooked(change: Callable[[dict[str, Any]], None]) -> nn.Module:
+    """A network whose state is not its memory, but what a hook makes of it."""
+    child = network(4)
+    child.register_state_dict_post_hook(lambda module, state, prefix, metadata: change(state))
+    return child
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_copies_that_a_hook_makes_are_loaded(dtype: torch.dtype) -> None:
+    """A child whose state_dict gives copies has what the report says of it."""
+    donor = network(4, seed=1)
+
+    def copied(state: dict[str, Any]) -> None:
+        for name in [name for name in state if "num_" not in name]:
+            state[name] = state[name].to(dtype, copy=True)
+
+    report = inherit(child := hooked(copied), [{**donor.state_dict(), "2.weight": torch.full((3, 4, 3, 3), 7.0)}])
+
+    assert (report.tensors["2.weight"].how, report.tensors["0.weight"].how) == ("sliced", "copied")
+    assert bool((child.get_parameter("2.weight")[:3] == 7.0).all())
+    for name in ("0.weight", "1.running_mean", "3.num_batches_tracked"):
+        assert torch.equal(copy_of(child)[name], donor.state_dict()[name])
+
+
+def test_copies_that_cannot_be_loaded_stay_fresh() -> None:
+    """Where load_state_dict refuses what a hook made of the state_dict, nothing counts as inherited."""
+
+    def renamed(state: dict[str, Any]) -> None:
+        for name in list(state):
+            state[f"{name}_copy"] = state.pop(name).clone()
+
+    child = hooked(renamed)
+    fresh = copy_of(child)
+
+    report = inherit(child, [fresh])
+
+    assert report.share == 0.0
+    assert {tensor.how for tensor in report.tensors.values()} == {"fresh"}
+    assert "load_state_dict does not take them: Error" in report.tensors["0.weight_copy"].why
+    assert all(torch.equal(tensor, fresh[name]) for name, tensor in copy_of(child).items())
 
 
 def test_strides_of_the_child_are_kept() -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 
 from nas.weights.report import TensorInheritance
@@ -39,9 +40,11 @@ class Trait(NamedTuple):
     """What a tensor is for."""
 
     is_parameter: bool
-    is_weight: bool
+    is_weight: bool = False
     """Of a convolution or linear layer, without groups: outputs first, then inputs."""
-    n_kernel_dims: int
+    n_kernel_dims: int = 0
+    groups: int = 0
+    """Of a convolution; 0 for anything else."""
 
 
 class Traits:
@@ -51,15 +54,19 @@ class Traits:
         self._parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         self._weights: dict[str, nn.Module] = {}
         for prefix, module in model.named_modules(remove_duplicate=False):
-            if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            if isinstance(module, nn.Linear | _ConvNd):
                 self._weights[f"{prefix}.weight" if prefix else "weight"] = module
 
     def of(self, names: Sequence[str]) -> Trait:
         """Of the tensor with these names."""
         modules = [self._weights[name] for name in names if name in self._weights]
-        n_kernel_dims = max((len(getattr(module, "kernel_size", ())) for module in modules), default=0)
-        is_weight = bool(modules) and all(getattr(module, "groups", 1) == 1 for module in modules)
-        return Trait(not self._parameters.isdisjoint(names), is_weight, n_kernel_dims)
+        convolutions = [module for module in modules if isinstance(module, _ConvNd)]
+        return Trait(
+            is_parameter=not self._parameters.isdisjoint(names),
+            is_weight=bool(modules) and not any(conv.groups > 1 or conv.transposed for conv in convolutions),
+            n_kernel_dims=max((len(conv.kernel_size) for conv in convolutions), default=0),
+            groups=max((conv.groups for conv in convolutions), default=0),
+        )
 
 
 class ChildTensor:
@@ -83,7 +90,7 @@ class ChildTensor:
         """The best tensor that is left and may fit."""
         while self._n_refused < len(self._offers):
             offer = self._offers[self._n_refused]
-            if (refusal := _refusal(self.tensor, offer.tensor)) is None:
+            if (refusal := _refusal(self.tensor, offer.tensor, self.trait.groups)) is None:
                 return offer
             self._refuse(offer.place, refusal)
         return None
@@ -207,7 +214,7 @@ def all_finite(values: Tensor) -> bool:
     return bool(values.isfinite().all())
 
 
-def _refusal(child: Tensor, donor: Tensor) -> str | None:
+def _refusal(child: Tensor, donor: Tensor, groups: int) -> str | None:
     """Why the donor's tensor can't give anything, or None."""
     if not torch.can_cast(donor.dtype, child.dtype):
         return f"{donor.dtype} does not fit {child.dtype}"
@@ -219,7 +226,21 @@ def _refusal(child: Tensor, donor: Tensor) -> str | None:
         return f"integers are not sliced: {_shapes(child, donor)}"
     if 0 in (*child.shape, *donor.shape):
         return f"no overlap: {_shapes(child, donor)}"
+    if groups and _is_grouped_otherwise(child.shape, donor.shape, groups):
+        return f"other groups of channels: {_shapes(child, donor)}"
     return None
+
+
+def _is_grouped_otherwise(child: Sequence[int], donor: Sequence[int], groups: int) -> bool:
+    """Whether what both have of two convolutions' weights would be of other pairs of channels.
+
+    Groups of a donor can only be told from its shape: one with a single input channel may be depthwise. Those of a
+    child move where its channels do, unless each channel is a group.
+    """
+    if groups == 1:
+        return donor[0] > donor[1] == 1 < child[1]
+    is_depthwise = groups == child[0] and child[1] == 1
+    return child[1] != donor[1] or (child[0] != donor[0] and not is_depthwise)
 
 
 def _shapes(child: Tensor, donor: Tensor) -> str:

@@ -113,6 +113,91 @@ def conv_norm(n_inputs: int, n_outputs: int, kernel: int) -> list[nn.Module]:
     return [nn.Conv2d(n_inputs, n_outputs, kernel, padding=kernel // 2), nn.BatchNorm2d(n_outputs), nn.ReLU()]
 
 
+@pytest.mark.parametrize("sizes", [(3, 5), (5, 3)])
+@pytest.mark.parametrize("kind", [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d])
+def test_transposed_kernels_are_taken_from_the_middle(kind: type[nn.Module], sizes: tuple[int, int]) -> None:
+    """The kernel of a transposed convolution, and its momentum, have the same middle as the donor's."""
+    small, large = (kind(2, 2, size, padding=size // 2, bias=False) for size in sorted(sizes))
+    x = torch.randn(1, 2, *[4] * (small.weight.dim() - 2))
+    middle = [slice(1, -1)] * (small.weight.dim() - 2)
+    donor, child = (small, large) if sizes[0] == 3 else (large, small)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (donor, child)]
+    donor(x).square().sum().backward()
+    optimizers[0].step()
+    published = {**donor.state_dict(), **optimizer_tensors(optimizers[0], donor)}
+    inherit(child, [published], rules=Rules(rest="own"))
+    inherit_optimizer(optimizers[1], child, [published])
+
+    momentum = {
+        one: made.state[one.weight]["momentum_buffer"] for one, made in zip((donor, child), optimizers, strict=True)
+    }
+    assert torch.equal(large.weight[:, :, *middle], small.weight)
+    assert torch.equal(momentum[large][:, :, *middle], momentum[small])
+
+
+def test_momentum_is_sliced_as_its_parameter() -> None:
+    """A parameter that is no kernel is taken from the first index on, in every dimension, and so is its momentum."""
+
+    class Cube(nn.Module):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(2, size, size))
+
+    donor, child = Cube(2), Cube(4)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (donor, child)]
+    donor.weight.square().sum().backward()
+    optimizers[0].step()
+    published = {**donor.state_dict(), **optimizer_tensors(optimizers[0], donor)}
+
+    inherit(child, [published])
+    inherit_optimizer(optimizers[1], child, [published])
+
+    assert torch.equal(child.weight[:, :2, :2], donor.weight)
+    momentum = [made.state[one.weight]["momentum_buffer"] for one, made in zip((donor, child), optimizers, strict=True)]
+    assert torch.equal(momentum[1][:, :2, :2], momentum[0])
+
+
+CONVOLUTIONS = {
+    "dense": lambda n, k: nn.Conv2d(n, n, k),
+    "depthwise": lambda n, k: nn.Conv2d(n, n, k, groups=n),
+    "halves": lambda n, k: nn.Conv2d(n, n, k, groups=2),
+    "quarters": lambda n, k: nn.Conv2d(n, n, k, groups=4),
+    "twice": lambda n, k: nn.Conv2d(n, 2 * n, k, groups=n),
+    "transposed": lambda n, k: nn.ConvTranspose2d(n, n, k, groups=n),
+}
+
+
+@pytest.mark.parametrize(
+    ("donor", "child", "how"),
+    [
+        (("depthwise", 8, 3), ("dense", 8, 3), "fresh"),
+        (("dense", 8, 3), ("depthwise", 8, 3), "fresh"),
+        (("halves", 8, 3), ("quarters", 8, 3), "fresh"),
+        (("quarters", 8, 3), ("halves", 8, 3), "fresh"),
+        (("halves", 8, 3), ("halves", 12, 3), "fresh"),
+        (("twice", 4, 3), ("twice", 8, 3), "fresh"),
+        (("depthwise", 8, 3), ("twice", 8, 3), "fresh"),
+        (("dense", 8, 3), ("transposed", 8, 3), "fresh"),
+        (("halves", 8, 3), ("halves", 8, 5), "sliced"),
+        (("twice", 8, 3), ("twice", 8, 5), "sliced"),
+        (("depthwise", 8, 3), ("depthwise", 12, 5), "sliced"),
+        (("transposed", 8, 3), ("transposed", 6, 3), "sliced"),
+        (("dense", 1, 3), ("dense", 8, 3), "sliced"),
+    ],
+    ids=str,
+)
+def test_weights_of_other_groups_are_not_sliced(
+    donor: tuple[str, int, int], child: tuple[str, int, int], how: str
+) -> None:
+    """What two convolutions have in common is inherited only where it connects the same channels in both."""
+    donor_, child_ = (CONVOLUTIONS[kind](n, k) for kind, n, k in (donor, child))
+
+    found = inherit(child_, [donor_.state_dict()]).tensors["weight"]
+
+    assert found.how == how
+    assert found.why.startswith("donor 0: other groups of channels: (" if how == "fresh" else "(")
+
+
 @settings(max_examples=12)
 @given(donor=st.integers(4, 64), child=st.integers(4, 64))
 def test_scale_of_the_output_is_kept(donor: int, child: int) -> None:

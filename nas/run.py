@@ -7,7 +7,7 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -103,6 +103,7 @@ class TrialRun(Modes):
         self.point: Point = trial.point
         self.seed = trial.seed
         self.derivation = trial.proposal.derivation
+        self._parents = trial.proposal.parents
         self.device = device
         self.inheritance: InheritanceReport | None = None
         self.curve: list[tuple[int, dict[str, float]]] = []
@@ -165,7 +166,8 @@ class TrialRun(Modes):
 
         Without a donor nothing is copied, and the report says so. The last report is kept on the trial. Where the tuner
         recorded the operations that made the network (`nas.spaces.graphs.derivation`), they are replayed on the weights
-        of the best donor that has the network which they begin with.
+        of the best donor that has the tensors of the network which they begin with; where it is none of the parents, a
+        note says so.
 
         Args:
             model: The network, freshly initialised.
@@ -187,8 +189,14 @@ class TrialRun(Modes):
         for offered in self._weights:
             offered.cache = cache or {}
         derivation = Derivation.from_json(self.derivation)
-        self.inheritance = inherit(model, self._weights, rules=rules, derivation=derivation)
-        return self.inheritance
+        report = inherit(model, self._weights, rules=rules, derivation=derivation)
+        donor = None if report.replayed is None else self.donors[report.replayed].donor
+        if donor is not None and donor not in self._parents:
+            parents = " or ".join(map(str, self._parents))
+            note = f"replayed on trial {donor}, which has tensors as the parent ({parents}), and maybe another network"
+            report = replace(report, notes=(*report.notes, note))
+        self.inheritance = report
+        return report
 
     def inherit_optimizer(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> InheritanceReport:
         """Has a fresh optimiser go on with what fits of the state that donors published (`nas.weights.optimizer`).

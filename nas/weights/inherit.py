@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -55,8 +56,9 @@ def inherit(
 
     Each tensor of ``model.state_dict()`` takes the first of these that there is:
 
-    * what a derivation makes of the best donor that has the network which it begins with: its operations are replayed
-      ("morphed"; a layer that they put in, and that computes nothing at first, is "made");
+    * what a derivation makes of the best donor that has the tensors of the network which it begins with, by name and
+      shape: its operations are replayed ("morphed"; a layer that they put in, and that computes nothing at first, is
+      "made");
     * the tensor of its name and shape, of the best donor that has it ("copied");
     * the tensor of the layer that stands in the same place in a donor's network, where both have names that the other
       lacks ("copied"; see ``Rules.first``);
@@ -76,8 +78,8 @@ def inherit(
         donors: State dicts, weights that are still to be read, or modules, whose layers are then aligned in the order
             in which they run, as far as torch.fx can trace both (the notes say where not); best first; may be empty.
         rules: The defaults where None.
-        derivation: How the child's network was made of a donor's. Where no donor has the network that it says, or the
-            result is not the child, it is left out and the report's notes say why: of the donors, about the best.
+        derivation: How the child's network was made of a donor's. Where no donor has that one's tensors, or the result
+            is not the child, it is left out and the report's notes say why: of the donors, about the best.
     """
     rules = rules or Rules()
     sources = [source_of(donor) for donor in donors]
@@ -95,30 +97,32 @@ def inherit(
     refusal = load_refusal(state, model) if copied else None
     for child in copied:
         child.refusal = refusal
+    replayed: int | None = None
     offered = [child for child in children if child.refusal is None and left_out.isdisjoint(child.names)]
     with torch.no_grad():
         if derivation is not None and sources:
-            notes += _replay(derivation, model, sources, offered)
+            replayed, refused = _replay(derivation, model, sources, offered)
+            notes += refused
         settle([child for child in offered if child.done is None], sources)
     if copied and refusal is None:
         model.load_state_dict(state)
-    return report_of(children, state, bool(sources), left_out, notes)
+    return replace(report_of(children, state, bool(sources), left_out), replayed=replayed, notes=tuple(notes))
 
 
 def _replay(
     derivation: Derivation, model: nn.Module, sources: Sequence[Weights], children: Sequence[ChildTensor]
-) -> list[str]:
-    """Writes what the derivation makes of the best donor that has its network; what stood against it, if anything."""
+) -> tuple[int | None, list[str]]:
+    """Writes what the derivation makes of the best donor that has its tensors: which, or what stood against it."""
     graphs = [(name, one) for name, one in model.named_modules() if isinstance(one, GraphModule)]
     if len(graphs) != 1:
-        return [f"not replayed: the model holds {len(graphs)} GraphModules, and must hold one"]
+        return None, [f"not replayed: the model holds {len(graphs)} GraphModules, and must hold one"]
     prefix = f"{graphs[0][0]}." if graphs[0][0] else ""
     try:
         network, new = outcome(derivation.network, derivation.operations)
     except PointError as error:
-        return [f"not replayed: {error}"]
+        return None, [f"not replayed: {error}"]
     if network != graphs[0][1].network:
-        return ["not replayed: the operations make another network than the child's"]
+        return None, ["not replayed: the operations make another network than the child's"]
     refusals: list[str] = []
     for place, source in enumerate(sources):
         inner = {name: tensor for name, tensor in source.shapes.items() if name.startswith(f"{prefix}layers.")}
@@ -129,9 +133,9 @@ def _replay(
             continue
         donor = {name: tensor.clone() for name, tensor in source.read(inner)}
         if _write(derivation, donor, prefix, place, new, children):
-            return []
+            return place, []
         refusals.append("not finite")
-    return [f"not replayed: {refusals[0]}"]  # of the best
+    return None, [f"not replayed: {refusals[0]}"]  # of the best
 
 
 def _write(
@@ -166,7 +170,6 @@ def report_of(
     state: Mapping[str, Tensor],
     has_donor: bool,
     left_out: Collection[str] = (),
-    notes: Sequence[str] = (),
 ) -> InheritanceReport:
     """What became of the tensors of a state, of which those left out were not offered anything."""
     tensors: dict[str, TensorInheritance] = {}
@@ -185,7 +188,7 @@ def report_of(
     share = n_given.total() / n_elements if n_elements else 0.0
     main = max(sorted(+n_given), key=n_given.__getitem__, default=None)
     in_order = {name: tensors[name] for name in state if name in tensors}
-    return InheritanceReport(share=share, main_donor=main, tensors=in_order, notes=tuple(notes))
+    return InheritanceReport(share=share, main_donor=main, tensors=in_order)
 
 
 def source_of(donor: Mapping[str, Tensor] | Weights | nn.Module) -> Weights:

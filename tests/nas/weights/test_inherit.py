@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, PointError
 from nas.spaces.graphs.branching import Branch
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.inserting import InsertConv, InsertResidual
@@ -445,6 +445,28 @@ def test_derivations_are_replayed_on_the_donor_that_they_begin_with() -> None:
     assert (report.notes, report.main_donor) == ((), 1)
     x = torch.randn(4, *parent.network.input_shape)
     assert torch.allclose(child.eval()(x), parent.eval()(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [2**64, 2**70, -1, 1.0])
+def test_seeds_that_cannot_be_are_refused_where_they_are_read(seed: float) -> None:
+    """A seed that no generator takes is refused by its operation, its value and what is allowed."""
+    told = Derivation(STARTS[0], (Branch(1, 0.5, 2**64 - 1),)).to_json()
+    assert Derivation.from_json(told) is not None
+    told["morphism"]["operations"][0]["seed"] = seed
+
+    with pytest.raises(
+        PointError, match=rf"operation branch: seed \({seed}\) must be a whole number from 0 to below 2"
+    ):
+        Derivation.from_json(told)
+
+
+def test_the_greatest_seed_is_replayed() -> None:
+    """What the greatest seed that is allowed draws can be made of a parent's weights."""
+    parent = GraphModule(STARTS[0])
+    operation = Branch(1, 0.5, 2**64 - 1)
+    child = GraphModule(operation.apply(parent.network))
+
+    assert inherit(child, [parent.state_dict()], derivation=Derivation(parent.network, (operation,))).notes == ()
 
 
 def test_layers_beside_the_graph_are_not_replayed() -> None:

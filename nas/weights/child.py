@@ -85,6 +85,8 @@ class ChildTensor:
         self._n_refused = 0
         if is_lazy(tensor):
             self.refusal = "its shape is not known yet; run one batch through the model first"
+        elif any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            self.refusal = "elements of it are one in memory, as expand makes them; clone it"
 
     def next_offer(self) -> Offer | None:
         """The best tensor that is left and may fit."""
@@ -100,8 +102,8 @@ class ChildTensor:
         place, _, _, why = self._offers[self._n_refused]
         child = self.tensor
         values = donor.to(child.device, child.dtype)
-        if not all_finite(values):
-            self._refuse(place, "not finite")
+        if (refusal := _value_refusal(values, donor)) is not None:
+            self._refuse(place, refusal)
             return
         if child.shape == donor.shape:
             self.write(values)
@@ -114,7 +116,7 @@ class ChildTensor:
         """Becomes these values, shrunk and perturbed as the rules say."""
         rules = self._rules
         if self.trait.is_parameter and (rules.shrink, rules.perturb) != (1.0, 0.0):
-            values = rules.shrink * values + rules.perturb * self.tensor
+            values = rules.shrink * _reckonable(values) + rules.perturb * _reckonable(self.tensor)
         self.tensor.copy_(values)
 
     def _write_part(self, values: Tensor) -> float:
@@ -122,8 +124,9 @@ class ChildTensor:
         child, rules = self.tensor, self._rules
         here, there = _overlap(child.shape, values.shape, child.dim() - self.trait.n_kernel_dims)
         is_mixed = self.trait.is_parameter and (rules.shrink, rules.perturb) != (1.0, 0.0)
-        whole = child.clone() if is_mixed else child
-        part = values[there]
+        is_direct = not is_mixed and _reckonable(child) is child
+        whole = child if is_direct else _reckonable(child).clone()
+        part = _reckonable(values)[there]
         if rules.rest == "scaled" and self.trait.is_weight:
             n_rows = part.shape[0]
             lost = math.sqrt(values[0].numel() / part[0].numel())
@@ -134,7 +137,7 @@ class ChildTensor:
             if whole[0].numel() > part[0].numel():
                 whole[:n_rows] = 0
         whole[here] = part
-        if is_mixed:
+        if not is_direct:
             self.write(whole)
         return part.numel() / child.numel()
 
@@ -207,11 +210,27 @@ def _spread(values: Tensor) -> float:
     return float(torch.linalg.vector_norm(values, dtype=wide)) / math.sqrt(values.numel())
 
 
+def _reckonable(values: Tensor) -> Tensor:
+    """The same values in a type that torch computes with: it only keeps floats of eight bits."""
+    return values.float() if values.is_floating_point() and values.dtype.itemsize == 1 else values
+
+
 def all_finite(values: Tensor) -> bool:
     """Whether there is no NaN and no infinity."""
-    if values.is_floating_point() and values.numel() and values.dtype.itemsize > 1:
+    values = _reckonable(values)
+    if values.is_floating_point() and values.numel():
         return bool(torch.stack(torch.aminmax(values)).isfinite().all())  # a NaN is both; without a mask as large
     return bool(values.isfinite().all())
+
+
+def _value_refusal(values: Tensor, donor: Tensor) -> str | None:
+    """Why the child can't hold what the donor's values became in its type, or None."""
+    if not all_finite(values):
+        return "not finite"
+    is_whole = not (values.is_floating_point() or values.is_complex())
+    if is_whole and values.dtype != donor.dtype and not torch.equal(values.double().cpu(), donor.double().cpu()):
+        return f"values of {donor.dtype} do not fit {values.dtype}"
+    return None
 
 
 def _refusal(child: Tensor, donor: Tensor, groups: int) -> str | None:

@@ -13,7 +13,7 @@ What follows the weights, and what does not, is said by `nas.weights.rules.Rules
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -87,10 +87,10 @@ def inherit(
     left_out = _statistics(model) if rules.statistics == "reset" else set()
     orders, notes = _execution_orders(model, donors)
     aligned = [_aligned(state, source.shapes, *order, rules) for source, order in zip(sources, orders, strict=True)]
-    traits = Traits(model)
+    traits, shapes = Traits(model), [source.shapes for source in sources]
     children = [
-        ChildTensor(names, tensor, offers_of(names, tensor, sources, aligned, rules), traits.of(names), rules)
-        for names, tensor in _distinct(state)
+        ChildTensor(names, state[own[0]], offers_of(own, state[own[0]], sources, aligned, rules), traits.of(own), rules)
+        for names, own in _distinct(state, {name for given in (*aligned, *shapes) for name in given})
     ]
     copies = copies_in(state, model) if sources else set()
     copied = [child for child in children if not copies.isdisjoint(child.names)]
@@ -241,14 +241,17 @@ def _statistics(model: nn.Module) -> set[str]:
     }
 
 
-def _distinct(state: Mapping[str, Tensor]) -> Iterator[tuple[list[str], Tensor]]:
-    """Each tensor once, with all of its names."""
+def _distinct(state: Mapping[str, Tensor], offered: Container[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """Each tensor once: all of its names, and those under which it is not transposed, of which some donor has one."""
     names: dict[object, list[str]] = {}
     for name, tensor in state.items():
         if not isinstance(tensor, Tensor):  # what a module's get_extra_state returns may be anything
             continue
         key: object = name
         if not is_lazy(tensor) and (address := tensor.untyped_storage().data_ptr()):
-            key = (address, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+            dimensions = sorted(zip(tensor.stride(), tensor.shape, strict=True))
+            key = (address, tensor.storage_offset(), *dimensions, tensor.dtype)
         names.setdefault(key, []).append(name)
-    return ((group, state[group[0]]) for group in names.values())
+    for group in names.values():
+        first = state[next((name for name in group if name in offered), group[0])]
+        yield group, [name for name in group if len(group) == 1 or state[name].stride() == first.stride()]

@@ -846,6 +846,79 @@ def test_overflow_in_the_dtype_of_the_child_is_refused() -> None:
     assert child.weight.isfinite().all()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value", "child"),
+    [
+        (torch.int64, 2**40, torch.int32), (torch.int64, -1, torch.uint8), (torch.int32, -1, torch.uint32),
+        (torch.int64, -1, torch.uint64),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_whole_numbers_that_do_not_fit_are_refused(dtype: torch.dtype, value: int, child: torch.dtype) -> None:
+    """Whole numbers that the child's type can't hold are not inherited; those that it holds are."""
+    model = nn.Module()
+    model.register_buffer("n", torch.tensor([5, 6]).to(child))
+
+    refused = inherit(model, [{"n": torch.tensor([value, 1], dtype=dtype)}]).tensors["n"]
+    assert refused.why == f"donor 0: values of {dtype} do not fit {child}"
+    assert model.n.tolist() == [5, 6]
+
+    assert inherit(model, [{"n": torch.tensor([7, 8], dtype=dtype)}]).tensors["n"].how == "copied"
+    assert model.n.tolist() == [7, 8]
+
+
+@pytest.mark.parametrize("rules", [Rules(), Rules(shrink=0.5, perturb=0.5)], ids=["default", "shrunk"])
+@pytest.mark.parametrize("n_donor", [2, 3, 4])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_floats_of_eight_bits_are_inherited(dtype: torch.dtype, n_donor: int, rules: Rules) -> None:
+    """A layer in float8 takes what fits of another of these, though torch can't compute with them."""
+
+    def layer(n: int, value: float) -> nn.Module:
+        module = nn.Linear(n, n, bias=False)
+        module.weight = nn.Parameter(torch.full((n, n), value).to(dtype))
+        module.register_buffer("scale", torch.full((n,), value).to(dtype))
+        return module
+
+    child = layer(3, 1.0)
+
+    report = inherit(child, [layer(n_donor, 2.0).state_dict()], rules=rules)
+
+    assert {tensor.how for tensor in report.tensors.values()} == {"copied" if n_donor == 3 else "sliced"}
+    assert child.scale.float().tolist()[:2] == [2.0, 2.0]
+    if n_donor < 4:
+        assert float(child.weight.detach()[0, 0].float()) == (2.0 if rules.shrink == 1.0 else 1.5)
+    broken = torch.full((3,), math.nan).to(dtype)
+    assert inherit(layer(3, 1.0), [{"scale": broken}]).tensors["scale"].why == "donor 0: not finite"
+
+
+def test_expanded_buffers_stay_fresh() -> None:
+    """A buffer whose elements are one in memory can't be written, and says so."""
+    model = nn.Module()
+    model.register_buffer("ones", torch.ones(1).expand(3))
+
+    assert "elements of it are one in memory" in inherit(model, [{"ones": torch.zeros(3)}]).tensors["ones"].why
+
+
+@pytest.mark.parametrize("given_", ["encoder", "decoder", "both"])
+def test_parameters_tied_by_transposition_are_handled_once(given_: str) -> None:
+    """A decoder that is its encoder transposed is shrunk and perturbed once, by whichever name a donor has."""
+
+    def tied() -> nn.Module:
+        model = nn.ModuleDict({"encoder": nn.Linear(4, 3, bias=False), "decoder": nn.Linear(3, 4, bias=False)})
+        model["decoder"].weight = nn.Parameter(model["encoder"].weight.detach().t())
+        return model
+
+    child, donor = tied(), tied()
+    published = {name: tensor for name, tensor in copy_of(donor).items() if given_ in ("both", name.split(".")[0])}
+    expected = 0.5 * donor["encoder"].weight + 0.5 * child["encoder"].weight
+
+    report = inherit(child, [published], rules=Rules(shrink=0.5, perturb=0.5))
+
+    assert torch.allclose(child["encoder"].weight, expected)
+    assert torch.equal(child["decoder"].weight, child["encoder"].weight.t())
+    assert (report.share, list(report.tensors)) == (1.0, ["encoder.weight", "decoder.weight"])
+
+
 def test_tied_parameters_are_handled_once() -> None:
     """A parameter under two names is written once, by the name that fits, and counts once."""
     child = nn.ModuleDict({"encoder": nn.Linear(3, 3, bias=False), "decoder": nn.Linear(3, 3, bias=False)})

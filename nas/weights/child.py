@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from nas.weights.fitting import reckonable, shape_refusal, shapes_told, value_refusal
 from nas.weights.report import TensorInheritance
 from nas.weights.rules import Rules
+from nas.weights.traits import Trait
 
 
 class Weights(Protocol):
@@ -34,39 +35,6 @@ class Offer(NamedTuple):
     tensor: Tensor
     why: str
     """Why it is not simply the one of the same name."""
-
-
-class Trait(NamedTuple):
-    """What a tensor is for."""
-
-    is_parameter: bool
-    is_weight: bool = False
-    """Of a convolution or linear layer, without groups: outputs first, then inputs."""
-    n_kernel_dims: int = 0
-    groups: int = 0
-    """Of a convolution; 0 for anything else."""
-
-
-class Traits:
-    """What the tensors of a model are for."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-        self._weights: dict[str, nn.Module] = {}
-        for prefix, module in model.named_modules(remove_duplicate=False):
-            if isinstance(module, nn.Linear | _ConvNd):
-                self._weights[f"{prefix}.weight" if prefix else "weight"] = module
-
-    def of(self, names: Sequence[str]) -> Trait:
-        """Of the tensor with these names."""
-        modules = [self._weights[name] for name in names if name in self._weights]
-        convolutions = [module for module in modules if isinstance(module, _ConvNd)]
-        return Trait(
-            is_parameter=not self._parameters.isdisjoint(names),
-            is_weight=bool(modules) and not any(conv.groups > 1 or conv.transposed for conv in convolutions),
-            n_kernel_dims=max((len(conv.kernel_size) for conv in convolutions), default=0),
-            groups=max((conv.groups for conv in convolutions), default=0),
-        )
 
 
 class ChildTensor:
@@ -92,7 +60,7 @@ class ChildTensor:
         """The best tensor that is left and may fit."""
         while self._n_refused < len(self._offers):
             offer = self._offers[self._n_refused]
-            if (refusal := _refusal(self.tensor, offer.tensor, self.trait.groups)) is None:
+            if (refusal := shape_refusal(self.tensor, offer.tensor, self.trait.groups)) is None:
                 return offer
             self._refuse(offer.place, refusal)
         return None
@@ -102,7 +70,7 @@ class ChildTensor:
         place, _, _, why = self._offers[self._n_refused]
         child = self.tensor
         values = donor.to(child.device, child.dtype)
-        if (refusal := _value_refusal(values, donor)) is not None:
+        if (refusal := value_refusal(values, donor)) is not None:
             self._refuse(place, refusal)
             return
         if child.shape == donor.shape:
@@ -110,13 +78,13 @@ class ChildTensor:
             self.done = TensorInheritance(how="copied", share=1.0, donor=place, why=why)
             return
         share = self._write_part(values)
-        self.done = TensorInheritance(how="sliced", share=share, donor=place, why=_shapes(child, donor))
+        self.done = TensorInheritance(how="sliced", share=share, donor=place, why=shapes_told(child, donor))
 
     def write(self, values: Tensor) -> None:
         """Becomes these values, shrunk and perturbed as the rules say."""
         rules = self._rules
         if self.trait.is_parameter and (rules.shrink, rules.perturb) != (1.0, 0.0):
-            values = rules.shrink * _reckonable(values) + rules.perturb * _reckonable(self.tensor)
+            values = rules.shrink * reckonable(values) + rules.perturb * reckonable(self.tensor)
         self.tensor.copy_(values)
 
     def _write_part(self, values: Tensor) -> float:
@@ -124,9 +92,9 @@ class ChildTensor:
         child, rules = self.tensor, self._rules
         here, there = _overlap(child.shape, values.shape, child.dim() - self.trait.n_kernel_dims)
         is_mixed = self.trait.is_parameter and (rules.shrink, rules.perturb) != (1.0, 0.0)
-        is_direct = not is_mixed and _reckonable(child) is child
-        whole = child if is_direct else _reckonable(child).clone()
-        part = _reckonable(values)[there]
+        is_direct = not is_mixed and reckonable(child) is child
+        whole = child if is_direct else reckonable(child).clone()
+        part = reckonable(values)[there]
         if rules.rest == "scaled" and self.trait.is_weight:
             n_rows = part.shape[0]
             lost = math.sqrt(values[0].numel() / part[0].numel())
@@ -208,59 +176,3 @@ def _spread(values: Tensor) -> float:
     """The root of the mean square."""
     wide = torch.promote_types(values.dtype, torch.float32)  # sums of squares are beyond float16
     return float(torch.linalg.vector_norm(values, dtype=wide)) / math.sqrt(values.numel())
-
-
-def _reckonable(values: Tensor) -> Tensor:
-    """The same values in a type that torch computes with: it only keeps floats of eight bits."""
-    return values.float() if values.is_floating_point() and values.dtype.itemsize == 1 else values
-
-
-def all_finite(values: Tensor) -> bool:
-    """Whether there is no NaN and no infinity."""
-    values = _reckonable(values)
-    if values.is_floating_point() and values.numel():
-        return bool(torch.stack(torch.aminmax(values)).isfinite().all())  # a NaN is both; without a mask as large
-    return bool(values.isfinite().all())
-
-
-def _value_refusal(values: Tensor, donor: Tensor) -> str | None:
-    """Why the child can't hold what the donor's values became in its type, or None."""
-    if not all_finite(values):
-        return "not finite"
-    is_whole = not (values.is_floating_point() or values.is_complex())
-    if is_whole and values.dtype != donor.dtype and not torch.equal(values.double().cpu(), donor.double().cpu()):
-        return f"values of {donor.dtype} do not fit {values.dtype}"
-    return None
-
-
-def _refusal(child: Tensor, donor: Tensor, groups: int) -> str | None:
-    """Why the donor's tensor can't give anything, or None."""
-    if not torch.can_cast(donor.dtype, child.dtype):
-        return f"{donor.dtype} does not fit {child.dtype}"
-    if child.shape == donor.shape:
-        return None
-    if child.dim() != donor.dim():
-        return f"other rank: {_shapes(child, donor)}"
-    if not (child.is_floating_point() or child.is_complex()):
-        return f"integers are not sliced: {_shapes(child, donor)}"
-    if 0 in (*child.shape, *donor.shape):
-        return f"no overlap: {_shapes(child, donor)}"
-    if groups and _is_grouped_otherwise(child.shape, donor.shape, groups):
-        return f"other groups of channels: {_shapes(child, donor)}"
-    return None
-
-
-def _is_grouped_otherwise(child: Sequence[int], donor: Sequence[int], groups: int) -> bool:
-    """Whether what both have of two convolutions' weights would be of other pairs of channels.
-
-    Groups of a donor can only be told from its shape: one with a single input channel may be depthwise. Those of a
-    child move where its channels do, unless each channel is a group.
-    """
-    if groups == 1:
-        return donor[0] > donor[1] == 1 < child[1]
-    is_depthwise = groups == child[0] and child[1] == 1
-    return child[1] != donor[1] or (child[0] != donor[0] and not is_depthwise)
-
-
-def _shapes(child: Tensor, donor: Tensor) -> str:
-    return f"{tuple(donor.shape)} into {tuple(child.shape)}"

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from nas.store.tensor_names import OPTIMIZER, is_weight
-from nas.weights.child import ChildTensor, Trait, Traits, Weights, offers_of, settle
+from nas.weights.child import ChildTensor, Weights, offers_of, settle
 from nas.weights.inherit import report_of, source_of
 from nas.weights.report import InheritanceReport
 from nas.weights.rules import Rules
+from nas.weights.traits import Trait, Traits
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

@@ -191,9 +191,9 @@ class TrialRun(Modes):
         derivation = Derivation.from_json(self.derivation)
         report = inherit(model, self._weights, rules=rules, derivation=derivation)
         donor = None if report.replayed is None else self.donors[report.replayed].donor
-        if donor is not None and donor not in self._parents:
+        if donor is not None and self._parents and donor not in self._parents:
             parents = " or ".join(map(str, self._parents))
-            note = f"replayed on trial {donor}, which has tensors as the parent ({parents}), and maybe another network"
+            note = f"replayed on trial {donor}, not on the parent ({parents}): the same tensors, maybe another network"
             report = replace(report, notes=(*report.notes, note))
         self.inheritance = report
         return report

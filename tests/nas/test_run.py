@@ -594,7 +594,7 @@ class TestWeights:
         assert [trial.metrics for trial in found] == [{"score": 1.0}] * 2, found[0].error
         assert "notes" not in found[0].inheritance
         assert found[1].inheritance["notes"] == [
-            "replayed on trial 0, which has tensors as the parent (1), and maybe another network"
+            "replayed on trial 0, not on the parent (1): the same tensors, maybe another network"
         ]
 
     def test_restored_network_is_the_trials_own(self, workshop: Workshop) -> None:
@@ -613,6 +613,35 @@ class TestWeights:
         assert torch.equal(restored.state_dict()["0.weight"], torch.full((4, 3), 1 / 3))
         with pytest.raises(LookupError, match="trial 1 published no weights"):
             TrialRun(workshop.train(lambda run: {"score": 1.0}), workshop.files).restore(network())
+
+    def test_networks_whose_state_is_copied_are_inherited_and_restored(self, workshop: Workshop) -> None:
+        """A hook that makes the state_dict of copies keeps no weights from a child, nor from a test."""
+
+        def copying() -> nn.Sequential:
+            model = network()
+
+            def copy(module: nn.Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
+                state.update({name: tensor.clone() for name, tensor in state.items()})
+
+            model.register_state_dict_post_hook(copy)
+            return model
+
+        def parent(run: TrialRun) -> object:
+            model = copying()
+            nn.init.constant_(model[0].weight, 1 / 3)  # type: ignore[arg-type]
+            run.save(model)
+            return {"score": 1.0}
+
+        def child(run: TrialRun) -> object:
+            model = copying()
+            assert run.inherit(model).share == 1.0
+            return {"score": float(model[0].weight.detach().sum())}  # type: ignore[operator, union-attr]
+
+        donor = workshop.train(parent)
+
+        assert workshop.train(child, donors=[donor]).metrics == {"score": pytest.approx(4.0)}
+        restored = TrialRun(donor, workshop.files).restore(copying())
+        assert torch.equal(restored.get_parameter("0.weight"), torch.full((4, 3), 1 / 3))
 
     @pytest.mark.parametrize("damage", ["delete", "replace"])
     def test_damaged_donor_fails_the_child(self, workshop: Workshop, damage: str) -> None:

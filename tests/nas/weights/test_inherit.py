@@ -935,12 +935,15 @@ def test_tied_parameters_are_handled_once() -> None:
 
 def test_gradients_and_modes_are_left_alone() -> None:
     """Inheriting leaves no trace in autograd, and parameters stay leaves that want gradients."""
-    child = network(4)
-    child.eval()
+    child, frozen = network(4), network(4)
+    child.eval(), frozen.requires_grad_(False)
 
-    inherit(child, [network(6, seed=1).state_dict()])
+    for model in (child, frozen):
+        assert inherit(model, [network(6, seed=1).state_dict()]).tensors["2.weight"].how == "sliced"
 
     assert not child.training
+    assert not any(p.requires_grad for p in frozen.parameters())
+    assert torch.equal(frozen.get_parameter("2.weight"), child.get_parameter("2.weight"))
     assert all(p.is_leaf and p.requires_grad and p.grad is None for p in child.parameters())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar, final
 
@@ -44,8 +45,17 @@ class WeightsFileProblem(Problem):
         from safetensors.torch import load
 
         tensors = load(read_file(self.file, {}))
-        run.save(tensors)
+        run.save({name: tensors[name] for name in sorted(tensors, key=_place)})
         return {"tensors": float(len(tensors))}
+
+
+def _place(name: str) -> tuple[list[int | str], str, str]:
+    """Where a tensor comes: by its layer's name, with numbers as numbers, as far as names can tell.
+
+    Files of safetensors are sorted by type and name, and loading them gives their tensors in any order.
+    """
+    layer, _, own = name.rpartition(".")
+    return [int(part) if n % 2 else part for n, part in enumerate(re.split("([0-9]+)", layer))], layer, own
 
 
 def import_founders(records: Records, founders: Founders) -> None:

@@ -7,7 +7,7 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -103,6 +103,7 @@ class TrialRun(Modes):
         self.point: Point = trial.point
         self.seed = trial.seed
         self.derivation = trial.proposal.derivation
+        self._parents = trial.proposal.parents
         self.device = device
         self.inheritance: InheritanceReport | None = None
         self.curve: list[tuple[int, dict[str, float]]] = []
@@ -165,7 +166,8 @@ class TrialRun(Modes):
 
         Without a donor nothing is copied, and the report says so. The last report is kept on the trial. Where the tuner
         recorded the operations that made the network (`nas.spaces.graphs.derivation`), they are replayed on the weights
-        of the best donor that has the network which they begin with.
+        of the best donor that has the tensors of the network which they begin with; where it is none of the parents, a
+        note says so.
 
         Args:
             model: The network, freshly initialised.
@@ -187,8 +189,14 @@ class TrialRun(Modes):
         for offered in self._weights:
             offered.cache = cache or {}
         derivation = Derivation.from_json(self.derivation)
-        self.inheritance = inherit(model, self._weights, rules=rules, derivation=derivation)
-        return self.inheritance
+        report = inherit(model, self._weights, rules=rules, derivation=derivation)
+        donor = None if report.replayed is None else self.donors[report.replayed].donor
+        if donor is not None and self._parents and donor not in self._parents:
+            parents = " or ".join(map(str, self._parents))
+            note = f"replayed on trial {donor}, not on the parent ({parents}): the same tensors, maybe another network"
+            report = replace(report, notes=(*report.notes, note))
+        self.inheritance = report
+        return report
 
     def inherit_optimizer(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> InheritanceReport:
         """Has a fresh optimiser go on with what fits of the state that donors published (`nas.weights.optimizer`).
@@ -252,10 +260,12 @@ class TrialRun(Modes):
             raise LookupError(f"trial {self.number} published no weights")
         from nas.store.tensor_names import is_weight
         from nas.store.weights import StoredWeights
+        from nas.weights.state import copies_in
 
         weights = StoredWeights(self._files, self._own, is_weight)
-        if (own := _own_tensors(model)) is not None and weights.fits(own):
-            weights.read_into(own)
+        state = model.state_dict()
+        if not copies_in(state, model) and weights.fits(state):
+            weights.read_into(state)
         else:
             model.load_state_dict(weights.read_all(), strict=True)
         return model.to(self.device)
@@ -468,11 +478,3 @@ class _Offered:
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
         with self.run._watch(self.donor):
             yield from self.weights.read(names, self.cache)
-
-
-def _own_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor] | None:
-    """The module's state, where all of it is its own memory and not a copy that some hook has made."""
-    state: dict[str, torch.Tensor] = model.state_dict()
-    own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    plain = all(hasattr(tensor, "data_ptr") and tensor.data_ptr() in own for tensor in state.values())
-    return dict(state) if plain else None

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from nas.weights.fitting import reckonable, shape_refusal, shapes_told, value_refusal
 from nas.weights.report import TensorInheritance
 from nas.weights.rules import Rules
+from nas.weights.traits import Trait
 
 
 class Weights(Protocol):
@@ -35,33 +37,6 @@ class Offer(NamedTuple):
     """Why it is not simply the one of the same name."""
 
 
-class Trait(NamedTuple):
-    """What a tensor is for."""
-
-    is_parameter: bool
-    is_weight: bool
-    """Of a convolution or linear layer, without groups: outputs first, then inputs."""
-    n_kernel_dims: int
-
-
-class Traits:
-    """What the tensors of a model are for."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-        self._weights: dict[str, nn.Module] = {}
-        for prefix, module in model.named_modules(remove_duplicate=False):
-            if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
-                self._weights[f"{prefix}.weight" if prefix else "weight"] = module
-
-    def of(self, names: Sequence[str]) -> Trait:
-        """Of the tensor with these names."""
-        modules = [self._weights[name] for name in names if name in self._weights]
-        n_kernel_dims = max((len(getattr(module, "kernel_size", ())) for module in modules), default=0)
-        is_weight = bool(modules) and all(getattr(module, "groups", 1) == 1 for module in modules)
-        return Trait(not self._parameters.isdisjoint(names), is_weight, n_kernel_dims)
-
-
 class ChildTensor:
     """A tensor of the child, with all of its names, what it may take, and what became of it."""
 
@@ -78,12 +53,14 @@ class ChildTensor:
         self._n_refused = 0
         if is_lazy(tensor):
             self.refusal = "its shape is not known yet; run one batch through the model first"
+        elif any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            self.refusal = "elements of it are one in memory, as expand makes them; clone it"
 
     def next_offer(self) -> Offer | None:
         """The best tensor that is left and may fit."""
         while self._n_refused < len(self._offers):
             offer = self._offers[self._n_refused]
-            if (refusal := _refusal(self.tensor, offer.tensor)) is None:
+            if (refusal := shape_refusal(self.tensor, offer.tensor, self.trait.groups)) is None:
                 return offer
             self._refuse(offer.place, refusal)
         return None
@@ -93,21 +70,21 @@ class ChildTensor:
         place, _, _, why = self._offers[self._n_refused]
         child = self.tensor
         values = donor.to(child.device, child.dtype)
-        if not all_finite(values):
-            self._refuse(place, "not finite")
+        if (refusal := value_refusal(values, donor)) is not None:
+            self._refuse(place, refusal)
             return
         if child.shape == donor.shape:
             self.write(values)
             self.done = TensorInheritance(how="copied", share=1.0, donor=place, why=why)
             return
         share = self._write_part(values)
-        self.done = TensorInheritance(how="sliced", share=share, donor=place, why=_shapes(child, donor))
+        self.done = TensorInheritance(how="sliced", share=share, donor=place, why=shapes_told(child, donor))
 
     def write(self, values: Tensor) -> None:
         """Becomes these values, shrunk and perturbed as the rules say."""
         rules = self._rules
         if self.trait.is_parameter and (rules.shrink, rules.perturb) != (1.0, 0.0):
-            values = rules.shrink * values + rules.perturb * self.tensor
+            values = rules.shrink * reckonable(values) + rules.perturb * reckonable(self.tensor)
         self.tensor.copy_(values)
 
     def _write_part(self, values: Tensor) -> float:
@@ -115,8 +92,9 @@ class ChildTensor:
         child, rules = self.tensor, self._rules
         here, there = _overlap(child.shape, values.shape, child.dim() - self.trait.n_kernel_dims)
         is_mixed = self.trait.is_parameter and (rules.shrink, rules.perturb) != (1.0, 0.0)
-        whole = child.clone() if is_mixed else child
-        part = values[there]
+        is_direct = not is_mixed and reckonable(child) is child
+        whole = child if is_direct else reckonable(child).clone()
+        part = reckonable(values)[there]
         if rules.rest == "scaled" and self.trait.is_weight:
             n_rows = part.shape[0]
             lost = math.sqrt(values[0].numel() / part[0].numel())
@@ -127,7 +105,7 @@ class ChildTensor:
             if whole[0].numel() > part[0].numel():
                 whole[:n_rows] = 0
         whole[here] = part
-        if is_mixed:
+        if not is_direct:
             self.write(whole)
         return part.numel() / child.numel()
 
@@ -198,29 +176,3 @@ def _spread(values: Tensor) -> float:
     """The root of the mean square."""
     wide = torch.promote_types(values.dtype, torch.float32)  # sums of squares are beyond float16
     return float(torch.linalg.vector_norm(values, dtype=wide)) / math.sqrt(values.numel())
-
-
-def all_finite(values: Tensor) -> bool:
-    """Whether there is no NaN and no infinity."""
-    if values.is_floating_point() and values.numel() and values.dtype.itemsize > 1:
-        return bool(torch.stack(torch.aminmax(values)).isfinite().all())  # a NaN is both; without a mask as large
-    return bool(values.isfinite().all())
-
-
-def _refusal(child: Tensor, donor: Tensor) -> str | None:
-    """Why the donor's tensor can't give anything, or None."""
-    if not torch.can_cast(donor.dtype, child.dtype):
-        return f"{donor.dtype} does not fit {child.dtype}"
-    if child.shape == donor.shape:
-        return None
-    if child.dim() != donor.dim():
-        return f"other rank: {_shapes(child, donor)}"
-    if not (child.is_floating_point() or child.is_complex()):
-        return f"integers are not sliced: {_shapes(child, donor)}"
-    if 0 in (*child.shape, *donor.shape):
-        return f"no overlap: {_shapes(child, donor)}"
-    return None
-
-
-def _shapes(child: Tensor, donor: Tensor) -> str:
-    return f"{tuple(donor.shape)} into {tuple(child.shape)}"

@@ -7,13 +7,17 @@ from torch import nn
 from nas.weights.report import InheritanceReport
 from nas.weights.rules import Rules
 
+_HELD = "_held_by_rules"
+"""The attribute of a model that names the parameters that are frozen for now."""
+
 
 def set_frozen(model: nn.Module, report: InheritanceReport, rules: Rules, epoch: int) -> int:
     """Has the parameters that were copied learn or not, as the rules say for this epoch.
 
     Call it before each epoch. What is frozen has no gradient, so an optimiser leaves it alone, weight decay included;
     batch-norm statistics still follow the data. What operations changed or made learns, as what is sliced or fresh
-    does. Where every parameter was copied, none is frozen. With ``freeze_epochs`` of 0 nothing is touched.
+    does. What a user froze stays frozen. Where everything that learns was copied, none is frozen. With
+    ``freeze_epochs`` of 0 nothing changes.
 
     Args:
         model: The child.
@@ -24,15 +28,14 @@ def set_frozen(model: nn.Module, report: InheritanceReport, rules: Rules, epoch:
     Returns:
         How many elements are frozen.
     """
-    parameters = dict(model.named_parameters())
-    copied = [p for name, p in parameters.items() if name in report.tensors and report.tensors[name].how == "copied"]
-    if not rules.freeze_epochs or len(copied) == len(parameters):
-        return 0
-    is_frozen = epoch < rules.freeze_epochs
-    n_frozen = 0
-    for parameter in copied:
-        parameter.requires_grad_(not is_frozen)
-        if is_frozen:
+    held: frozenset[str] = getattr(model, _HELD, frozenset())
+    learning = {name: p for name, p in model.named_parameters() if p.requires_grad or name in held}
+    copied = {n: p for n, p in learning.items() if n in report.tensors and report.tensors[n].how == "copied"}
+    if len(copied) == len(learning) or epoch >= rules.freeze_epochs:
+        copied = {}
+    for name, parameter in learning.items():
+        parameter.requires_grad_(name not in copied)
+        if name in copied:
             parameter.grad = None
-            n_frozen += parameter.numel()
-    return n_frozen
+    setattr(model, _HELD, frozenset(copied))
+    return sum(parameter.numel() for parameter in copied.values())

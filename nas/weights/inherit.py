@@ -13,22 +13,23 @@ What follows the weights, and what does not, is said by `nas.weights.rules.Rules
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from nas.errors import ConfigurationError, PointError
+from nas.errors import ConfigurationError
 from nas.spaces.graphs.derivation import Derivation
-from nas.spaces.graphs.module import GraphModule
 from nas.store.tensor_names import is_weight
-from nas.weights.carrying import node_of
-from nas.weights.child import ChildTensor, Traits, Weights, all_finite, offers_of, settle
-from nas.weights.morphism import check_weights, outcome, replay
+from nas.weights.child import ChildTensor, Weights, offers_of, settle
+from nas.weights.replaying import replay_on_best
 from nas.weights.report import NO_DONOR, InheritanceReport, TensorInheritance
 from nas.weights.rules import Rules
-from nas.weights.structure import layers_of, renamed
+from nas.weights.state import copies_in, load_refusal
+from nas.weights.structure import execution_order, layers_of, renamed
+from nas.weights.traits import Traits
 
 __all__ = ["InheritanceReport", "Rules", "TensorInheritance", "Weights", "inherit"]
 
@@ -54,8 +55,9 @@ def inherit(
 
     Each tensor of ``model.state_dict()`` takes the first of these that there is:
 
-    * what a derivation makes of the best donor that has the network which it begins with: its operations are replayed
-      ("morphed"; a layer that they put in, and that computes nothing at first, is "made");
+    * what a derivation makes of the best donor that has the tensors of the network which it begins with, by name and
+      shape: its operations are replayed ("morphed"; a layer that they put in, and that computes nothing at first, is
+      "made");
     * the tensor of its name and shape, of the best donor that has it ("copied");
     * the tensor of the layer that stands in the same place in a donor's network, where both have names that the other
       lacks ("copied"; see ``Rules.first``);
@@ -67,89 +69,43 @@ def inherit(
     neither does one whose kind of number the child's can't hold. A parameter with two names (tied weights) is written
     once, by the name that fits best. Values are cast to the child's dtype; in the same dtype what is copied is equal to
     the bit, unless rules shrink or perturb it. Devices stay as they are. Only the tensors that are taken are read, and
-    for a derivation all of one donor's graph. What a donor published of its optimiser is left out.
+    for a derivation all of one donor's graph. What a donor published of its optimiser is left out. Where hooks make the
+    ``state_dict`` of copies, they are loaded, and stay fresh where the module's ``load_state_dict`` refuses them.
 
     Args:
         model: The child, freshly initialised.
         donors: State dicts, weights that are still to be read, or modules, whose layers are then aligned in the order
-            in which they run; best first; may be empty.
+            in which they run, as far as torch.fx can trace both (the notes say where not); best first; may be empty.
         rules: The defaults where None.
-        derivation: How the child's network was made of a donor's. Where no donor has the network that it says, or the
-            result is not the child, it is left out and the report's notes say why: of the donors, about the best.
+        derivation: How the child's network was made of a donor's. Where no donor has that one's tensors, or the result
+            is not the child, it is left out and the report's notes say why: of the donors, about the best.
     """
     rules = rules or Rules()
     sources = [source_of(donor) for donor in donors]
     state = model.state_dict()
     left_out = _statistics(model) if rules.statistics == "reset" else set()
-    aligned = [_aligned(model, donor, source.shapes, rules) for donor, source in zip(donors, sources, strict=True)]
-    traits = Traits(model)
+    orders, notes = _execution_orders(model, donors)
+    aligned = [_aligned(state, source.shapes, *order, rules) for source, order in zip(sources, orders, strict=True)]
+    traits, shapes = Traits(model), [source.shapes for source in sources]
     children = [
-        ChildTensor(names, tensor, offers_of(names, tensor, sources, aligned, rules), traits.of(names), rules)
-        for names, tensor in _distinct(state)
+        ChildTensor(names, state[own[0]], offers_of(own, state[own[0]], sources, aligned, rules), traits.of(own), rules)
+        for names, own in _distinct(state, {name for given in (*aligned, *shapes) for name in given})
     ]
-    offered = [child for child in children if left_out.isdisjoint(child.names)]
-    notes: list[str] = []
+    copies = copies_in(state, model) if sources else set()
+    copied = [child for child in children if not copies.isdisjoint(child.names)]
+    refusal = load_refusal(state, model) if copied else None
+    for child in copied:
+        child.refusal = refusal or child.refusal
+    replayed: int | None = None
+    offered = [child for child in children if child.refusal is None and left_out.isdisjoint(child.names)]
     with torch.no_grad():
         if derivation is not None and sources:
-            notes += _replay(derivation, model, sources, offered)
+            replayed, refused = replay_on_best(derivation, model, sources, offered)
+            notes += refused
         settle([child for child in offered if child.done is None], sources)
-    return report_of(children, state, bool(sources), left_out, notes)
-
-
-def _replay(
-    derivation: Derivation, model: nn.Module, sources: Sequence[Weights], children: Sequence[ChildTensor]
-) -> list[str]:
-    """Writes what the derivation makes of the best donor that has its network; what stood against it, if anything."""
-    graphs = [(name, one) for name, one in model.named_modules() if isinstance(one, GraphModule)]
-    if len(graphs) != 1:
-        return [f"not replayed: the model holds {len(graphs)} GraphModules, and must hold one"]
-    prefix = f"{graphs[0][0]}." if graphs[0][0] else ""
-    try:
-        network, new = outcome(derivation.network, derivation.operations)
-    except PointError as error:
-        return [f"not replayed: {error}"]
-    if network != graphs[0][1].network:
-        return ["not replayed: the operations make another network than the child's"]
-    refusals: list[str] = []
-    for place, source in enumerate(sources):
-        inner = {name: tensor for name, tensor in source.shapes.items() if name.startswith(f"{prefix}layers.")}
-        try:
-            check_weights(derivation.network, {name.removeprefix(prefix): tensor for name, tensor in inner.items()})
-        except ConfigurationError as error:
-            refusals.append(str(error))
-            continue
-        donor = {name: tensor.clone() for name, tensor in source.read(inner)}
-        if _write(derivation, donor, prefix, place, new, children):
-            return []
-        refusals.append("not finite")
-    return [f"not replayed: {refusals[0]}"]  # of the best
-
-
-def _write(
-    derivation: Derivation,
-    donor: Mapping[str, Tensor],
-    prefix: str,
-    place: int,
-    new: Collection[int],
-    children: Sequence[ChildTensor],
-) -> bool:
-    """Writes what becomes of a donor's tensors, where all of it is finite in the child; whether it was."""
-    own = {name.removeprefix(prefix): tensor for name, tensor in donor.items()}
-    _, morphed = replay(derivation.network, own, derivation.operations)
-    values = {f"{prefix}{name}": tensor for name, tensor in morphed.items()}
-    found = [(child, name) for child in children if (name := next((n for n in child.names if n in values), None))]
-    cast = [values[name].to(child.tensor.device, child.tensor.dtype) for child, name in found]
-    if not all(map(all_finite, cast)):
-        return False
-    for (child, name), tensor in zip(found, cast, strict=True):
-        child.write(tensor)
-        if node_of(name.removeprefix(prefix)) in new:
-            child.done = TensorInheritance(how="made", donor=place, why="operations")
-        elif values[name] is donor.get(name):
-            child.done = TensorInheritance(how="copied", share=1.0, donor=place)
-        else:
-            child.done = TensorInheritance(how="morphed", share=1.0, donor=place, why="operations")
-    return True
+    if copied and refusal is None:
+        model.load_state_dict(state)
+    return replace(report_of(children, state, bool(sources), left_out), replayed=replayed, notes=tuple(notes))
 
 
 def report_of(
@@ -157,7 +113,6 @@ def report_of(
     state: Mapping[str, Tensor],
     has_donor: bool,
     left_out: Collection[str] = (),
-    notes: Sequence[str] = (),
 ) -> InheritanceReport:
     """What became of the tensors of a state, of which those left out were not offered anything."""
     tensors: dict[str, TensorInheritance] = {}
@@ -176,7 +131,7 @@ def report_of(
     share = n_given.total() / n_elements if n_elements else 0.0
     main = max(sorted(+n_given), key=n_given.__getitem__, default=None)
     in_order = {name: tensors[name] for name in state if name in tensors}
-    return InheritanceReport(share=share, main_donor=main, tensors=in_order, notes=tuple(notes))
+    return InheritanceReport(share=share, main_donor=main, tensors=in_order)
 
 
 def source_of(donor: Mapping[str, Tensor] | Weights | nn.Module) -> Weights:
@@ -186,11 +141,32 @@ def source_of(donor: Mapping[str, Tensor] | Weights | nn.Module) -> Weights:
     return _Loaded(donor) if isinstance(donor, Mapping) else donor
 
 
-def _aligned(model: nn.Module, donor: object, shapes: Mapping[str, Tensor], rules: Rules) -> dict[str, str]:
+def _execution_orders(
+    model: nn.Module, donors: Sequence[object]
+) -> tuple[list[tuple[Sequence[str], Sequence[str]]], list[str]]:
+    """For each donor the orders in which the child's layers and its own run; empty: as defined. What it could not."""
+    found: list[tuple[Sequence[str], Sequence[str]]] = []
+    notes: list[str] = []
+    for donor in donors:
+        found.append(((), ()))
+        if isinstance(donor, nn.Module):
+            try:
+                found[-1] = execution_order(model), execution_order(donor)
+            except ConfigurationError as error:
+                notes.append(f"layers are aligned in the order of their definition: {error}")
+    return found, list(dict.fromkeys(notes))
+
+
+def _aligned(
+    state: Mapping[str, Tensor],
+    shapes: Mapping[str, Tensor],
+    own_order: Sequence[str],
+    its_order: Sequence[str],
+    rules: Rules,
+) -> dict[str, str]:
     """By a tensor of the child, which of the donor's stands in its place."""
-    child = layers_of(model if isinstance(donor, nn.Module) else model.state_dict())
-    weights = {name: tensor for name, tensor in shapes.items() if is_weight(name)}
-    other = layers_of(donor if isinstance(donor, nn.Module) else weights)
+    child = layers_of(state, own_order)
+    other = layers_of({name: tensor for name, tensor in shapes.items() if is_weight(name)}, its_order)
     if rules.first == "name":
         own = {name for layer in child for name in layer.names}
         child = [layer for layer in child if shapes.keys().isdisjoint(layer.names)]
@@ -208,14 +184,17 @@ def _statistics(model: nn.Module) -> set[str]:
     }
 
 
-def _distinct(state: Mapping[str, Tensor]) -> Iterator[tuple[list[str], Tensor]]:
-    """Each tensor once, with all of its names."""
+def _distinct(state: Mapping[str, Tensor], offered: Container[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """Each tensor once: all of its names, and those under which it is not transposed, of which some donor has one."""
     names: dict[object, list[str]] = {}
     for name, tensor in state.items():
         if not isinstance(tensor, Tensor):  # what a module's get_extra_state returns may be anything
             continue
         key: object = name
         if not is_lazy(tensor) and (address := tensor.untyped_storage().data_ptr()):
-            key = (address, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+            dimensions = sorted(zip(tensor.stride(), tensor.shape, strict=True))
+            key = (address, tensor.storage_offset(), *dimensions, tensor.dtype)
         names.setdefault(key, []).append(name)
-    return ((group, state[group[0]]) for group in names.values())
+    for group in names.values():
+        first = state[next((name for name in group if name in offered), group[0])]
+        yield group, [name for name in group if len(group) == 1 or state[name].stride() == first.stride()]

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from nas.store.tensor_names import OPTIMIZER, is_weight
-from nas.weights.child import ChildTensor, Trait, Weights, offers_of, settle
+from nas.weights.child import ChildTensor, Weights, offers_of, settle
 from nas.weights.inherit import report_of, source_of
 from nas.weights.report import InheritanceReport
 from nas.weights.rules import Rules
+from nas.weights.traits import Trait, Traits
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
@@ -56,22 +57,29 @@ def inherit_optimizer(
     sources = [source_of(donor) for donor in donors]
     published = [_kinds(source) for source in sources]
     wanted = _first_state(optimizer, model) if any(published) else {}
+    parameters, traits, rules = dict(model.named_parameters()), Traits(model), Rules(rest="own")
+
+    def child_of(name: str, kind: str, places: Collection[int]) -> ChildTensor:
+        """One tensor of the state, which takes what donors in these places offer."""
+        key, tensor = f"{OPTIMIZER}{kind}/{name}", wanted[name][kind]
+        trait = traits.of([name]) if tensor.shape == parameters[name].shape else Trait(is_parameter=True)
+        offers = offers_of([key], tensor, sources, [{}] * len(sources), rules)
+        return ChildTensor([key], tensor, [offer for offer in offers if offer.place in places], trait, rules)
+
     groups: dict[str, dict[str, ChildTensor]] = {}
     for name, own in wanted.items():
         places = {place for place, kinds in enumerate(published) if kinds.get(name) == own.keys()}
         decisive = [kind for kind, value in own.items() if value.dim()] or list(own)  # a count fits anywhere
-        groups[name] = {kind: _child(name, kind, own[kind], sources, places) for kind in decisive}
+        groups[name] = {kind: child_of(name, kind, places) for kind in decisive}
     with torch.no_grad():
         settle([child for group in groups.values() for child in group.values()], sources)
         counts: list[ChildTensor] = []
         for name, group in groups.items():
             places = {place for place in range(len(sources)) if all(_is_of(child, place) for child in group.values())}
-            left = [(kind, value) for kind, value in wanted[name].items() if kind not in group]
-            rest = {kind: _child(name, kind, value, sources, places) for kind, value in left}
+            rest = {kind: child_of(name, kind, places) for kind in wanted[name] if kind not in group}
             group |= rest
             counts += rest.values()
         settle(counts, sources)
-    parameters = dict(model.named_parameters())
     for name, group in groups.items():
         donor = next(iter(group.values())).done
         if donor is not None and all(_is_of(child, donor.donor) for child in group.values()):
@@ -116,16 +124,5 @@ def _first_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str
     return found
 
 
-def _child(name: str, kind: str, tensor: Tensor, sources: Sequence[Weights], places: Collection[int]) -> ChildTensor:
-    """One tensor of the state, which takes what donors in these places offer."""
-    key, rules = f"{OPTIMIZER}{kind}/{name}", Rules(rest="own")
-    offers = offers_of([key], tensor, sources, [{}] * len(sources), rules)
-    return ChildTensor([key], tensor, [offer for offer in offers if offer.place in places], _trait(tensor), rules)
-
-
 def _is_of(child: ChildTensor, place: int | None) -> bool:
     return child.done is not None and child.done.donor == place
-
-
-def _trait(tensor: Tensor) -> Trait:
-    return Trait(is_parameter=True, is_weight=False, n_kernel_dims=max(tensor.dim() - 2, 0))

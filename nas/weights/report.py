@@ -38,8 +38,11 @@ class InheritanceReport:
     main_donor: int | None
     """The place, among the donors, of the one that gave most parameters (of equals the better); None: nobody did."""
     tensors: Mapping[str, TensorInheritance]
+    replayed: int | None = None
+    """The place, among the donors, of the one on whose tensors a derivation was replayed; None: it was not."""
     notes: tuple[str, ...] = ()
-    """What else has to be known: a derivation that could not be replayed, and why."""
+    """What else has to be known: why a derivation could not be replayed, on whose tensors it was where that is not the
+    parent, and why a module can't be traced."""
 
     def summary(self) -> dict[str, Any]:
         """The report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_fresh`` and ``not_copied``.

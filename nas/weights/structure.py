@@ -8,15 +8,18 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
+
+from nas.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 _MAX_CELLS = 4_000_000  # two thousand blocks each: half a second and 32 MB
 
 
 class LayerTensors(NamedTuple):
-    """A module's own tensors: their common prefix, and name, shape and type of each."""
+    """A module's own tensors: their common prefix, and name, shape and kind of number of each, by name."""
 
     prefix: str
     tensors: tuple[tuple[str, tuple[int, ...], str], ...]
@@ -30,35 +33,49 @@ class LayerTensors(NamedTuple):
         return [f"{self.prefix}.{name}" if self.prefix else name for name, _, _ in self.tensors]
 
 
-def layers_of(network: nn.Module | Mapping[str, Tensor]) -> list[LayerTensors]:
-    """The layers that have tensors: in the order in which they run, as far as torch.fx can trace a module.
+def layers_of(state: Mapping[str, Tensor], order: Sequence[str] = ()) -> list[LayerTensors]:
+    """The layers that have tensors.
 
-    Of a state dict, and of a module that can't be traced, in the order in which they were defined.
+    Args:
+        state: By name, in the order in which they were defined.
+        order: The layers that come first, as ``execution_order`` gives them.
     """
-    tensors = network.state_dict() if isinstance(network, nn.Module) else network
-    named = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor) and not is_lazy(tensor)}
-    groups = [(prefix, list(group)) for prefix, group in groupby(named, key=lambda name: name.rpartition(".")[0])]
-    if isinstance(network, nn.Module):
-        places = {prefix: place for place, prefix in enumerate(execution_order(network))}
-        groups.sort(key=lambda one: places.get(one[0], len(places)))
+    named = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor) and not is_lazy(tensor)}
+    own_names: defaultdict[str, list[str]] = defaultdict(list)
+    for name in sorted(named):
+        own_names[name.rpartition(".")[0]].append(name)
+    groups = [(prefix, own_names[prefix]) for prefix in dict.fromkeys(name.rpartition(".")[0] for name in named)]
+    places = {prefix: place for place, prefix in enumerate(order)}
+    groups.sort(key=lambda one: places.get(one[0], len(places)))
     leader = ""
     layers: list[LayerTensors] = []
     for prefix, names in groups:
         if any(named[name].ndim > 1 for name in names):
             leader = prefix
-        own = tuple((name.rpartition(".")[2], tuple(named[name].shape), str(named[name].dtype)) for name in names)
+        own = tuple((name.rpartition(".")[2], tuple(named[name].shape), _kind(named[name].dtype)) for name in names)
         layers.append(LayerTensors(prefix, own, sum(named[name].numel() for name in names), leader))
     return layers
 
 
+def _kind(dtype: torch.dtype) -> str:
+    """What a tensor's values are, whatever their size: they are cast to the child's type."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return "complex" if dtype.is_complex else "floating"
+    return "bool" if dtype == torch.bool else "integer"
+
+
 def execution_order(module: nn.Module) -> list[str]:
-    """The names of the innermost modules in the order of their first use; none where torch.fx can't trace it."""
+    """The names of the innermost modules in the order of their first use, and of others when their tensors are used.
+
+    Raises:
+        ConfigurationError: torch.fx can't trace the module.
+    """
     try:
         graph = fx.Tracer().trace(module)
     except Exception as error:  # a user's forward, run on proxies: whatever it raises, there is no graph
-        logger.debug("torch.fx can't trace %s: %s", type(module).__name__, error)
-        return []
-    return list(dict.fromkeys(str(node.target) for node in graph.nodes if node.op == "call_module"))
+        raise ConfigurationError(f"torch.fx can't trace {type(module).__name__}: {error}") from error
+    used = [(node.op, str(node.target)) for node in graph.nodes if node.op in ("call_module", "get_attr")]
+    return list(dict.fromkeys(name if op == "call_module" else name.rpartition(".")[0] for op, name in used))
 
 
 def renamed(one: Sequence[LayerTensors], other: Sequence[LayerTensors]) -> dict[str, str]:

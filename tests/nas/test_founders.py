@@ -41,10 +41,37 @@ class FilledProblem(Problem):
             torch.nn.init.constant_(parameter, run.point["width"] / 100)
         run.inherit(layer)
         run.save(layer)
-        return {"sum": sum(float(parameter.sum()) for parameter in layer.parameters())}
+        return {"sum": sum(float(parameter.detach().sum()) for parameter in layer.parameters())}
 
     def foretell(self, point: Mapping[str, Any]) -> Mapping[str, float]:
         return {"size": float(point["width"])}
+
+
+def chain(name: str) -> torch.nn.Module:
+    """Twelve equal layers with norms, each filled with its place."""
+    layers: list[torch.nn.Module] = []
+    for _ in range(12):
+        layers += [torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)]
+    for place, layer in enumerate(layers):
+        for parameter in layer.parameters():
+            torch.nn.init.constant_(parameter, place)
+    return torch.nn.ModuleDict({name: torch.nn.Sequential(*layers)})
+
+
+class RenamedProblem(Problem):
+    """Trains nothing: the score is the number of parameters that hold what the file's chain has in their place."""
+
+    metrics = (Metric("in_place"),)
+    policies = frozenset({Policy.SHARE_PARAMS})
+    space = ParameterSpace({"width": Int(1, 8)})
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        model, wanted = chain("body"), chain("body").parameters()
+        for parameter in model.parameters():
+            torch.nn.init.constant_(parameter, -1.0)
+        run.inherit(model)
+        run.save(model)
+        return {"in_place": sum(map(torch.equal, model.parameters(), wanted))}
 
 
 def search(tuner: str, founders: Founders, **options: Any) -> Search:
@@ -105,6 +132,25 @@ def test_first_trials_take_the_weights_of_a_file(tmp_path: Path) -> None:
     assert {trial.donor for trial in trials[8:]} <= {trial.number for trial in trials}
     assert len(found.lineage) == 10
     assert sorted(path.name.partition("-")[0] for path in (tmp_path / "root").iterdir()) == ["filled", "weights"]
+
+
+def test_renamed_chains_of_a_file_keep_their_order(tmp_path: Path) -> None:
+    """Of twelve equal layers of a file, each layer of a chain that is called otherwise takes the one in its place."""
+    save_file(chain("blocks").state_dict(), tmp_path / "w.safetensors")
+    founders = Founders.read(None, str(tmp_path / "w.safetensors"))
+    problem = Spec("tests.nas.test_founders.RenamedProblem")
+    wanted = Search(problem=problem, tuner=Spec("nas.tuners.random.RandomTuner"), founders=founders)
+    found = run_search(wanted, root=str(tmp_path / "root"), budget=Budget(trials=1), finalists=1)
+
+    assert found.lineage[0].metrics == {"in_place": 48.0}
+    manifest = next((tmp_path / "root").glob("weights-*/manifests/*.json"))
+    names = list(json.loads(manifest.read_text())["tensors"])
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+    assert layers == [f"blocks.{place}" for place in range(24)]
+    assert names[:7] == [
+        *("blocks.0.bias", "blocks.0.weight", "blocks.1.bias", "blocks.1.num_batches_tracked"),
+        *("blocks.1.running_mean", "blocks.1.running_var", "blocks.1.weight"),
+    ]
 
 
 def test_first_trials_take_the_weights_of_another_search(tmp_path: Path) -> None:

@@ -29,6 +29,10 @@ from nas.executors.place import InProcessPlace
 from nas.policy import Policy
 from nas.randomness import seed_everything
 from nas.run import DonorWeights, TrialRun
+from nas.spaces.graphs.derivation import Derivation
+from nas.spaces.graphs.module import GraphModule
+from nas.spaces.graphs.removing import Remove
+from nas.spaces.graphs.resizing import Widen
 from nas.spec import Spec
 from nas.store.checkpoint import Checkpoint, load_manifest
 from nas.store.files import Files, open_root
@@ -36,6 +40,8 @@ from nas.store.records import Records, to_bytes
 from nas.store.reference import Reference, digest_of
 from nas.store.weights import StoredWeights
 from nas.trial import Proposal, Reason, State, Trial
+from nas.weights.rules import Rules
+from tests.nas.spaces.networks import STARTS
 from tests.problems_for_tests import BodyProblem, network
 
 Body = Callable[[TrialRun], object]
@@ -61,12 +67,11 @@ class Workshop:
         trial = Trial(
             number=self.n_trials,
             index=self.n_trials,
-            proposal=Proposal(point={"x": self.n_trials}),
             state=State.RUNNING,
             attempt=1,
             slot=0,
             policies=frozenset(Policy),
-            **more,
+            **{"proposal": Proposal(point={"x": self.n_trials}), **more},
         )
         self.n_trials += 1
         self.records.propose(trial)
@@ -272,6 +277,8 @@ class TestRecord:
         class Huge(nn.Module):
             def state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:  # names that no module takes
                 return {name: torch.ones(3) for name in tensors}
+
+            def load_state_dict(self, *_: Any, **__: Any) -> Any: ...
 
         def body(run: TrialRun) -> object:
             assert run.inherit(Huge()).tensors.keys() == tensors.keys()
@@ -547,6 +554,49 @@ class TestWeights:
 
         assert workshop.train(child, donors=[workshop.train(parent)]).error is None
 
+    def test_rules_are_followed(self, workshop: Workshop) -> None:
+        """A run's inherit does what the rules say: nothing of a renamed layer by name, half of each value by shrink."""
+
+        def parent(run: TrialRun) -> object:
+            run.save({f"{place}.weight": torch.full((2, 2), float(place)) for place in range(2)})
+            return {"score": 1.0}
+
+        def child(run: TrialRun) -> object:
+            model = nn.Sequential(nn.Linear(2, 3, bias=False), *[nn.Linear(2, 2, bias=False) for _ in range(2)])
+            report = run.inherit(model, rules=Rules(first="structure", shrink=0.5))
+            assert [tensor.how for tensor in report.tensors.values()] == ["fresh", "copied", "copied"]
+            assert report.tensors["2.weight"].why == "by structure, from 1.weight"
+            return {"score": float(model[2].weight.detach().sum())}
+
+        trial = workshop.train(child, donors=[workshop.train(parent)])
+
+        assert (trial.error, trial.metrics) == (None, {"score": 2.0})
+
+    def test_replaying_on_another_than_the_parent_is_noted(self, workshop: Workshop) -> None:
+        """Where another donor has the parent's tensors, the record says on whom operations were replayed."""
+        ancestral = STARTS[0]
+        parental = Remove(3).apply(ancestral)  # an activation: the tensors are called and shaped as before
+        operations = (Widen(1, 6, 0.5, 1),)
+        module = GraphModule(operations[0].apply(parental))
+        ancestor, parent = (
+            workshop.train(lambda run, graph=graph: run.save(GraphModule(graph)) or {"score": 1.0})
+            for graph in (ancestral, parental)
+        )
+
+        def child(run: TrialRun) -> object:
+            return {"score": run.inherit(module).share}
+
+        proposal = Proposal(
+            point={"x": 2}, parents=(parent.number,), derivation=Derivation(parental, operations).to_json()
+        )
+        found = [workshop.train(child, donors=[donor], proposal=proposal) for donor in (parent, ancestor)]
+
+        assert [trial.metrics for trial in found] == [{"score": 1.0}] * 2, found[0].error
+        assert "notes" not in found[0].inheritance
+        assert found[1].inheritance["notes"] == [
+            "replayed on trial 0, not on the parent (1): the same tensors, maybe another network"
+        ]
+
     def test_restored_network_is_the_trials_own(self, workshop: Workshop) -> None:
         """restore gives a test the trained network, to the bit; a trial without weights says so."""
 
@@ -563,6 +613,35 @@ class TestWeights:
         assert torch.equal(restored.state_dict()["0.weight"], torch.full((4, 3), 1 / 3))
         with pytest.raises(LookupError, match="trial 1 published no weights"):
             TrialRun(workshop.train(lambda run: {"score": 1.0}), workshop.files).restore(network())
+
+    def test_networks_whose_state_is_copied_are_inherited_and_restored(self, workshop: Workshop) -> None:
+        """A hook that makes the state_dict of copies keeps no weights from a child, nor from a test."""
+
+        def copying() -> nn.Sequential:
+            model = network()
+
+            def copy(module: nn.Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
+                state.update({name: tensor.clone() for name, tensor in state.items()})
+
+            model.register_state_dict_post_hook(copy)
+            return model
+
+        def parent(run: TrialRun) -> object:
+            model = copying()
+            nn.init.constant_(model[0].weight, 1 / 3)  # type: ignore[arg-type]
+            run.save(model)
+            return {"score": 1.0}
+
+        def child(run: TrialRun) -> object:
+            model = copying()
+            assert run.inherit(model).share == 1.0
+            return {"score": float(model[0].weight.detach().sum())}  # type: ignore[operator, union-attr]
+
+        donor = workshop.train(parent)
+
+        assert workshop.train(child, donors=[donor]).metrics == {"score": pytest.approx(4.0)}
+        restored = TrialRun(donor, workshop.files).restore(copying())
+        assert torch.equal(restored.get_parameter("0.weight"), torch.full((4, 3), 1 / 3))
 
     @pytest.mark.parametrize("damage", ["delete", "replace"])
     def test_damaged_donor_fails_the_child(self, workshop: Workshop, damage: str) -> None:

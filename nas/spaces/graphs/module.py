@@ -47,15 +47,20 @@ class GraphModule(nn.Module):
 
 
 class ScaleModule(nn.Module):
-    """Each channel times a number of its own, 0 at first."""
+    """Each channel times a number of its own, 0 at first.
 
-    def __init__(self, n_channels: int) -> None:
+    Args:
+        shape: Of what it is given, without the batch.
+    """
+
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(n_channels))
+        self.weight = nn.Parameter(torch.zeros(shape[0]))
+        self._broadcast = (-1, *[1] * (len(shape) - 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(batch, channels, ...)`` to the same shape."""
-        return x * self.weight.view(1, -1, *[1] * (x.dim() - 2))
+        """``(batch, *shape)`` to the same shape."""
+        return x * self.weight.view(self._broadcast)
 
 
 class AddModule(nn.Module):
@@ -98,7 +103,7 @@ def _module(layer: Layer, inputs: list[Shape]) -> nn.Module:
         case Activation():
             return nn.ReLU()
         case Scale():
-            return ScaleModule(n_inputs)
+            return ScaleModule(inputs[0])
         case Pool("max", kernel, stride):
             return nn.MaxPool2d(kernel, stride, padding=(kernel - 1) // 2)
         case Pool(_, kernel, stride):

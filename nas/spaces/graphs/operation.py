@@ -21,9 +21,14 @@ Exactness: TypeAlias = Literal["always", "eval", "no"]
 """When the child's outputs are its parent's: in eval mode and train mode, in eval mode, or not."""
 
 
-_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "Activations": (str,)}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,), "seed": (int,), "float": (int, float), "bool": (bool,), "Activations": (str,)
+}  # fmt: skip
+_BELOW = {"float": 1, "seed": 1 << 64}
+"""Numbers that are at least 0 and below this; a generator of torch's takes seeds of 64 bits."""
 _WORDS = {
-    "int": "a whole number", "float": "a number from 0 to below 1", "bool": "true or false", "Activations": "a name",
+    "int": "a whole number", "seed": "a whole number from 0 to below 2^64", "float": "a number from 0 to below 1",
+    "bool": "true or false", "Activations": "a name",
 }  # fmt: skip
 
 
@@ -40,8 +45,8 @@ class Operation(ABC):
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, name = getattr(self, field.name), str(field.type)
-            if type(value) not in _TYPES[name] or (name == "float" and not 0 <= value < 1):
+            value, name = getattr(self, field.name), "seed" if field.name == "seed" else str(field.type)
+            if type(value) not in _TYPES[name] or (name in _BELOW and not 0 <= value < _BELOW[name]):
                 raise PointError(
                     f"operation {self.kind}: {field.name} ({shown(value)}) must be {_WORDS[name]}; correct it"
                 )

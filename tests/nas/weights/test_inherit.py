@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import math
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, PointError
 from nas.spaces.graphs.branching import Branch
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.inserting import InsertConv, InsertResidual
 from nas.spaces.graphs.module import GraphModule
+from nas.spaces.graphs.moves import MOVES, Move, drawn_move
+from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.resizing import Widen
 from nas.spaces.graphs.skipping import AddSkip
 from nas.weights.freezing import set_frozen
@@ -25,7 +29,7 @@ from nas.weights.inherit import Rules, inherit
 from nas.weights.morphism import outcome
 from nas.weights.optimizer import inherit_optimizer, optimizer_tensors
 from nas.weights.rules import Match, Rest
-from tests.nas.spaces.networks import STARTS
+from tests.nas.spaces.networks import LIMITS, STARTS
 
 sizes = st.integers(1, 6)
 
@@ -109,6 +113,91 @@ def conv_norm(n_inputs: int, n_outputs: int, kernel: int) -> list[nn.Module]:
     return [nn.Conv2d(n_inputs, n_outputs, kernel, padding=kernel // 2), nn.BatchNorm2d(n_outputs), nn.ReLU()]
 
 
+@pytest.mark.parametrize("sizes", [(3, 5), (5, 3)])
+@pytest.mark.parametrize("kind", [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d])
+def test_transposed_kernels_are_taken_from_the_middle(kind: type[nn.Module], sizes: tuple[int, int]) -> None:
+    """The kernel of a transposed convolution, and its momentum, have the same middle as the donor's."""
+    small, large = (kind(2, 2, size, padding=size // 2, bias=False) for size in sorted(sizes))
+    x = torch.randn(1, 2, *[4] * (small.weight.dim() - 2))
+    middle = [slice(1, -1)] * (small.weight.dim() - 2)
+    donor, child = (small, large) if sizes[0] == 3 else (large, small)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (donor, child)]
+    donor(x).square().sum().backward()
+    optimizers[0].step()
+    published = {**donor.state_dict(), **optimizer_tensors(optimizers[0], donor)}
+    inherit(child, [published], rules=Rules(rest="own"))
+    inherit_optimizer(optimizers[1], child, [published])
+
+    momentum = {
+        one: made.state[one.weight]["momentum_buffer"] for one, made in zip((donor, child), optimizers, strict=True)
+    }
+    assert torch.equal(large.weight[:, :, *middle], small.weight)
+    assert torch.equal(momentum[large][:, :, *middle], momentum[small])
+
+
+def test_momentum_is_sliced_as_its_parameter() -> None:
+    """A parameter that is no kernel is taken from the first index on, in every dimension, and so is its momentum."""
+
+    class Cube(nn.Module):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(2, size, size))
+
+    donor, child = Cube(2), Cube(4)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (donor, child)]
+    donor.weight.square().sum().backward()
+    optimizers[0].step()
+    published = {**donor.state_dict(), **optimizer_tensors(optimizers[0], donor)}
+
+    inherit(child, [published])
+    inherit_optimizer(optimizers[1], child, [published])
+
+    assert torch.equal(child.weight[:, :2, :2], donor.weight)
+    momentum = [made.state[one.weight]["momentum_buffer"] for one, made in zip((donor, child), optimizers, strict=True)]
+    assert torch.equal(momentum[1][:, :2, :2], momentum[0])
+
+
+CONVOLUTIONS = {
+    "dense": lambda n, k: nn.Conv2d(n, n, k),
+    "depthwise": lambda n, k: nn.Conv2d(n, n, k, groups=n),
+    "halves": lambda n, k: nn.Conv2d(n, n, k, groups=2),
+    "quarters": lambda n, k: nn.Conv2d(n, n, k, groups=4),
+    "twice": lambda n, k: nn.Conv2d(n, 2 * n, k, groups=n),
+    "transposed": lambda n, k: nn.ConvTranspose2d(n, n, k, groups=n),
+}
+
+
+@pytest.mark.parametrize(
+    ("donor", "child", "how"),
+    [
+        (("depthwise", 8, 3), ("dense", 8, 3), "fresh"),
+        (("dense", 8, 3), ("depthwise", 8, 3), "fresh"),
+        (("halves", 8, 3), ("quarters", 8, 3), "fresh"),
+        (("quarters", 8, 3), ("halves", 8, 3), "fresh"),
+        (("halves", 8, 3), ("halves", 12, 3), "fresh"),
+        (("twice", 4, 3), ("twice", 8, 3), "fresh"),
+        (("depthwise", 8, 3), ("twice", 8, 3), "fresh"),
+        (("dense", 8, 3), ("transposed", 8, 3), "fresh"),
+        (("halves", 8, 3), ("halves", 8, 5), "sliced"),
+        (("twice", 8, 3), ("twice", 8, 5), "sliced"),
+        (("depthwise", 8, 3), ("depthwise", 12, 5), "sliced"),
+        (("transposed", 8, 3), ("transposed", 6, 3), "sliced"),
+        (("dense", 1, 3), ("dense", 8, 3), "sliced"),
+    ],
+    ids=str,
+)
+def test_weights_of_other_groups_are_not_sliced(
+    donor: tuple[str, int, int], child: tuple[str, int, int], how: str
+) -> None:
+    """What two convolutions have in common is inherited only where it connects the same channels in both."""
+    donor_, child_ = (CONVOLUTIONS[kind](n, k) for kind, n, k in (donor, child))
+
+    found = inherit(child_, [donor_.state_dict()]).tensors["weight"]
+
+    assert found.how == how
+    assert found.why.startswith("donor 0: other groups of channels: (" if how == "fresh" else "(")
+
+
 @settings(max_examples=12)
 @given(donor=st.integers(4, 64), child=st.integers(4, 64))
 def test_scale_of_the_output_is_kept(donor: int, child: int) -> None:
@@ -152,6 +241,17 @@ def test_renamed_block_is_found() -> None:
     assert report.tensors[f"{found}.weight"].why == "by structure, from body.weight"
     assert torch.equal(child.get_parameter(f"{found}.bias"), donor.get_parameter("body.bias"))
     assert report.summary()["not_copied"][f"{found}.bias"] == "by structure, from body.bias"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_renamed_block_of_another_type_is_found(dtype: torch.dtype) -> None:
+    """A layer that was renamed is found in a donor of other precision, and not in one of another kind of number."""
+    donor, child = Block(body=nn.Linear(4, 4)), Block(trunk=nn.Linear(4, 4))
+
+    assert inherit(child, [donor.to(dtype).state_dict()]).share == 1.0
+
+    assert torch.equal(child.get_parameter("trunk.weight"), donor.get_parameter("body.weight").float())
+    assert inherit(child, [{name: tensor.int() for name, tensor in donor.state_dict().items()}]).share == 0.0
 
 
 def test_shifted_block_is_found_by_structure_first() -> None:
@@ -207,6 +307,48 @@ def test_modules_are_aligned_as_they_run() -> None:
     assert torch.equal(child.get_parameter("d.weight"), donor.get_parameter("b.weight"))
 
 
+def test_layers_with_tensors_of_their_own_are_aligned_as_they_run() -> None:
+    """A module of the user's own, whose tensors its forward uses itself, counts where it runs."""
+
+    class Scaling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(4, 4))
+            self.register_buffer("shift", torch.rand(4, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight + self.shift
+
+    donor, child = Block(a=Scaling(), b=Scaling()), Block(d=Scaling(), c=Scaling())
+    child.order = ["c", "d"]
+
+    report = inherit(child, [donor])
+
+    assert (report.share, report.notes) == (1.0, ())
+    assert torch.equal(child.get_buffer("c.shift"), donor.get_buffer("a.shift"))
+
+
+@pytest.mark.parametrize("kind", MOVES)
+def test_networks_of_every_move_are_aligned_as_they_run(kind: str) -> None:
+    """Whatever a move puts into a network, torch.fx can trace it."""
+    rng = random.Random(0)
+    moves = [move for start in STARTS for _ in range(3) if (move := grown_by(kind, start, rng)) is not None]
+    assert moves
+    for move in moves:
+        donor = GraphModule(move.network)
+
+        report = inherit(Block(net=GraphModule(move.network)), [donor])
+
+        assert (report.share, report.notes) == (1.0, ())
+
+
+def grown_by(kind: str, start: Network, rng: random.Random) -> Move | None:
+    """A move of this kind after one that makes it possible."""
+    before = {"merge": "branch", "disconnect": "add_skip", "fuse_stride": "delay_stride"}.get(kind, "widen")
+    first = drawn_move(start, [before], LIMITS, rng)
+    return first and drawn_move(first.network, [kind], LIMITS, rng)
+
+
 def test_modules_that_cannot_be_traced_are_aligned_as_defined() -> None:
     """A forward that branches on values has no graph; its layers count in the order of their definition."""
 
@@ -216,7 +358,11 @@ def test_modules_that_cannot_be_traced_are_aligned_as_defined() -> None:
 
     donor, child = Branching(a=nn.Linear(4, 4), b=nn.Linear(4, 4)), Branching(c=nn.Linear(4, 4), d=nn.Linear(4, 4))
 
-    assert inherit(child, [donor]).share == 1.0
+    report = inherit(child, [donor, donor])
+
+    assert report.share == 1.0
+    assert len(report.notes) == 1
+    assert "in the order of their definition: torch.fx can't trace Branching: " in report.notes[0]
     assert torch.equal(child.get_parameter("d.weight"), donor.get_parameter("b.weight"))
 
 
@@ -299,6 +445,28 @@ def test_derivations_are_replayed_on_the_donor_that_they_begin_with() -> None:
     assert (report.notes, report.main_donor) == ((), 1)
     x = torch.randn(4, *parent.network.input_shape)
     assert torch.allclose(child.eval()(x), parent.eval()(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [2**64, 2**70, -1, 1.0])
+def test_seeds_that_cannot_be_are_refused_where_they_are_read(seed: float) -> None:
+    """A seed that no generator takes is refused by its operation, its value and what is allowed."""
+    told = Derivation(STARTS[0], (Branch(1, 0.5, 2**64 - 1),)).to_json()
+    assert Derivation.from_json(told) is not None
+    told["morphism"]["operations"][0]["seed"] = seed
+
+    with pytest.raises(
+        PointError, match=rf"operation branch: seed \({seed}\) must be a whole number from 0 to below 2"
+    ):
+        Derivation.from_json(told)
+
+
+def test_the_greatest_seed_is_replayed() -> None:
+    """What the greatest seed that is allowed draws can be made of a parent's weights."""
+    parent = GraphModule(STARTS[0])
+    operation = Branch(1, 0.5, 2**64 - 1)
+    child = GraphModule(operation.apply(parent.network))
+
+    assert inherit(child, [parent.state_dict()], derivation=Derivation(parent.network, (operation,))).notes == ()
 
 
 def test_layers_beside_the_graph_are_not_replayed() -> None:
@@ -421,6 +589,38 @@ def test_inherited_layers_are_frozen_for_the_first_epochs() -> None:
 
     assert ["0.weight" in names for names in changed] == [False, False, True]
     assert all("2.weight" in names for names in changed)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_what_was_frozen_before_never_learns(moment: str) -> None:
+    """A layer that a user froze, before inheriting or after, stays frozen when the inherited ones begin to learn."""
+    child = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
+    if moment == "before":
+        child[0].requires_grad_(False)
+    donor = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 4))
+    rules = Rules(freeze_epochs=1)
+    report = inherit(child, [donor.state_dict()], rules=rules)
+    if moment == "after":
+        child[0].requires_grad_(False)
+
+    assert report.tensors["0.weight"].how == "copied"
+    learning, n_frozen = [], []
+    for epoch in range(2):
+        n_frozen.append(set_frozen(child, report, rules, epoch))
+        child = copy.deepcopy(child)
+        learning.append([parameter.requires_grad for parameter in child.parameters()])
+    assert learning == [[False] * 4 + [True] * 2, [False] * 2 + [True] * 4]
+    assert n_frozen == [12, 0]
+
+
+def test_something_learns_beside_what_was_frozen_before() -> None:
+    """Where all but what a user froze was copied, none of it is frozen."""
+    child = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    child[1].requires_grad_(False)
+    report = inherit(child, [nn.Sequential(nn.Linear(3, 3)).state_dict()])
+
+    assert set_frozen(child, report, Rules(freeze_epochs=1), 0) == 0
+    assert [parameter.requires_grad for parameter in child.parameters()] == [True, True, False, False]
 
 
 def test_rates_warm_up() -> None:
@@ -646,6 +846,79 @@ def test_overflow_in_the_dtype_of_the_child_is_refused() -> None:
     assert child.weight.isfinite().all()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value", "child"),
+    [
+        (torch.int64, 2**40, torch.int32), (torch.int64, -1, torch.uint8), (torch.int32, -1, torch.uint32),
+        (torch.int64, -1, torch.uint64),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_whole_numbers_that_do_not_fit_are_refused(dtype: torch.dtype, value: int, child: torch.dtype) -> None:
+    """Whole numbers that the child's type can't hold are not inherited; those that it holds are."""
+    model = nn.Module()
+    model.register_buffer("n", torch.tensor([5, 6]).to(child))
+
+    refused = inherit(model, [{"n": torch.tensor([value, 1], dtype=dtype)}]).tensors["n"]
+    assert refused.why == f"donor 0: values of {dtype} do not fit {child}"
+    assert model.n.tolist() == [5, 6]
+
+    assert inherit(model, [{"n": torch.tensor([7, 8], dtype=dtype)}]).tensors["n"].how == "copied"
+    assert model.n.tolist() == [7, 8]
+
+
+@pytest.mark.parametrize("rules", [Rules(), Rules(shrink=0.5, perturb=0.5)], ids=["default", "shrunk"])
+@pytest.mark.parametrize("n_donor", [2, 3, 4])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_floats_of_eight_bits_are_inherited(dtype: torch.dtype, n_donor: int, rules: Rules) -> None:
+    """A layer in float8 takes what fits of another of these, though torch can't compute with them."""
+
+    def layer(n: int, value: float) -> nn.Module:
+        module = nn.Linear(n, n, bias=False)
+        module.weight = nn.Parameter(torch.full((n, n), value).to(dtype))
+        module.register_buffer("scale", torch.full((n,), value).to(dtype))
+        return module
+
+    child = layer(3, 1.0)
+
+    report = inherit(child, [layer(n_donor, 2.0).state_dict()], rules=rules)
+
+    assert {tensor.how for tensor in report.tensors.values()} == {"copied" if n_donor == 3 else "sliced"}
+    assert child.scale.float().tolist()[:2] == [2.0, 2.0]
+    if n_donor < 4:
+        assert float(child.weight.detach()[0, 0].float()) == (2.0 if rules.shrink == 1.0 else 1.5)
+    broken = torch.full((3,), math.nan).to(dtype)
+    assert inherit(layer(3, 1.0), [{"scale": broken}]).tensors["scale"].why == "donor 0: not finite"
+
+
+def test_expanded_buffers_stay_fresh() -> None:
+    """A buffer whose elements are one in memory can't be written, and says so."""
+    model = nn.Module()
+    model.register_buffer("ones", torch.ones(1).expand(3))
+
+    assert "elements of it are one in memory" in inherit(model, [{"ones": torch.zeros(3)}]).tensors["ones"].why
+
+
+@pytest.mark.parametrize("given_", ["encoder", "decoder", "both"])
+def test_parameters_tied_by_transposition_are_handled_once(given_: str) -> None:
+    """A decoder that is its encoder transposed is shrunk and perturbed once, by whichever name a donor has."""
+
+    def tied() -> nn.Module:
+        model = nn.ModuleDict({"encoder": nn.Linear(4, 3, bias=False), "decoder": nn.Linear(3, 4, bias=False)})
+        model["decoder"].weight = nn.Parameter(model["encoder"].weight.detach().t())
+        return model
+
+    child, donor = tied(), tied()
+    published = {name: tensor for name, tensor in copy_of(donor).items() if given_ in ("both", name.split(".")[0])}
+    expected = 0.5 * donor["encoder"].weight + 0.5 * child["encoder"].weight
+
+    report = inherit(child, [published], rules=Rules(shrink=0.5, perturb=0.5))
+
+    assert torch.allclose(child["encoder"].weight, expected)
+    assert torch.equal(child["decoder"].weight, child["encoder"].weight.t())
+    assert (report.share, list(report.tensors)) == (1.0, ["encoder.weight", "decoder.weight"])
+
+
 def test_tied_parameters_are_handled_once() -> None:
     """A parameter under two names is written once, by the name that fits, and counts once."""
     child = nn.ModuleDict({"encoder": nn.Linear(3, 3, bias=False), "decoder": nn.Linear(3, 3, bias=False)})
@@ -662,13 +935,58 @@ def test_tied_parameters_are_handled_once() -> None:
 
 def test_gradients_and_modes_are_left_alone() -> None:
     """Inheriting leaves no trace in autograd, and parameters stay leaves that want gradients."""
-    child = network(4)
-    child.eval()
+    child, frozen = network(4), network(4)
+    child.eval(), frozen.requires_grad_(False)
 
-    inherit(child, [network(6, seed=1).state_dict()])
+    for model in (child, frozen):
+        assert inherit(model, [network(6, seed=1).state_dict()]).tensors["2.weight"].how == "sliced"
 
     assert not child.training
+    assert not any(p.requires_grad for p in frozen.parameters())
+    assert torch.equal(frozen.get_parameter("2.weight"), child.get_parameter("2.weight"))
     assert all(p.is_leaf and p.requires_grad and p.grad is None for p in child.parameters())
+
+
+def hooked(change: Callable[[dict[str, Any]], None]) -> nn.Module:
+    """A network whose state is not its memory, but what a hook makes of it."""
+    child = network(4)
+    child.register_state_dict_post_hook(lambda module, state, prefix, metadata: change(state))
+    return child
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_copies_that_a_hook_makes_are_loaded(dtype: torch.dtype) -> None:
+    """A child whose state_dict gives copies has what the report says of it."""
+    donor = network(4, seed=1)
+
+    def copied(state: dict[str, Any]) -> None:
+        for name in [name for name in state if "num_" not in name]:
+            state[name] = state[name].to(dtype, copy=True)
+
+    report = inherit(child := hooked(copied), [{**donor.state_dict(), "2.weight": torch.full((3, 4, 3, 3), 7.0)}])
+
+    assert (report.tensors["2.weight"].how, report.tensors["0.weight"].how) == ("sliced", "copied")
+    assert bool((child.get_parameter("2.weight")[:3] == 7.0).all())
+    for name in ("0.weight", "1.running_mean", "3.num_batches_tracked"):
+        assert torch.equal(copy_of(child)[name], donor.state_dict()[name])
+
+
+def test_copies_that_cannot_be_loaded_stay_fresh() -> None:
+    """Where load_state_dict refuses what a hook made of the state_dict, nothing counts as inherited."""
+
+    def renamed(state: dict[str, Any]) -> None:
+        for name in list(state):
+            state[f"{name}_copy"] = state.pop(name).clone()
+
+    child = hooked(renamed)
+    fresh = copy_of(child)
+
+    report = inherit(child, [fresh])
+
+    assert report.share == 0.0
+    assert {tensor.how for tensor in report.tensors.values()} == {"fresh"}
+    assert "load_state_dict does not take them: Error" in report.tensors["0.weight_copy"].why
+    assert all(torch.equal(tensor, fresh[name]) for name, tensor in copy_of(child).items())
 
 
 def test_strides_of_the_child_are_kept() -> None:

@@ -1,0 +1,72 @@
+"""A child that is made of a donor's tensors by the operations that made its network."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from torch import Tensor, nn
+
+from nas.errors import ConfigurationError, PointError
+from nas.spaces.graphs.derivation import Derivation
+from nas.spaces.graphs.module import GraphModule
+from nas.weights.carrying import node_of
+from nas.weights.child import ChildTensor, Weights
+from nas.weights.fitting import all_finite
+from nas.weights.morphism import check_weights, outcome, replay
+from nas.weights.report import TensorInheritance
+
+
+def replay_on_best(
+    derivation: Derivation, model: nn.Module, sources: Sequence[Weights], children: Sequence[ChildTensor]
+) -> tuple[int | None, list[str]]:
+    """Writes what the derivation makes of the best donor that has its tensors: which, or what stood against it."""
+    graphs = [(name, one) for name, one in model.named_modules() if isinstance(one, GraphModule)]
+    if len(graphs) != 1:
+        return None, [f"not replayed: the model holds {len(graphs)} GraphModules, and must hold one"]
+    prefix = f"{graphs[0][0]}." if graphs[0][0] else ""
+    try:
+        network, new = outcome(derivation.network, derivation.operations)
+    except PointError as error:
+        return None, [f"not replayed: {error}"]
+    if network != graphs[0][1].network:
+        return None, ["not replayed: the operations make another network than the child's"]
+    refusals: list[str] = []
+    for place, source in enumerate(sources):
+        inner = {name: tensor for name, tensor in source.shapes.items() if name.startswith(f"{prefix}layers.")}
+        try:
+            check_weights(derivation.network, {name.removeprefix(prefix): tensor for name, tensor in inner.items()})
+        except ConfigurationError as error:
+            refusals.append(str(error))
+            continue
+        donor = {name: tensor.clone() for name, tensor in source.read(inner)}
+        if _write(derivation, donor, prefix, place, new, children):
+            return place, []
+        refusals.append("not finite")
+    return None, [f"not replayed: {refusals[0]}"]  # of the best
+
+
+def _write(
+    derivation: Derivation,
+    donor: Mapping[str, Tensor],
+    prefix: str,
+    place: int,
+    new: Collection[int],
+    children: Sequence[ChildTensor],
+) -> bool:
+    """Writes what becomes of a donor's tensors, where all of it is finite in the child; whether it was."""
+    own = {name.removeprefix(prefix): tensor for name, tensor in donor.items()}
+    _, morphed = replay(derivation.network, own, derivation.operations)
+    values = {f"{prefix}{name}": tensor for name, tensor in morphed.items()}
+    found = [(child, name) for child in children if (name := next((n for n in child.names if n in values), None))]
+    cast = [values[name].to(child.tensor.device, child.tensor.dtype) for child, name in found]
+    if not all(map(all_finite, cast)):
+        return False
+    for (child, name), tensor in zip(found, cast, strict=True):
+        child.write(tensor)
+        if node_of(name.removeprefix(prefix)) in new:
+            child.done = TensorInheritance(how="made", donor=place, why="operations")
+        elif values[name] is donor.get(name):
+            child.done = TensorInheritance(how="copied", share=1.0, donor=place)
+        else:
+            child.done = TensorInheritance(how="morphed", share=1.0, donor=place, why="operations")
+    return True

@@ -1,0 +1,42 @@
+"""What the tensors of a model are for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+
+class Trait(NamedTuple):
+    """What a tensor is for."""
+
+    is_parameter: bool
+    is_weight: bool = False
+    """Of a convolution or linear layer, without groups: outputs first, then inputs."""
+    n_kernel_dims: int = 0
+    groups: int = 0
+    """Of a convolution; 0 for anything else."""
+
+
+class Traits:
+    """What the tensors of a model are for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        self._weights: dict[str, nn.Module] = {}
+        for prefix, module in model.named_modules(remove_duplicate=False):
+            if isinstance(module, nn.Linear | _ConvNd):
+                self._weights[f"{prefix}.weight" if prefix else "weight"] = module
+
+    def of(self, names: Sequence[str]) -> Trait:
+        """Of the tensor with these names."""
+        modules = [self._weights[name] for name in names if name in self._weights]
+        convolutions = [module for module in modules if isinstance(module, _ConvNd)]
+        return Trait(
+            is_parameter=not self._parameters.isdisjoint(names),
+            is_weight=bool(modules) and not any(conv.groups > 1 or conv.transposed for conv in convolutions),
+            n_kernel_dims=max((len(conv.kernel_size) for conv in convolutions), default=0),
+            groups=max((conv.groups for conv in convolutions), default=0),
+        )

@@ -15,8 +15,9 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
-from nas.spaces.graphs.canonical import Form, canonical_form
+from nas.spaces.graphs.canonical import canonical_form
 from nas.spaces.graphs.network import Network
+from nas.spaces.graphs.walking import Form
 
 _NUMBER = re.compile(r"\d+")
 

@@ -165,7 +165,7 @@ class TrialRun(Modes):
 
         Without a donor nothing is copied, and the report says so. The last report is kept on the trial. Where the tuner
         recorded the operations that made the network (`nas.spaces.graphs.derivation`), they are replayed on the weights
-        of the best donor that has the network which they begin with.
+        of the best donor that has the network which they begin with; of a crossing, each part is its own parent's.
 
         Args:
             model: The network, freshly initialised.
@@ -179,14 +179,14 @@ class TrialRun(Modes):
             MissingError: a donor's weights have gone; the trial is FAILED then, whatever the problem's code does.
             CorruptError: they are not those that were published; likewise.
         """
-        from nas.spaces.graphs.derivation import Derivation
+        from nas.spaces.graphs.derivation import derivation_from_json
         from nas.weights.inherit import inherit
 
         self._check_open("inherit")
         self._check_readable()
         for offered in self._weights:
             offered.cache = cache or {}
-        derivation = Derivation.from_json(self.derivation)
+        derivation = derivation_from_json(self.derivation)
         self.inheritance = inherit(model, self._weights, rules=rules, derivation=derivation)
         return self.inheritance
 

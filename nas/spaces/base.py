@@ -26,11 +26,13 @@ class Variation:
         origin: The other one.
         point: What has become of it.
         operations: What was done, in order, where the space knows operations (`nas.spaces.graph`).
+        crossing: How the origin was made of two points (``Space.cross``), where the space knows that.
     """
 
     origin: Point
     point: Point
     operations: tuple[Any, ...] = ()
+    crossing: Any = None
 
     @classmethod
     def of(cls, point: Point) -> Variation:
@@ -86,8 +88,10 @@ class Space(ABC):
             PointError: ``point`` lies outside the space.
         """
 
-    def cross(self, first: Point, second: Point, rng: random.Random) -> Point:
+    def cross(self, first: Point, second: Point, rng: random.Random) -> Variation:
         """A point whose every decision is that of one of the two, either as likely; what neither decides is drawn.
+
+        It is its own origin, to which nothing was done yet.
 
         Raises:
             PointError: one of them lies outside the space.
@@ -98,7 +102,7 @@ class Space(ABC):
             known = [own[name] for own in answers if name in own]
             return rng.choice(known) if known else domain.draw(rng)
 
-        return self.decide(ask)
+        return Variation.of(self.decide(ask))
 
     def vary(self, variation: Variation, rng: random.Random) -> Variation:
         """The variation after one more step, the one that ``mutate`` takes.

@@ -10,7 +10,7 @@ from typing import Any
 from nas.errors import ConfigurationError, PointError, SpaceExhaustedError, nearest_first
 from nas.spaces.base import Point, Space, Variation
 from nas.spaces.domain import Ask, Decision, Domain
-from nas.spaces.graphs.crossover import crossed
+from nas.spaces.graphs.crossover import Crossing, crossed
 from nas.spaces.graphs.decisions import decided, decisions_of
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.distance import Steps, edit_distance, steps_of
@@ -112,17 +112,20 @@ class GraphSpace(Space):
             move = drawn_move(network, self.moves, self.limits, rng)
             if move is not None:
                 operations = (*variation.operations, move.operation)
-                return Variation(variation.origin, self._point(move.network, others), operations)
+                return replace(variation, point=self._point(move.network, others), operations=operations)
         if has_parameters:
             return replace(variation, point=self._point(network, self.parameters.mutate(others, rng)))
         raise SpaceExhaustedError("no move is possible; raise the limits or allow more moves")
 
     def derivation(self, variation: Variation) -> dict[str, Any]:
-        """``mutated``, and how the child's network comes from its parent's: a `Derivation`, which `inherit` replays."""
+        """``mutated``, and how the child's network comes from its parents': what `inherit` needs to follow it."""
         names = super().derivation(variation)
-        if not variation.operations:
+        made: Derivation | Crossing | None = variation.crossing
+        if made is None and variation.operations:
+            made = Derivation(self.network(variation.origin), ())
+        if made is None:
             return names
-        return {**names, **Derivation(self.network(variation.origin), variation.operations).to_json()}
+        return {**names, **replace(made, operations=variation.operations).to_json()}
 
     def outline(self, point: Point) -> tuple[Steps, Any]:
         """What is aligned of the network, and the outline of the parameters."""
@@ -132,17 +135,19 @@ class GraphSpace(Space):
         """The edit distance of the networks (`nas.spaces.graphs.distance`), plus that of the parameters (at most 1)."""
         return edit_distance(first[0], second[0]) + self.parameters.apart(first[1], second[1])
 
-    def cross(self, first: Point, second: Point, rng: random.Random) -> Point:
+    def cross(self, first: Point, second: Point, rng: random.Random) -> Variation:
         """The beginning of one network and the end of the other; each parameter is that of one of the two.
 
         Either may be the beginning. Where no two cuts fit together, the network is that of one of them.
         """
-        networks = [self.network(first), self.network(second)]
-        rng.shuffle(networks)
-        child = crossed(networks[0], networks[1], rng)
-        if child is None or self._refusal(child):
-            child = networks[0]
-        return self._point(child, self.parameters.cross(self._others(first), self._others(second), rng))
+        networks = self.network(first), self.network(second)
+        begins = rng.randrange(2)
+        crossing: Crossing | Derivation | None = crossed(networks, begins, rng)
+        if crossing is None or self._refusal(crossing.network):
+            crossing = Derivation(networks[begins], ())
+        others = self.parameters.cross(self._others(first), self._others(second), rng).point
+        point = self._point(crossing.network, others)
+        return Variation(point, point, crossing=crossing)
 
     def validate(self, point: Point) -> None:
         """Returns if the network is well-formed, of the right shapes and within the limits, and the parameters are."""

@@ -79,6 +79,10 @@ class ChildTensor:
         if is_lazy(tensor):
             self.refusal = "its shape is not known yet; run one batch through the model first"
 
+    def prefer(self, offer: Offer) -> None:
+        """Has it take this before all else."""
+        self._offers = [offer, *self._offers]
+
     def next_offer(self) -> Offer | None:
         """The best tensor that is left and may fit."""
         while self._n_refused < len(self._offers):

@@ -20,11 +20,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from nas.errors import ConfigurationError, PointError
+from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.derivation import Derivation
-from nas.spaces.graphs.module import GraphModule
+from nas.spaces.graphs.module import graph_in
 from nas.store.tensor_names import is_weight
 from nas.weights.carrying import node_of
 from nas.weights.child import ChildTensor, Traits, Weights, all_finite, offers_of, settle
+from nas.weights.crossing import prefer_origins
 from nas.weights.morphism import check_weights, outcome, replay
 from nas.weights.report import NO_DONOR, InheritanceReport, TensorInheritance
 from nas.weights.rules import Rules
@@ -48,7 +50,7 @@ def inherit(
     donors: Sequence[Mapping[str, Tensor] | Weights | nn.Module],
     *,
     rules: Rules | None = None,
-    derivation: Derivation | None = None,
+    derivation: Derivation | Crossing | None = None,
 ) -> InheritanceReport:
     """Copies into ``model``, in place, what fits of the donors' weights, and says what was done.
 
@@ -56,6 +58,8 @@ def inherit(
 
     * what a derivation makes of the best donor that has the network which it begins with: its operations are replayed
       ("morphed"; a layer that they put in, and that computes nothing at first, is "made");
+    * of a crossing, what its layer had in the parent that it is of, whatever it was called there: of the best donor
+      that has that parent's network ("copied", or "sliced" where the layer takes other channels now);
     * the tensor of its name and shape, of the best donor that has it ("copied");
     * the tensor of the layer that stands in the same place in a donor's network, where both have names that the other
       lacks ("copied"; see ``Rules.first``);
@@ -74,8 +78,9 @@ def inherit(
         donors: State dicts, weights that are still to be read, or modules, whose layers are then aligned in the order
             in which they run; best first; may be empty.
         rules: The defaults where None.
-        derivation: How the child's network was made of a donor's. Where no donor has the network that it says, or the
-            result is not the child, it is left out and the report's notes say why: of the donors, about the best.
+        derivation: How the child's network was made of a donor's, or of two. Where no donor has the network that it
+            says, or the result is not the child, it is left out and the report's notes say why: of the donors, about
+            the best.
     """
     rules = rules or Rules()
     sources = [source_of(donor) for donor in donors]
@@ -90,7 +95,9 @@ def inherit(
     offered = [child for child in children if left_out.isdisjoint(child.names)]
     notes: list[str] = []
     with torch.no_grad():
-        if derivation is not None and sources:
+        if isinstance(derivation, Crossing):
+            notes += prefer_origins(derivation, model, sources, offered) if sources else []
+        elif derivation is not None and sources:
             notes += _replay(derivation, model, sources, offered)
         settle([child for child in offered if child.done is None], sources)
     return report_of(children, state, bool(sources), left_out, notes)
@@ -100,15 +107,12 @@ def _replay(
     derivation: Derivation, model: nn.Module, sources: Sequence[Weights], children: Sequence[ChildTensor]
 ) -> list[str]:
     """Writes what the derivation makes of the best donor that has its network; what stood against it, if anything."""
-    graphs = [(name, one) for name, one in model.named_modules() if isinstance(one, GraphModule)]
-    if len(graphs) != 1:
-        return [f"not replayed: the model holds {len(graphs)} GraphModules, and must hold one"]
-    prefix = f"{graphs[0][0]}." if graphs[0][0] else ""
     try:
+        prefix, own = graph_in(model)
         network, new = outcome(derivation.network, derivation.operations)
     except PointError as error:
         return [f"not replayed: {error}"]
-    if network != graphs[0][1].network:
+    if network != own:
         return ["not replayed: the operations make another network than the child's"]
     refusals: list[str] = []
     for place, source in enumerate(sources):

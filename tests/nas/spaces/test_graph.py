@@ -40,7 +40,7 @@ def test_points_are_plain_and_valid(seed: int) -> None:
     rng = random.Random(seed)
     first, second = SPACE.sample(rng), SPACE.sample(rng)
     before = point_key([first, second])
-    mutant, child = SPACE.mutate(first, rng), SPACE.cross(first, second, rng)
+    mutant, child = SPACE.mutate(first, rng), SPACE.cross(first, second, rng).point
 
     for point in (first, second, mutant, child):
         assert is_json(point)
@@ -56,7 +56,7 @@ def test_equal_seeds_give_equal_points(seed: int) -> None:
     point = SPACE.sample(random.Random(seed))
     stored, space = json.loads(point_key(point)), pickle.loads(pickle.dumps(SPACE))
 
-    for method in (space.mutate, lambda one, rng: space.cross(one, one, rng)):
+    for method in (space.mutate, lambda one, rng: space.cross(one, one, rng).point):
         assert point_key(method(stored, random.Random(seed))) == point_key(method(point, random.Random(seed)))
     assert point_key(space.sample(random.Random(seed))) == point_key(point)
     assert space.describe() == SPACE.describe()
@@ -96,7 +96,7 @@ def test_networks_stay_within_the_flops() -> None:
     """Samples, mutants, crossings and what is answered take at most so many, which some come near to."""
     rng = random.Random(0)
     points = [CHEAP.sample(rng) for _ in range(10)]
-    points += [CHEAP.cross(*rng.sample(points, 2), rng) for _ in range(10)]
+    points += [CHEAP.cross(*rng.sample(points, 2), rng).point for _ in range(10)]
     points += [CHEAP.decide(lambda _, domain: domain.draw(rng)) for _ in range(10)]
     for place in range(20):
         points.append(CHEAP.mutate(points[place], rng))
@@ -178,11 +178,12 @@ def test_exhausted_space_says_so() -> None:
 def test_crossing_joins_a_beginning_and_an_end() -> None:
     """The child's nodes begin as one parent's and end as the other's, each under its own name where it is free."""
     first, second = STARTS[0], plain_cnn(SHAPE, 3, widths=[6, 4, 4], pool_after=[1])
-    children = [crossed(first, second, random.Random(seed)) for seed in range(20)]
+    crossings = [crossed((first, second), 0, random.Random(seed)) for seed in range(20)]
+    children = [crossing.network for crossing in crossings if crossing is not None]
 
-    assert len({child for child in children if child is not None}) > 5
+    assert len(children) == 20
+    assert len({*children}) > 5
     for child in children:
-        assert child is not None
         n_first = next(n for n in range(len(child.nodes), 0, -1) if child.nodes[:n] == first.nodes[:n])
         layers = [node.layer for node in child.nodes[n_first:]]
         assert n_first > 0
@@ -202,8 +203,8 @@ def test_networks_that_share_no_size_are_not_crossed() -> None:
     second = Network((4,), (Node(1, Linear(3), (0,)), Node(2, Activation(), (1,))))
     point = {"network": first.to_json()}
 
-    assert crossed(first, second, random.Random(0)) is None
-    assert GraphSpace([first, second]).cross(point, point, random.Random(0)) == point
+    assert crossed((first, second), 0, random.Random(0)) is None
+    assert GraphSpace([first, second]).cross(point, point, random.Random(0)).point == point
 
 
 def test_entries_leave_out_what_is_no_architecture() -> None:

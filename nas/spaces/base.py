@@ -118,6 +118,14 @@ class Space(ABC):
         before, now = variation.origin, variation.point
         return {"mutated": sorted(name for name in {*before, *now} if before.get(name) != now.get(name))}
 
+    def key(self, point: Point) -> str:
+        """A name of the point, equal for points that are the same to a search, so that a second one says nothing new.
+
+        Raises:
+            PointError: ``point`` can't be one.
+        """
+        return point_key(point)
+
     def distance(self, first: Point, second: Point) -> float:
         """How far two points are apart: ``apart`` of their outlines."""
         return self.apart(self.outline(first), self.outline(second))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from nas.errors import ConfigurationError, PointError, SpaceExhaustedError, nearest_first
-from nas.spaces.base import Point, Space, Variation
+from nas.spaces.base import Point, Space, Variation, point_key
 from nas.spaces.domain import Ask, Decision, Domain
+from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.crossover import Crossing, crossed
 from nas.spaces.graphs.decisions import decided, decisions_of
 from nas.spaces.graphs.derivation import Derivation
@@ -89,8 +92,13 @@ class GraphSpace(Space):
         Raises:
             PointError: the point lies outside the space.
         """
-        self.validate(point)
-        return Network.from_json(point[NETWORK])
+        if type(point) is not dict or NETWORK not in point:
+            raise PointError(f"the point must be a dict with {NETWORK}; add it")
+        network = Network.from_json(point[NETWORK])
+        if refusal := self._refusal(network):
+            raise PointError(f"{NETWORK}: {refusal}")
+        self.parameters.validate(self._others(point))
+        return network
 
     def sample(self, rng: random.Random) -> Point:
         """A start, each as likely, after 0 to ``n_moves`` random moves, each number as likely; parameters at random."""
@@ -127,6 +135,10 @@ class GraphSpace(Space):
             return names
         return {**names, **replace(made, operations=variation.operations).to_json()}
 
+    def key(self, point: Point) -> str:
+        """The digest of the network, which knows no names of nodes, and the parameters."""
+        return f"{_digest(point_key(point[NETWORK]))} {point_key(self._others(point))}"
+
     def outline(self, point: Point) -> tuple[Steps, Any]:
         """What is aligned of the network, and the outline of the parameters."""
         return steps_of(self.network(point)), self.parameters.outline(self._others(point))
@@ -151,11 +163,7 @@ class GraphSpace(Space):
 
     def validate(self, point: Point) -> None:
         """Returns if the network is well-formed, of the right shapes and within the limits, and the parameters are."""
-        if type(point) is not dict or NETWORK not in point:
-            raise PointError(f"the point must be a dict with {NETWORK}; add it")
-        if refusal := self._refusal(Network.from_json(point[NETWORK])):
-            raise PointError(f"{NETWORK}: {refusal}")
-        self.parameters.validate(self._others(point))
+        self.network(point)
 
     def describe(self) -> dict[str, Any]:
         """All that decides what is drawn, as JSON."""
@@ -210,6 +218,12 @@ class GraphSpace(Space):
                 f"give ({self.n_outputs},)"
             )
         return self.limits.refusal(network)
+
+
+@lru_cache(maxsize=1024)
+def _digest(network: str) -> str:
+    """That of a network's JSON: a tuner asks more than once for a point that it looks at."""
+    return digest(Network.from_json(json.loads(network)))
 
 
 def _start(place: int, start: Network | Mapping[str, Any]) -> Network:

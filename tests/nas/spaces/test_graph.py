@@ -5,20 +5,28 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
+from nas.budget import Budget
 from nas.errors import ConfigurationError, PointError, SpaceExhaustedError
 from nas.metric import Metric
+from nas.problems.base import Problem
+from nas.program import run_search
+from nas.run import TrialRun
+from nas.search import Search
 from nas.spaces.base import Variation, is_json, point_key
 from nas.spaces.domain import Domain
 from nas.spaces.entries import architecture_entries
 from nas.spaces.graph import GraphSpace
+from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.crossover import bottlenecks, crossed
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.distance import edit_distance
+from nas.spaces.graphs.inserting import InsertConv
 from nas.spaces.graphs.layers import Activation, Linear
 from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.network import Network, Node
@@ -26,6 +34,8 @@ from nas.spaces.graphs.starts import plain_cnn, resnet
 from nas.spaces.parameter import Choice, Float
 from nas.spec import Spec
 from nas.testing import check_tuner
+from nas.tuners.network_morphism import NetworkMorphismTuner
+from nas.tuners.random import RandomTuner
 from tests.nas.spaces.networks import LIMITS, SHAPE, STARTS, seeds, small
 
 SPACE = GraphSpace(STARTS[:2], {"rate": Float(0.01, 0.2, log=True), "norm": Choice("a", "b")}, limits=LIMITS)
@@ -282,3 +292,41 @@ def test_tuners_search_it(tuner: str) -> None:
 def test_more_tuners_search_it(tuner: str, arguments: dict[str, Any]) -> None:
     """So do, in a space of real networks, these and the ones that know of decisions only."""
     check_tuner(Spec(f"nas.tuners.{tuner}", arguments), SPACE, METRICS)
+
+
+class Sized(Problem):
+    """Trains nothing, and scores by the number of nodes; few networks, which moves reach on many ways."""
+
+    metrics = (Metric("nodes", "minimize"),)
+    space = GraphSpace(STARTS[:1], moves=("activation",), n_moves=3)
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        return {"nodes": float(len(self.space.network(run.point).nodes))}
+
+
+@pytest.mark.parametrize(
+    "tuner",
+    [Spec.of(RandomTuner), Spec.of(NetworkMorphismTuner, n_candidates=16)],
+    ids=["random", "network_morphism"],
+)
+def test_a_search_trains_a_network_once(tuner: Spec) -> None:
+    """Points that differ in the numbers and the order of nodes alone are one to a tuner that asks what was there."""
+    search = Search(problem=Spec.of(Sized), tuner=tuner)
+    found = run_search(search, root="memory://once", budget=Budget(trials=24), finalists=1)
+
+    networks = [Sized.space.network(trial.point) for trial in found.lineage if trial.stage == "search"]
+    assert len(networks) == 24
+    assert len({digest(network) for network in networks}) == 24
+
+
+def test_a_key_is_of_the_network_and_the_parameters() -> None:
+    """Two orders of the same insertions have one key; another rate or another network has another one."""
+    start = STARTS[0]
+    one = InsertConv(2, 3).apply(InsertConv(4, 1).apply(start))
+    other = InsertConv(4, 1).apply(InsertConv(2, 3).apply(start))
+    space = GraphSpace([start], {"rate": Float(0.0, 1.0)})
+    keys = [space.key({"network": n.to_json(), "rate": rate}) for n in (one, other, start) for rate in (0.1, 0.2)]
+
+    assert one.to_json() != other.to_json()
+    assert keys[:2] == keys[2:4]
+    assert len({*keys}) == 4

@@ -67,7 +67,7 @@ class GraphSpace(Space):
             known = nearest_first(str(wrong if self.moves else ""), MOVES)
             raise ConfigurationError(f"moves ({list(moves)}) must hold one or more of {known}; correct it")
         if isinstance(n_moves, bool) or not isinstance(n_moves, int) or n_moves < 0:
-            raise ConfigurationError(f"n_moves ({n_moves!r}) must be a whole number of at least 0")
+            raise ConfigurationError(f"n_moves ({n_moves!r}) must be a whole number of at least 0; correct it")
         self.n_moves = n_moves
         if NETWORK in (parameters or {}):
             raise ConfigurationError(f"parameters: the name {NETWORK!r} is the network's; choose another")

@@ -84,7 +84,7 @@ class NetworkMorphismTuner(Tuner):
         ):
             check_whole(f"tuner.{name}", value, least)
         if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < math.inf:
-            raise ConfigurationError(f"tuner.beta ({beta!r}) must be a number of at least 0")
+            raise ConfigurationError(f"tuner.beta ({beta!r}) must be a finite number of at least 0; try 2.5")
         self.n_founders = n_founders
         self.n_candidates = n_candidates
         self.max_steps = max_steps

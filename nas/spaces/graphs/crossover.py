@@ -44,7 +44,9 @@ class Crossing:
     def __post_init__(self) -> None:
         for place, (network, cut) in enumerate(zip(self.networks, self.cuts, strict=True)):
             if type(cut) is not int or cut not in (allowed := bottlenecks(network)):
-                raise PointError(f"cuts[{place}] ({shown(cut)}) must be one of {allowed}, which all goes through")
+                raise PointError(
+                    f"cuts[{place}] ({shown(cut)}) must be a node that all goes through; choose one of {allowed}"
+                )
         begins, ends = self.begins, 1 - self.begins
         first, second = self.networks[begins], self.networks[ends]
         beginning = first.nodes[: 1 + first.nodes.index(first[self.cuts[begins]])]
@@ -136,6 +138,7 @@ def _names(beginning: tuple[Node, ...], end: tuple[Node, ...], greatest: int) ->
     for node in end:
         name = next(free, None) if node.id in begun else node.id
         if name is None:
-            raise PointError(f"the two have {len(beginning) + len(end)} nodes; they must have at most {MAX_NODES}")
+            n_nodes = len(beginning) + len(end)
+            raise PointError(f"the two have {n_nodes} nodes; they must have at most {MAX_NODES}; remove some")
         names[node.id] = name
     return names

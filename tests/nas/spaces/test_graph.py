@@ -162,7 +162,7 @@ def test_points_outside_are_refused(change: dict[str, Any], message: str) -> Non
         ({"parameters": {"network": 3}}, "the name 'network' is the network's"),
         ({"moves": ["widen", "lengthen"]}, r"moves \(\['widen', 'lengthen'\]\) must hold one or more of"),
         ({"moves": []}, r"moves \(\[\]\) must hold one or more of"),
-        ({"n_moves": -1}, r"n_moves \(-1\) must be a whole number of at least 0"),
+        ({"n_moves": -1}, r"n_moves \(-1\) must be a whole number of at least 0; correct it"),
         ({"limits": Limits(kernel=1)}, r"starts\[0\]: node 1 \(conv\): kernel \(3\) must be at most 1"),
     ],
     ids=range(8),
@@ -171,7 +171,9 @@ def test_spaces_that_cannot_be_are_refused(arguments: dict[str, Any], message: s
     """A start, name or number that can't be is refused at once."""
     with pytest.raises(ConfigurationError, match=message):
         GraphSpace(**{"starts": STARTS[:1]} | arguments)
-    with pytest.raises(ConfigurationError, match=r"limits.size \(0\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"limits.size \(0\) must be a whole number from 1 to 65536; correct it"
+    ):
         Limits(size=0)
 
 

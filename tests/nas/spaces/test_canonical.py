@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.distance import edit_distance, steps_of
-from nas.spaces.graphs.layers import Activation, Add, Concat, Conv, GlobalPool, Linear, Norm
+from nas.spaces.graphs.layers import Activation, Add, Concat, Conv, GlobalPool, Layer, Linear, Norm, Pool
 from nas.spaces.graphs.network import Network, Node
 from nas.spaces.graphs.resizing import Widen
 from nas.spaces.graphs.skipping import AddSkip
@@ -205,3 +205,22 @@ def test_near_networks_are_near() -> None:
     assert edit_distance(network, wider) == 1 / 5
     assert 2.0 <= edit_distance(network, skipping) < 2.5
     assert edit_distance(network, STARTS[1]) > 5
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        (Conv(32, 3), Conv(48, 3), 1 / 3),
+        (Conv(32, 3), Conv(48, 5), 1 / 3 + 2 / 5),
+        (Conv(2, 1), Conv(48, 7), 1.0),
+        (Conv(32, 3), Conv(32, 3, bias=False), 1.0),
+        (Pool("max", 3, 1), Pool("mean", 3, 1), 1.0),
+        (Activation("relu"), Activation("prelu"), 1.0),
+        (Norm(), Activation("relu"), 1.0),
+    ],
+)
+def test_what_differs_in_a_layer_counts(one: Layer, other: Layer, apart: float) -> None:
+    """Numbers count by their ratio, up to a whole edit; any other attribute counts as another kind of layer."""
+    networks = [Network((2, 8, 8), (Node(1, layer, (0,)), Node(2, GlobalPool(), (1,)))) for layer in (one, other)]
+
+    assert edit_distance(*networks) == pytest.approx(apart)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from nas.errors import ConfigurationError, SearchFailedError
 from nas.lineage import Lineage, LineageLog, owed, recall
+from nas.spaces.base import point_key
 from nas.trial import Proposal, State, Trial, as_pending
 from nas.tuners.base import Answer, Tuner, inheritable
 
@@ -29,7 +30,8 @@ class Dialogue:
         self._tuner = tuner
         self._n_slots = n_slots
         self._is_deterministic = deterministic
-        self._log = LineageLog()
+        self._key = point_key if tuner is None else tuner.space.key
+        self._log = LineageLog(key=self._key)
         self._numbers: list[int] = []  # index in the stage -> trial number
         self._pending: dict[int, Trial] = {}  # the stage's trials that have no result, by number
         self._n_seen = 0  # how many results the tuner had learned of at its last proposal
@@ -42,7 +44,7 @@ class Dialogue:
         in_stage = self.in_stage()
         self._numbers = [t.number for t in in_stage]
         self._pending = {t.number: t for t in in_stage if not t.is_finished}
-        self._log = recall(in_stage, deterministic=self._is_deterministic)
+        self._log = recall(in_stage, deterministic=self._is_deterministic, key=self._key)
         self._seen_at = list(itertools.accumulate(len(t.learned) for t in in_stage))
         self._n_seen = self._seen_at[-1] if in_stage else 0
         self._owed = owed(in_stage)
@@ -124,7 +126,7 @@ class Dialogue:
         in_stage = self.in_stage()
         self._owed = owed(in_stage)
         if not self._owed:
-            self._log = recall(in_stage, deterministic=self._is_deterministic)
+            self._log = recall(in_stage, deterministic=self._is_deterministic, key=self._key)
 
     def _add(self, trial: Trial) -> None:
         """Adds a result to what the tuner may learn: as it comes, or, with ``deterministic``, in order of index."""

@@ -16,15 +16,21 @@ from nas.trial import State, Trial, without_weights
 
 
 class LineageLog:
-    """The finished trials in the order learned; grows only. Lineages are views of its beginning."""
+    """The finished trials in the order learned; grows only. Lineages are views of its beginning.
 
-    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+    Args:
+        trials: Finished.
+        key: Of a point (``Space.key``): trials with one key are of one point.
+    """
+
+    def __init__(self, trials: Iterable[Trial] = (), *, key: Callable[[Point], str] = point_key) -> None:
         self.learned: list[Trial] = []
         self.position: dict[int, int] = {}
-        self.first_with: dict[str, int] = {}
-        self.n_noted = 0
-        self._noted: dict[str, int] = {}
+        self.key = key
+        self._noted: list[Trial] = []
         self._keys: dict[int, str] = {}
+        self._first_learned = _Firsts()
+        self._first_noted = _Firsts()
         self._scored: dict[str, tuple[int, list[int]]] = {}
         self._rankings: dict[Metric, tuple[int, list[tuple[float, int, int]]]] = {}
         for trial in trials:
@@ -35,19 +41,26 @@ class LineageLog:
 
     def note(self, trial: Trial) -> None:
         """Takes in that a trial was proposed; in order."""
-        self._noted.setdefault(self.key_of(trial), self.n_noted)
-        self.n_noted += 1
+        self._noted.append(trial)
 
-    def was_noted(self, key: str, n_noted: int) -> bool:
-        """Whether a trial of this point was among the first ``n_noted`` that were proposed."""
-        return self._noted.get(key, n_noted) < n_noted
+    @property
+    def n_noted(self) -> int:
+        """How many trials were proposed."""
+        return len(self._noted)
+
+    def has_point(self, point: Point, n_learned: int, n_noted: int) -> bool:
+        """Whether the point is that of one of the first trials that were learned, or of the first that were noted."""
+        key = self.key(point)
+        return (
+            self._first_learned.place(key, self.learned, self.key_of) < n_learned
+            or self._first_noted.place(key, self._noted, self.key_of) < n_noted
+        )
 
     def append(self, trial: Trial) -> None:
         """Adds a finished trial at the end."""
         if not trial.is_finished or trial.number in self.position:
             raise ValueError(f"trial {trial.number} ({trial.state}) is not finished, or learned already")
         self.position[trial.number] = len(self.learned)
-        self.first_with.setdefault(self.key_of(trial), len(self.learned))
         self.learned.append(trial)
 
     def ranking(self, metric: Metric) -> list[tuple[float, int, int]]:
@@ -81,7 +94,7 @@ class LineageLog:
     def key_of(self, trial: Trial) -> str:
         """The key of a trial's point, made once a trial."""
         if trial.number not in self._keys:
-            self._keys[trial.number] = point_key(trial.point)
+            self._keys[trial.number] = self.key(trial.point)
         return self._keys[trial.number]
 
     def view(self, n_learned: int | None = None, pending: Iterable[Trial] = ()) -> Lineage:
@@ -92,11 +105,31 @@ class LineageLog:
         return Lineage(self, len(self.learned) if n_learned is None else n_learned, tuple(pending))
 
 
-def recall(in_stage: Sequence[Trial], *, deterministic: bool) -> LineageLog:
+class _Firsts:
+    """At which place of a list that grows a key comes first; keys are made when one is asked for."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self._n_known = 0
+
+    def place(self, key: str, trials: Sequence[Trial], key_of: Callable[[Trial], str]) -> int:
+        """The place, or how many trials there are."""
+        for place in range(self._n_known, len(trials)):
+            self._places.setdefault(key_of(trials[place]), place)
+        self._n_known = len(trials)
+        return self._places.get(key, len(trials))
+
+
+def recall(in_stage: Sequence[Trial], *, deterministic: bool, key: Callable[[Point], str] = point_key) -> LineageLog:
     """The order in which the tuner learned of results: as the proposals recorded it, then the others as they finished.
 
     With ``deterministic``: in the order of index, up to the first that has not finished. A result that a proposal
     recorded and that is lost since is left out (``owed``).
+
+    Args:
+        in_stage: The trials of one stage, by index.
+        deterministic: See above.
+        key: Of a point, by which the log knows it again.
 
     Raises:
         CorruptError: a proposal does not follow from those before it and their results.
@@ -113,11 +146,11 @@ def recall(in_stage: Sequence[Trial], *, deterministic: bool) -> LineageLog:
         listed |= news
         before[trial.number] = None
     if deterministic:
-        log = LineageLog(itertools.takewhile(lambda t: t.is_finished, in_stage))
+        log = LineageLog(itertools.takewhile(lambda t: t.is_finished, in_stage), key=key)
     else:
         rest = [t for t in finished.values() if t.number not in listed]
         rest.sort(key=lambda t: (t.finished or 0.0, t.number))
-        log = LineageLog([*(finished[number] for number in listed if number in finished), *rest])
+        log = LineageLog([*(finished[number] for number in listed if number in finished), *rest], key=key)
     for trial in in_stage:
         log.note(trial)
     return log
@@ -140,10 +173,10 @@ class Lineage:
         self._is_refused: Callable[[Point], bool] | None = None
 
     @classmethod
-    def of(cls, trials: Iterable[Trial]) -> Lineage:
+    def of(cls, trials: Iterable[Trial], *, key: Callable[[Point], str] = point_key) -> Lineage:
         """The lineage of these trials, finished ones in the order given."""
         known = list(trials)
-        log = LineageLog(t for t in known if t.is_finished)
+        log = LineageLog((t for t in known if t.is_finished), key=key)
         for trial in known:
             log.note(trial)
         return log.view(pending=[t for t in known if not t.is_finished])
@@ -199,11 +232,11 @@ class Lineage:
         return sorted(kept.values(), key=lambda trial: self._log.position[trial.number])
 
     def has_point(self, point: Point) -> bool:
-        """Whether a trial of this very point is finished, running or waiting, or none may be proposed."""
-        key = point_key(point)
-        if self._log.first_with.get(key, self.n_finished) < self.n_finished:
-            return True
-        return self._log.was_noted(key, self._n_noted) or self.refuses(point)
+        """Whether a trial of the point is finished, running or waiting, or none may be proposed.
+
+        In a search points of one ``Space.key`` are the same; anywhere else only equal ones, unless a key is given.
+        """
+        return self._log.has_point(point, self.n_finished, self._n_noted) or self.refuses(point)
 
     def refusing(self, is_refused: Callable[[Point], bool]) -> Lineage:
         """The same lineage, which refuses these points."""

@@ -166,8 +166,8 @@ class TrialRun(Modes):
 
         Without a donor nothing is copied, and the report says so. The last report is kept on the trial. Where the tuner
         recorded the operations that made the network (`nas.spaces.graphs.derivation`), they are replayed on the weights
-        of the best donor that has the tensors of the network which they begin with; where it is none of the parents, a
-        note says so.
+        of the parent, or else of the best donor that has the tensors of the network which they begin with, and a note
+        says so; of a crossing, each part is its own parent's.
 
         Args:
             model: The network, freshly initialised.
@@ -181,19 +181,21 @@ class TrialRun(Modes):
             MissingError: a donor's weights have gone; the trial is FAILED then, whatever the problem's code does.
             CorruptError: they are not those that were published; likewise.
         """
-        from nas.spaces.graphs.derivation import Derivation
+        from nas.spaces.graphs.derivation import derivation_from_json
         from nas.weights.inherit import inherit
 
         self._check_open("inherit")
         self._check_readable()
         for offered in self._weights:
             offered.cache = cache or {}
-        derivation = Derivation.from_json(self.derivation)
-        report = inherit(model, self._weights, rules=rules, derivation=derivation)
+        derivation = derivation_from_json(self.derivation)
+        places = {offered.donor: place for place, offered in enumerate(self.donors)}
+        parents = [places.get(parent) for parent in self._parents]
+        report = inherit(model, self._weights, rules=rules, derivation=derivation, parents=parents)
         donor = None if report.replayed is None else self.donors[report.replayed].donor
         if donor is not None and self._parents and donor not in self._parents:
-            parents = " or ".join(map(str, self._parents))
-            note = f"replayed on trial {donor}, not on the parent ({parents}): the same tensors, maybe another network"
+            names = " or ".join(map(str, self._parents))
+            note = f"replayed on trial {donor}, not on the parent ({names}): the same tensors, maybe another network"
             report = replace(report, notes=(*report.notes, note))
         self.inheritance = report
         return report

@@ -26,11 +26,13 @@ class Variation:
         origin: The other one.
         point: What has become of it.
         operations: What was done, in order, where the space knows operations (`nas.spaces.graph`).
+        crossing: How the origin was made of two points (``Space.cross``), where the space knows that.
     """
 
     origin: Point
     point: Point
     operations: tuple[Any, ...] = ()
+    crossing: Any = None
 
     @classmethod
     def of(cls, point: Point) -> Variation:
@@ -86,8 +88,10 @@ class Space(ABC):
             PointError: ``point`` lies outside the space.
         """
 
-    def cross(self, first: Point, second: Point, rng: random.Random) -> Point:
+    def cross(self, first: Point, second: Point, rng: random.Random) -> Variation:
         """A point whose every decision is that of one of the two, either as likely; what neither decides is drawn.
+
+        It is its own origin, to which nothing was done yet.
 
         Raises:
             PointError: one of them lies outside the space.
@@ -98,7 +102,7 @@ class Space(ABC):
             known = [own[name] for own in answers if name in own]
             return rng.choice(known) if known else domain.draw(rng)
 
-        return self.decide(ask)
+        return Variation.of(self.decide(ask))
 
     def vary(self, variation: Variation, rng: random.Random) -> Variation:
         """The variation after one more step, the one that ``mutate`` takes.
@@ -113,6 +117,14 @@ class Space(ABC):
         """What a proposal says of it, as JSON: ``mutated``, the names of what differs; a space may add more."""
         before, now = variation.origin, variation.point
         return {"mutated": sorted(name for name in {*before, *now} if before.get(name) != now.get(name))}
+
+    def key(self, point: Point) -> str:
+        """A name of the point, equal for points that are the same to a search, so that a second one says nothing new.
+
+        Raises:
+            PointError: ``point`` can't be one.
+        """
+        return point_key(point)
 
     def distance(self, first: Point, second: Point) -> float:
         """How far two points are apart: ``apart`` of their outlines."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from nas.errors import ConfigurationError, PointError, SpaceExhaustedError, nearest_first
-from nas.spaces.base import Point, Space, Variation
+from nas.spaces.base import Point, Space, Variation, point_key
 from nas.spaces.domain import Ask, Decision, Domain
-from nas.spaces.graphs.crossover import crossed
+from nas.spaces.graphs.canonical import digest
+from nas.spaces.graphs.crossover import Crossing, crossed
 from nas.spaces.graphs.decisions import decided, decisions_of
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.distance import Steps, edit_distance, steps_of
@@ -64,7 +67,7 @@ class GraphSpace(Space):
             known = nearest_first(str(wrong if self.moves else ""), MOVES)
             raise ConfigurationError(f"moves ({list(moves)}) must hold one or more of {known}; correct it")
         if isinstance(n_moves, bool) or not isinstance(n_moves, int) or n_moves < 0:
-            raise ConfigurationError(f"n_moves ({n_moves!r}) must be a whole number of at least 0")
+            raise ConfigurationError(f"n_moves ({n_moves!r}) must be a whole number of at least 0; correct it")
         self.n_moves = n_moves
         if NETWORK in (parameters or {}):
             raise ConfigurationError(f"parameters: the name {NETWORK!r} is the network's; choose another")
@@ -89,8 +92,13 @@ class GraphSpace(Space):
         Raises:
             PointError: the point lies outside the space.
         """
-        self.validate(point)
-        return Network.from_json(point[NETWORK])
+        if type(point) is not dict or NETWORK not in point:
+            raise PointError(f"the point must be a dict with {NETWORK}; add it")
+        network = Network.from_json(point[NETWORK])
+        if refusal := self._refusal(network):
+            raise PointError(f"{NETWORK}: {refusal}")
+        self.parameters.validate(self._others(point))
+        return network
 
     def sample(self, rng: random.Random) -> Point:
         """A start, each as likely, after 0 to ``n_moves`` random moves, each number as likely; parameters at random."""
@@ -112,17 +120,24 @@ class GraphSpace(Space):
             move = drawn_move(network, self.moves, self.limits, rng)
             if move is not None:
                 operations = (*variation.operations, move.operation)
-                return Variation(variation.origin, self._point(move.network, others), operations)
+                return replace(variation, point=self._point(move.network, others), operations=operations)
         if has_parameters:
             return replace(variation, point=self._point(network, self.parameters.mutate(others, rng)))
         raise SpaceExhaustedError("no move is possible; raise the limits or allow more moves")
 
     def derivation(self, variation: Variation) -> dict[str, Any]:
-        """``mutated``, and how the child's network comes from its parent's: a `Derivation`, which `inherit` replays."""
+        """``mutated``, and how the child's network comes from its parents': what `inherit` needs to follow it."""
         names = super().derivation(variation)
-        if not variation.operations:
+        made: Derivation | Crossing | None = variation.crossing
+        if made is None and variation.operations:
+            made = Derivation(self.network(variation.origin), ())
+        if made is None:
             return names
-        return {**names, **Derivation(self.network(variation.origin), variation.operations).to_json()}
+        return {**names, **replace(made, operations=variation.operations).to_json()}
+
+    def key(self, point: Point) -> str:
+        """The digest of the network, which knows no names of nodes, and the parameters."""
+        return f"{_digest(point_key(point[NETWORK]))} {point_key(self._others(point))}"
 
     def outline(self, point: Point) -> tuple[Steps, Any]:
         """What is aligned of the network, and the outline of the parameters."""
@@ -132,25 +147,23 @@ class GraphSpace(Space):
         """The edit distance of the networks (`nas.spaces.graphs.distance`), plus that of the parameters (at most 1)."""
         return edit_distance(first[0], second[0]) + self.parameters.apart(first[1], second[1])
 
-    def cross(self, first: Point, second: Point, rng: random.Random) -> Point:
+    def cross(self, first: Point, second: Point, rng: random.Random) -> Variation:
         """The beginning of one network and the end of the other; each parameter is that of one of the two.
 
         Either may be the beginning. Where no two cuts fit together, the network is that of one of them.
         """
-        networks = [self.network(first), self.network(second)]
-        rng.shuffle(networks)
-        child = crossed(networks[0], networks[1], rng)
-        if child is None or self._refusal(child):
-            child = networks[0]
-        return self._point(child, self.parameters.cross(self._others(first), self._others(second), rng))
+        networks = self.network(first), self.network(second)
+        begins = rng.randrange(2)
+        crossing: Crossing | Derivation | None = crossed(networks, begins, rng)
+        if crossing is None or self._refusal(crossing.network):
+            crossing = Derivation(networks[begins], ())
+        others = self.parameters.cross(self._others(first), self._others(second), rng).point
+        point = self._point(crossing.network, others)
+        return Variation(point, point, crossing=crossing)
 
     def validate(self, point: Point) -> None:
         """Returns if the network is well-formed, of the right shapes and within the limits, and the parameters are."""
-        if type(point) is not dict or NETWORK not in point:
-            raise PointError(f"the point must be a dict with {NETWORK}; add it")
-        if refusal := self._refusal(Network.from_json(point[NETWORK])):
-            raise PointError(f"{NETWORK}: {refusal}")
-        self.parameters.validate(self._others(point))
+        self.network(point)
 
     def describe(self) -> dict[str, Any]:
         """All that decides what is drawn, as JSON."""
@@ -205,6 +218,12 @@ class GraphSpace(Space):
                 f"give ({self.n_outputs},)"
             )
         return self.limits.refusal(network)
+
+
+@lru_cache(maxsize=1024)
+def _digest(network: str) -> str:
+    """That of a network's JSON: a tuner asks more than once for a point that it looks at."""
+    return digest(Network.from_json(json.loads(network)))
 
 
 def _start(place: int, start: Network | Mapping[str, Any]) -> Network:

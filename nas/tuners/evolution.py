@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any, Literal, get_args
 
@@ -96,7 +95,7 @@ class EvolutionTuner(Tuner):
         if self.crossover and len(population) > 1 and rng.random() < self.crossover:
             other = self._tournament([trial for trial in population if trial.number != parent.number], rng)[0]
             return self._crossed(sorted((parent, other), key=self._merit, reverse=True), dead, lineage, rng)
-        child = self._mutated(parent.point, rng)
+        child = self._mutated(Variation.of(parent.point), rng)
         return Proposal(
             point=child.point,
             parents=(parent.number,),
@@ -128,22 +127,21 @@ class EvolutionTuner(Tuner):
     ) -> Proposal:
         """A child of two."""
         crossed = self.space.cross(parents[0].point, parents[1].point, rng)
-        child = self._mutated(crossed, rng) if lineage.has_point(crossed) else Variation.of(crossed)
+        child = self._mutated(crossed, rng) if lineage.has_point(crossed.point) else crossed
         numbers = tuple(parent.number for parent in parents)
-        mutated = self.space.derivation(replace(child, operations=()))  # which no parent's network leads to
         return Proposal(
             point=child.point,
             parents=numbers,
             donors=self._donors(lineage, child.point, numbers),
-            derivation={"crossed": list(numbers), **mutated, **dead},
+            derivation={"crossed": list(numbers), **self.space.derivation(child), **dead},
             reason=f"child of {numbers[0]} and {numbers[1]}",
         )
 
-    def _mutated(self, point: Point, rng: random.Random) -> Variation:
+    def _mutated(self, variation: Variation, rng: random.Random) -> Variation:
         try:
-            return self.space.vary(Variation.of(point), rng)
+            return self.space.vary(variation, rng)
         except SpaceExhaustedError:
-            return Variation.of(point)
+            return variation
 
     def _wants_founders(self, lineage: Lineage, n_living: int) -> bool:
         """Whether the population is not full, counting what still runs."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nas.errors import ConfigurationError, SpaceExhaustedError, check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
-from nas.spaces.base import Space, Variation, point_key
+from nas.spaces.base import Space, Variation
 from nas.trial import Proposal, Trial
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.founders import draw_new_point
@@ -84,7 +84,7 @@ class NetworkMorphismTuner(Tuner):
         ):
             check_whole(f"tuner.{name}", value, least)
         if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < math.inf:
-            raise ConfigurationError(f"tuner.beta ({beta!r}) must be a number of at least 0")
+            raise ConfigurationError(f"tuner.beta ({beta!r}) must be a finite number of at least 0; try 2.5")
         self.n_founders = n_founders
         self.n_candidates = n_candidates
         self.max_steps = max_steps
@@ -145,7 +145,7 @@ class NetworkMorphismTuner(Tuner):
                 variation = self.space.vary(node.variation, rng)
             except SpaceExhaustedError:
                 break
-            key = point_key(variation.point)
+            key = self.space.key(variation.point)
             if key not in seen and not lineage.has_point(variation.point):
                 seen.add(key)
                 variations.append(variation)

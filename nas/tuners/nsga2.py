@@ -107,7 +107,7 @@ class Nsga2Tuner(Tuner):
         return [living[first][0], living[second][0]]
 
     def _child(self, points: list[Point], rng: random.Random) -> Point:
-        crossed = self.space.cross(points[0], points[1], rng) if len(points) == 2 else points[0]
+        crossed = self.space.cross(points[0], points[1], rng).point if len(points) == 2 else points[0]
         return self.space.mutate(crossed, rng)
 
     def _proposal(self, point: Point, parents: list[int], lineage: Lineage) -> Proposal:

@@ -56,6 +56,10 @@ class ChildTensor:
         elif any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
             self.refusal = "elements of it are one in memory, as expand makes them; clone it"
 
+    def prefer(self, offer: Offer) -> None:
+        """Has it take this before all else."""
+        self._offers = [offer, *self._offers]
+
     def next_offer(self) -> Offer | None:
         """The best tensor that is left and may fit."""
         while self._n_refused < len(self._offers):

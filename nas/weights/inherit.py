@@ -21,9 +21,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from nas.errors import ConfigurationError
+from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.derivation import Derivation
 from nas.store.tensor_names import is_weight
 from nas.weights.child import ChildTensor, Weights, offers_of, settle
+from nas.weights.crossing import prefer_origins
 from nas.weights.replaying import replay_on_best
 from nas.weights.report import NO_DONOR, InheritanceReport, TensorInheritance
 from nas.weights.rules import Rules
@@ -49,15 +51,18 @@ def inherit(
     donors: Sequence[Mapping[str, Tensor] | Weights | nn.Module],
     *,
     rules: Rules | None = None,
-    derivation: Derivation | None = None,
+    derivation: Derivation | Crossing | None = None,
+    parents: Sequence[int | None] = (),
 ) -> InheritanceReport:
     """Copies into ``model``, in place, what fits of the donors' weights, and says what was done.
 
     Each tensor of ``model.state_dict()`` takes the first of these that there is:
 
-    * what a derivation makes of the best donor that has the tensors of the network which it begins with, by name and
-      shape: its operations are replayed ("morphed"; a layer that they put in, and that computes nothing at first, is
-      "made");
+    * what a derivation makes of the parent, or of the best donor that has the tensors of the network which it begins
+      with, by name and shape: its operations are replayed ("morphed"; a layer that they put in, and that computes
+      nothing at first, is "made");
+    * of a crossing, what its layer had in the parent that it is of, whatever it was called there ("copied", or "sliced"
+      where the layer takes other channels now);
     * the tensor of its name and shape, of the best donor that has it ("copied");
     * the tensor of the layer that stands in the same place in a donor's network, where both have names that the other
       lacks ("copied"; see ``Rules.first``);
@@ -77,8 +82,11 @@ def inherit(
         donors: State dicts, weights that are still to be read, or modules, whose layers are then aligned in the order
             in which they run, as far as torch.fx can trace both (the notes say where not); best first; may be empty.
         rules: The defaults where None.
-        derivation: How the child's network was made of a donor's. Where no donor has that one's tensors, or the result
-            is not the child, it is left out and the report's notes say why: of the donors, about the best.
+        derivation: How the child's network was made of a donor's, or of two. Where no donor has the tensors that it
+            says, or the result is not the child, it is left out and the report's notes say why: of the donors, about
+            the first that was tried.
+        parents: The places in ``donors`` of those that the derivation is of, in its order; None: not among them. They
+            are tried before others.
     """
     rules = rules or Rules()
     sources = [source_of(donor) for donor in donors]
@@ -99,8 +107,10 @@ def inherit(
     replayed: int | None = None
     offered = [child for child in children if child.refusal is None and left_out.isdisjoint(child.names)]
     with torch.no_grad():
-        if derivation is not None and sources:
-            replayed, refused = replay_on_best(derivation, model, sources, offered)
+        if isinstance(derivation, Crossing) and sources:
+            notes += prefer_origins(derivation, model, sources, offered, parents)
+        elif isinstance(derivation, Derivation) and sources:
+            replayed, refused = replay_on_best(derivation, model, sources, offered, parents)
             notes += refused
         settle([child for child in offered if child.done is None], sources)
     if copied and refusal is None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nas.errors import ConfigurationError, PointError
 from nas.spaces.graphs.derivation import Derivation
-from nas.spaces.graphs.module import GraphModule
+from nas.spaces.graphs.module import graph_in
 from nas.weights.carrying import node_of
 from nas.weights.child import ChildTensor, Weights
 from nas.weights.fitting import all_finite
@@ -17,21 +17,31 @@ from nas.weights.report import TensorInheritance
 
 
 def replay_on_best(
-    derivation: Derivation, model: nn.Module, sources: Sequence[Weights], children: Sequence[ChildTensor]
+    derivation: Derivation,
+    model: nn.Module,
+    sources: Sequence[Weights],
+    children: Sequence[ChildTensor],
+    parents: Sequence[int | None],
 ) -> tuple[int | None, list[str]]:
-    """Writes what the derivation makes of the best donor that has its tensors: which, or what stood against it."""
-    graphs = [(name, one) for name, one in model.named_modules() if isinstance(one, GraphModule)]
-    if len(graphs) != 1:
-        return None, [f"not replayed: the model holds {len(graphs)} GraphModules, and must hold one"]
-    prefix = f"{graphs[0][0]}." if graphs[0][0] else ""
+    """Writes what the derivation makes of the first donor that has its tensors: which, or what stood against it.
+
+    Args:
+        derivation: How the child's network was made.
+        model: The child.
+        sources: The donors, best first.
+        children: The child's tensors.
+        parents: Places of donors that are tried before the others.
+    """
     try:
+        prefix, own = graph_in(model)
         network, new = outcome(derivation.network, derivation.operations)
     except PointError as error:
         return None, [f"not replayed: {error}"]
-    if network != graphs[0][1].network:
+    if network != own:
         return None, ["not replayed: the operations make another network than the child's"]
     refusals: list[str] = []
-    for place, source in enumerate(sources):
+    for place in dict.fromkeys((*(place for place in parents if place is not None), *range(len(sources)))):
+        source = sources[place]
         inner = {name: tensor for name, tensor in source.shapes.items() if name.startswith(f"{prefix}layers.")}
         try:
             check_weights(derivation.network, {name.removeprefix(prefix): tensor for name, tensor in inner.items()})
@@ -42,7 +52,7 @@ def replay_on_best(
         if _write(derivation, donor, prefix, place, new, children):
             return place, []
         refusals.append("not finite")
-    return None, [f"not replayed: {refusals[0]}"]  # of the best
+    return None, [f"not replayed: {refusals[0]}"]  # of the first
 
 
 def _write(

@@ -28,7 +28,7 @@ class Branch(Operation):
     noise: float = 0.0
     seed: int = 0
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """With the second layer and the add."""
         node = network[self.node]
         size_of(node)
@@ -49,12 +49,12 @@ class Split(Operation):
     node: int
     at: int
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """With the second layer and the concat."""
         node = network[self.node]
         size = size_of(node)
         if not 1 <= self.at < size:
-            raise PointError(f"{node}: at ({self.at}) must be from 1 to below its {size} channels")
+            raise PointError(f"{node}: at ({self.at}) must be from 1 to below its {size} channels; correct it")
         rest, concat = network.new_ids(2)
         nodes = [
             Node(rest, with_size(node.layer, size - self.at), node.inputs),
@@ -76,7 +76,7 @@ class Merge(Operation):
     first: int
     second: int
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """Without the second layer, and without the join where nothing else is left to be joined."""
         first, second = network[self.first], network[self.second]
         size = size_of(first), size_of(second)

@@ -3,28 +3,109 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from nas.errors import PointError
 from nas.spaces.graphs.network import INPUT, MAX_NODES, Network, Node
+from nas.spaces.graphs.operation import Operation
+from nas.spaces.graphs.operations import operations_from_json
+from nas.store.plain import shown
+
+CROSSING = "crossing"
+"""Where a proposal's derivation holds one."""
+_FIELDS = ("networks", "cuts", "begins", "operations")
 
 
-def crossed(first: Network, second: Network, rng: random.Random) -> Network | None:
+@dataclass(frozen=True)
+class Crossing:
+    """How a network was made of two: recorded in a proposal, so that each node takes the weights that were its own.
+
+    Attributes:
+        networks: The two, in the order of the proposal's parents.
+        cuts: A node of each: the child has all up to that of one, and then all that is behind that of the other.
+        begins: The place of the one whose beginning it is, 0 or 1.
+        operations: What was done to the child then, in order.
+        network: The child, before any operation.
+        origins: By its nodes, the place of the network that each is of, and what it is called there.
+
+    Raises:
+        PointError: not all goes through a cut, or what one gives does not fit the other's end; says which and why.
+    """
+
+    networks: tuple[Network, Network]
+    cuts: tuple[int, int]
+    begins: int
+    operations: tuple[Operation, ...] = ()
+    network: Network = field(init=False, compare=False, repr=False)
+    origins: dict[int, tuple[int, int]] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for place, (network, cut) in enumerate(zip(self.networks, self.cuts, strict=True)):
+            if type(cut) is not int or cut not in (allowed := bottlenecks(network)):
+                raise PointError(
+                    f"cuts[{place}] ({shown(cut)}) must be a node that all goes through; choose one of {allowed}"
+                )
+        begins, ends = self.begins, 1 - self.begins
+        first, second = self.networks[begins], self.networks[ends]
+        beginning = first.nodes[: 1 + first.nodes.index(first[self.cuts[begins]])]
+        end = second.nodes[1 + second.nodes.index(second[self.cuts[ends]]) :]
+        names = _names(beginning, end, max(node.id for node in (*first.nodes, *second.nodes)))
+        sources = {**names, self.cuts[ends]: self.cuts[begins]}
+        moved = [Node(names[node.id], node.layer, tuple(sources[source] for source in node.inputs)) for node in end]
+        object.__setattr__(self, "network", Network(first.input_shape, (*beginning, *moved)))
+        origins = {node.id: (begins, node.id) for node in beginning}
+        object.__setattr__(self, "origins", origins | {name: (ends, id) for id, name in names.items()})
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"crossing": {"networks": ..., "cuts": ..., "begins": ..., "operations": ...}}``, of a ``derivation``."""
+        found = {
+            "networks": [network.to_json() for network in self.networks],
+            "cuts": list(self.cuts),
+            "begins": self.begins,
+            "operations": [operation.to_json() for operation in self.operations],
+        }
+        return {CROSSING: found}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Crossing | None:
+        """What a proposal's ``derivation`` says; None where it holds no ``crossing``.
+
+        Raises:
+            PointError: it holds one that can't be.
+        """
+        if not isinstance(data, Mapping) or CROSSING not in data:
+            return None
+        found = data[CROSSING]
+        if not isinstance(found, Mapping) or {*found} != {*_FIELDS}:
+            raise PointError(f"{CROSSING} ({shown(found)}) must be a dict of {', '.join(_FIELDS)}")
+        networks, cuts, begins = found["networks"], found["cuts"], found["begins"]
+        for name, value in (("networks", networks), ("cuts", cuts)):
+            if not isinstance(value, list) or len(value) != 2:
+                raise PointError(f"{CROSSING}: {name} ({shown(value)}) must be a list of two")
+        if type(begins) is not int or begins not in (0, 1):
+            raise PointError(f"{CROSSING}: begins ({shown(begins)}) must be 0 or 1")
+        one, other = map(Network.from_json, networks)
+        return cls((one, other), (cuts[0], cuts[1]), begins, operations_from_json(CROSSING, found["operations"]))
+
+
+def crossed(networks: tuple[Network, Network], begins: int, rng: random.Random) -> Crossing | None:
     """A network that begins as one and ends as the other; None where no two cuts fit together.
 
-    The beginning keeps the names of its nodes, and so does the end but for those that are taken already. Which parent a
-    node came from is not recorded: where both have its name and shape, its weights are the better parent's.
-
     Args:
-        first: Begins.
-        second: Ends. Its layers take as many channels as they are given, so only sizes of images have to fit.
+        networks: The two.
+        begins: The place of the one that begins. The other's layers take as many channels as they are given, so only
+            sizes of images have to fit.
         rng: Draws the cuts, the same for the same state.
     """
+    first, second = networks
     cuts = [(one, other) for one in bottlenecks(first) for other in bottlenecks(second)]
     rng.shuffle(cuts)
     for one, other in cuts:
         if first.shapes[one][1:] == second.shapes[other][1:]:
             try:
-                return _joined(first, one, second, other)
+                return Crossing(networks, (one, other), begins)
             except PointError:  # an add in the end takes other channels than the beginning gives
                 continue
     return None
@@ -42,17 +123,22 @@ def bottlenecks(network: Network) -> list[int]:
     return found
 
 
-def _joined(first: Network, one: int, second: Network, other: int) -> Network:
-    """The nodes of the first up to one, and those of the second behind the other."""
-    begins = first.nodes[: 1 + first.nodes.index(first[one])]
-    ends = second.nodes[1 + second.nodes.index(second[other]) :]
-    taken = {node.id for node in (*begins, *ends)}
-    free = (id for id in range(1, MAX_NODES + 1) if id not in taken)
-    names = {other: one}
-    for node in ends:
-        name = next(free, None) if any(node.id == begun.id for begun in begins) else node.id
+def _names(beginning: tuple[Node, ...], end: tuple[Node, ...], greatest: int) -> dict[int, int]:
+    """By the nodes of the end, their numbers in the child: their own, where these are not the beginning's.
+
+    Else numbers above the greatest of both networks, and where these run out the smallest that are free.
+
+    Raises:
+        PointError: there are more nodes than numbers.
+    """
+    begun = {node.id for node in beginning}
+    taken = begun | {node.id for node in end}
+    free = (id for id in (*range(greatest + 1, MAX_NODES + 1), *range(1, greatest + 1)) if id not in taken)
+    names = {}
+    for node in end:
+        name = next(free, None) if node.id in begun else node.id
         if name is None:
-            raise PointError(f"more than {MAX_NODES} nodes")
+            n_nodes = len(beginning) + len(end)
+            raise PointError(f"the two have {n_nodes} nodes; they must have at most {MAX_NODES}; remove some")
         names[node.id] = name
-    moved = [Node(names[node.id], node.layer, tuple(names[source] for source in node.inputs)) for node in ends]
-    return Network(first.input_shape, (*begins, *moved))
+    return names

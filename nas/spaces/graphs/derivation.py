@@ -1,4 +1,4 @@
-"""How a child's network was made of its parent's: recorded in a proposal, replayed on the parent's weights."""
+"""How a child's network was made of its parents': recorded in a proposal, and followed by their weights."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from nas.errors import PointError
+from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.operation import Operation
-from nas.spaces.graphs.operations import operation_from_json
+from nas.spaces.graphs.operations import operations_from_json
 from nas.store.plain import shown
 
 _KEY = "morphism"
@@ -17,7 +18,7 @@ _KEY = "morphism"
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The parent's network, and what was done to it.
+    """The parent's network, and what was done to it, which is replayed on the parent's weights.
 
     Attributes:
         network: The parent's.
@@ -44,6 +45,13 @@ class Derivation:
         found = data[_KEY]
         if not isinstance(found, Mapping) or {*found} != {"network", "operations"}:
             raise PointError(f"{_KEY} ({shown(found)}) must be a dict of network and operations")
-        if not isinstance(found["operations"], list):
-            raise PointError(f"{_KEY}: operations ({shown(found['operations'])}) must be a list")
-        return cls(Network.from_json(found["network"]), tuple(map(operation_from_json, found["operations"])))
+        return cls(Network.from_json(found["network"]), operations_from_json(_KEY, found["operations"]))
+
+
+def derivation_from_json(data: Any) -> Derivation | Crossing | None:
+    """What a proposal's ``derivation`` says of one parent's network or of two; None where it says nothing.
+
+    Raises:
+        PointError: it says what can't be.
+    """
+    return Derivation.from_json(data) or Crossing.from_json(data)

@@ -15,8 +15,9 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
-from nas.spaces.graphs.canonical import Form, canonical_form
+from nas.spaces.graphs.canonical import canonical_form
 from nas.spaces.graphs.network import Network
+from nas.spaces.graphs.walking import Form
 
 _NUMBER = re.compile(r"\d+")
 
@@ -42,7 +43,9 @@ def steps_of(network: Network | Form) -> Steps:
 def edit_distance(first: Network | Steps, second: Network | Steps) -> float:
     """The least sum of edits that makes one of the other: 1 for a layer too many or of another kind.
 
-    A layer of the same kind with another attribute, or a skip of another length, counts by their ratio, 1 at most.
+    In a layer of the same kind, numbers that differ (channels, kernel, the length of a skip) count by their ratio, 1 in
+    all at the most: 32 channels for 48 are a third of an edit. Any other attribute that differs, as a bias or the kind
+    of a pool, counts as another kind of layer.
     """
     one = steps_of(first) if isinstance(first, Network) else first
     other = steps_of(second) if isinstance(second, Network) else second

@@ -21,7 +21,7 @@ class InsertConv(Operation):
     kernel: int
     bias: bool = True
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """With the new node, as many channels as it is given."""
         return inserted(network, self.after, Conv(shape_of(network, self.after)[0], self.kernel, 1, self.bias))
 
@@ -33,7 +33,7 @@ class InsertLinear(Operation):
     kind: ClassVar[str] = "insert_linear"
     after: int
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """With the new node, as many features as it is given."""
         return inserted(network, self.after, Linear(shape_of(network, self.after)[0]))
 
@@ -60,7 +60,7 @@ class InsertBlock(Operation):
         """In train mode a norm normalises by the batch."""
         return "eval" if self.norm else "always"
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """With the new nodes."""
         shape = shape_of(network, self.after)
         is_image = len(shape) == 3
@@ -85,7 +85,7 @@ class InsertNorm(Operation):
         """In train mode it normalises by the batch."""
         return "eval"
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """With the new node."""
         return inserted(network, self.after, Norm())
 
@@ -101,7 +101,7 @@ class InsertActivation(Operation):
     after: int
     activation: Activations = "prelu"
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """With the new node."""
         if self.activation == "relu" and not is_never_negative(network, self.after):
             raise PointError(f"node {self.after}: its output may be negative, which a relu would change; take a prelu")
@@ -123,7 +123,7 @@ class InsertResidual(Operation):
     kernel: int
     seed: int = 0
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """With the convolution, the norm and the add; and a relu, where ``x`` is never negative."""
         after = self.after
         conv, norm, add, relu = network.new_ids(4)

@@ -25,7 +25,7 @@ MAX_KERNEL = 31
 
 
 class ReasonError(PointError):
-    """Why a layer can't be, or not there; without the node's name, which the network puts before it."""
+    """Why a layer can't be, or not there; without the node's name, which network and operation put before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Conv(Layer):
         _check_size("channels", self.channels)
         _check_size("kernel", self.kernel, MAX_KERNEL)
         if self.kernel % 2 == 0:
-            raise ReasonError(f"kernel ({self.kernel}) must be odd; add or take 1")
+            raise ReasonError(f"kernel ({self.kernel}) must be odd, from 1 to {MAX_KERNEL}; add or take 1")
         _check_size("stride", self.stride)
         _check_bool("bias", self.bias)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from nas.errors import ConfigurationError, check_whole
+from nas.errors import ConfigurationError
 from nas.spaces.graphs.layers import MAX_KERNEL, MAX_SIZE, Conv, Layer, Linear, Pool
 from nas.spaces.graphs.network import MAX_NODES, Network
 
@@ -44,10 +44,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            check_whole(f"limits.{field.name}", value, 2 if field.name == "inputs" else 1)
-            if value > _MOST[field.name]:
-                raise ConfigurationError(f"limits.{field.name} ({value}) must be at most {_MOST[field.name]}")
+            value, least, most = getattr(self, field.name), 2 if field.name == "inputs" else 1, _MOST[field.name]
+            if type(value) is not int or not least <= value <= most:
+                raise ConfigurationError(
+                    f"limits.{field.name} ({value!r}) must be a whole number from {least} to {most}; correct it"
+                )
 
     def refusal(self, network: Network) -> str | None:
         """What of the network is over the limits, or None."""

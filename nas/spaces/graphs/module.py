@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from nas.errors import PointError
 from nas.spaces.graphs.layers import (
     Activation,
     Add,
@@ -44,6 +45,18 @@ class GraphModule(nn.Module):
         for node in self.network.nodes:
             values[node.id] = self.layers[str(node.id)](*(values[source] for source in node.inputs))
         return values[self.network.output.id]
+
+
+def graph_in(model: nn.Module) -> tuple[str, Network]:
+    """The network of the one ``GraphModule`` of a model, and what the names of its tensors there begin with.
+
+    Raises:
+        PointError: the model holds none, or more than one.
+    """
+    found = [(name, one) for name, one in model.named_modules() if isinstance(one, GraphModule)]
+    if len(found) != 1:
+        raise PointError(f"the model holds {len(found)} GraphModules, and must hold one")
+    return (f"{found[0][0]}." if found[0][0] else ""), found[0][1].network
 
 
 class ScaleModule(nn.Module):

@@ -66,7 +66,7 @@ class Network:
         _check_input(self.input_shape, self.input_shape)
         object.__setattr__(self, "shapes", shapes := {INPUT: self.input_shape})
         if not 1 <= len(self.nodes) <= MAX_NODES:
-            raise PointError(f"the network has {len(self.nodes)} nodes; it must have 1 to {MAX_NODES}")
+            raise PointError(f"the network has {len(self.nodes)} nodes; it must have 1 to {MAX_NODES}; correct it")
         for node in self.nodes:
             if type(node.id) is not int or not 1 <= node.id <= MAX_NODES:
                 raise PointError(f"{node}: its id must be a whole number from 1 to {MAX_NODES}; number it so")
@@ -105,7 +105,7 @@ class Network:
         for node in self.nodes:
             if node.id == id:
                 return node
-        raise PointError(f"the network has no node {shown(id)}; its nodes are {[node.id for node in self.nodes]}")
+        raise PointError(f"the network has no node {shown(id)}; choose one of {[node.id for node in self.nodes]}")
 
     def __contains__(self, id: object) -> bool:
         return id in self.shapes and id != INPUT
@@ -171,7 +171,8 @@ class Network:
 def _check_input(sizes: Sequence[Any], given: Any) -> None:
     if len(sizes) not in (1, 3) or not all(type(size) is int and 1 <= size <= MAX_SIZE for size in sizes):
         raise PointError(
-            f"input ({shown(given)}) must be [channels, height, width] or [features], whole numbers of at least 1"
+            f"input ({shown(given)}) must be [channels, height, width] or [features], whole numbers from 1 to "
+            f"{MAX_SIZE}; correct it"
         )
 
 

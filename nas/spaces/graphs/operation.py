@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from nas.errors import PointError
 from nas.spaces.graphs.channels import ChannelMap
-from nas.spaces.graphs.layers import Conv, Layer, Linear, Shape
+from nas.spaces.graphs.layers import Conv, Layer, Linear, ReasonError, Shape
 from nas.spaces.graphs.network import INPUT, Network, Node
 from nas.store.plain import shown
 
@@ -56,9 +56,18 @@ class Operation(ABC):
         """When the child's outputs are the parent's."""
         return "always"
 
-    @abstractmethod
     def apply(self, network: Network) -> Network:
         """The network that it makes of this one."""
+        try:
+            return self._applied(network)
+        except ReasonError as error:
+            place = getattr(self, fields(self)[0].name)
+            name = "the input" if place == INPUT else network[place]
+            raise PointError(f"{name}: {self.kind}: {error}") from error
+
+    @abstractmethod
+    def _applied(self, network: Network) -> Network:
+        """The same; of a layer that it would make, and that can't be, the reason will do. Its first field is a node."""
 
     def maps(self, network: Network) -> dict[int, ChannelMap]:
         """How what each node gives its consumers changes (`nas.spaces.graphs.channels`); left out: not at all."""

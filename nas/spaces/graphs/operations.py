@@ -47,3 +47,14 @@ def operation_from_json(data: Any) -> Operation:
     if values.keys() != names.keys():
         raise PointError(f"operation {kind}: it must have {', '.join(names)}, and has {', '.join(values) or 'nothing'}")
     return OPERATIONS[kind](**values)
+
+
+def operations_from_json(name: str, data: Any) -> tuple[Operation, ...]:
+    """The operations of a list, in order.
+
+    Raises:
+        PointError: it is no list, which is told by the name of what holds it, or one is none.
+    """
+    if not isinstance(data, list):
+        raise PointError(f"{name}: operations ({shown(data)}) must be a list")
+    return tuple(map(operation_from_json, data))

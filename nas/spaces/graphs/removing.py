@@ -25,7 +25,7 @@ class Remove(Operation):
         """Not the parent's function."""
         return "no"
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """Without the node."""
         return network_of(network, without_node(network, network[self.node]))
 
@@ -43,7 +43,7 @@ class Disconnect(Operation):
         """Not the parent's function."""
         return "no"
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """Without the edge, and without the join where one input is left."""
         nodes = resized(network, self.maps(network))
         return network_of(network, pruned(without_input(nodes, network[self.node], self.source)))

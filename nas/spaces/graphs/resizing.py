@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from nas.errors import PointError
 from nas.spaces.graphs.channels import ChannelMap, resized, spread
-from nas.spaces.graphs.layers import Conv
+from nas.spaces.graphs.layers import MAX_KERNEL, MAX_SIZE, Conv
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.operation import Exactness, Operation, network_of, size_of
 
@@ -33,13 +33,14 @@ class Widen(Operation):
 
     def maps(self, network: Network) -> dict[int, ChannelMap]:
         """Those of the layer and of all that its channels reach."""
-        size = size_of(network[self.node])
+        node = network[self.node]
+        size = size_of(node)
         if self.size <= size:
-            raise PointError(f"{network[self.node]}: to widen it, size ({self.size}) must be over {size}")
+            raise PointError(f"{node}: to widen it, size ({self.size}) must be from {size + 1} to {MAX_SIZE}; raise it")
         copies = _draws(self.seed, self.size - size, size)
         return spread(network, {self.node: (*range(size), *copies)})
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """The same graph, wider."""
         return network_of(network, resized(network, self.maps(network)))
 
@@ -64,12 +65,13 @@ class Narrow(Operation):
 
     def maps(self, network: Network) -> dict[int, ChannelMap]:
         """Those of the layer and of all that its channels reach."""
-        size = size_of(network[self.node])
+        node = network[self.node]
+        size = size_of(node)
         if not 1 <= self.size < size:
-            raise PointError(f"{network[self.node]}: to narrow it, size ({self.size}) must be from 1 to below {size}")
+            raise PointError(f"{node}: to narrow it, size ({self.size}) must be from 1 to below {size}; correct it")
         return spread(network, {self.node: tuple(range(self.size))})
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """The same graph, narrower."""
         return network_of(network, resized(network, self.maps(network)))
 
@@ -82,7 +84,7 @@ class GrowKernel(Operation):
     node: int
     kernel: int
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """The same graph with the larger kernel."""
         return _with_kernel(network, self.node, self.kernel, larger=True)
 
@@ -100,7 +102,7 @@ class ShrinkKernel(Operation):
         """Not the parent's function."""
         return "no"
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """The same graph with the smaller kernel."""
         return _with_kernel(network, self.node, self.kernel, larger=False)
 
@@ -110,8 +112,9 @@ def _with_kernel(network: Network, id: int, kernel: int, *, larger: bool) -> Net
     if not isinstance(node.layer, Conv):
         raise PointError(f"{node}: it must be a convolution; choose another")
     if (kernel > node.layer.kernel) != larger or kernel == node.layer.kernel:
-        word = "over" if larger else "below"
-        raise PointError(f"{node}: kernel ({kernel}) must be {word} its {node.layer.kernel}; correct it")
+        own = node.layer.kernel
+        allowed = f"over its {own}, up to {MAX_KERNEL}" if larger else f"from 1 to below its {own}"
+        raise PointError(f"{node}: kernel ({kernel}) must be odd, {allowed}; correct it")
     return network.with_layer(id, Conv(node.layer.channels, kernel, node.layer.stride, node.layer.bias))
 
 

@@ -29,7 +29,7 @@ class AddSkip(Operation):
     source: int
     target: int
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """With the scale or convolution, and the add."""
         _check_order(network, self.source, self.target)
         layer, add = self._path(network), Add()
@@ -59,7 +59,7 @@ class ConcatSkip(Operation):
     source: int
     target: int
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """With the concat, and the pool where there is one."""
         self.maps(network)
         pool, join = network.new_ids(2)

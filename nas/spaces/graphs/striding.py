@@ -19,7 +19,7 @@ class DelayStride(Operation):
     kind: ClassVar[str] = "delay_stride"
     node: int
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """With the pool."""
         node = network[self.node]
         if not isinstance(node.layer, Conv) or node.layer.stride == 1:
@@ -36,7 +36,7 @@ class FuseStride(Operation):
     kind: ClassVar[str] = "fuse_stride"
     node: int
 
-    def apply(self, network: Network) -> Network:
+    def _applied(self, network: Network) -> Network:
         """Without the pool."""
         node = network[self.node]
         users = network.consumers(node.id)

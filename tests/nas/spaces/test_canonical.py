@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
+import pytest
 from hypothesis import given, settings
 
 from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.distance import edit_distance, steps_of
-from nas.spaces.graphs.layers import Activation, Add, Concat, Conv, GlobalPool, Linear
+from nas.spaces.graphs.layers import Activation, Add, Concat, Conv, GlobalPool, Layer, Linear, Norm, Pool
 from nas.spaces.graphs.network import Network, Node
 from nas.spaces.graphs.resizing import Widen
 from nas.spaces.graphs.skipping import AddSkip
@@ -41,6 +43,84 @@ def test_names_and_order_do_not_matter(network: Network, seed: int) -> None:
 
     assert digest(other) == digest(network)
     assert edit_distance(other, network) == 0.0
+
+
+def tangle(seed: int) -> Network:
+    """Like layers and adds of two to four of what is there, at random; what nobody takes is added up in the end."""
+    rng = random.Random(seed)
+    nodes: list[Node] = []
+    for id in range(1, rng.randint(5, 14)):
+        if id > 2 and rng.random() < 0.5:
+            inputs = rng.sample(range(1, id), rng.randint(2, min(4, id - 1)))
+            nodes.append(Node(id, Add(), tuple(inputs)))
+        else:
+            nodes.append(Node(id, rng.choice((Activation(), Norm())), (rng.randrange(id),)))
+    used = {source for node in nodes for source in node.inputs}
+    ends = tuple(node.id for node in nodes if node.id not in used)
+    return Network((2, 4, 4), (*nodes, Node(20, Add(), ends)) if len(ends) > 1 else tuple(nodes))
+
+
+def test_names_and_order_do_not_matter_in_a_tangle() -> None:
+    """Of two thousand random graphs of few kinds of layers, each has one digest under two other names and orders."""
+    for seed in range(2_000):
+        network = tangle(seed)
+        others = [renamed(network, random.Random(n)) for n in range(2)]
+        assert {digest(other) for other in others} == {digest(network)}, seed
+
+
+def test_digest_tells_all_else_apart() -> None:
+    """Of three hundred random graphs, those with one digest are the same after some renaming of their nodes."""
+    found: dict[str, list[Network]] = {}
+    for seed in range(300):
+        network = tangle(seed)
+        if len(network.nodes) <= 7:
+            found.setdefault(digest(network), []).append(network)
+
+    pairs = [pair for like in found.values() for pair in itertools.pairwise(like)]
+    assert pairs
+    assert all(are_same(*pair) for pair in pairs)
+
+
+def are_same(one: Network, other: Network) -> bool:
+    """Whether some renaming of all, tried one by one, makes one of the other."""
+    nodes = {(node.id, node.layer, frozenset(node.inputs)) for node in other.nodes}
+    for ids in itertools.permutations([node.id for node in other.nodes]):
+        names = {0: 0, **dict(zip([node.id for node in one.nodes], ids, strict=True))}
+        if {(names[n.id], n.layer, frozenset(names[source] for source in n.inputs)) for n in one.nodes} == nodes:
+            return True
+    return False
+
+
+def test_what_uses_the_input_of_an_input_counts() -> None:
+    """Two like norms are told apart by relus behind them that are alike but for who else takes them."""
+
+    def network(order: tuple[int, int]) -> Network:
+        relus, norms = [Node(id, Activation(), (0,)) for id in (1, 2)], [Node(2 + id, Norm(), (id,)) for id in (1, 2)]
+        ends = [Node(5, Add(), order), Node(6, Norm(), (5,)), Node(8, Add(), (6, 2))]
+        return Network((2, 4, 4), (*relus, *norms, *ends))
+
+    assert digest(network((3, 4))) == digest(network((4, 3)))
+    assert edit_distance(network((3, 4)), network((4, 3))) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "edges"),
+    [
+        (9, [(a + b, a + c) for a in (0, 3, 6) for b, c in ((0, 1), (1, 2), (0, 2))]),
+        (9, [(n, (n + 1) % 9) for n in range(9)]),
+        (9, [*((n, (n + 1) % 6) for n in range(6)), (6, 7), (7, 8), (8, 6)]),
+        (40, [(2 * n, 2 * n + 1) for n in range(20)]),
+    ],
+    ids=("three triangles", "a ring of nine", "rings of six and three", "twenty pairs"),
+)
+def test_like_layers_that_are_added_in_pairs_have_one_form(n_layers: int, edges: list[tuple[int, int]]) -> None:
+    """Like convolutions of which each is added to as many, of which the sums are added up: no layer stands out."""
+    convs = [Node(n, Conv(2, 1), (0,)) for n in range(1, n_layers + 1)]
+    adds = [Node(100 + n, Add(), (1 + a, 1 + b)) for n, (a, b) in enumerate(edges)]
+    relus = [Node(200 + n, Activation(), (100 + n,)) for n in range(len(edges))]
+    network = Network((2, 4, 4), (*convs, *adds, *relus, Node(300, Add(), tuple(relu.id for relu in relus))))
+
+    assert {digest(renamed(network, random.Random(seed))) for seed in range(4)} == {digest(network)}
 
 
 def test_different_networks_differ() -> None:
@@ -125,3 +205,22 @@ def test_near_networks_are_near() -> None:
     assert edit_distance(network, wider) == 1 / 5
     assert 2.0 <= edit_distance(network, skipping) < 2.5
     assert edit_distance(network, STARTS[1]) > 5
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        (Conv(32, 3), Conv(48, 3), 1 / 3),
+        (Conv(32, 3), Conv(48, 5), 1 / 3 + 2 / 5),
+        (Conv(2, 1), Conv(48, 7), 1.0),
+        (Conv(32, 3), Conv(32, 3, bias=False), 1.0),
+        (Pool("max", 3, 1), Pool("mean", 3, 1), 1.0),
+        (Activation("relu"), Activation("prelu"), 1.0),
+        (Norm(), Activation("relu"), 1.0),
+    ],
+)
+def test_what_differs_in_a_layer_counts(one: Layer, other: Layer, apart: float) -> None:
+    """Numbers count by their ratio, up to a whole edit; any other attribute counts as another kind of layer."""
+    networks = [Network((2, 8, 8), (Node(1, layer, (0,)), Node(2, GlobalPool(), (1,)))) for layer in (one, other)]
+
+    assert edit_distance(*networks) == pytest.approx(apart)

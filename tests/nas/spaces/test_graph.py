@@ -5,20 +5,28 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
+from nas.budget import Budget
 from nas.errors import ConfigurationError, PointError, SpaceExhaustedError
 from nas.metric import Metric
+from nas.problems.base import Problem
+from nas.program import run_search
+from nas.run import TrialRun
+from nas.search import Search
 from nas.spaces.base import Variation, is_json, point_key
 from nas.spaces.domain import Domain
 from nas.spaces.entries import architecture_entries
 from nas.spaces.graph import GraphSpace
+from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.crossover import bottlenecks, crossed
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.distance import edit_distance
+from nas.spaces.graphs.inserting import InsertConv
 from nas.spaces.graphs.layers import Activation, Linear
 from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.network import Network, Node
@@ -26,6 +34,8 @@ from nas.spaces.graphs.starts import plain_cnn, resnet
 from nas.spaces.parameter import Choice, Float
 from nas.spec import Spec
 from nas.testing import check_tuner
+from nas.tuners.network_morphism import NetworkMorphismTuner
+from nas.tuners.random import RandomTuner
 from tests.nas.spaces.networks import LIMITS, SHAPE, STARTS, seeds, small
 
 SPACE = GraphSpace(STARTS[:2], {"rate": Float(0.01, 0.2, log=True), "norm": Choice("a", "b")}, limits=LIMITS)
@@ -40,7 +50,7 @@ def test_points_are_plain_and_valid(seed: int) -> None:
     rng = random.Random(seed)
     first, second = SPACE.sample(rng), SPACE.sample(rng)
     before = point_key([first, second])
-    mutant, child = SPACE.mutate(first, rng), SPACE.cross(first, second, rng)
+    mutant, child = SPACE.mutate(first, rng), SPACE.cross(first, second, rng).point
 
     for point in (first, second, mutant, child):
         assert is_json(point)
@@ -56,7 +66,7 @@ def test_equal_seeds_give_equal_points(seed: int) -> None:
     point = SPACE.sample(random.Random(seed))
     stored, space = json.loads(point_key(point)), pickle.loads(pickle.dumps(SPACE))
 
-    for method in (space.mutate, lambda one, rng: space.cross(one, one, rng)):
+    for method in (space.mutate, lambda one, rng: space.cross(one, one, rng).point):
         assert point_key(method(stored, random.Random(seed))) == point_key(method(point, random.Random(seed)))
     assert point_key(space.sample(random.Random(seed))) == point_key(point)
     assert space.describe() == SPACE.describe()
@@ -96,7 +106,7 @@ def test_networks_stay_within_the_flops() -> None:
     """Samples, mutants, crossings and what is answered take at most so many, which some come near to."""
     rng = random.Random(0)
     points = [CHEAP.sample(rng) for _ in range(10)]
-    points += [CHEAP.cross(*rng.sample(points, 2), rng) for _ in range(10)]
+    points += [CHEAP.cross(*rng.sample(points, 2), rng).point for _ in range(10)]
     points += [CHEAP.decide(lambda _, domain: domain.draw(rng)) for _ in range(10)]
     for place in range(20):
         points.append(CHEAP.mutate(points[place], rng))
@@ -152,7 +162,7 @@ def test_points_outside_are_refused(change: dict[str, Any], message: str) -> Non
         ({"parameters": {"network": 3}}, "the name 'network' is the network's"),
         ({"moves": ["widen", "lengthen"]}, r"moves \(\['widen', 'lengthen'\]\) must hold one or more of"),
         ({"moves": []}, r"moves \(\[\]\) must hold one or more of"),
-        ({"n_moves": -1}, r"n_moves \(-1\) must be a whole number of at least 0"),
+        ({"n_moves": -1}, r"n_moves \(-1\) must be a whole number of at least 0; correct it"),
         ({"limits": Limits(kernel=1)}, r"starts\[0\]: node 1 \(conv\): kernel \(3\) must be at most 1"),
     ],
     ids=range(8),
@@ -161,7 +171,9 @@ def test_spaces_that_cannot_be_are_refused(arguments: dict[str, Any], message: s
     """A start, name or number that can't be is refused at once."""
     with pytest.raises(ConfigurationError, match=message):
         GraphSpace(**{"starts": STARTS[:1]} | arguments)
-    with pytest.raises(ConfigurationError, match=r"limits.size \(0\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"limits.size \(0\) must be a whole number from 1 to 65536; correct it"
+    ):
         Limits(size=0)
 
 
@@ -178,11 +190,12 @@ def test_exhausted_space_says_so() -> None:
 def test_crossing_joins_a_beginning_and_an_end() -> None:
     """The child's nodes begin as one parent's and end as the other's, each under its own name where it is free."""
     first, second = STARTS[0], plain_cnn(SHAPE, 3, widths=[6, 4, 4], pool_after=[1])
-    children = [crossed(first, second, random.Random(seed)) for seed in range(20)]
+    crossings = [crossed((first, second), 0, random.Random(seed)) for seed in range(20)]
+    children = [crossing.network for crossing in crossings if crossing is not None]
 
-    assert len({child for child in children if child is not None}) > 5
+    assert len(children) == 20
+    assert len({*children}) > 5
     for child in children:
-        assert child is not None
         n_first = next(n for n in range(len(child.nodes), 0, -1) if child.nodes[:n] == first.nodes[:n])
         layers = [node.layer for node in child.nodes[n_first:]]
         assert n_first > 0
@@ -202,8 +215,8 @@ def test_networks_that_share_no_size_are_not_crossed() -> None:
     second = Network((4,), (Node(1, Linear(3), (0,)), Node(2, Activation(), (1,))))
     point = {"network": first.to_json()}
 
-    assert crossed(first, second, random.Random(0)) is None
-    assert GraphSpace([first, second]).cross(point, point, random.Random(0)) == point
+    assert crossed((first, second), 0, random.Random(0)) is None
+    assert GraphSpace([first, second]).cross(point, point, random.Random(0)).point == point
 
 
 def test_entries_leave_out_what_is_no_architecture() -> None:
@@ -281,3 +294,41 @@ def test_tuners_search_it(tuner: str) -> None:
 def test_more_tuners_search_it(tuner: str, arguments: dict[str, Any]) -> None:
     """So do, in a space of real networks, these and the ones that know of decisions only."""
     check_tuner(Spec(f"nas.tuners.{tuner}", arguments), SPACE, METRICS)
+
+
+class Sized(Problem):
+    """Trains nothing, and scores by the number of nodes; few networks, which moves reach on many ways."""
+
+    metrics = (Metric("nodes", "minimize"),)
+    space = GraphSpace(STARTS[:1], moves=("activation",), n_moves=3)
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        return {"nodes": float(len(self.space.network(run.point).nodes))}
+
+
+@pytest.mark.parametrize(
+    "tuner",
+    [Spec.of(RandomTuner), Spec.of(NetworkMorphismTuner, n_candidates=16)],
+    ids=["random", "network_morphism"],
+)
+def test_a_search_trains_a_network_once(tuner: Spec) -> None:
+    """Points that differ in the numbers and the order of nodes alone are one to a tuner that asks what was there."""
+    search = Search(problem=Spec.of(Sized), tuner=tuner)
+    found = run_search(search, root="memory://once", budget=Budget(trials=24), finalists=1)
+
+    networks = [Sized.space.network(trial.point) for trial in found.lineage if trial.stage == "search"]
+    assert len(networks) == 24
+    assert len({digest(network) for network in networks}) == 24
+
+
+def test_a_key_is_of_the_network_and_the_parameters() -> None:
+    """Two orders of the same insertions have one key; another rate or another network has another one."""
+    start = STARTS[0]
+    one = InsertConv(2, 3).apply(InsertConv(4, 1).apply(start))
+    other = InsertConv(4, 1).apply(InsertConv(2, 3).apply(start))
+    space = GraphSpace([start], {"rate": Float(0.0, 1.0)})
+    keys = [space.key({"network": n.to_json(), "rate": rate}) for n in (one, other, start) for rate in (0.1, 0.2)]
+
+    assert one.to_json() != other.to_json()
+    assert keys[:2] == keys[2:4]
+    assert len({*keys}) == 4

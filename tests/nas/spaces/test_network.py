@@ -52,6 +52,7 @@ def changed(place: int, **changes: Any) -> dict[str, Any]:
     [
         ([], r"a network must be a dict of input and nodes, not \[\]"),
         ({"input": [2, 0, 4], "nodes": []}, r"input \(\[2, 0, 4\]\) must be \[channels, height, width\]"),
+        ({"input": [2, 70_000, 4], "nodes": []}, r"input \(\[2, 70000, 4\]\) must .* from 1 to 65536; correct it"),
         ({"input": [2], "nodes": []}, "the network has 0 nodes"),
         ({"input": [2], "nodes": [3]}, r"nodes\[0\] \(3\) must be a dict with an id"),
         (changed(0, id=0), r"node 0 \(conv\): its id must be a whole number from 1 to 512"),
@@ -82,7 +83,7 @@ def changed(place: int, **changes: Any) -> dict[str, Any]:
         (changed(1, op="pool", kind="least", kernel=2, stride=1), r"node 2 \(pool\): kind \('least'\) must be one of"),
         (changed(1, op="activation", kind=["relu"]), r"node 2 \(activation\): kind \(\['relu'\]\) must be one of relu"),
     ],
-    ids=range(28),
+    ids=range(29),
 )  # fmt: skip
 def test_ill_formed_networks_are_refused(data: Any, message: str) -> None:
     """What is no network is refused by a line that names the node and the reason."""

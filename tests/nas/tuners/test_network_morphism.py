@@ -143,7 +143,7 @@ def test_landmarks_see_near_points_as_near() -> None:
     [
         ({"n_founders": 1}, r"tuner.n_founders \(1\) must be"),
         ({"max_steps": 0}, r"tuner.max_steps \(0\) must be"),
-        ({"beta": -1}, r"tuner.beta \(-1\) must be a number of at least 0"),
+        ({"beta": -1}, r"tuner.beta \(-1\) must be a finite number of at least 0; try 2.5"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, int], message: str) -> None:

@@ -283,12 +283,24 @@ def test_channels_that_would_change_in_two_ways_are_refused(has_third: bool) -> 
     ("network", "operation", "message"),
     [
         (PLAIN, Widen(9, 4), r"node 9 \(linear\): its channels are the network's output"),
-        (PLAIN, Widen(1, 4), r"node 1 \(conv\): to widen it, size \(4\) must be over 4"),
+        (PLAIN, Widen(1, 4), r"node 1 \(conv\): to widen it, size \(4\) must be from 5 to 65536; raise it"),
         (PLAIN, Widen(2, 9), r"node 2 \(norm\): it must be a convolution or a linear layer"),
-        (PLAIN, Widen(99, 9), r"the network has no node 99; its nodes are \[1, 2, "),
-        (PLAIN, Narrow(1, 0), r"node 1 \(conv\): to narrow it, size \(0\) must be from 1 to below 4"),
-        (PLAIN, GrowKernel(1, 3), r"node 1 \(conv\): kernel \(3\) must be over its 3"),
-        (PLAIN, GrowKernel(1, 4), r"kernel \(4\) must be odd"),
+        (PLAIN, Widen(99, 9), r"the network has no node 99; choose one of \[1, 2, "),
+        (PLAIN, Narrow(1, 0), r"node 1 \(conv\): to narrow it, size \(0\) must be from 1 to below 4; correct it"),
+        (PLAIN, GrowKernel(1, 3), r"node 1 \(conv\): kernel \(3\) must be odd, over its 3, up to 31; correct it"),
+        (
+            PLAIN,
+            GrowKernel(1, 4),
+            r"node 1 \(conv\): grow_kernel: kernel \(4\) must be odd, from 1 to 31; add",
+        ),
+        (PLAIN, ShrinkKernel(1, 3), r"node 1 \(conv\): kernel \(3\) must be odd, from 1 to below its 3; correct it"),
+        (PLAIN, Widen(1, 70_000), r"node 1 \(conv\): widen: channels \(70000\) must be a whole number from 1 to 65536"),
+        (PLAIN, InsertConv(0, 2), r"the input: insert_conv: kernel \(2\) must be odd, from 1 to 31"),
+        (
+            PLAIN,
+            InsertBlock(1, 33, False),
+            r"node 1 \(conv\): insert_block: kernel \(33\) must be a whole number",
+        ),
         (PLAIN, InsertActivation(1, "relu"), "node 1: its output may be negative, which a relu would change"),
         (PLAIN, InsertLinear(1), r"node 10 \(linear\): its input \(4, 8, 8\) must be a vector"),
         (PLAIN, AddSkip(5, 3), "a skip from 5 to 3: both must be nodes, the source the earlier"),
@@ -301,7 +313,7 @@ def test_channels_that_would_change_in_two_ways_are_refused(has_third: bool) -> 
         (PLAIN, Remove(1), r"node 1 \(conv\): it must have one input, of the shape that it gives"),
         (PLAIN, Disconnect(1, 0), r"node 1 \(conv\): it must be an add or a concat that takes 0"),
     ],
-    ids=range(18),
+    ids=range(22),
 )
 def test_impossible_operations_are_refused(network: Network, operation: Operation, message: str) -> None:
     """What can't be done is refused by a line that names the node and the reason."""

@@ -16,10 +16,12 @@ from nas.run import TrialRun
 from nas.search import Search
 from nas.spaces.base import Variation
 from nas.spaces.graph import GraphSpace
+from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.module import GraphModule
 from nas.spec import Spec
 from nas.trial import Proposal, State
 from nas.tuners.base import WAIT, Answer, Tuner
+from nas.tuners.evolution import EvolutionTuner
 from tests.nas.spaces.networks import LIMITS, MORPHISMS, SHAPE, STARTS
 
 
@@ -36,6 +38,30 @@ class Unchanging(Problem):
         run.save(network)
         example = torch.ones(1, *SHAPE).cumsum(2).cumsum(3) / 10
         return {"output": network.eval()(example)[0, 0].item(), "share": report.share}
+
+
+class Marked(Problem):
+    """Trains nothing; each trial's weights are filled with its number, and it counts what it found of its parents'."""
+
+    metrics = (Metric("found"), Metric("own"), Metric("other"))
+    policies = frozenset({Policy.SHARE_PARAMS})
+    space = GraphSpace(STARTS[:1], limits=LIMITS, n_moves=6)
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        network = GraphModule(self.space.network(run.point))
+        run.inherit(network)
+        crossing = Crossing.from_json(run.derivation)
+        found = {"found": float(run.seed % 97), "own": 0.0, "other": 0.0}
+        for node, (parent, _) in ({} if crossing is None else crossing.origins).items():
+            marks = [1.0 + number for number in run.derivation["crossed"]]
+            for tensor in network.layers[str(node)].parameters():
+                found["own"] += (tensor == marks[parent]).sum().item()
+                found["other"] += (tensor == marks[1 - parent]).sum().item()
+        with torch.no_grad():
+            for tensor in network.parameters():
+                tensor.fill_(1.0 + run.number)
+        run.save(network)
+        return found
 
 
 class Morphing(Tuner):
@@ -73,3 +99,35 @@ def test_children_start_from_their_parents_function() -> None:
     )
     assert all("notes" not in trial.inheritance for trial in trials)
     assert sum("n_morphed" in trial.inheritance for trial in trials) > 3
+
+
+def test_children_of_an_evolution_start_from_their_parents_function() -> None:
+    """Every child that an evolution makes by morphisms gives what its parent gave, as the operation is replayed."""
+    search = Search(problem=Spec.of(Unchanging), tuner=Spec.of(EvolutionTuner, population_size=3, sample_size=2))
+    found = run_search(search, root="memory://evolved", budget=Budget(trials=12), finalists=1)
+
+    trials = [trial for trial in found.lineage if trial.stage == "search"]
+    children = [trial for trial in trials if trial.parents]
+    assert [trial.state for trial in trials] == [State.COMPLETE] * 12, [trial.error for trial in trials]
+    assert len(children) >= 8
+    for child in children:
+        parent = trials[child.parents[0]]
+        assert child.point != parent.point
+        assert len(child.proposal.derivation["morphism"]["operations"]) == 1
+        assert abs(child.metrics["output"] - parent.metrics["output"]) < 1e-5
+        assert "notes" not in child.inheritance
+
+
+def test_each_part_of_a_child_of_two_has_its_own_parents_weights() -> None:
+    """What is of one parent takes nothing of the other, however the tuner numbered its nodes; both give something."""
+    tuner = Spec.of(EvolutionTuner, population_size=4, sample_size=2, crossover=1.0)
+    found = run_search(
+        Search(problem=Spec.of(Marked), tuner=tuner), root="memory://two", budget=Budget(trials=14), finalists=1
+    )
+
+    children = [trial for trial in found.lineage if trial.stage == "search" and trial.parents]
+    crossed = [trial for trial in children if "crossing" in trial.proposal.derivation]
+    assert all(trial.state is State.COMPLETE for trial in children), [trial.error for trial in children]
+    assert len(crossed) >= 6
+    assert all("notes" not in trial.inheritance for trial in crossed)
+    assert all(trial.metrics["own"] > trial.metrics["other"] == 0.0 for trial in crossed)

@@ -210,13 +210,16 @@ def test_cuts_are_where_all_goes_through() -> None:
 
 
 def test_networks_that_share_no_size_are_not_crossed() -> None:
-    """Where no two cuts fit, there is no child, and a space gives one of the two networks."""
+    """Where no two cuts fit, there is no child, and a space gives one of the two networks, and says which."""
     first = Network((4,), (Node(1, Linear(3), (0,)),))
     second = Network((4,), (Node(1, Linear(3), (0,)), Node(2, Activation(), (1,))))
     point = {"network": first.to_json()}
 
     assert crossed((first, second), 0, random.Random(0)) is None
-    assert GraphSpace([first, second]).cross(point, point, random.Random(0)).point == point
+    space = GraphSpace([first, second])
+    variation = space.cross(point, point, random.Random(0))
+    assert variation.point == point
+    assert Derivation.from_json(space.derivation(variation)) == Derivation(first, ())
 
 
 def test_entries_leave_out_what_is_no_architecture() -> None:

@@ -70,6 +70,20 @@ def test_each_layer_takes_what_it_had_in_its_own_parent() -> None:
     assert n_renamed > 20
 
 
+def test_parents_are_known_by_their_places_among_equals() -> None:
+    """A third donor with the same tensors, before the parents, gives nothing where these are told to be behind it."""
+    crossing = crossed((START, START), 0, random.Random(0))
+    assert crossing is not None
+    child = GraphModule(crossing.network)
+    donors = [filled(START, value) for value in (9.0, 1.0, 2.0)]
+
+    report = inherit(child, donors, derivation=crossing, parents=[1, 2])
+
+    assert report.notes == ()
+    found = {value for parameter in child.parameters() for value in parameter.unique().tolist()}
+    assert found == {1.0, 2.0}
+
+
 def test_renamed_nodes_are_called_as_none_in_either_parent() -> None:
     """A node of the end whose number is taken gets one above the greatest of both."""
     rng = random.Random(0)

@@ -447,6 +447,19 @@ def test_derivations_are_replayed_on_the_donor_that_they_begin_with() -> None:
     assert torch.allclose(child.eval()(x), parent.eval()(x), atol=1e-5)
 
 
+@pytest.mark.parametrize(("parents", "donor"), [((), 0), ((1,), 1), ((None,), 0)])
+def test_derivations_are_replayed_on_the_parent_first(parents: tuple[int | None, ...], donor: int) -> None:
+    """Of two donors that have the tensors of the derivation's network, the parent is morphed, wherever it stands."""
+    parent, child, derivation = derived()
+    other = GraphModule(parent.network)
+
+    report = inherit(child, [other.state_dict(), parent.state_dict()], derivation=derivation, parents=parents)
+
+    assert (report.notes, report.replayed) == ((), donor)
+    x = torch.randn(4, *parent.network.input_shape)
+    assert torch.allclose(child.eval()(x), (other, parent)[donor].eval()(x), atol=1e-5)
+
+
 @pytest.mark.parametrize("seed", [2**64, 2**70, -1, 1.0])
 def test_seeds_that_cannot_be_are_refused_where_they_are_read(seed: float) -> None:
     """A seed that no generator takes is refused by its operation, its value and what is allowed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import pytest
 import torch
 
 from nas.budget import Budget
@@ -101,10 +102,12 @@ def test_children_start_from_their_parents_function() -> None:
     assert sum("n_morphed" in trial.inheritance for trial in trials) > 3
 
 
-def test_children_of_an_evolution_start_from_their_parents_function() -> None:
-    """Every child that an evolution makes by morphisms gives what its parent gave, as the operation is replayed."""
-    search = Search(problem=Spec.of(Unchanging), tuner=Spec.of(EvolutionTuner, population_size=3, sample_size=2))
-    found = run_search(search, root="memory://evolved", budget=Budget(trials=12), finalists=1)
+@pytest.mark.parametrize("donor", ["parent", "best_donor"])
+def test_children_of_an_evolution_start_from_their_parents_function(donor: str) -> None:
+    """Every child that an evolution makes by morphisms gives what its parent gave, whoever is a donor before it."""
+    tuner = Spec.of(EvolutionTuner, population_size=3, sample_size=2, donor=donor)
+    search = Search(problem=Spec.of(Unchanging), tuner=tuner)
+    found = run_search(search, root=f"memory://evolved-{donor}", budget=Budget(trials=12), finalists=1)
 
     trials = [trial for trial in found.lineage if trial.stage == "search"]
     children = [trial for trial in trials if trial.parents]
@@ -118,12 +121,12 @@ def test_children_of_an_evolution_start_from_their_parents_function() -> None:
         assert "notes" not in child.inheritance
 
 
-def test_each_part_of_a_child_of_two_has_its_own_parents_weights() -> None:
+@pytest.mark.parametrize("donor", ["parent", "best_donor"])
+def test_each_part_of_a_child_of_two_has_its_own_parents_weights(donor: str) -> None:
     """What is of one parent takes nothing of the other, however the tuner numbered its nodes; both give something."""
-    tuner = Spec.of(EvolutionTuner, population_size=4, sample_size=2, crossover=1.0)
-    found = run_search(
-        Search(problem=Spec.of(Marked), tuner=tuner), root="memory://two", budget=Budget(trials=14), finalists=1
-    )
+    tuner = Spec.of(EvolutionTuner, population_size=4, sample_size=2, crossover=1.0, donor=donor)
+    search = Search(problem=Spec.of(Marked), tuner=tuner)
+    found = run_search(search, root=f"memory://two-{donor}", budget=Budget(trials=14), finalists=1)
 
     children = [trial for trial in found.lineage if trial.stage == "search" and trial.parents]
     crossed = [trial for trial in children if "crossing" in trial.proposal.derivation]

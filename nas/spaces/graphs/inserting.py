@@ -47,7 +47,7 @@ class InsertBlock(Operation):
     Attributes:
         after: The node behind which it comes.
         kernel: Of the convolution.
-        norm: Whether there is a norm, with which it is the identity in eval mode only.
+        norm: Whether there is a norm, with which it is the identity in eval mode only (see ``InsertNorm``).
     """
 
     kind: ClassVar[str] = "insert_block"
@@ -75,7 +75,10 @@ class InsertBlock(Operation):
 
 @dataclass(frozen=True, slots=True)
 class InsertNorm(Operation):
-    """A batch-norm whose statistics and weight undo each other: the identity in eval mode only."""
+    """A batch-norm whose statistics and weight undo each other: the identity in eval mode.
+
+    In train mode it takes mean and spread out of its batch; how far that is from the identity has no bound.
+    """
 
     kind: ClassVar[str] = "insert_norm"
     after: int

@@ -45,17 +45,17 @@ def small(space: GraphSpace | ParameterSpace, seed: int = 0, **options: int) -> 
 
 @pytest.mark.slow
 def test_it_finds_better_networks_than_random_search() -> None:
-    """Over four seeds, the best of 40 networks is on average nearer to a far one than random search's."""
+    """Over sixteen seeds, the best of 40 networks is on average nearer to a far one than random search's."""
     target = GRAPHS.outline(walk_from_start(12))
 
     def mean_nearest(make: Callable[[int], Tuner]) -> float:
         def loss(point: Point) -> float:
             return GRAPHS.apart(target, GRAPHS.outline(point))
 
-        return statistics.mean(min(t.metrics["loss"] for t in search(make(seed), 40, loss)) for seed in range(4))
+        return statistics.mean(min(t.metrics["loss"] for t in search(make(seed), 40, loss)) for seed in range(16))
 
     found = mean_nearest(lambda seed: small(GRAPHS, seed))
-    assert found < 0.9 * mean_nearest(lambda seed: RandomTuner(GRAPHS, (METRIC,), seed=seed))
+    assert found < 0.95 * mean_nearest(lambda seed: RandomTuner(GRAPHS, (METRIC,), seed=seed))
 
 
 def test_children_name_their_parent_and_the_operations() -> None:

@@ -64,7 +64,7 @@ class ChildTensor:
         """The best tensor that is left and may fit."""
         while self._n_refused < len(self._offers):
             offer = self._offers[self._n_refused]
-            if (refusal := shape_refusal(self.tensor, offer.tensor, self.trait.groups)) is None:
+            if (refusal := shape_refusal(self.tensor, offer.tensor, self.trait)) is None:
                 return offer
             self._refuse(offer.place, refusal)
         return None

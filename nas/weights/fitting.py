@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from nas.weights.traits import Trait
+
 
 def reckonable(values: Tensor) -> Tensor:
     """The same values in a type that torch computes with: it only keeps floats of eight bits."""
@@ -31,7 +33,7 @@ def value_refusal(values: Tensor, donor: Tensor) -> str | None:
     return None
 
 
-def shape_refusal(child: Tensor, donor: Tensor, groups: int) -> str | None:
+def shape_refusal(child: Tensor, donor: Tensor, trait: Trait) -> str | None:
     """Why the donor's tensor can't give anything, or None."""
     if not torch.can_cast(donor.dtype, child.dtype):
         return f"{donor.dtype} does not fit {child.dtype}"
@@ -43,7 +45,9 @@ def shape_refusal(child: Tensor, donor: Tensor, groups: int) -> str | None:
         return f"integers are not sliced: {shapes_told(child, donor)}"
     if 0 in (*child.shape, *donor.shape):
         return f"no overlap: {shapes_told(child, donor)}"
-    if groups and _is_grouped_otherwise(child.shape, donor.shape, groups):
+    if trait.n_stacked > 1 and child.shape[0] != donor.shape[0]:
+        return f"{trait.n_stacked} parts of other sizes, one behind the other: {shapes_told(child, donor)}"
+    if trait.groups and _is_grouped_otherwise(child.shape, donor.shape, trait.groups):
         return f"other groups of channels: {shapes_told(child, donor)}"
     return None
 

@@ -87,8 +87,15 @@ def inherit(
             the first that was tried.
         parents: The places in ``donors`` of those that the derivation is of, in its order; None: not among them. They
             are tried before others.
+
+    Raises:
+        ConfigurationError: donors that are no list of such, or rules that are no ``Rules``.
     """
-    rules = rules or Rules()
+    rules = Rules() if rules is None else rules
+    if not isinstance(rules, Rules):
+        raise ConfigurationError(f"rules (a {type(rules).__name__}) must be nas.weights.rules.Rules; give Rules(...)")
+    if isinstance(donors, Mapping | nn.Module | str):
+        raise ConfigurationError(f"donors (a {type(donors).__name__}) must be a list, the best first; give [donor]")
     sources = [source_of(donor) for donor in donors]
     state = model.state_dict()
     left_out = _statistics(model) if rules.statistics == "reset" else set()
@@ -148,7 +155,14 @@ def source_of(donor: Mapping[str, Tensor] | Weights | nn.Module) -> Weights:
     """A donor's tensors, read when they are wanted."""
     if isinstance(donor, nn.Module):
         return _Loaded(donor.state_dict())
-    return _Loaded(donor) if isinstance(donor, Mapping) else donor
+    if not isinstance(donor, Mapping):
+        if not hasattr(donor, "shapes"):
+            raise ConfigurationError(f"a donor (a {type(donor).__name__}) must be a state dict, a module or weights")
+        return donor
+    if nested := [str(name) for name, value in donor.items() if isinstance(value, Mapping)]:
+        names = ", ".join(nested)
+        raise ConfigurationError(f"a donor must be a state dict: tensors by name; {names} of it holds dicts: give that")
+    return _Loaded(donor)
 
 
 def _execution_orders(

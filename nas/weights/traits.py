@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torch import nn
@@ -18,6 +18,9 @@ class Trait(NamedTuple):
     n_kernel_dims: int = 0
     groups: int = 0
     """Of a convolution; 0 for anything else."""
+    n_stacked: int = 1
+    """How many matrices or vectors lie in it one behind the other: the gates of a recurrent layer, an attention's three
+    projections."""
 
 
 class Traits:
@@ -26,7 +29,10 @@ class Traits:
     def __init__(self, model: nn.Module) -> None:
         self._parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         self._weights: dict[str, nn.Module] = {}
+        self._stacked: dict[str, int] = {}
         for prefix, module in model.named_modules(remove_duplicate=False):
+            for own, n_stacked in _stacks(module):
+                self._stacked[f"{prefix}.{own}" if prefix else own] = n_stacked
             if isinstance(module, nn.Linear | _ConvNd):
                 self._weights[f"{prefix}.weight" if prefix else "weight"] = module
 
@@ -39,4 +45,16 @@ class Traits:
             is_weight=bool(modules) and not any(conv.groups > 1 or conv.transposed for conv in convolutions),
             n_kernel_dims=max((len(conv.kernel_size) for conv in convolutions), default=0),
             groups=max((conv.groups for conv in convolutions), default=0),
+            n_stacked=max((self._stacked.get(name, 1) for name in names), default=1),
         )
+
+
+def _stacks(module: nn.Module) -> Iterator[tuple[str, int]]:
+    """The tensors of its own in which several lie one behind the other, and how many."""
+    n_gates = {nn.LSTM: 4, nn.LSTMCell: 4, nn.GRU: 3, nn.GRUCell: 3}
+    for kind, n_stacked in n_gates.items():
+        if isinstance(module, kind):
+            names = (name for name, _ in module.named_parameters(recurse=False))
+            yield from ((name, n_stacked) for name in names if not name.startswith("weight_hr"))
+    if isinstance(module, nn.MultiheadAttention):
+        yield from (("in_proj_weight", 3), ("in_proj_bias", 3))

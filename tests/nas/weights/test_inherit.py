@@ -198,6 +198,55 @@ def test_weights_of_other_groups_are_not_sliced(
     assert found.why.startswith("donor 0: other groups of channels: (" if how == "fresh" else "(")
 
 
+@pytest.mark.parametrize("n_hidden", [12, 4])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell])
+def test_gates_of_other_sizes_are_not_mixed(kind: Callable[[int, int], nn.Module], n_hidden: int) -> None:
+    """Gates lie one behind the other: with another number of units none takes the rows of another one."""
+    child = kind(3, n_hidden)
+    before = {name: tensor.clone() for name, tensor in child.state_dict().items()}
+
+    report = inherit(child, [kind(3, 8).state_dict()])
+
+    assert report.share == 0.0
+    assert all(tensor.equal(before[name]) for name, tensor in child.state_dict().items())
+    assert "parts of other sizes, one behind the other: (" in next(iter(report.tensors.values())).why
+
+
+def test_gates_take_more_inputs() -> None:
+    """With as many units, what the gates have of more inputs is taken, and each gate keeps its own rows."""
+    donor, child = nn.LSTM(3, 8), nn.LSTM(5, 8)
+
+    report = inherit(child, [donor.state_dict()])
+
+    assert torch.equal(child.weight_ih_l0[:, :3], donor.weight_ih_l0)
+    assert report.tensors["weight_hh_l0"].how == "copied"
+
+
+def test_projections_of_attention_are_not_mixed() -> None:
+    """Query, key and value lie one behind the other; what comes after them is sliced as any linear layer."""
+    report = inherit(nn.MultiheadAttention(16, 2), [nn.MultiheadAttention(8, 2).state_dict()])
+
+    assert report.tensors["in_proj_weight"].how == report.tensors["in_proj_bias"].how == "fresh"
+    assert report.tensors["out_proj.weight"].how == "sliced"
+
+
+@pytest.mark.parametrize(
+    ("donors", "rules", "message"),
+    [
+        (nn.Linear(2, 2), None, r"donors \(a Linear\) must be a list"),
+        (nn.Linear(2, 2).state_dict(), None, r"donors \(a OrderedDict\) must be a list"),
+        (["parent.safetensors"], None, r"a donor \(a str\) must be a state dict, a module or weights"),
+        ([None], None, r"a donor \(a NoneType\) must be"),
+        ([{"model": {}, "epoch": 3}], None, "model of it holds dicts: give that"),
+        ([], {"rest": "own"}, r"rules \(a dict\) must be nas.weights.rules.Rules"),
+    ],
+)
+def test_donors_that_are_none(donors: Any, rules: Any, message: str) -> None:
+    """What can't be inherited from is refused with what is allowed."""
+    with pytest.raises(ConfigurationError, match=message):
+        inherit(nn.Linear(2, 2), donors, rules=rules)
+
+
 @settings(max_examples=12)
 @given(donor=st.integers(4, 64), child=st.integers(4, 64))
 def test_scale_of_the_output_is_kept(donor: int, child: int) -> None:

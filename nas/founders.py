@@ -47,7 +47,9 @@ class Founders:
         found = () if points is None else _points(str(points))
         if weights is None or _SIBLING.fullmatch(str(weights)):
             return cls(points=found, weights=None if weights is None else str(weights))
-        digest = digest_of(_content("weights", str(weights))).removeprefix("blake3:")
+        content = _content("weights", str(weights))
+        _check_tensors(content, str(weights))
+        digest = digest_of(content).removeprefix("blake3:")
         return cls(points=found, weights=f"weights-{digest[:12]}:0", file=str(weights))
 
     @property
@@ -84,6 +86,17 @@ def _points(url: str) -> tuple[Point, ...]:
     if not isinstance(found, list) or not found or not all(isinstance(point, dict) for point in found):
         raise ConfigurationError(f'founders.points ({url}) must be a JSON list of points: [{{"width": 16}}]')
     return tuple(found)
+
+
+def _check_tensors(content: bytes, url: str) -> None:
+    from safetensors import SafetensorError, deserialize
+
+    try:
+        tensors = deserialize(content)  # type: ignore[no-untyped-call]
+    except SafetensorError as error:
+        raise ConfigurationError(f"founders.weights ({url}) must be a file of safetensors: {error}") from error
+    if not tensors:
+        raise ConfigurationError(f"founders.weights ({url}) holds no tensors; name a file that does, or leave it out")
 
 
 def _content(name: str, url: str) -> bytes:

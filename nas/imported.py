@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar, final
 
 from nas.budget import Budget
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, StoreError
 from nas.founders import Founders
 from nas.metric import Metric
 from nas.policy import PolicyPlan
@@ -41,10 +41,20 @@ class WeightsFileProblem(Problem):
         self.space = ParameterSpace({"weights": name})
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
-        """Publishes the tensors by their names; their number is the score."""
+        """Publishes the tensors by their names; their number is the score.
+
+        Raises:
+            StoreError: the file can't be read now, which is no fault of the trial's: it is run again.
+        """
         from safetensors.torch import load
 
-        tensors = load(read_file(self.file, {}))
+        try:
+            content = read_file(self.file, {})
+        except Exception as error:  # each library behind fsspec has its own
+            raise StoreError(
+                f"founders.weights ({self.file}) can't be read ({type(error).__name__}: {error})"
+            ) from error
+        tensors = load(content)
         run.save({name: tensors[name] for name in sorted(tensors, key=_place)})
         return {"tensors": float(len(tensors))}
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from nas.budget import Budget
-from nas.errors import ConfigurationError
+from nas.errors import ConfigurationError, StoreError
 from nas.founders import Founders
 from nas.metric import Metric
 from nas.policy import Policy
@@ -196,13 +196,29 @@ def test_wrong_founders_are_refused(points: object, weights: str | None, message
 
 
 def test_file_that_holds_no_tensors_is_refused(tmp_path: Path) -> None:
-    """A file that is no safetensors ends the search before its first trial, again and again until it is another."""
+    """A file that is no safetensors, a torn one, and one without tensors are refused before anything is begun."""
+    save_file({}, tmp_path / "empty.bin")
+    save_file(WEIGHTS, tmp_path / "torn.bin")
+    (tmp_path / "torn.bin").write_bytes((tmp_path / "torn.bin").read_bytes()[:-1])
     (tmp_path / "w.bin").write_bytes(b"nothing of the kind")
-    founders = Founders.read(None, str(tmp_path / "w.bin"))
+
+    for name, message in (("w", "must be a file of"), ("torn", "must be a file of"), ("empty", "holds no tensors")):
+        with pytest.raises(ConfigurationError, match=rf"founders.weights .*{name}.bin\) {message}"):
+            Founders.read(None, str(tmp_path / f"{name}.bin"))
+
+
+def test_file_that_is_gone_by_the_time_is_named(tmp_path: Path) -> None:
+    """Where the file can't be published, the search ends before its first trial, again and again until it is there."""
+    save_file(WEIGHTS, tmp_path / "w.safetensors")
+    founders = Founders.read(None, str(tmp_path / "w.safetensors"))
+    (tmp_path / "w.safetensors").rename(tmp_path / "away")
 
     for _ in range(2):
-        with pytest.raises(ConfigurationError, match=r"founders.weights .*w.bin\) must be a file of safetensors"):
+        with pytest.raises(StoreError, match=r"founders.weights \(.*w.safetensors\) can't be read \(FileNotFoundError"):
             run_search(search("random.RandomTuner", founders), root=str(tmp_path / "root"), budget=Budget(trials=2))
+    (tmp_path / "away").rename(tmp_path / "w.safetensors")
+    found = run_search(search("random.RandomTuner", founders), root=str(tmp_path / "root"), budget=Budget(trials=2))
+    assert {trial.donor for trial in found.lineage if trial.stage == "search"} == {founders.weights}
 
 
 def test_trial_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from nas.spaces.graphs.module import graph_in
 from nas.spaces.graphs.network import Network
 from nas.weights.carrying import node_of
 from nas.weights.child import ChildTensor, Offer, Weights
-from nas.weights.morphism import check_weights, outcome
+from nas.weights.morphism import check_weights
 
 
 def prefer_origins(
@@ -33,11 +33,11 @@ def prefer_origins(
         places: Where the parents stand among the donors, as far as they do.
     """
     try:
-        prefix, network = graph_in(model)
-        made, new = outcome(crossing.network, crossing.operations)
+        prefix, own_network = graph_in(model)
+        network, kept = _kept(crossing)
     except PointError as error:
         return [f"not crossed: {error}"]
-    if made != network:
+    if network != own_network:
         return ["not crossed: the crossing makes another network than the child's"]
     parents = {
         parent: place
@@ -57,7 +57,7 @@ def prefer_origins(
     for child in children:
         name = next((name for name in child.names if name.startswith(f"{prefix}layers.")), None)
         node = 0 if name is None else node_of(name.removeprefix(prefix))
-        if name is None or node in new:
+        if name is None or node not in kept:
             continue
         parent, origin = crossing.origins[node]
         if parent in parents:
@@ -66,6 +66,19 @@ def prefer_origins(
                 why = "" if other == name else f"by crossing, from {other}"
                 child.prefer(Offer(parents[parent], other, tensor, why))
     return notes
+
+
+def _kept(crossing: Crossing) -> tuple[Network, set[int]]:
+    """What the operations make of the crossing, and the nodes of it that were there all along.
+
+    Whatever an operation put in, also the second half of a branch, goes by its name: it has no layer of a parent's.
+    """
+    network = crossing.network
+    kept = {node.id for node in network.nodes}
+    for operation in crossing.operations:
+        network = operation.apply(network)
+        kept &= {node.id for node in network.nodes}
+    return network, kept
 
 
 def _is_of(source: Weights, prefix: str, network: Network) -> bool:

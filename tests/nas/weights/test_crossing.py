@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from nas.errors import PointError
+from nas.spaces.graphs.branching import Branch
 from nas.spaces.graphs.crossover import Crossing, crossed
 from nas.spaces.graphs.derivation import Derivation, derivation_from_json
 from nas.spaces.graphs.inserting import InsertResidual
 from nas.spaces.graphs.layers import Conv
 from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.module import GraphModule
+from nas.spaces.graphs.moves import MOVES as ALL_MOVES
 from nas.spaces.graphs.moves import drawn_move
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.resizing import Widen
@@ -115,6 +118,36 @@ def test_what_is_done_to_a_child_of_two_is_followed() -> None:
     convs = [id for id in made if isinstance(child.network[id].layer, Conv)]
     assert convs
     assert all(report.tensors[f"layers.{id}.weight"].how == "fresh" for id in convs)
+
+
+def test_any_move_may_follow_a_crossing() -> None:
+    """Whatever is done to a child of two, a branch too, its layers take nothing of the wrong parent, and none fails."""
+    n_branched = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        crossing = crossed((moved(rng, 3), moved(rng, 3)), seed % 2, rng)
+        if crossing is None:
+            continue
+        network, operations = crossing.network, []
+        for _ in range(3):
+            move = drawn_move(network, [*ALL_MOVES], Limits(size=32, nodes=60), rng)
+            assert move is not None
+            network = move.network
+            operations.append(move.operation)
+        crossing = replace(crossing, operations=tuple(operations))
+        n_branched += any(isinstance(operation, Branch) for operation in operations)
+        parents = [filled(parent, 1.0 + place) for place, parent in enumerate(crossing.networks)]
+        child = GraphModule(network)
+        with torch.no_grad():
+            for parameter in child.parameters():
+                parameter.zero_()
+
+        assert inherit(child, parents, derivation=crossing).notes == ()
+        untouched = [node for node in network.nodes if node in crossing.network.nodes]
+        for node in untouched:
+            parent, _ = crossing.origins[node.id]
+            assert not any((tensor == 2.0 - parent).any() for tensor in child.layers[str(node.id)].parameters())
+    assert n_branched > 5
 
 
 def test_without_a_parent_the_rest_is_still_its_own() -> None:

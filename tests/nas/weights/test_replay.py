@@ -55,6 +55,8 @@ class Marked(Problem):
         found = {"found": float(run.seed % 97), "own": 0.0, "other": 0.0}
         for node, (parent, _) in ({} if crossing is None else crossing.origins).items():
             marks = [1.0 + number for number in run.derivation["crossed"]]
+            if str(node) not in network.layers:  # an operation after the crossing took it out
+                continue
             for tensor in network.layers[str(node)].parameters():
                 found["own"] += (tensor == marks[parent]).sum().item()
                 found["other"] += (tensor == marks[1 - parent]).sum().item()

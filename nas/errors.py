@@ -98,7 +98,9 @@ def check_whole(name: str, value: object, least: int) -> None:
         ConfigurationError: it is not; a bool is none.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least {least}")
+        is_written_otherwise = isinstance(value, float) and value.is_integer()
+        remedy = f", and written as one: {int(value)}" if is_written_otherwise else ""  # type: ignore[call-overload]
+        raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least {least}{remedy}")
 
 
 def check_number(name: str, value: object) -> None:

@@ -12,7 +12,7 @@ from nas.spaces.graphs.module import graph_in
 from nas.spaces.graphs.network import Network
 from nas.weights.carrying import node_of
 from nas.weights.child import ChildTensor, Offer, Weights
-from nas.weights.morphism import check_weights
+from nas.weights.replaying import names_in_graph
 
 
 def prefer_origins(
@@ -83,9 +83,8 @@ def _kept(crossing: Crossing) -> tuple[Network, set[int]]:
 
 def _is_of(source: Weights, prefix: str, network: Network) -> bool:
     """Whether a donor's tensors are those of this network."""
-    inner = {name: tensor for name, tensor in source.shapes.items() if name.startswith(f"{prefix}layers.")}
     try:
-        check_weights(network, {name.removeprefix(prefix): tensor for name, tensor in inner.items()})
+        names_in_graph(source, prefix, network)
     except ConfigurationError:
         return False
     return True

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from nas.errors import ConfigurationError, PointError
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import graph_in
+from nas.spaces.graphs.network import Network
 from nas.weights.carrying import node_of
 from nas.weights.child import ChildTensor, Weights
 from nas.weights.fitting import all_finite
@@ -42,17 +43,27 @@ def replay_on_best(
     refusals: list[str] = []
     for place in dict.fromkeys((*(place for place in parents if place is not None), *range(len(sources)))):
         source = sources[place]
-        inner = {name: tensor for name, tensor in source.shapes.items() if name.startswith(f"{prefix}layers.")}
         try:
-            check_weights(derivation.network, {name.removeprefix(prefix): tensor for name, tensor in inner.items()})
+            names = names_in_graph(source, prefix, derivation.network)
         except ConfigurationError as error:
             refusals.append(str(error))
             continue
-        donor = {name: tensor.clone() for name, tensor in source.read(inner)}
+        donor = {name: tensor.clone() for name, tensor in source.read(names)}
         if _write(derivation, donor, prefix, place, new, children):
             return place, []
         refusals.append("not finite")
     return None, [f"not replayed: {refusals[0]}"]  # of the first
+
+
+def names_in_graph(source: Weights, prefix: str, network: Network) -> list[str]:
+    """The names of a donor's tensors behind the prefix of its graph.
+
+    Raises:
+        ConfigurationError: they are not those of this network.
+    """
+    inner = {name: tensor for name, tensor in source.shapes.items() if name.startswith(f"{prefix}layers.")}
+    check_weights(network, {name.removeprefix(prefix): tensor for name, tensor in inner.items()})
+    return [*inner]
 
 
 def _write(

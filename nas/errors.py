@@ -98,8 +98,7 @@ def check_whole(name: str, value: object, least: int) -> None:
         ConfigurationError: it is not; a bool is none.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        is_written_otherwise = isinstance(value, float) and value.is_integer()
-        remedy = f", and written as one: {int(value)}" if is_written_otherwise else ""  # type: ignore[call-overload]
+        remedy = f", and written as one: {value:.0f}" if isinstance(value, float) and value.is_integer() else ""
         raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least {least}{remedy}")
 
 

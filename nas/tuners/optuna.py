@@ -1,7 +1,7 @@
 """Optuna's samplers as tuners: TPE (Bergstra et al. 2011, NIPS 24) and Gaussian processes.
 
 Differs from Optuna's own studies: nothing is stored there. Each ask builds a study of the lineage, seeded by the
-search's seed and the number, so that resuming is asking again.
+search's seed and the number, so that resuming is asking again. No point is proposed twice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from nas.errors import ConfigurationError, check_whole
+from nas.errors import ConfigurationError, SpaceExhaustedError, check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Point, Space
@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     import optuna
 
 _SAMPLERS = {"tpe": "TPESampler", "gp": "GPSampler"}
-_TRIES = 16
+_TRIES = {"tpe": 16, "gp": 1}
+"""Suggestions an ask; ``gp`` fits its model for each, and in a space of choices repeats itself."""
+_N_STEPS = 64
+"""How far the way from a known suggestion to a new point may be."""
 _SOME_TIME = datetime(1970, 1, 1)
 """Optuna wants one; no sampler reads it."""
 
 
 class OptunaTuner(DonorTuner):
-    """Proposes what one of Optuna's samplers suggests, or a random point where that was proposed before.
+    """Proposes what one of Optuna's samplers suggests, or where that was proposed before, a new point near it.
 
     Running and waiting trials are known to the sampler as running (TPE counts them as bad ones: constant liar), failed
     ones as failed.
@@ -83,15 +86,20 @@ class OptunaTuner(DonorTuner):
             raise ConfigurationError(f"tuner.options ({self.options}): {error}") from error
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """What the sampler suggests, given the lineage."""
+        """What the sampler suggests, given the lineage, or what is near; a random point where all that is known."""
         rng = self.rng(number)
         point = self._suggested(lineage, rng.getrandbits(31))
-        if point is None:
-            return self.propose_new(lineage, rng, self.sampler)
-        return self.propose(lineage, point, self.sampler)
+        try:
+            for _ in range(_N_STEPS):
+                if not lineage.has_point(point):
+                    return self.propose(lineage, point, self.sampler)
+                point = self.space.mutate(point, rng)
+        except SpaceExhaustedError:
+            pass  # one point is all there is: the next line says STOP
+        return self.propose_new(lineage, rng, self.sampler)
 
-    def _suggested(self, lineage: Lineage, seed: int) -> Point | None:
-        """The first suggestion that no trial has, or None."""
+    def _suggested(self, lineage: Lineage, seed: int) -> Point:
+        """The first suggestion that no trial has, else the last one."""
         import optuna
 
         direction = self.metrics[0].direction
@@ -99,11 +107,11 @@ class OptunaTuner(DonorTuner):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             study.add_trials([self._frozen(trial) for trial in self._chosen(lineage)])
-            for _ in range(_TRIES):
+            for _ in range(_TRIES[self.sampler]):
                 point = self.space.decide(partial(_suggest, study.ask()))
                 if not lineage.has_point(point):
-                    return point
-        return None
+                    break
+        return point
 
     def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
         import optuna

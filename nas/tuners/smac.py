@@ -6,6 +6,7 @@ the number. Founders are drawn at random; a point is tried once; trials that sti
 
 from __future__ import annotations
 
+import itertools
 import logging
 import statistics
 import tempfile
@@ -106,12 +107,12 @@ class SmacTuner(DonorTuner):
                     _tell(facade, configuration, max(costs), has_failed=True)
                 else:
                     _tell(facade, configuration, lie)
-            for _ in range(_TRIES):
-                asked = facade.ask()
-                point = self._flat.point(_answers(asked.config, self._flat), self.rng(seed))
+            # Past the intensifier, which would only look for what to run again, in a time quadratic in the trials.
+            for asked in itertools.islice(facade.intensifier.config_generator, _TRIES):
+                point = self._flat.point(_answers(asked, self._flat), self.rng(seed))
                 if not lineage.has_point(point):
                     return point
-                _tell(facade, asked.config, lie)
+                _tell(facade, asked, lie)
         return None
 
     def _facade(self, folder: str, seed: int, *, n_trials: int) -> HyperparameterOptimizationFacade:

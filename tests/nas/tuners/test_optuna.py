@@ -1,0 +1,52 @@
+"""Optuna's samplers, in a small space of choices, where they suggest again what is known."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from itertools import pairwise
+
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.spaces.base import Point, point_key
+from nas.spaces.parameter import Choice, ParameterSpace
+from nas.trial import Trial
+from nas.tuners.base import STOP
+from nas.tuners.optuna import OptunaTuner
+from tests.nas.tuners.landscape import search
+
+CHOICES = ParameterSpace({f"layer_{i}": Choice("a", "b", "c") for i in range(6)})
+LOSS = Metric("loss", "minimize")
+
+
+def n_wrong(point: Point) -> float:
+    """The layers that are not "c"; two neighbours that agree are worth a little."""
+    letters = list(point.values())
+    return sum(letter != "c" for letter in letters) - 0.1 * sum(a == b for a, b in pairwise(letters))
+
+
+def distances_to_the_best(trials: list[Trial]) -> Iterator[int]:
+    """Of each trial after the first 20: in how many layers it differs from the best one before it."""
+    for index in range(20, len(trials)):
+        best = min(trials[:index], key=lambda trial: trial.metrics["loss"]).point
+        yield sum(trials[index].point[name] != best[name] for name in best)
+
+
+def test_where_the_sampler_suggests_a_known_point_a_new_one_near_it_is_proposed() -> None:
+    """Forty trials of 729 points, all different; two random points differ in four of six layers."""
+    trials = search(OptunaTuner(CHOICES, (LOSS,), sampler="gp"), 40, n_wrong)
+
+    assert len({point_key(trial.point) for trial in trials}) == 40
+    assert min(trial.metrics["loss"] for trial in trials) == -0.5
+    assert statistics.mean(distances_to_the_best(trials)) < 2.5
+
+
+def test_a_small_space_is_used_up_and_then_it_stops() -> None:
+    """Nine points, nine trials, then STOP."""
+    space = ParameterSpace({"first": Choice("a", "b", "c"), "second": Choice("a", "b", "c")})
+    tuner = OptunaTuner(space, (LOSS,), sampler="gp")
+
+    trials = search(tuner, 9, n_wrong)
+
+    assert len({point_key(trial.point) for trial in trials}) == 9
+    assert tuner.ask(Lineage.of(trials), 9, 9) is STOP

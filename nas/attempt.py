@@ -45,6 +45,7 @@ class Attempt:
     def __init__(self, bench: Bench, assignment: Assignment, channel: Channel) -> None:
         self._bench = bench
         self._channel = channel
+        self._n_slots = assignment.n_slots
         self._trial = replace(assignment.trial, started=time.time())
         self._began = time.perf_counter()
         self._unforetold = ""
@@ -78,13 +79,13 @@ class Attempt:
             run.go_on_without_donor()
         self._trial = self._start(trial)
         self._channel.started()
-        bench.restore_settings()
+        bench.restore_settings(self._n_slots)
         began_s = time.perf_counter()
         self._trial = replace(self._trial, foretold=self._foretell())
         if self._trial.foretold:
             self._foretell_cost = {"foretell_seconds": time.perf_counter() - began_s}
             self._channel.foretold(self._trial.foretold, self._declared({}))
-        bench.restore_settings()
+        bench.restore_settings(self._n_slots)
         seed_everything(trial.seed)
         return None
 
@@ -144,7 +145,7 @@ class Attempt:
         result = replace(
             outcome,
             metrics=self._declared_first(outcome.metrics),
-            cost={**spent, **self._foretell_cost, **self._setup_cost(), **run.shares},
+            cost={**spent, **self._foretell_cost, **self._setup_cost(), **self._threads_cost(), **run.shares},
             finished=time.time(),
             donor=run.donor,
             inherited=None if run.inheritance is None else run.inheritance.share,
@@ -162,6 +163,10 @@ class Attempt:
         """How long the problem's code took until it asked for its epochs, costs before training included."""
         asked_s = self.run.asked_epochs_s
         return {} if asked_s is None else {"setup_seconds": asked_s - self._began}
+
+    def _threads_cost(self) -> dict[str, float]:
+        """How many torch threads it began with, where they are more than those of one slot."""
+        return {"threads": self._n_slots * self._bench.spec.n_threads} if self._n_slots > 1 else {}
 
     def _foretell(self) -> dict[str, float]:
         """What is known of the point before training; what can't be found out is told in the trial's log.

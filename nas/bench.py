@@ -48,6 +48,7 @@ class Assignment:
         n_finished: How many trials its job has finished before.
         is_last: Its job gets no trial after it.
         job_index: How many jobs were begun before its job.
+        n_slots: How many slots' torch threads it may use, where others stay idle; on other machines it has its own.
     """
 
     trial: Trial
@@ -55,6 +56,7 @@ class Assignment:
     n_finished: int = 0
     is_last: bool = True
     job_index: int = 0
+    n_slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +157,9 @@ class Bench:
             return str(getattr(error, "__notes__", [raised])[-1]).replace("\n", " ")
         return None
 
-    def restore_settings(self) -> None:
-        """Puts torch's settings back to what they were before the first trial."""
-        set_torch_settings(self._defaults)
+    def restore_settings(self, n_slots: int = 1) -> None:
+        """Puts torch's settings back to what they were before the first trial, with the threads of so many slots."""
+        set_torch_settings({**self._defaults, "threads": n_slots * self._defaults["threads"]})
 
     def test(self, trial: Trial) -> dict[str, float]:
         """A finalist's scores on test data.

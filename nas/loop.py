@@ -147,6 +147,7 @@ class Loop:
             max_losses=settings.max_attempts,
             deterministic=settings.deterministic,
         )
+        self._n_slots_each = 1  # for how many slots' threads a trial of a later stage has room
         self._failures_in_a_row = 0
         self._uncounted: list[Trial] = []  # results that wait for those of a lower index to be counted
 
@@ -323,11 +324,18 @@ class Loop:
 
     # ---- later stages
 
-    def final(self, stage: Stage, finalists: Iterable[Trial]) -> bool:
+    def final(self, stage: Stage, finalists: Iterable[Trial], *, n_trials: int | None = None) -> bool:
         """Trains each of these trials again as a trial of a later stage, unless it has one there already.
 
         In this order, as long as they can finish in time; False where some can't.
+
+        Args:
+            stage: The stage.
+            finalists: Trials of the stage before.
+            n_trials: How many the stage has in all, whoever is left to train: fewer than there are slots share the
+                threads of them all. None: not known, each has those of one slot.
         """
+        self._n_slots_each = max(1, self._executor.slots // (n_trials or self._executor.slots))
         present = {t.parents[0] for t in self.trials if t.stage == stage.name and t.parents and not t.met_deadline}
         to_come = deque(parent for parent in finalists if parent.number not in present)
         while True:
@@ -417,6 +425,8 @@ class Loop:
         trial = replace(running, offered=offered, inheritance=inheritance)
         self._change(trial)
         assignment = self._jobs.assignment(trial, offer.donors, is_search=is_search)
+        if not is_search:
+            assignment = replace(assignment, n_slots=self._n_slots_each)
         self._slots.take(slot, trial.number)
         self.deadline.begin(trial)
         self._executor.submit(assignment)

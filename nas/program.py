@@ -228,9 +228,10 @@ class Program:
 
     def _run_later_stages(self, loop: Loop) -> None:
         for stage in self.built.plan.later:
-            loop.final(stage, [])  # those that an earlier session left unfinished
+            n_trials = self.ranking.n_finalists_of(loop.trials, stage)
+            loop.final(stage, [], n_trials=n_trials)  # those that an earlier session left unfinished
             while chosen := self.ranking.next_finalists(loop.trials, stage):
-                if not loop.final(stage, chosen):
+                if not loop.final(stage, chosen, n_trials=n_trials):
                     break
 
     def _suspects(self, starts: Mapping[int, Starts], session: Session, settings: LoopSettings) -> Suspects:

@@ -99,12 +99,22 @@ class Ranking:
         chosen = (trial for stage in self.plan.later for trial in self._finalists(trials, stage))
         return frozenset(t.number for t in (*chosen, *self.tested(trials), *best))
 
-    def _finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
-        """The best of the stage before, one a point, but for those whose second training has ended without a score."""
+    def n_finalists_of(self, trials: Sequence[Trial], stage: Stage) -> int:
+        """How many trials the stage has, as the stage before stands; the same before, amid and after them."""
+        n_points = len(self._best_of(trials, stage))
+        return min(n_points, self._n_wanted(stage, n_points))
+
+    def _best_of(self, trials: Sequence[Trial], stage: Stage) -> dict[str, Trial]:
+        """The scored trials of the stage before, one a point, by its key; the best first."""
         before = self.plan.stages[self.plan.stages.index(stage) - 1]
-        best_of: dict[str, Trial] = {}  # by point, the best first
+        best_of: dict[str, Trial] = {}
         for trial in self._candidates(trials, before):
             best_of.setdefault(point_key(trial.point), trial)
+        return best_of
+
+    def _finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
+        """The best of the stage before, one a point, but for those whose second training has ended without a score."""
+        best_of = self._best_of(trials, stage)
         ended = [t for t in trials if t.stage == stage.name and t.is_finished and not t.met_deadline]
         failed = {t.parents[0] for t in ended if t.value(self.metrics[0].name) is None}
         return [t for t in best_of.values() if t.number not in failed][: self._n_wanted(stage, len(best_of))]

@@ -169,8 +169,9 @@ class Trial:
     cost: Mapping[str, float] = field(default_factory=dict)
     """``seconds`` and ``gpu_seconds`` of the attempt that counts, and of what it went on from; ``foretell_seconds``,
     how many of them finding out ``foretold`` took in that attempt; ``setup_seconds``, how many had passed when the
-    problem first called ``run.epochs``, as data were loaded and the network built; ``epochs_share`` and
-    ``scale_share``, its shares of a full training, where its problem calls ``run.epochs`` and ``run.scale``."""
+    problem first called ``run.epochs``, as data were loaded and the network built; ``threads``, the torch threads that
+    it began with, where they were those of several slots; ``epochs_share`` and ``scale_share``, its shares of a full
+    training, where its problem calls ``run.epochs`` and ``run.scale``."""
     checkpoint: Checkpoint | None = None
     """None where it published no weights, or they were swept."""
     swept: bool = False

@@ -180,6 +180,20 @@ class BodyProblem(Problem):
         return self.test_body(run)
 
 
+class ThreadsProblem(PlainProblem):
+    """Scores how many torch threads a trial has."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """As many as there are."""
+        return self.test(run)
+
+    def test(self, run: TrialRun) -> Mapping[str, float]:
+        """Here, too."""
+        import torch
+
+        return {"score": float(torch.get_num_threads())}
+
+
 class InOrderTuner(Tuner):
     """Proposes points one after the other, each a child of the one before, and then STOP.
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from nas.policy import Policy
+from nas.store.files import open_root
+from nas.store.records import Records
 from tests.flows.commands import QUICK, Command, environment, on_terminal, only_search, resume_line, run, trials, until
 
 DEBUG = (*QUICK, "runner=debug", "budget.trials=2", "finalists=1")
@@ -163,6 +165,25 @@ def test_a_plan_of_ones_own(here: Path) -> None:
     assert (grown.stage, grown.policies, grown.donor) == ("grown", {Policy.SHARE_PARAMS}, grown.parents[0])
     assert grown.inherited == pytest.approx(6 / 15)
     assert "best: trial 2 (grown)" in done.out
+
+
+@pytest.mark.slow
+def test_finals_take_the_threads_of_slots_without_a_final(here: Path) -> None:
+    """Two finals on four slots of one thread have two each, as their records say; trials and tests have one."""
+    plan = ("problem._target_=tests.problems_for_tests.ThreadsProblem", "policy=mine", "runner=processes", "device=cpu")
+    (here / "my_conf" / "policy").mkdir(parents=True)
+    (here / "my_conf" / "policy" / "mine.yaml").write_text("stages:\n- {name: search}\n- {name: final}\n")
+
+    done = run(here, "+tuner=random", "--config-dir", "my_conf", *plan, "slots=4", "threads=1", "budget.trials=5")
+    found = trials(only_search(here))
+    tests = Records(open_root(str(only_search(here)))).tests()
+
+    assert done.status == 0, done.err
+    assert [(t.stage, t.metrics["score"], t.cost.get("threads")) for t in found] == [
+        *[("search", 1.0, None)] * 5,
+        *[("final", 2.0, 2)] * 2,
+    ]
+    assert [tests[number]["metrics"]["score"] for number in (5, 6)] == [1.0, 1.0]
 
 
 @pytest.mark.slow

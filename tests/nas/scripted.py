@@ -98,6 +98,8 @@ class ScriptedExecutor:
         self.slots = slots
         self.submitted: list[Trial] = []
         self.donors: dict[int, list[int | str]] = {}
+        self.n_slots: dict[int, int] = {}
+        """For how many slots' threads each trial has room."""
         self.order: list[int] = []
         """The trials in the order of their results."""
         self._records = records
@@ -125,6 +127,7 @@ class ScriptedExecutor:
         self._records.start(trial, where)
         self.submitted.append(trial)
         self.donors[trial.number] = [donor.donor for donor in donors]
+        self.n_slots[trial.number] = assignment.n_slots
         n_before = sum(other.number == trial.number for other in self.submitted) - 1
         ends = self._ends.get(trial.number, ())
         self._running[trial.number] = Pending(trial, donors, ends[n_before] if n_before < len(ends) else COMPLETE)

@@ -179,6 +179,18 @@ class TestAsking:
 
         assert [trial.number for trial in tuner.seen[0]] == [0, 1]
 
+    @pytest.mark.parametrize(("slots", "n_finals", "each"), [(1, 2, 1), (4, 1, 4), (4, 3, 1), (5, 2, 2), (2, None, 1)])
+    def test_finals_share_the_threads_of_idle_slots(
+        self, records: Records, slots: int, n_finals: int | None, each: int
+    ) -> None:
+        """As many as divide evenly among the finals of the stage; trials of the search have their own."""
+        executor = ScriptedExecutor(records, slots)
+        loop = make_loop(records, executor, ListTuner((), (), ()), settings=up_to(3))
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials[:1], n_trials=n_finals)
+
+        assert [executor.n_slots[number] for number in range(4)] == [1, 1, 1, each]
+
     def test_running_and_waiting_trials_are_visible(self, records: Records) -> None:
         """A tuner sees which trials run and which wait, and nothing of how the runs began."""
         tuner = ListTuner((), (), WAIT, (), STOP)

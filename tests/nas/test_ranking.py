@@ -79,6 +79,17 @@ def test_a_finalist_whose_final_failed_gives_its_place_to_the_next() -> None:
     assert finalists(2, [*SEARCHED, failed]) == [0, 2]
 
 
+def test_how_many_a_stage_trains_does_not_depend_on_how_far_it_is() -> None:
+    """Before, amid and after the finals, whatever came of them; no more than there are points."""
+    ranking, final = Ranking(PLAN, OBJECTIVES, 2), PLAN.stages[1]
+    done = replace(trial(6, 0.9, stage="final"), proposal=Proposal(point={"x": 0}, parents=(0,)))
+    failed = replace(trial(7, None, stage="final", state=State.FAILED), proposal=Proposal(point={"x": 3}, parents=(3,)))
+
+    for n_begun in range(3):
+        assert ranking.n_finalists_of([*SEARCHED, done, failed][: len(SEARCHED) + n_begun], final) == 2
+    assert Ranking(PLAN, OBJECTIVES, 9).n_finalists_of(SEARCHED, final) == len(SEARCHED)
+
+
 def test_the_winner_is_the_best_finalist_by_the_first_metric() -> None:
     """Whatever the other metrics say."""
     finals = [

@@ -7,7 +7,9 @@
 ``DIR`` holds the four files. Each row of docs/headline.csv is one run of a command with nothing beside it, and one
 that is there is not run again. The arms: the search by ``network_morphism``; by ``random`` on the same space; and
 ``hand``, a network made by hand (five 3x3 convolutions of 32, 32, 64, 64 and 128 channels with batch-norm), trained
-alone for the same time, which is as many epochs as that has room for by a run of two.
+alone for the same time, which is as many epochs as that has room for by a run of two. Both searches have the options
+of their row: an hour has two finals of 24 epochs; half an hour or less has one trial at a time, on both
+cores, and one final, of an epoch a minute.
 """
 
 from __future__ import annotations
@@ -30,21 +32,30 @@ from nas.store.sessions import spent_hours
 from nas.trial import Trial
 
 FIELDS = (
-    "arm", "minutes", "seed", "epochs", "hours", "trials", "validation", "test", "parameters", "line",
+    "arm", "minutes", "seed", "options", "epochs", "hours", "trials", "validation", "test", "parameters", "line",
 )  # fmt: skip
 RESULTS = Results(path=Path(__file__).parents[1] / "docs" / "headline.csv", fields=FIELDS)
 ARMS = ("network_morphism", "random", "hand")
 HAND = plain_cnn((1, 28, 28), 10, widths=[32, 32, 64, 64, 128], pool_after=[1, 3])
-EPOCHS_PER_MINUTE = 0.4
-"""Of a final training: 24 epochs in a search of an hour."""
+SHORT_MINUTES = 30.0
+"""A search that has no more than these has time for one final."""
+LONG_EPOCHS_PER_MINUTE = 0.4
+"""Of a final of a longer one, which has two: 24 epochs in an hour."""
+ALONE = ("slots=1", "threads=2")
 RESERVE = 0.97
 """The share of the time that the network made by hand trains; the rest is for loading, testing and the export."""
 
 
+def options_of(arm: str, minutes: float) -> tuple[str, ...]:
+    """What the command of a search is given beside its hours and the epochs of a final."""
+    return ("finalists=1", *ALONE) if arm != "hand" and minutes <= SHORT_MINUTES else ()
+
+
 def searched(arm: str, data: Path, minutes: float, seed: int, root: str) -> int:
     """Runs a search by the command; gives the epochs of a final."""
-    n_epochs = max(1, round(EPOCHS_PER_MINUTE * minutes))
-    run(data, root, f"+tuner={arm}", f"budget.hours={minutes / 60}", f"seed={seed}", f"problem.n_epochs={n_epochs}")
+    n_epochs = max(1, round(minutes)) if minutes <= SHORT_MINUTES else round(LONG_EPOCHS_PER_MINUTE * minutes)
+    given = (f"seed={seed}", f"problem.n_epochs={n_epochs}", *options_of(arm, minutes))
+    run(data, root, f"+tuner={arm}", f"budget.hours={minutes / 60}", *given)
     return n_epochs
 
 
@@ -52,7 +63,7 @@ def trained_by_hand(data: Path, minutes: float, seed: int, root: str) -> int:
     """Trains the one network for so long; gives the epochs."""
     points = Path(root) / "hand.json"
     points.write_text(json.dumps([{"network": HAND.to_json(), "learning_rate": 0.05}]))
-    alone = ("+tuner=random", f"founders.points={points}", "budget.trials=1", "policy=full", "slots=1", "threads=2")
+    alone = ("+tuner=random", f"founders.points={points}", "budget.trials=1", "policy=full", *ALONE)
     run(data, f"{root}/trial", *alone, "problem.n_epochs=2")
     [found] = [Records(open_root(str(path))) for path in (Path(root) / "trial").iterdir()]
     [trial] = found.load()[0]
@@ -72,15 +83,16 @@ def row(task: tuple[str, Path, float, int]) -> list[dict[str, object]]:
     arm, data, minutes, seed = task
     with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
         if arm == "hand":
-            n_epochs, place = trained_by_hand(data, minutes, seed, root), Path(root) / "search"
+            n_epochs = trained_by_hand(data, minutes, seed, root)
         else:
-            n_epochs, place = searched(arm, data, minutes, seed, f"{root}/search"), Path(root) / "search"
-        [folder] = place.iterdir()
+            n_epochs = searched(arm, data, minutes, seed, f"{root}/search")
+        [folder] = (Path(root) / "search").iterdir()
         records = Records(open_root(str(folder)))
         trials, _ = records.load()
         winner = best(trials)
-        known = {"arm": arm, "minutes": minutes, "seed": seed, "epochs": n_epochs}
+        known = {"arm": arm, "minutes": minutes, "seed": seed, "options": " ".join(options_of(arm, minutes))}
         found = {
+            "epochs": n_epochs,
             "hours": f"{spent_hours(records):.3f}",
             "trials": len(trials),
             "validation": f"{winner.metrics['accuracy']:.4f}",
@@ -102,14 +114,15 @@ def show() -> None:
     """The table, a line an arm and time."""
     rows = RESULTS.kept()
     for minutes in sorted({float(one["minutes"]) for one in rows}):
-        for arm in ARMS:
-            found = [one for one in rows if one["arm"] == arm and float(one["minutes"]) == minutes]
+        for arm, options in dict.fromkeys((one["arm"], one["options"]) for one in rows):
+            wanted = (minutes, arm, options)
+            found = [one for one in rows if (float(one["minutes"]), one["arm"], one["options"]) == wanted]
             if not found:
                 continue
             tests = [100 * float(one["test"]) for one in found]
             told = ", ".join(f"{test:.2f}" for test in tests)
             print(
-                f"{minutes:g} min, {arm}: test {statistics.mean(tests):.2f} % ({told}), "
+                f"{minutes:g} min, {arm}{options and chr(32) + options}: test {statistics.mean(tests):.2f} % ({told}), "
                 f"validation {statistics.mean(100 * float(one['validation']) for one in found):.2f} %, "
                 f"{statistics.mean(int(one['trials']) for one in found):.0f} trials, "
                 f"{statistics.mean(float(one['hours']) for one in found):.3f} h"
@@ -125,12 +138,16 @@ def main() -> None:
     parser.add_argument("--arms", default=",".join(ARMS))
     arguments = parser.parse_args()
     if arguments.data is not None:
-        there = {(one["arm"], float(one["minutes"]), int(one["seed"])) for one in RESULTS.kept()}
+        there = {(one["arm"], float(one["minutes"]), int(one["seed"]), one["options"]) for one in RESULTS.kept()}
         wanted = [
             (arm, arguments.minutes, seed) for seed in range(arguments.seeds) for arm in arguments.arms.split(",")
         ]
         data = arguments.data.resolve()
-        tasks = [(arm, data, minutes, seed) for arm, minutes, seed in wanted if (arm, minutes, seed) not in there]
+        tasks = [
+            (arm, data, minutes, seed)
+            for arm, minutes, seed in wanted
+            if (arm, minutes, seed, " ".join(options_of(arm, minutes))) not in there
+        ]
         for n_done in RESULTS.run(row, tasks, 1):
             print(f"{n_done} of {len(tasks)} runs", file=sys.stderr)
     show()

@@ -12,6 +12,7 @@ from nas.errors import ConfigurationError
 from nas.remote_file import read_file
 from nas.spaces.base import Point, check_points
 from nas.store.reference import digest_of
+from nas.trial import State, Trial
 from nas.tuners.base import Tuner
 from nas.tuners.constrained import ConstrainedTuner
 
@@ -76,6 +77,17 @@ class Founders:
         for place, point in enumerate(self.points):
             if isinstance(tuner, ConstrainedTuner) and (broken := tuner.broken_by(point)):
                 raise ConfigurationError(f"founders.points[{place}] breaks {broken}; leave it out, or allow more")
+
+
+def unused_weights(founders: Founders, trial: Trial) -> str | None:
+    """A line for a person where a trial that was offered the founders' weights has taken nothing of them."""
+    if trial.state != State.COMPLETE or trial.inherited:
+        return None
+    name, why = next(iter(trial.inheritance.get("not_copied", {}).items()), ("train", "it does not call run.inherit"))
+    return (
+        f"founders.weights ({founders.file or founders.weights}): trial {trial.number} took nothing of them ({name}: "
+        f"{why}); are they of another network?"
+    )
 
 
 def _points(url: str) -> tuple[Point, ...]:

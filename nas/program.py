@@ -13,9 +13,10 @@ from typing import Any
 from nas.bench import BenchSpec
 from nas.budget import Budget
 from nas.errors import ActionError, ConfigurationError, check_whole
-from nas.executors.base import Event, Executor, Noted, StopAsked
+from nas.executors.base import Event, Executor, Finished, Noted, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
+from nas.founders import unused_weights
 from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
 from nas.ranking import Ranking
@@ -170,12 +171,18 @@ class Program:
     ) -> None:
         """Runs the stages, tests the finalists, exports the winner; all of it durable as it goes."""
         trials, starts = self.records.load()
-        plan = self.built.plan
+        plan, founders = self.built.plan, self.built.search.founders
+        founders_are_checked = founders.weights is None
 
         def take_note(event: Event) -> None:
+            nonlocal founders_are_checked
             if isinstance(event, StopAsked):
                 session.note_stop()
             observe(event)
+            if isinstance(event, Finished) and not founders_are_checked and event.trial.offered == founders.weights:
+                founders_are_checked = True
+                if (why := unused_weights(founders, event.trial)) is not None:
+                    observe(Noted(why))
 
         timetable = self._timetable(lambda: loop.trials)
         loop = Loop(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from flows.drawing.curve import CURVE_CSS, best_curve
@@ -92,7 +92,7 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if shares:
         yield (
             "inherited",
-            f"{median(shares):.0%} of the parameters (median of {count(len(shares), 'child')})".replace(
+            f"{fmean(shares):.0%} of the parameters (mean of {count(len(shares), 'child')})".replace(
                 "childs", "children"
             ),
         )

@@ -115,7 +115,7 @@ class ChildTensor:
 
     def _refuse(self, place: int, why: str) -> None:
         if self._n_refused == 0:
-            self.refusal = f"donor {place}: {why}"
+            self.refusal = f"donor at place {place}: {why}"
         self._n_refused += 1
 
 

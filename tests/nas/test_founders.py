@@ -13,15 +13,19 @@ from safetensors.torch import save_file
 
 from nas.budget import Budget
 from nas.errors import ConfigurationError, StoreError
+from nas.executors.base import Event, Noted
 from nas.founders import Founders
+from nas.imported import import_founders
 from nas.metric import Metric
 from nas.policy import Policy
 from nas.problems.base import Problem
-from nas.program import run_search
+from nas.program import Program, run_here, run_search
 from nas.run import TrialRun
 from nas.search import Search
+from nas.session import claim_identity, open_records
 from nas.spaces.parameter import Choice, Int, ParameterSpace
 from nas.spec import Spec
+from nas.store.files import open_root
 from nas.trial import State
 
 POINTS = [{"width": 3, "op": "b"}, {"width": 1, "op": "a"}]
@@ -227,3 +231,22 @@ def test_trial_that_is_not_there_is_refused(tmp_path: Path) -> None:
         run_search(search("random.RandomTuner", Founders()), root=str(tmp_path), name="old", budget=Budget(trials=1))
         with pytest.raises(ConfigurationError, match=rf"founders.weights \({weights}\): no such trial with weights"):
             run_search(search("random.RandomTuner", Founders.read(None, weights)), root=str(tmp_path))
+
+
+@pytest.mark.parametrize(("tensors", "says"), [({"stem.conv": torch.ones(3, 3)}, True), (WEIGHTS, False)])
+def test_weights_that_fit_nothing_are_told(tensors: dict[str, torch.Tensor], says: bool, tmp_path: Path) -> None:
+    """A person reads which file it was, and why nothing of it was taken; once in a session."""
+    save_file(tensors, tmp_path / "w.safetensors")
+    founders = Founders.read(None, str(tmp_path / "w.safetensors"))
+    built = search("random.RandomTuner", founders).build()
+    records = open_records(open_root(str(tmp_path / "root")).below("search"))
+    claim_identity(records, built)
+    import_founders(records, founders)
+    events: list[Event] = []
+
+    run_here(Program(built, records, Budget(trials=3)), observe=events.append)
+
+    assert [event.text for event in events if isinstance(event, Noted)] == says * [
+        f"founders.weights ({founders.file}): trial 0 took nothing of them (weight: no donor has this name); are they "
+        "of another network?"
+    ]

@@ -195,7 +195,7 @@ def test_weights_of_other_groups_are_not_sliced(
     found = inherit(child_, [donor_.state_dict()]).tensors["weight"]
 
     assert found.how == how
-    assert found.why.startswith("donor 0: other groups of channels: (" if how == "fresh" else "(")
+    assert found.why.startswith("donor at place 0: other groups of channels: (" if how == "fresh" else "(")
 
 
 @pytest.mark.parametrize("n_hidden", [12, 4])
@@ -864,13 +864,13 @@ def test_fresh_tensors_say_why() -> None:
     assert report.share == 0.0
     assert report.summary()["not_copied"] == {
         "here": "no donor has this name",
-        "rank": "donor 0: other rank: (3, 1) into (3,)",
-        "nan": "donor 0: not finite",
-        "inf": "donor 0: not finite",
-        "kind": "donor 0: torch.complex64 does not fit torch.float32",
-        "empty": "donor 0: no overlap: (0,) into (3,)",
-        "count": "donor 0: integers are not sliced: (2,) into (3,)",
-        "whole": "donor 0: torch.float32 does not fit torch.int64",
+        "rank": "donor at place 0: other rank: (3, 1) into (3,)",
+        "nan": "donor at place 0: not finite",
+        "inf": "donor at place 0: not finite",
+        "kind": "donor at place 0: torch.complex64 does not fit torch.float32",
+        "empty": "donor at place 0: no overlap: (0,) into (3,)",
+        "count": "donor at place 0: integers are not sliced: (2,) into (3,)",
+        "whole": "donor at place 0: torch.float32 does not fit torch.int64",
     }
     assert all(torch.equal(tensor, fresh[name]) for name, tensor in child.state_dict().items())
 
@@ -903,7 +903,7 @@ def test_overflow_in_the_dtype_of_the_child_is_refused() -> None:
     """A finite value that would be infinite in the child is not inherited."""
     child = nn.Linear(1, 1).half()
 
-    assert inherit(child, [{"weight": torch.tensor([[1e6]])}]).tensors["weight"].why == "donor 0: not finite"
+    assert inherit(child, [{"weight": torch.tensor([[1e6]])}]).tensors["weight"].why == "donor at place 0: not finite"
 
     assert child.weight.isfinite().all()
 
@@ -922,7 +922,7 @@ def test_whole_numbers_that_do_not_fit_are_refused(dtype: torch.dtype, value: in
     model.register_buffer("n", torch.tensor([5, 6]).to(child))
 
     refused = inherit(model, [{"n": torch.tensor([value, 1], dtype=dtype)}]).tensors["n"]
-    assert refused.why == f"donor 0: values of {dtype} do not fit {child}"
+    assert refused.why == f"donor at place 0: values of {dtype} do not fit {child}"
     assert model.n.tolist() == [5, 6]
 
     assert inherit(model, [{"n": torch.tensor([7, 8], dtype=dtype)}]).tensors["n"].how == "copied"
@@ -950,7 +950,7 @@ def test_floats_of_eight_bits_are_inherited(dtype: torch.dtype, n_donor: int, ru
     if n_donor < 4:
         assert float(child.weight.detach()[0, 0].float()) == (2.0 if rules.shrink == 1.0 else 1.5)
     broken = torch.full((3,), math.nan).to(dtype)
-    assert inherit(layer(3, 1.0), [{"scale": broken}]).tensors["scale"].why == "donor 0: not finite"
+    assert inherit(layer(3, 1.0), [{"scale": broken}]).tensors["scale"].why == "donor at place 0: not finite"
 
 
 def test_expanded_buffers_stay_fresh() -> None:

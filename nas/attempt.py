@@ -166,7 +166,8 @@ class Attempt:
 
     def _threads_cost(self) -> dict[str, float]:
         """How many torch threads it began with, where they are more than those of one slot."""
-        return {"threads": self._n_slots * self._bench.spec.n_threads} if self._n_slots > 1 else {}
+        n_threads = self._bench.threads_of(self._n_slots)
+        return {"threads": n_threads} if n_threads > self._bench.spec.n_threads else {}
 
     def _foretell(self) -> dict[str, float]:
         """What is known of the point before training; what can't be found out is told in the trial's log.

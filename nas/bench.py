@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nas.attempt import Attempt
+from nas.cores import usable_cores
 from nas.errors import ConfigurationError
 from nas.job import Job, JobLine
 from nas.metric import not_finite, plain_metrics
@@ -48,7 +49,7 @@ class Assignment:
         n_finished: How many trials its job has finished before.
         is_last: Its job gets no trial after it.
         job_index: How many jobs were begun before its job.
-        n_slots: How many slots' torch threads it may use, where others stay idle; on other machines it has its own.
+        n_slots: How many slots' torch threads it may use, where others stay idle; a worker elsewhere has its own.
     """
 
     trial: Trial
@@ -157,9 +158,16 @@ class Bench:
             return str(getattr(error, "__notes__", [raised])[-1]).replace("\n", " ")
         return None
 
+    def threads_of(self, n_slots: int) -> int:
+        """The torch threads of so many slots, as far as there are cores for more than those of one."""
+        return min(n_slots * self.spec.n_threads, max(self.spec.n_threads, usable_cores()))
+
     def restore_settings(self, n_slots: int = 1) -> None:
         """Puts torch's settings back to what they were before the first trial, with the threads of so many slots."""
-        set_torch_settings({**self._defaults, "threads": n_slots * self._defaults["threads"]})
+        import torch
+
+        torch.set_num_threads(n_threads := self.threads_of(n_slots))  # also for threads that begin later
+        set_torch_settings({**self._defaults, "threads": n_threads})
 
     def test(self, trial: Trial) -> dict[str, float]:
         """A finalist's scores on test data.

@@ -12,7 +12,7 @@ from nas.errors import ConfigurationError
 from nas.remote_file import read_file
 from nas.spaces.base import Point, check_points
 from nas.store.reference import digest_of
-from nas.trial import State, Trial
+from nas.trial import Trial
 from nas.tuners.base import Tuner
 from nas.tuners.constrained import ConstrainedTuner
 
@@ -80,13 +80,16 @@ class Founders:
 
 
 def unused_weights(founders: Founders, trial: Trial) -> str | None:
-    """A line for a person where a trial that was offered the founders' weights has taken nothing of them."""
-    if trial.state != State.COMPLETE or trial.inherited:
+    """A line for a person where a trial that called ``run.inherit`` on the founders' weights took no parameter of them.
+
+    None where it took some; ``trial.inherited`` must be known.
+    """
+    if trial.inherited:
         return None
-    name, why = next(iter(trial.inheritance.get("not_copied", {}).items()), ("train", "it does not call run.inherit"))
+    reasons = (f" ({name}: {why})" for name, why in trial.inheritance.get("not_copied", {}).items())
     return (
-        f"founders.weights ({founders.file or founders.weights}): trial {trial.number} took nothing of them ({name}: "
-        f"{why}); are they of another network?"
+        f"founders.weights ({founders.file or founders.weights}): trial {trial.number} took no parameter of them"
+        f"{next(reasons, '')}; are they of another network?"
     )
 
 

@@ -333,11 +333,12 @@ class Loop:
             stage: The stage.
             finalists: Trials of the stage before.
             n_trials: How many the stage has in all, whoever is left to train: fewer than there are slots share the
-                threads of them all. None: not known, each has those of one slot.
+                torch threads of them all, as far as these divide, but where the search is deterministic. None: not
+                known, each has those of one slot.
         """
-        self._n_slots_each = max(1, self._executor.slots // (n_trials or self._executor.slots))
         present = {t.parents[0] for t in self.trials if t.stage == stage.name and t.parents and not t.met_deadline}
         to_come = deque(parent for parent in finalists if parent.number not in present)
+        self._n_slots_each = self._share_slots(n_trials, self._n_waiting(stage) + len(to_come))
         while True:
             self.sweep()
             self._enforce(stage)
@@ -351,6 +352,12 @@ class Loop:
             is_done = not to_come and not self._unfinished(stage.name)
             if is_done or not self.deadline.may_begin(stage):
                 return is_done
+
+    def _share_slots(self, n_trials: int | None, n_left: int) -> int:
+        """How many slots' threads each trial of a later stage has, of which so many are left to train."""
+        if self._settings.deterministic or n_trials is None:
+            return 1
+        return max(1, self._executor.slots // max(1, n_trials, n_left))
 
     def _may_propose_final(self, stage: Stage) -> bool:
         """All at once; where hours are kept, only what begins at once: what does not is the next session's."""

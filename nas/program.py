@@ -179,7 +179,9 @@ class Program:
             if isinstance(event, StopAsked):
                 session.note_stop()
             observe(event)
-            if isinstance(event, Finished) and not founders_are_checked and event.trial.offered == founders.weights:
+            if founders_are_checked or not isinstance(event, Finished) or event.trial.inherited is None:
+                return
+            if event.trial.offered == founders.weights:
                 founders_are_checked = True
                 if (why := unused_weights(founders, event.trial)) is not None:
                     observe(Noted(why))

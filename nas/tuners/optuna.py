@@ -1,7 +1,7 @@
 """Optuna's samplers as tuners: TPE (Bergstra et al. 2011, NIPS 24) and Gaussian processes.
 
 Differs from Optuna's own studies: nothing is stored there. Each ask builds a study of the lineage, seeded by the
-search's seed and the number, so that resuming is asking again. No point is proposed twice.
+search's seed and the number, so that resuming is asking again. What they suggest again is replaced by a new point.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class OptunaTuner(DonorTuner):
                     return self.propose(lineage, point, self.sampler)
                 point = self.space.mutate(point, rng)
         except SpaceExhaustedError:
-            pass  # one point is all there is: the next line says STOP
+            pass  # no step leads from here; a point that is left elsewhere is drawn
         return self.propose_new(lineage, rng, self.sampler)
 
     def _suggested(self, lineage: Lineage, seed: int) -> Point:

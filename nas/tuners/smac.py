@@ -93,6 +93,7 @@ class SmacTuner(DonorTuner):
     def _suggested(self, lineage: Lineage, seed: int) -> Point | None:
         """The first point that SMAC asks for and no trial has, or None."""
         import joblib
+        from smac.main.exceptions import ConfigurationSpaceExhaustedException
 
         metric = self.metrics[0]
         costs = [-metric.rank(t.metrics[metric.name]) for t in lineage.ranked(metric)]
@@ -108,11 +109,14 @@ class SmacTuner(DonorTuner):
                 else:
                     _tell(facade, configuration, lie)
             # Past the intensifier, which would only look for what to run again, in a time quadratic in the trials.
-            for asked in itertools.islice(facade.intensifier.config_generator, _TRIES):
-                point = self._flat.point(_answers(asked, self._flat), self.rng(seed))
-                if not lineage.has_point(point):
-                    return point
-                _tell(facade, asked, lie)
+            try:
+                for asked in itertools.islice(facade.intensifier.config_generator, _TRIES):
+                    point = self._flat.point(_answers(asked, self._flat), self.rng(seed))
+                    if not lineage.has_point(point):
+                        return point
+                    _tell(facade, asked, lie)
+            except ConfigurationSpaceExhaustedException:
+                return None
         return None
 
     def _facade(self, folder: str, seed: int, *, n_trials: int) -> HyperparameterOptimizationFacade:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nas.cores import usable_cores
 from nas.policy import Policy
 from nas.store.files import open_root
 from nas.store.records import Records
@@ -170,6 +171,8 @@ def test_a_plan_of_ones_own(here: Path) -> None:
 @pytest.mark.slow
 def test_finals_take_the_threads_of_slots_without_a_final(here: Path) -> None:
     """Two finals on four slots of one thread have two each, as their records say; trials and tests have one."""
+    if usable_cores() < 2:
+        pytest.skip("one core")
     plan = ("problem._target_=tests.problems_for_tests.ThreadsProblem", "policy=mine", "runner=processes", "device=cpu")
     (here / "my_conf" / "policy").mkdir(parents=True)
     (here / "my_conf" / "policy" / "mine.yaml").write_text("stages:\n- {name: search}\n- {name: final}\n")

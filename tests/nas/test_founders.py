@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -233,12 +234,41 @@ def test_trial_that_is_not_there_is_refused(tmp_path: Path) -> None:
             run_search(search("random.RandomTuner", Founders.read(None, weights)), root=str(tmp_path))
 
 
-@pytest.mark.parametrize(("tensors", "says"), [({"stem.conv": torch.ones(3, 3)}, True), (WEIGHTS, False)])
-def test_weights_that_fit_nothing_are_told(tensors: dict[str, torch.Tensor], says: bool, tmp_path: Path) -> None:
+class TakenProblem(FilledProblem):
+    """Takes all tensors as they are; what share of it went in nobody knows."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        return {"sum": float(sum(tensor.sum() for tensor in run.inherit_tensors().values()))}
+
+
+class LateProblem(FilledProblem):
+    """Fails in trial 0, before it inherits."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        if run.number == 0:
+            raise RuntimeError("as told")
+        return super().train(run)
+
+
+OTHER = {"stem.conv": torch.ones(3, 3)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "tensors", "first"),
+    [
+        (FilledProblem, OTHER, 0),
+        (FilledProblem, WEIGHTS, None),
+        (TakenProblem, OTHER, None),
+        (LateProblem, OTHER, 1),
+    ],
+)
+def test_weights_that_fit_nothing_are_told(
+    kind: type[Problem], tensors: dict[str, torch.Tensor], first: int | None, tmp_path: Path
+) -> None:
     """A person reads which file it was, and why nothing of it was taken; once in a session."""
     save_file(tensors, tmp_path / "w.safetensors")
     founders = Founders.read(None, str(tmp_path / "w.safetensors"))
-    built = search("random.RandomTuner", founders).build()
+    built = replace(search("random.RandomTuner", founders), problem=Spec.of(kind)).build()
     records = open_records(open_root(str(tmp_path / "root")).below("search"))
     claim_identity(records, built)
     import_founders(records, founders)
@@ -246,7 +276,7 @@ def test_weights_that_fit_nothing_are_told(tensors: dict[str, torch.Tensor], say
 
     run_here(Program(built, records, Budget(trials=3)), observe=events.append)
 
-    assert [event.text for event in events if isinstance(event, Noted)] == says * [
-        f"founders.weights ({founders.file}): trial 0 took nothing of them (weight: no donor has this name); are they "
-        "of another network?"
+    assert [event.text for event in events if isinstance(event, Noted)] == (first is not None) * [
+        f"founders.weights ({founders.file}): trial {first} took no parameter of them (weight: no donor has this "
+        "name); are they of another network?"
     ]

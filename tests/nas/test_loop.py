@@ -180,16 +180,29 @@ class TestAsking:
         assert [trial.number for trial in tuner.seen[0]] == [0, 1]
 
     @pytest.mark.parametrize(("slots", "n_finals", "each"), [(1, 2, 1), (4, 1, 4), (4, 3, 1), (5, 2, 2), (2, None, 1)])
-    def test_finals_share_the_threads_of_idle_slots(
-        self, records: Records, slots: int, n_finals: int | None, each: int
-    ) -> None:
-        """As many as divide evenly among the finals of the stage; trials of the search have their own."""
-        executor = ScriptedExecutor(records, slots)
-        loop = make_loop(records, executor, ListTuner((), (), ()), settings=up_to(3))
-        loop.search(SEARCH)
-        loop.final(FINAL, loop.trials[:1], n_trials=n_finals)
+    def test_finals_share_the_threads_of_idle_slots(self, slots: int, n_finals: int | None, each: int) -> None:
+        """As many as divide among the finals of the stage; trials of the search have one's, as deterministic finals."""
+        for deterministic in (False, True):
+            records = fresh_records()
+            executor = ScriptedExecutor(records, slots)
+            settings = up_to(3, deterministic=deterministic)
+            loop = make_loop(records, executor, ListTuner((), (), ()), settings=settings)
+            loop.search(SEARCH)
+            loop.final(FINAL, loop.trials[:1], n_trials=n_finals)
 
-        assert [executor.n_slots[number] for number in range(4)] == [1, 1, 1, each]
+            assert [executor.n_slots[number] for number in range(4)] == [1, 1, 1, 1 if deterministic else each]
+
+    def test_more_finals_than_there_should_be_have_no_more_threads_than_there_are(self, records: Records) -> None:
+        """Four that an earlier session left, whose plan had more finalists, on four slots: one slot's threads each."""
+        executor = ScriptedExecutor(records, 4, stop_after=5)
+        loop = make_loop(records, executor, ListTuner((), (), (), ()), settings=up_to(4))
+        loop.search(SEARCH)
+        with pytest.raises(SearchInterruptedError):
+            loop.final(FINAL, loop.trials, n_trials=4)
+        again = ScriptedExecutor(records, 4, session=2)
+        make_loop(records, again, ListTuner(), settings=up_to(4)).final(FINAL, [], n_trials=1)
+
+        assert again.n_slots == {5: 1, 6: 1, 7: 1}
 
     def test_running_and_waiting_trials_are_visible(self, records: Records) -> None:
         """A tuner sees which trials run and which wait, and nothing of how the runs began."""

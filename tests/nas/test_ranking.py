@@ -87,7 +87,7 @@ def test_how_many_a_stage_trains_does_not_depend_on_how_far_it_is() -> None:
 
     for n_begun in range(3):
         assert ranking.n_finalists_of([*SEARCHED, done, failed][: len(SEARCHED) + n_begun], final) == 2
-    assert Ranking(PLAN, OBJECTIVES, 9).n_finalists_of(SEARCHED, final) == len(SEARCHED)
+    assert Ranking(PLAN, OBJECTIVES, 9).n_finalists_of([*SEARCHED, done, failed], final) == len(SEARCHED)
 
 
 def test_the_winner_is_the_best_finalist_by_the_first_metric() -> None:

@@ -1,0 +1,28 @@
+"""SMAC3's forest, in a space so small that it is used up."""
+
+from __future__ import annotations
+
+import pytest
+
+from nas.lineage import Lineage
+from nas.metric import Metric
+from nas.spaces.base import point_key
+from nas.spaces.parameter import Choice, Int, ParameterSpace
+from nas.trial import State, Trial
+from nas.tuners.base import STOP
+from nas.tuners.smac import SmacTuner
+from tests.nas.tuners.landscape import search
+
+
+@pytest.mark.parametrize("n_pending", [0, 2])
+def test_a_small_space_is_used_up_and_then_it_stops(n_pending: int) -> None:
+    """Six points, six trials, then STOP, also while some of them still run."""
+    space = ParameterSpace({"width": Int(1, 3), "op": Choice("a", "b")})
+    tuner = SmacTuner(space, (Metric("loss", "minimize"),), n_founders=2, random_share=0.0)
+
+    trials = search(tuner, 6, lambda point: float(point["width"]))
+    ended, pending = trials[: 6 - n_pending], trials[6 - n_pending :]
+    running = [Trial(number=t.number, index=t.index, proposal=t.proposal, state=State.RUNNING) for t in pending]
+
+    assert len({point_key(trial.point) for trial in trials}) == 6
+    assert tuner.ask(Lineage.of([*ended, *running]), 6, 6) is STOP

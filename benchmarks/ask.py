@@ -35,7 +35,7 @@ SIZES: dict[str, tuple[Spec, tuple[int, int]]] = {
     "tpe": (Spec("nas.tuners.optuna.OptunaTuner", {"sampler": "tpe"}), (200, 2_000)),
     "gp": (Spec("nas.tuners.optuna.OptunaTuner", {"sampler": "gp", "max_points": 500}), (300, 1_000)),
     "metis": (Spec("nas.tuners.metis.MetisTuner"), (100, 300)),
-    "smac": (Spec("nas.tuners.smac.SmacTuner"), (100, 300)),
+    "smac": (Spec("nas.tuners.smac.SmacTuner", {"random_share": 0.0}), (100, 300)),
 }
 
 

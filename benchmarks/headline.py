@@ -32,7 +32,8 @@ from nas.store.sessions import spent_hours
 from nas.trial import Trial
 
 FIELDS = (
-    "arm", "minutes", "seed", "options", "epochs", "hours", "trials", "validation", "test", "parameters", "line",
+    "arm", "minutes", "seed", "options", "epochs", "hours", "final_minutes", "trials",
+    "validation", "test", "parameters", "line",
 )  # fmt: skip
 RESULTS = Results(path=Path(__file__).parents[1] / "docs" / "headline.csv", fields=FIELDS)
 ARMS = ("network_morphism", "random", "hand")
@@ -94,6 +95,7 @@ def row(task: tuple[str, Path, float, int]) -> list[dict[str, object]]:
         found = {
             "epochs": n_epochs,
             "hours": f"{spent_hours(records):.3f}",
+            "final_minutes": f"{(winner.duration_s or 0.0) / 60:.1f}",
             "trials": len(trials),
             "validation": f"{winner.metrics['accuracy']:.4f}",
             "test": f"{records.tests()[winner.number]['metrics']['accuracy']:.4f}",

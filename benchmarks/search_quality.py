@@ -143,8 +143,11 @@ def run(benchmarks: Iterable[str], tuners: Iterable[str], n_seeds: int, data: st
 
 
 def interval(values: list[float]) -> float:
-    """Half the width of the 95 % confidence interval of the mean (normal; there are 100 values or more)."""
-    return 1.96 * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    """Half the width of the 95 % confidence interval of the mean (Student's t)."""
+    from scipy.stats import t
+
+    n = len(values)
+    return float(t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.nan
 
 
 def lines(rows: list[Row], benchmark: str, metrics: Iterable[str]) -> Iterator[str]:

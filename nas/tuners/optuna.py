@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from nas.spaces.domain import Domain, Options
 from nas.trial import Proposal, Trial
 from nas.tuners.base import Answer
 from nas.tuners.donors import DonorTuner
+from nas.tuners.flat import FlatSpace
 
 if TYPE_CHECKING:
     import optuna
@@ -41,7 +42,8 @@ class OptunaTuner(DonorTuner):
     ones as failed.
 
     Args:
-        space: Any; choices are taken as categories.
+        space: Any; choices are taken as categories. What not every point decides, ``gp`` models by what stands for it
+            where it is missing (`nas.tuners.flat`), ``tpe`` by the points that have it.
         metrics: The first one.
         seed: Seeds every ask together with its number.
         sampler: ``tpe`` or ``gp``.
@@ -72,6 +74,7 @@ class OptunaTuner(DonorTuner):
         self.sampler = sampler
         self.options = dict(options or {})
         self.max_points = max_points
+        self._flat = FlatSpace(space) if sampler == "gp" else None  # which models all points alike, or not at all
         self._known: dict[int, optuna.trial.FrozenTrial] = {}  # a cache: finished trials in Optuna's words
         try:
             import optuna
@@ -108,10 +111,23 @@ class OptunaTuner(DonorTuner):
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             study.add_trials([self._frozen(trial) for trial in self._chosen(lineage)])
             for _ in range(_TRIES[self.sampler]):
-                point = self.space.decide(partial(_suggest, study.ask()))
+                point = self._point(partial(_suggest, study.ask()), seed)
                 if not lineage.has_point(point):
                     break
         return point
+
+    def _point(self, suggest: Callable[[str, Domain], float], seed: int) -> Point:
+        if self._flat is None:
+            return self.space.decide(suggest)
+        answers = {name: suggest(name, domain) for name, domain in self._flat.domains.items()}
+        return self._flat.point(answers, self.rng(seed))
+
+    def _decided(self, point: Point) -> Iterator[tuple[str, Domain, float]]:
+        """What is told of a point: its decisions, or one for each column of the model."""
+        if self._flat is None:
+            yield from ((decision.name, decision.domain, decision.answer) for decision in self.space.decisions(point))
+        else:
+            yield from ((name, self._flat.domains[name], value) for name, value in self._flat.answers(point).items())
 
     def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
         import optuna
@@ -135,7 +151,7 @@ class OptunaTuner(DonorTuner):
 
         if trial.is_finished and trial.number in self._known:
             return self._known[trial.number]
-        decisions = self.space.decisions(trial.point)
+        decisions = list(self._decided(trial.point))
         value = trial.value(self.metrics[0].name)
         state = TrialState.RUNNING
         if trial.is_finished:
@@ -147,8 +163,8 @@ class OptunaTuner(DonorTuner):
             value=value,
             datetime_start=_SOME_TIME,
             datetime_complete=_SOME_TIME if trial.is_finished else None,
-            params={decision.name: decision.answer for decision in decisions},
-            distributions={decision.name: _distribution(decision.domain) for decision in decisions},
+            params={name: answer for name, _, answer in decisions},
+            distributions={name: _distribution(domain) for name, domain, _ in decisions},
             user_attrs={},
             system_attrs={},
             intermediate_values={},

@@ -1,4 +1,4 @@
-"""Optuna's samplers, in a small space of choices, where they suggest again what is known."""
+"""Optuna's Gaussian process in small spaces, where it suggests again what is known, and in conditional ones."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import statistics
 from collections.abc import Iterator
 from itertools import pairwise
 
+import pytest
+
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Point, point_key
-from nas.spaces.parameter import Choice, ParameterSpace
+from nas.spaces.parameter import Choice, Float, ParameterSpace
 from nas.trial import Trial
 from nas.tuners.base import STOP
 from nas.tuners.optuna import OptunaTuner
@@ -32,6 +34,7 @@ def distances_to_the_best(trials: list[Trial]) -> Iterator[int]:
         yield sum(trials[index].point[name] != best[name] for name in best)
 
 
+@pytest.mark.slow
 def test_where_the_sampler_suggests_a_known_point_a_new_one_near_it_is_proposed() -> None:
     """Forty trials of 729 points, all different; two random points differ in four of six layers."""
     trials = search(OptunaTuner(CHOICES, (LOSS,), sampler="gp"), 40, n_wrong)
@@ -50,3 +53,23 @@ def test_a_small_space_is_used_up_and_then_it_stops() -> None:
 
     assert len({point_key(trial.point) for trial in trials}) == 9
     assert tuner.ask(Lineage.of(trials), 9, 9) is STOP
+
+
+@pytest.mark.slow
+def test_numbers_that_not_every_point_has_are_modelled_too(capfd: pytest.CaptureFixture[str]) -> None:
+    """The optimum lies in one branch, and is found there by few trials of three seeds; nothing is printed."""
+    branch = {"kind": ["curved"]}
+    space = ParameterSpace(
+        {"kind": Choice("flat", "curved"), "x": Float(-10, 10, when=branch), "y": Float(-10, 10, when=branch)}
+    )
+
+    def error(point: Point) -> float:
+        return 20.0 if point["kind"] == "flat" else abs(point["x"] - 3) + abs(point["y"] + 2)
+
+    found = [
+        min(t.metrics["loss"] for t in search(OptunaTuner(space, (LOSS,), seed=seed, sampler="gp"), 30, error))
+        for seed in range(3)
+    ]
+
+    assert statistics.mean(found) < 1.0
+    assert capfd.readouterr() == ("", "")

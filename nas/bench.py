@@ -164,10 +164,7 @@ class Bench:
 
     def restore_settings(self, n_slots: int = 1) -> None:
         """Puts torch's settings back to what they were before the first trial, with the threads of so many slots."""
-        import torch
-
-        torch.set_num_threads(n_threads := self.threads_of(n_slots))  # also for threads that begin later
-        set_torch_settings({**self._defaults, "threads": n_threads})
+        set_torch_settings({**self._defaults, "threads": self.threads_of(n_slots)})
 
     def test(self, trial: Trial) -> dict[str, float]:
         """A finalist's scores on test data.
@@ -224,6 +221,7 @@ def set_torch_settings(settings: Mapping[str, Any]) -> None:
     """Restores what ``torch_settings`` found."""
     import torch
 
+    torch.set_num_threads(settings["threads"])  # those found are this thread's; later threads have the last set
     if torch_settings() == settings:
         return
     torch.set_default_dtype(settings["dtype"])
@@ -233,6 +231,5 @@ def set_torch_settings(settings: Mapping[str, Any]) -> None:
     torch.backends.cudnn.enabled = settings["cudnn"]
     torch.backends.cudnn.benchmark = settings["cudnn_benchmark"]
     torch.backends.cudnn.deterministic = settings["cudnn_deterministic"]
-    torch.set_num_threads(settings["threads"])
     torch.use_deterministic_algorithms(settings["deterministic"])
     torch.set_grad_enabled(settings["grad"])

@@ -11,6 +11,7 @@ import logging
 import statistics
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nas.errors import ConfigurationError, check_whole
@@ -109,14 +110,12 @@ class SmacTuner(DonorTuner):
                 else:
                     _tell(facade, configuration, lie)
             # Past the intensifier, which would only look for what to run again, in a time quadratic in the trials.
-            try:
+            with suppress(ConfigurationSpaceExhaustedException):
                 for asked in itertools.islice(facade.intensifier.config_generator, _TRIES):
                     point = self._flat.point(_answers(asked, self._flat), self.rng(seed))
                     if not lineage.has_point(point):
                         return point
                     _tell(facade, asked, lie)
-            except ConfigurationSpaceExhaustedException:
-                return None
         return None
 
     def _facade(self, folder: str, seed: int, *, n_trials: int) -> HyperparameterOptimizationFacade:

@@ -9,7 +9,10 @@ that is there is not run again. The arms: the search by ``network_morphism``; by
 ``hand``, a network made by hand (five 3x3 convolutions of 32, 32, 64, 64 and 128 channels with batch-norm), trained
 alone for the same time, which is as many epochs as that has room for by a run of two. Both searches have the options
 of their row: an hour has two finals of 24 epochs; half an hour or less has one trial at a time, on both
-cores, and one final, of an epoch a minute.
+cores, networks no larger than the one made by hand, and one final, of half of its epochs.
+
+Machines differ by four times: ``epoch_s`` is what an epoch of the network made by hand took on this one, in
+``precision``. So arms are compared within a seed, whose arms one machine runs.
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
+import torch
 from rows import Results
 
 from nas.lineage import Lineage
+from nas.problems.training import precision_of
 from nas.spaces.graphs.starts import plain_cnn
 from nas.store.files import open_root
 from nas.store.records import Records
@@ -32,7 +38,7 @@ from nas.store.sessions import spent_hours
 from nas.trial import Trial
 
 FIELDS = (
-    "arm", "minutes", "seed", "options", "epochs", "hours", "final_minutes", "trials",
+    "arm", "minutes", "seed", "options", "precision", "epoch_s", "epochs", "hours", "final_minutes", "trials",
     "validation", "test", "parameters", "line",
 )  # fmt: skip
 RESULTS = Results(path=Path(__file__).parents[1] / "docs" / "headline.csv", fields=FIELDS)
@@ -40,37 +46,63 @@ ARMS = ("network_morphism", "random", "hand")
 HAND = plain_cnn((1, 28, 28), 10, widths=[32, 32, 64, 64, 128], pool_after=[1, 3])
 SHORT_MINUTES = 30.0
 """A search that has no more than these has time for one final."""
+SHORT_SHARE = 0.5
+"""Of the epochs that the network made by hand has: what a final has in a short one."""
 LONG_EPOCHS_PER_MINUTE = 0.4
 """Of a final of a longer one, which has two: 24 epochs in an hour."""
 ALONE = ("slots=1", "threads=2")
+SHORT = ("finalists=1", *ALONE, "problem.max_flops=40000000")
 RESERVE = 0.97
 """The share of the time that the network made by hand trains; the rest is for loading, testing and the export."""
 
 
 def options_of(arm: str, minutes: float) -> tuple[str, ...]:
     """What the command of a search is given beside its hours and the epochs of a final."""
-    return ("finalists=1", *ALONE) if arm != "hand" and minutes <= SHORT_MINUTES else ()
+    return SHORT if arm != "hand" and minutes <= SHORT_MINUTES else ()
 
 
-def searched(arm: str, data: Path, minutes: float, seed: int, root: str) -> int:
-    """Runs a search by the command; gives the epochs of a final."""
-    n_epochs = max(1, round(minutes)) if minutes <= SHORT_MINUTES else round(LONG_EPOCHS_PER_MINUTE * minutes)
+def epochs_of(arm: str, minutes: float, epoch_s: float) -> int:
+    """Of the network made by hand, or of a final."""
+    by_hand = 60 * minutes * RESERVE / epoch_s
+    if arm != "hand" and minutes > SHORT_MINUTES:
+        return round(LONG_EPOCHS_PER_MINUTE * minutes)
+    return max(1, int(by_hand if arm == "hand" else SHORT_SHARE * by_hand))
+
+
+def searched(arm: str, data: Path, minutes: float, seed: int, root: str, n_epochs: int) -> None:
+    """Runs a search by the command."""
     given = (f"seed={seed}", f"problem.n_epochs={n_epochs}", *options_of(arm, minutes))
     run(data, root, f"+tuner={arm}", f"budget.hours={minutes / 60}", *given)
-    return n_epochs
 
 
-def trained_by_hand(data: Path, minutes: float, seed: int, root: str) -> int:
-    """Trains the one network for so long; gives the epochs."""
-    points = Path(root) / "hand.json"
-    points.write_text(json.dumps([{"network": HAND.to_json(), "learning_rate": 0.05}]))
-    alone = ("+tuner=random", f"founders.points={points}", "budget.trials=1", "policy=full", *ALONE)
-    run(data, f"{root}/trial", *alone, "problem.n_epochs=2")
-    [found] = [Records(open_root(str(path))) for path in (Path(root) / "trial").iterdir()]
-    [trial] = found.load()[0]
-    n_epochs = max(1, int(60 * minutes * RESERVE / (trial.cost["seconds"] / 2)))
-    run(data, f"{root}/search", *alone, f"seed={seed}", f"problem.n_epochs={n_epochs}")
-    return n_epochs
+def trained_by_hand(data: Path, seed: int, root: str, n_epochs: int) -> None:
+    """Trains the one network for so many epochs."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as points:
+        json.dump([{"network": HAND.to_json(), "learning_rate": 0.05}], points)
+        points.flush()
+        alone = ("+tuner=random", f"founders.points={points.name}", "budget.trials=1", "policy=full", *ALONE)
+        run(data, root, *alone, f"seed={seed}", f"problem.n_epochs={n_epochs}")
+
+
+@cache
+def epoch_seconds(data: Path) -> float:
+    """What an epoch of the network made by hand takes on this machine, its scoring included."""
+    with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
+        trained_by_hand(data, 0, root, n_epochs=2)
+        [trial] = records_of(root).load()[0]
+        return trial.cost["seconds"] / 2
+
+
+def precision() -> str:
+    """What this machine trains in, where nobody says."""
+    with precision_of("auto", "cpu"):
+        return "bfloat16" if torch.is_autocast_enabled("cpu") else "float32"
+
+
+def records_of(root: str) -> Records:
+    """Of the one search below a root."""
+    [folder] = Path(root).iterdir()
+    return Records(open_root(str(folder)))
 
 
 def run(data: Path, root: str, *overrides: str) -> None:
@@ -83,16 +115,19 @@ def row(task: tuple[str, Path, float, int]) -> list[dict[str, object]]:
     """Runs one arm once."""
     arm, data, minutes, seed = task
     with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
+        epoch_s = epoch_seconds(data)
+        n_epochs = epochs_of(arm, minutes, epoch_s)
         if arm == "hand":
-            n_epochs = trained_by_hand(data, minutes, seed, root)
+            trained_by_hand(data, seed, root, n_epochs)
         else:
-            n_epochs = searched(arm, data, minutes, seed, f"{root}/search")
-        [folder] = (Path(root) / "search").iterdir()
-        records = Records(open_root(str(folder)))
+            searched(arm, data, minutes, seed, root, n_epochs)
+        records = records_of(root)
         trials, _ = records.load()
         winner = best(trials)
         known = {"arm": arm, "minutes": minutes, "seed": seed, "options": " ".join(options_of(arm, minutes))}
         found = {
+            "precision": precision(),
+            "epoch_s": f"{epoch_s:.1f}",
             "epochs": n_epochs,
             "hours": f"{spent_hours(records):.3f}",
             "final_minutes": f"{(winner.duration_s or 0.0) / 60:.1f}",
@@ -116,15 +151,18 @@ def show() -> None:
     """The table, a line an arm and time."""
     rows = RESULTS.kept()
     for minutes in sorted({float(one["minutes"]) for one in rows}):
-        for arm, options in dict.fromkeys((one["arm"], one["options"]) for one in rows):
-            wanted = (minutes, arm, options)
-            found = [one for one in rows if (float(one["minutes"]), one["arm"], one["options"]) == wanted]
+        for arm, options, rounding in dict.fromkeys((one["arm"], one["options"], one["precision"]) for one in rows):
+            wanted = (minutes, arm, options, rounding)
+            found = [
+                one for one in rows if (float(one["minutes"]), one["arm"], one["options"], one["precision"]) == wanted
+            ]
             if not found:
                 continue
             tests = [100 * float(one["test"]) for one in found]
             told = ", ".join(f"{test:.2f}" for test in tests)
             print(
-                f"{minutes:g} min, {arm}{options and chr(32) + options}: test {statistics.mean(tests):.2f} % ({told}), "
+                f"{minutes:g} min, {arm}{options and chr(32) + options}, {rounding}: "
+                f"test {statistics.mean(tests):.2f} % ({told}), "
                 f"validation {statistics.mean(100 * float(one['validation']) for one in found):.2f} %, "
                 f"{statistics.mean(int(one['trials']) for one in found):.0f} trials, "
                 f"{statistics.mean(float(one['hours']) for one in found):.3f} h"

@@ -113,6 +113,10 @@ class Space(ABC):
         """
         return replace(variation, point=self.mutate(variation.point, rng))
 
+    def turned(self, variation: Variation) -> Variation:
+        """A variation of two points, as if these had been crossed in the other order: the same point."""
+        return variation
+
     def derivation(self, variation: Variation) -> dict[str, Any]:
         """What a proposal says of it, as JSON: ``mutated``, the names of what differs; a space may add more."""
         before, now = variation.origin, variation.point

@@ -125,6 +125,11 @@ class GraphSpace(Space):
             return replace(variation, point=self._point(network, self.parameters.mutate(others, rng)))
         raise SpaceExhaustedError("no move is possible; raise the limits or allow more moves")
 
+    def turned(self, variation: Variation) -> Variation:
+        """With the crossing's two networks in the other order."""
+        crossing = variation.crossing
+        return replace(variation, crossing=crossing.turned) if isinstance(crossing, Crossing) else variation
+
     def derivation(self, variation: Variation) -> dict[str, Any]:
         """``mutated``, and how the child's network comes from its parents': what `inherit` needs to follow it."""
         names = super().derivation(variation)

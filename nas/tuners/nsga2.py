@@ -16,7 +16,7 @@ from nas.errors import ConfigurationError, SpaceExhaustedError, check_whole
 from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.pareto import Losses, best_first, losses_of
-from nas.spaces.base import Point, Space
+from nas.spaces.base import Point, Space, Variation
 from nas.trial import Proposal
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.founders import draw_new_point, wants_founder
@@ -65,11 +65,11 @@ class Nsga2Tuner(Tuner):
             for _ in range(_TRIES):
                 parents = self._parents(living, rng)
                 try:
-                    point = self._child([lineage[parent].point for parent in parents], rng)
+                    child = self._child([lineage[parent].point for parent in parents], rng)
                 except SpaceExhaustedError:
                     break
-                if not lineage.has_point(point):
-                    return self._proposal(point, parents, lineage)
+                if not lineage.has_point(child.point):
+                    return self._proposal(child, parents, lineage)
         fresh = draw_new_point(self.space, lineage, rng)
         return STOP if fresh is None else Proposal(point=fresh, reason="founder")
 
@@ -106,12 +106,12 @@ class Nsga2Tuner(Tuner):
         second = min(rng.choice(others) for _ in range(2))
         return [living[first][0], living[second][0]]
 
-    def _child(self, points: list[Point], rng: random.Random) -> Point:
-        crossed = self.space.cross(points[0], points[1], rng).point if len(points) == 2 else points[0]
-        return self.space.mutate(crossed, rng)
+    def _child(self, points: list[Point], rng: random.Random) -> Variation:
+        crossed = self.space.cross(points[0], points[1], rng) if len(points) == 2 else Variation.of(points[0])
+        return self.space.vary(crossed, rng)
 
-    def _proposal(self, point: Point, parents: list[int], lineage: Lineage) -> Proposal:
-        own = {(decision.name, decision.answer) for decision in self.space.decisions(point)}
+    def _proposal(self, child: Variation, parents: list[int], lineage: Lineage) -> Proposal:
+        own = {(decision.name, decision.answer) for decision in self.space.decisions(child.point)}
 
         def n_shared(parent: int) -> int:
             theirs = self.space.decisions(lineage[parent].point)
@@ -119,5 +119,12 @@ class Nsga2Tuner(Tuner):
 
         nearest_first = sorted(parents, key=n_shared, reverse=True)
         shared = {str(parent): n_shared(parent) for parent in nearest_first}
-        reason = f"child of {' and '.join(shared)}"
-        return Proposal(point=point, parents=tuple(nearest_first), derivation={"decisions_of": shared}, reason=reason)
+        if nearest_first != parents:
+            child = self.space.turned(child)
+        crossed = {"crossed": nearest_first} if len(parents) == 2 else {}
+        return Proposal(
+            point=child.point,
+            parents=tuple(nearest_first),
+            derivation={**crossed, **self.space.derivation(child), "decisions_of": shared},
+            reason=f"child of {' and '.join(shared)}",
+        )

@@ -58,6 +58,12 @@ class Crossing:
         origins = {node.id: (begins, node.id) for node in beginning}
         object.__setattr__(self, "origins", origins | {name: (ends, id) for id, name in names.items()})
 
+    @property
+    def turned(self) -> Crossing:
+        """The same child of the same two, named in the other order."""
+        (one, other), (cut, other_cut) = self.networks, self.cuts
+        return Crossing((other, one), (other_cut, cut), 1 - self.begins, self.operations)
+
     def to_json(self) -> dict[str, Any]:
         """``{"crossing": {"networks": ..., "cuts": ..., "begins": ..., "operations": ...}}``, of a ``derivation``."""
         found = {

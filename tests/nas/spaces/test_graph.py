@@ -202,6 +202,21 @@ def test_crossing_joins_a_beginning_and_an_end() -> None:
         assert layers == [node.layer for node in second.nodes[len(second.nodes) - len(layers) :]]
 
 
+def test_a_crossing_is_the_same_from_either_side() -> None:
+    """Named in the other order it makes the same network, each node of which is of the same one of the two."""
+    space = GraphSpace([STARTS[0], plain_cnn(SHAPE, 3, widths=[6, 4, 4], pool_after=[1])])
+    points = [{"network": start.to_json()} for start in space.starts]
+    child = space.vary(space.cross(points[0], points[1], random.Random(0)), random.Random(1))
+    turned = space.turned(child)
+
+    assert turned.point == child.point
+    assert turned.crossing.networks == child.crossing.networks[::-1]
+    assert turned.crossing.network == child.crossing.network
+    assert turned.crossing.origins == {node: (1 - of, id) for node, (of, id) in child.crossing.origins.items()}
+    assert space.turned(turned) == child
+    assert space.turned(space.vary(Variation.of(points[0]), random.Random(0))).crossing is None
+
+
 def test_cuts_are_where_all_goes_through() -> None:
     """Within a residual unit there is no cut."""
     units = resnet(SHAPE, 3, widths=[4])

@@ -79,7 +79,9 @@ def test_a_child_is_made_of_its_parents() -> None:
         assert len(foreign) <= 1
         shared = [sum(child.point[name] == parent[name] for name in parent) for parent in (one, other)]
         assert shared[0] >= shared[1]
-        assert child.proposal.derivation == {"decisions_of": dict(zip(map(str, child.parents), shared, strict=True))}
+        told = child.proposal.derivation
+        assert told["decisions_of"] == dict(zip(map(str, child.parents), shared, strict=True))
+        assert told["crossed"] == [*child.parents]
 
 
 def test_without_crossover_there_is_one_parent() -> None:

@@ -19,10 +19,12 @@ from nas.spaces.base import Variation
 from nas.spaces.graph import GraphSpace
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.module import GraphModule
+from nas.spaces.graphs.starts import plain_cnn
 from nas.spec import Spec
 from nas.trial import Proposal, State
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.nsga2 import Nsga2Tuner
 from tests.nas.spaces.networks import LIMITS, MORPHISMS, SHAPE, STARTS
 
 
@@ -65,6 +67,14 @@ class Marked(Problem):
                 tensor.fill_(1.0 + run.number)
         run.save(network)
         return found
+
+
+class MarkedAlike(Marked):
+    """All networks have the same tensors: they differ in what is added to what."""
+
+    space = GraphSpace(
+        [plain_cnn(SHAPE, 3, widths=[4] * 5, pool_after=[])], limits=LIMITS, moves=["add_skip", "disconnect"]
+    )
 
 
 class Morphing(Tuner):
@@ -123,12 +133,22 @@ def test_children_of_an_evolution_start_from_their_parents_function(donor: str) 
         assert "notes" not in child.inheritance
 
 
-@pytest.mark.parametrize("donor", ["parent", "best_donor"])
-def test_each_part_of_a_child_of_two_has_its_own_parents_weights(donor: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "tuner"),
+    [
+        ("parent", Spec.of(EvolutionTuner, population_size=4, sample_size=2, crossover=1.0)),
+        ("best", Spec.of(EvolutionTuner, population_size=4, sample_size=2, crossover=1.0, donor="best_donor")),
+        ("front", Spec.of(Nsga2Tuner, population_size=4, crossover_rate=1.0)),
+    ],
+)
+@pytest.mark.parametrize("problem", [Marked, MarkedAlike])
+def test_each_part_of_a_child_of_two_has_its_own_parents_weights(
+    problem: type[Problem], name: str, tuner: Spec
+) -> None:
     """What is of one parent takes nothing of the other, however the tuner numbered its nodes; both give something."""
-    tuner = Spec.of(EvolutionTuner, population_size=4, sample_size=2, crossover=1.0, donor=donor)
-    search = Search(problem=Spec.of(Marked), tuner=tuner)
-    found = run_search(search, root=f"memory://two-{donor}", budget=Budget(trials=14), finalists=1)
+    search = Search(problem=Spec.of(problem), tuner=tuner)
+    root = f"memory://two-{problem.__name__}-{name}"
+    found = run_search(search, root=root, budget=Budget(trials=14), finalists=1)
 
     children = [trial for trial in found.lineage if trial.stage == "search" and trial.parents]
     crossed = [trial for trial in children if "crossing" in trial.proposal.derivation]

@@ -62,17 +62,18 @@ class FashionMnistProblem(ImageProblem):
         space: ``graphs``: networks as graphs, which morphisms change (`nas.problems.image_graph`). ``blocks``: chains
             of blocks by named parameters, which DOWNSCALE can halve.
         n_epochs: Of a full training; None: 24 of a graph, 8 of blocks.
-        n_search_images: Training images under DOWNSCALE.
-        max_flops: What a network graph may take for one image, a multiplication and an addition being two; with 80
-            million, an epoch takes less than a minute on a core that multiplies bfloat16.
-        flip: Whether the images that a graph is trained on are mirrored at random, as clothes may be; digits and
-            letters may not. Blocks are trained on the images as they are.
+        n_search_images: Of blocks: training images under DOWNSCALE; None: 8,000.
+        max_flops: Of graphs: what a network may take for one image, a multiplication and an addition being two; None:
+            80 million, with which an epoch takes less than a minute on a core that multiplies bfloat16.
+        flip: Of graphs: whether the images that they are trained on are mirrored at random, as clothes may be (None);
+            digits and letters may not. Blocks are trained on the images as they are.
         precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.training`).
             Tests and exports are float32 in any case.
         objectives: ``accuracy`` (alone by default), and ``parameters`` and ``flops``, which are known before training.
 
     Raises:
-        ConfigurationError: a file is not there, its host does not answer, or a number is out of range.
+        ConfigurationError: a file is not there, its host does not answer, a number is out of range, or an argument
+            is of the other space.
     """
 
     pixel_mean: ClassVar[float] = 72.94
@@ -88,9 +89,9 @@ class FashionMnistProblem(ImageProblem):
         split_seed: int = 0,
         space: str = "graphs",
         n_epochs: int | None = None,
-        n_search_images: int = 8_000,
-        max_flops: int = 80_000_000,
-        flip: bool = True,
+        n_search_images: int | None = None,
+        max_flops: int | None = None,
+        flip: bool | None = None,
         precision: str = "auto",
         objectives: Sequence[str] | None = None,
     ) -> None:
@@ -100,6 +101,16 @@ class FashionMnistProblem(ImageProblem):
         n_epochs = (24 if is_graph else 8) if n_epochs is None else n_epochs
         check_whole("problem.split_seed", split_seed, 0)
         check_whole("problem.n_epochs", n_epochs, 1)
+        other = {"n_search_images": n_search_images} if is_graph else {"max_flops": max_flops, "flip": flip}
+        for name, value in other.items():
+            if value is not None:
+                its = "blocks" if is_graph else "graphs"
+                raise ConfigurationError(
+                    f"problem.{name} ({value}) is of problem.space={its}, not of {space}; leave it out, or choose that"
+                )
+        n_search_images = 8_000 if n_search_images is None else n_search_images
+        max_flops = 80_000_000 if max_flops is None else max_flops
+        flip = True if flip is None else flip
         check_whole("problem.n_search_images", n_search_images, 1)
         if not isinstance(flip, bool):
             raise ConfigurationError(f"problem.flip ({flip!r}) must be true or false")

@@ -118,7 +118,16 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
         ({"data_root": "memory://none"}, "memory://none/train-images-idx3-ubyte.gz is not there"),
         ({"n_epochs": 0}, r"problem.n_epochs \(0\) must be a whole number of at least 1"),
         ({"max_flops": 8e7}, r"max_flops \(80000000.0\) must be .* of at least 1, and written as one: 80000000"),
-        ({"n_search_images": 0}, r"problem.n_search_images \(0\) must be a whole number of at least 1"),
+        (
+            {"space": "blocks", "n_search_images": 0},
+            r"problem.n_search_images \(0\) must be a whole number of at least 1",
+        ),
+        ({"n_search_images": 10}, r"problem.n_search_images \(10\) is of problem.space=blocks, not of graphs"),
+        (
+            {"space": "blocks", "max_flops": 10**6},
+            r"problem.max_flops \(1000000\) is of problem.space=graphs, not of blocks",
+        ),
+        ({"space": "blocks", "flip": False}, r"problem.flip \(False\) is of problem.space=graphs, not of blocks"),
         ({"split_seed": -1}, r"problem.split_seed \(-1\) must be a whole number of at least 0"),
         ({"space": "cells"}, r"problem.space \('cells'\) must be one of graphs, blocks"),
         ({"flip": "no"}, r"problem.flip \('no'\) must be true or false"),

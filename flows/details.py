@@ -31,11 +31,15 @@ def trial_details(trial: Trial, tests: Tests) -> str:
         lines.append(f"returned {trial.returned[:_MAX_POINT]}")
     if trial.parents:
         lines.append(f"parent {', '.join(map(str, trial.parents))}")
-    if (donor := donor_of(trial)) is not None:
+    if given := trial.inheritance.get("given"):
+        each = ", ".join(f"{donor} ({share:.0%})" for donor, share in given.items())
+        lines.append(f"donors {each} of the parameters")
+    elif (donor := donor_of(trial)) is not None:
         share = "" if trial.inherited is None else f", {trial.inherited:.0%} of the parameters inherited"
         lines.append(f"donor {donor}{share}")
     if trial.duration_s is not None:
-        lines.append(f"took {duration(trial.duration_s)}")
+        threads = f" on {trial.cost['threads']:.0f} threads" if "threads" in trial.cost else ""
+        lines.append(f"took {duration(trial.duration_s)}{threads}")
     if trial.checkpoint is not None:
         lines.append(f"checkpoint {size(trial.checkpoint.own_bytes)}")
     if trial.swept:

@@ -137,8 +137,8 @@ class Progress:
         if trial.duration_s is not None and is_new:
             self._seconds[stage] += trial.duration_s
             self._n_timed[stage] += 1
-        if trial.inherited is not None and trial.offered is not None:
-            self._share += trial.inherited
+        if trial.taken is not None:
+            self._share += trial.taken
             self._n_shares += 1
         place = place_among(trial, self._metric)
         if place is not None and (stage not in self._best or place < self._best[stage][0]):

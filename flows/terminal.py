@@ -186,6 +186,7 @@ def trial_record(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> d
         "error": trial.error,
         "seed": trial.seed,
         "slot": trial.slot,
+        "cost": dict(trial.cost),
         "proposed": trial.proposal.reason or None,
         "derivation": trial.proposal.derivation,
         "offered": trial.offered,
@@ -199,16 +200,17 @@ def trial_record(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> d
 
 
 def print_trial(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> None:
-    """Prints one trial: its fields, its inheritance, its ancestors, its reports and its logs."""
+    """Prints one trial: its fields, its cost, its inheritance, its ancestors, its reports and its logs."""
     record = trial_record(snapshot, trial, logs)
-    apart = ("inheritance", "ancestors", "curve", "log", "other_logs", "error")
+    apart = ("cost", "inheritance", "ancestors", "curve", "log", "other_logs", "error")
     fields = {n: v for n, v in record.items() if v != [] and cell(n, v) and n not in apart}
     width = max(len(name) for name in fields)
     print(f"trial {trial.number} of {snapshot.name}\n")
     for name, value in fields.items():
         text = ", ".join(map(str, value)) if name == "children" else cell(name, value)
         print(f"  {name:{width}}  {clean(text)}")
-    _print_inheritance(trial)
+    _print_parts("cost", trial.cost)
+    _print_parts("inheritance", trial.inheritance)
     _print_ancestors(snapshot, trial)
     if trial.curve:
         print("\nreports\n")
@@ -224,11 +226,11 @@ def print_trial(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> No
             sys.stdout.write(log if log.endswith("\n") else f"{log}\n")
 
 
-def _print_inheritance(trial: Trial) -> None:
-    if not trial.inheritance:
+def _print_parts(title: str, parts: Mapping[str, Any]) -> None:
+    if not parts:
         return
-    print("\ninheritance\n")
-    for name, value in trial.inheritance.items():
+    print(f"\n{title}\n")
+    for name, value in parts.items():
         if isinstance(value, Mapping):
             print(f"  {clean(name)}{'' if value else ': none'}")
             for what, why in value.items():

@@ -147,7 +147,6 @@ class Loop:
             max_losses=settings.max_attempts,
             deterministic=settings.deterministic,
         )
-        self._n_slots_each = 1  # for how many slots' threads a trial of a later stage has room
         self._failures_in_a_row = 0
         self._uncounted: list[Trial] = []  # results that wait for those of a lower index to be counted
 
@@ -338,14 +337,14 @@ class Loop:
         """
         present = {t.parents[0] for t in self.trials if t.stage == stage.name and t.parents and not t.met_deadline}
         to_come = deque(parent for parent in finalists if parent.number not in present)
-        self._n_slots_each = self._share_slots(n_trials, self._n_waiting(stage) + len(to_come))
+        n_slots = self._share_slots(n_trials, self._n_waiting(stage) + len(to_come))
         while True:
             self.sweep()
             self._enforce(stage)
             while to_come and self._may_propose_final(stage):
                 index = sum(t.stage == stage.name for t in self.trials)
                 self._propose(self._trial_of(again(to_come.popleft(), stage), stage, index))
-            self._submit_ready(stage)
+            self._submit_ready(stage, n_slots)
             if self._slots.n_moving:  # what was submitted may have failed at once, for want of a donor's weights
                 self._take(self._next_event(stage))
                 continue
@@ -378,10 +377,11 @@ class Loop:
         sources = (*trial.parents, *(d for d in trial.proposal.weight_donors if isinstance(d, int)))
         return all(self.trials[source].is_finished for source in sources)
 
-    def _submit_ready(self, stage: Stage) -> None:
+    def _submit_ready(self, stage: Stage, n_slots: int = 1) -> None:
         """Hands every trial whose parents and donors have finished to a free slot, in the order proposed.
 
-        As long as it can finish in time. A suspect runs alone, before the others.
+        As long as it can finish in time. A suspect runs alone, before the others. Each has the torch threads of so
+        many slots.
         """
         waiting = [number for number in self._waiting if self.trials[number].stage == stage.name]
         suspects = self._suspects.among(waiting)
@@ -398,7 +398,7 @@ class Loop:
             if not self.deadline.may_begin(stage):
                 return
             self._waiting.remove(number)
-            self._submit(trial, slot)
+            self._submit(trial, slot, n_slots)
         if n_without_slot:
             self._jobs.make_room(n_without_slot)
 
@@ -410,7 +410,7 @@ class Loop:
             return slot if self._slots.is_free(slot) else None
         return self._slots.first_free()
 
-    def _submit(self, trial: Trial, slot: int) -> None:
+    def _submit(self, trial: Trial, slot: int, n_slots: int) -> None:
         if self._suspects.is_guilty(trial.number):
             error, attempt = self._suspects.charge(trial.number), self._attempts[trial.number]
             failed = replace(trial, state=State.FAILED, reason=Reason.LOST, attempt=attempt, error=error)
@@ -432,11 +432,9 @@ class Loop:
         trial = replace(running, offered=offered, inheritance=inheritance)
         self._change(trial)
         assignment = self._jobs.assignment(trial, offer.donors, is_search=is_search)
-        if not is_search:
-            assignment = replace(assignment, n_slots=self._n_slots_each)
         self._slots.take(slot, trial.number)
         self.deadline.begin(trial)
-        self._executor.submit(assignment)
+        self._executor.submit(replace(assignment, n_slots=n_slots))
 
     # ---- making room
 

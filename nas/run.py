@@ -460,8 +460,14 @@ class TrialRun(Modes):
         return None if place is None else self.donors[place].donor
 
     def summary(self) -> dict[str, Any]:
-        """What ``inherit`` did, for the trial's record."""
-        return {} if self.inheritance is None else self.inheritance.summary()
+        """What ``inherit`` did, for the trial's record: where several donors gave, ``given`` says how much each.
+
+        By its number, or ``"name:42"``, as a share of all parameters.
+        """
+        if self.inheritance is None:
+            return {}
+        given = {str(self.donors[place].donor): share for place, share in self.inheritance.given.items()}
+        return {**self.inheritance.summary(), **({"given": given} if len(given) > 1 else {})}
 
 
 class _Offered:

@@ -216,6 +216,11 @@ class Trial:
         """Seconds that its training took, by a clock that never jumps."""
         return self.cost.get("seconds")
 
+    @property
+    def taken(self) -> float | None:
+        """The share of its parameters that came from donors; None: it had none, or never called ``run.inherit``."""
+        return None if self.offered is None else self.inherited
+
     def value(self, metric: str) -> float | None:
         """Its metric, or None where it failed, did not report it, or is not finished."""
         if self.state not in (State.COMPLETE, State.STOPPED):

@@ -88,7 +88,7 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "founders", markup(", ".join(given))
     yield "seed", markup(identity.get("seed", ""))
     yield "trials", f"{len(trials):,}" + (f": {states_text(snapshot.lineage)}" if trials else "")
-    shares = [t.inherited for t in trials if t.offered is not None and t.inherited is not None]
+    shares = [t.taken for t in trials if t.taken is not None]
     if shares:
         yield (
             "inherited",

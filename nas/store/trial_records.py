@@ -227,4 +227,5 @@ def _inheritance(summary: dict[str, Any]) -> dict[str, Any]:
         raise CorruptError(f"inheritance must not hold {shown(replaced)} and {shown(lost)}")
     for donor in (*replaced.values(), *lost):
         checked_donor(donor, "inheritance: a donor")
+    numbers(summary.get("given", {}), "inheritance: given")
     return summary

@@ -146,9 +146,10 @@ def report_of(
             if done.donor is not None:
                 n_given[done.donor] += round(done.share * child.tensor.numel())
     share = n_given.total() / n_elements if n_elements else 0.0
-    main = max(sorted(+n_given), key=n_given.__getitem__, default=None)
+    by_place = sorted(place for place, n in n_given.items() if n > 0)
+    given = {place: n_given[place] / n_elements for place in sorted(by_place, key=n_given.__getitem__, reverse=True)}
     in_order = {name: tensors[name] for name in state if name in tensors}
-    return InheritanceReport(share=share, main_donor=main, tensors=in_order)
+    return InheritanceReport(share=share, given=given, tensors=in_order)
 
 
 def source_of(donor: Mapping[str, Tensor] | Weights | nn.Module) -> Weights:

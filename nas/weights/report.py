@@ -35,14 +35,20 @@ class InheritanceReport:
 
     share: float
     """Share of the parameters (elements; buffers don't count) that were inherited; 0.0 where there are none."""
-    main_donor: int | None
-    """The place, among the donors, of the one that gave most parameters (of equals the better); None: nobody did."""
+    given: Mapping[int, float]
+    """Of that share, what each donor that gave some has given, by its place among the donors: who gave most comes
+    first, of equals the better."""
     tensors: Mapping[str, TensorInheritance]
     replayed: int | None = None
     """The place, among the donors, of the one on whose tensors a derivation was replayed; None: it was not."""
     notes: tuple[str, ...] = ()
     """What else has to be known: why a derivation could not be replayed, on whose tensors it was where that is not the
     parent, and why a module can't be traced."""
+
+    @property
+    def main_donor(self) -> int | None:
+        """The place, among the donors, of the one that gave most parameters; None: nobody did."""
+        return next(iter(self.given), None)
 
     def summary(self) -> dict[str, Any]:
         """The report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_fresh`` and ``not_copied``.

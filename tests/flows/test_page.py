@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from flows.details import trial_details
 from flows.drawing.curve import best_curve, ticks
 from flows.drawing.layout import lay_out
 from flows.drawing.page import lineage_page
@@ -373,6 +374,19 @@ def test_page_without_scripts(page: str) -> None:
     assert [a["href"] for a in nodes] == [f"#trial-{n}" for n in range(50)]
     assert {a["href"] for a in nodes} == rows
     assert all((a["aria-label"] or "").startswith("trial ") for a in nodes)
+
+
+def test_details_of_a_trial() -> None:
+    """Each of several donors is told with what it gave; so are threads, where a trial had more than a slot's."""
+    cost = {"seconds": 90.0, "threads": 4.0}
+    child = trial(2, parents=(0, 1), score=0.5, donor=1, inherited=0.9, inheritance={"given": {"1": 0.6, "0": 0.3}})
+
+    told = trial_details(replace(child, cost=cost), {}).splitlines()
+    assert "donors 1 (60%), 0 (30%) of the parameters" in told
+    assert "took 1 min 30 s on 4 threads" in told
+    alone = trial_details(replace(child, inheritance={}), {}).splitlines()
+    assert "donor 1, 90% of the parameters inherited" in alone
+    assert "took 1.5 s" in alone
 
 
 def test_foreign_text_stays_text(tmp_path: Path) -> None:

@@ -523,6 +523,8 @@ class TestWeights:
         equal = workshop.train(child, donors=[stranger, first, parent("b.weight")])
 
         assert (mixed.offered, mixed.donor, mixed.inherited) == (stranger.number, second.number, 1.0)
+        assert mixed.inheritance["given"] == {"1": pytest.approx(2 / 3), "0": pytest.approx(1 / 3)}
+        assert [*mixed.inheritance["given"]] == ["1", "0"]
         assert equal.donor == first.number
         assert workshop.records.result(mixed) == mixed
 

@@ -150,6 +150,22 @@ def test_policy_full_trains_every_trial_in_full(here: Path) -> None:
 
 
 @pytest.mark.slow
+def test_policy_warm_final_goes_on_from_the_search(here: Path) -> None:
+    """With policy=warm_final cheap trials are of full size, so that the final takes all weights of its own trial."""
+    done = run(
+        here, "+tuner=random", "runner=debug", "device=cpu", "budget.trials=2", "finalists=1", "policy=warm_final"
+    )
+    *cheap, final = trials(only_search(here))
+
+    assert done.status == 0, done.err
+    assert {trial.policies for trial in cheap} == {
+        frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.QUICK_EVAL})
+    }
+    assert (final.stage, final.policies, final.donor) == ("final", {Policy.SHARE_PARAMS}, final.parents[0])
+    assert final.inherited == 1.0
+
+
+@pytest.mark.slow
 def test_a_plan_of_ones_own(here: Path) -> None:
     """A file in --config-dir is a plan: here cheap trials of six layers, and a final of fifteen that starts warm."""
     (here / "my_conf" / "policy").mkdir(parents=True)

@@ -9,7 +9,8 @@ that is there is not run again. The arms: the search by ``network_morphism``; by
 ``hand``, a network made by hand (five 3x3 convolutions of 32, 32, 64, 64 and 128 channels with batch-norm), trained
 alone for the same time, which is as many epochs as that has room for by a run of two. Both searches have the options
 of their row: an hour has two finals of 24 epochs; half an hour or less has one trial at a time, on both
-cores, networks no larger than the one made by hand, and one final, of half of its epochs.
+cores, networks of half the FLOPs of the one made by hand, and one final that goes on from its trial's weights, for
+four fifths of that network's epochs.
 
 Machines differ by four times: ``epoch_s`` is what an epoch of the network made by hand took on this one, in
 ``precision``. So arms are compared within a seed, whose arms one machine runs.
@@ -46,12 +47,12 @@ ARMS = ("network_morphism", "random", "hand")
 HAND = plain_cnn((1, 28, 28), 10, widths=[32, 32, 64, 64, 128], pool_after=[1, 3])
 SHORT_MINUTES = 30.0
 """A search that has no more than these has time for one final."""
-SHORT_SHARE = 0.5
+SHORT_SHARE = 0.8
 """Of the epochs that the network made by hand has: what a final has in a short one."""
 LONG_EPOCHS_PER_MINUTE = 0.4
 """Of a final of a longer one, which has two: 24 epochs in an hour."""
 ALONE = ("slots=1", "threads=2")
-SHORT = ("finalists=1", *ALONE, "problem.max_flops=40000000")
+SHORT = ("policy=warm_final", "finalists=1", *ALONE, "problem.max_flops=20000000")
 RESERVE = 0.97
 """The share of the time that the network made by hand trains; the rest is for loading, testing and the export."""
 

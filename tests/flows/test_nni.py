@@ -50,6 +50,15 @@ trial:
 """
 
 
+def is_amid(experiment: Path, n_finished: int) -> bool:
+    """Whether so many trials have a result, and another has begun."""
+    began, ended = (
+        {path.name.partition(".")[0] for path in experiment.glob(f"shared/*/trials/*.{kind}.json")}
+        for kind in ("start-*", "result")
+    )
+    return len(ended) >= n_finished and not began <= ended
+
+
 @pytest.fixture
 def experiment(here: Path) -> Path:
     (here / "config.yml").write_text(CONFIG.format(python=sys.executable))
@@ -64,7 +73,7 @@ def test_multi_phase_with_tpe_survives_kills(experiment: Path, api_url: str) -> 
     seen: dict[int, str | None] = {}
     for n_finished in (2, 5):
         with Command(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url) as command:
-            until(lambda n=n_finished: len(list(experiment.glob("shared/*/trials/*.result.json"))) >= n)
+            until(lambda n=n_finished: is_amid(experiment, n), what="a trial after the finished ones")
             command.kill(to_group=False)
             until(lambda: not command.leftovers(), 5, what="the end of all processes")
         found = trials(only_search(experiment, "shared"))

@@ -1,7 +1,7 @@
 """How good a network is found from nothing in a given time: Fashion-MNIST, two cores.
 
     python benchmarks/headline.py --data DIR                          # 20 minutes, 3 seeds, all arms: 4 hours
-    python benchmarks/headline.py --data DIR --minutes 60 --seeds 1   # the one-hour run of each arm
+    python benchmarks/headline.py --data DIR --minutes 60 --seeds 0   # the one-hour run of each arm
     python benchmarks/headline.py                                     # the table of the results that are kept
 
 ``DIR`` holds the four files. Each row of docs/headline.csv is one run of a command with nothing beside it, and one
@@ -13,18 +13,20 @@ cores, networks of half the FLOPs of the one made by hand, and one final that go
 four fifths of that network's epochs.
 
 Machines differ by four times: ``epoch_s`` is what an epoch of the network made by hand took on this one, in
-``precision``. So arms are compared within a seed, whose arms one machine runs.
+``precision``. So arms are compared within a seed that one kind of machine ran all of; a seed that has no such rows
+is run here, but for those of its arms that this kind of machine ran.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -53,6 +55,8 @@ LONG_EPOCHS_PER_MINUTE = 0.4
 """Of a final of a longer one, which has two: 24 epochs in an hour."""
 ALONE = ("slots=1", "threads=2")
 SHORT = ("policy=warm_final", "finalists=1", *ALONE, "problem.max_flops=20000000")
+SAME_KIND = 1.25
+"""Machines of one kind differ in the seconds of an epoch by at most so many times."""
 RESERVE = 0.97
 """The share of the time that the network made by hand trains; the rest is for loading, testing and the export."""
 
@@ -85,7 +89,6 @@ def trained_by_hand(data: Path, seed: int, root: str, n_epochs: int) -> None:
         run(data, root, *alone, f"seed={seed}", f"problem.n_epochs={n_epochs}")
 
 
-@cache
 def epoch_seconds(data: Path) -> float:
     """What an epoch of the network made by hand takes on this machine, its scoring included."""
     with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
@@ -112,11 +115,38 @@ def run(data: Path, root: str, *overrides: str) -> None:
     subprocess.run([sys.executable, "-m", "flows.search", *given, *overrides], check=True)
 
 
-def row(task: tuple[str, Path, float, int]) -> list[dict[str, object]]:
+def are_of_one_kind(rows: list[dict[str, str]]) -> bool:
+    """Whether one kind of machine ran them."""
+    seconds = [float(one["epoch_s"] or "nan") for one in rows]
+    return len({one["precision"] for one in rows}) == 1 and max(seconds) <= SAME_KIND * min(seconds)
+
+
+def compared(rows: list[dict[str, str]], minutes: float, seed: int, arms: Sequence[str]) -> list[dict[str, str]]:
+    """A row an arm, with the options of today, that one kind of machine ran; none where an arm is missing."""
+    found = [
+        [
+            one
+            for one in rows
+            if (one["arm"], float(one["minutes"]), int(one["seed"]), one["options"])
+            == (arm, minutes, seed, " ".join(options_of(arm, minutes)))
+        ]
+        for arm in arms
+    ]
+    return next((list(together) for together in itertools.product(*found) if are_of_one_kind(list(together))), [])
+
+
+def missing(rows: list[dict[str, str]], here: dict[str, str], minutes: float, seed: int, arms: list[str]) -> list[str]:
+    """The arms of a seed that are to run on the machine ``here``."""
+    if compared(rows, minutes, seed, arms):
+        return []
+    ran_here = [one for one in rows if are_of_one_kind([one, here])]
+    return [arm for arm in arms if not compared(ran_here, minutes, seed, [arm])]
+
+
+def row(task: tuple[str, Path, float, int, float]) -> list[dict[str, object]]:
     """Runs one arm once."""
-    arm, data, minutes, seed = task
+    arm, data, minutes, seed, epoch_s = task
     with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
-        epoch_s = epoch_seconds(data)
         n_epochs = epochs_of(arm, minutes, epoch_s)
         if arm == "hand":
             trained_by_hand(data, seed, root, n_epochs)
@@ -168,6 +198,10 @@ def show() -> None:
                 f"{statistics.mean(int(one['trials']) for one in found):.0f} trials, "
                 f"{statistics.mean(float(one['hours']) for one in found):.3f} h"
             )
+        for seed in sorted({int(one["seed"]) for one in rows}):
+            if together := compared(rows, minutes, seed, ARMS):
+                told = ", ".join(f"{one['arm']} {100 * float(one['test']):.2f}" for one in together)
+                print(f"{minutes:g} min, seed {seed}, {together[0]['precision']}: {told}")
 
 
 def main() -> None:
@@ -175,19 +209,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--arms", default=",".join(ARMS))
     arguments = parser.parse_args()
     if arguments.data is not None:
-        there = {(one["arm"], float(one["minutes"]), int(one["seed"]), one["options"]) for one in RESULTS.kept()}
-        wanted = [
-            (arm, arguments.minutes, seed) for seed in range(arguments.seeds) for arm in arguments.arms.split(",")
-        ]
         data = arguments.data.resolve()
+        here = {"precision": precision(), "epoch_s": f"{epoch_seconds(data):.1f}"}
+        rows, arms = RESULTS.kept(), arguments.arms.split(",")
         tasks = [
-            (arm, data, minutes, seed)
-            for arm, minutes, seed in wanted
-            if (arm, minutes, seed, " ".join(options_of(arm, minutes))) not in there
+            (arm, data, arguments.minutes, seed, float(here["epoch_s"]))
+            for seed in map(int, arguments.seeds.split(","))
+            for arm in missing(rows, here, arguments.minutes, seed, arms)
         ]
         for n_done in RESULTS.run(row, tasks, 1):
             print(f"{n_done} of {len(tasks)} runs", file=sys.stderr)

@@ -4,15 +4,14 @@
     python benchmarks/headline.py --data DIR --minutes 60 --seeds 0   # the one-hour run of each arm
     python benchmarks/headline.py                                     # the table of the results that are kept
 
-``DIR`` holds the four files. Each row of docs/headline.csv is one run of a command with nothing beside it, and one
-that is there is not run again. The arms: the search by ``network_morphism``; by ``random`` on the same space; and
-``hand``, a network made by hand (five 3x3 convolutions of 32, 32, 64, 64 and 128 channels with batch-norm), trained
-alone for the same time, which is as many epochs as that has room for by a run of two. Both searches have the options
-of their row: an hour has two finals of 24 epochs; half an hour or less has one trial at a time, on both
-cores, networks of half the FLOPs of the one made by hand, and one final that goes on from its trial's weights, for
-four fifths of that network's epochs.
+``DIR`` holds the four files. Each row of docs/headline.csv is one run of a command with nothing beside
+it. The arms: the search by ``network_morphism``; by ``random`` on the same space; and ``hand``, a network made by hand
+(five 3x3 convolutions of 32, 32, 64, 64 and 128 channels with batch-norm), trained alone for the same time, which is as
+many epochs as that has room for by a run of two. Both searches have the options of their row: an hour has two finals of
+24 epochs; half an hour or less has one trial at a time, on both cores, networks of half the FLOPs of the one made by
+hand, and one final that goes on from its trial's weights, for four fifths of that network's epochs.
 
-Machines differ by four times: ``epoch_s`` is what an epoch of the network made by hand took on this one, in
+Machines differ by seven times: ``epoch_s`` is what an epoch of the network made by hand took on this one, in
 ``precision``. So arms are compared within a seed that one kind of machine ran all of; a seed that has no such rows
 is run here, but for those of its arms that this kind of machine ran.
 """
@@ -34,11 +33,11 @@ from rows import Results
 
 from nas.lineage import Lineage
 from nas.problems.training import precision_of
+from nas.program import newest_best
 from nas.spaces.graphs.starts import plain_cnn
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.sessions import spent_hours
-from nas.trial import Trial
 
 FIELDS = (
     "arm", "minutes", "seed", "options", "precision", "epoch_s", "epochs", "hours", "final_minutes", "trials",
@@ -117,7 +116,7 @@ def run(data: Path, root: str, *overrides: str) -> None:
 
 def are_of_one_kind(rows: list[dict[str, str]]) -> bool:
     """Whether one kind of machine ran them."""
-    seconds = [float(one["epoch_s"] or "nan") for one in rows]
+    seconds = [float(one["epoch_s"]) for one in rows]
     return len({one["precision"] for one in rows}) == 1 and max(seconds) <= SAME_KIND * min(seconds)
 
 
@@ -136,11 +135,11 @@ def compared(rows: list[dict[str, str]], minutes: float, seed: int, arms: Sequen
 
 
 def missing(rows: list[dict[str, str]], here: dict[str, str], minutes: float, seed: int, arms: list[str]) -> list[str]:
-    """The arms of a seed that are to run on the machine ``here``."""
+    """The arms of a seed that are to run on the machine ``here``; none where one kind of machine ran them all."""
     if compared(rows, minutes, seed, arms):
         return []
     ran_here = [one for one in rows if are_of_one_kind([one, here])]
-    return [arm for arm in arms if not compared(ran_here, minutes, seed, [arm])]
+    return [arm for arm in arms if not compared(ran_here, minutes, seed, [arm])] or arms
 
 
 def row(task: tuple[str, Path, float, int, float]) -> list[dict[str, object]]:
@@ -154,7 +153,9 @@ def row(task: tuple[str, Path, float, int, float]) -> list[dict[str, object]]:
             searched(arm, data, minutes, seed, root, n_epochs)
         records = records_of(root)
         trials, _ = records.load()
-        winner = best(trials)
+        best = newest_best(records)
+        assert best is not None, "the command has exported nothing"
+        winner = trials[best["trial"]]
         known = {"arm": arm, "minutes": minutes, "seed": seed, "options": " ".join(options_of(arm, minutes))}
         found = {
             "precision": precision(),
@@ -169,13 +170,6 @@ def row(task: tuple[str, Path, float, int, float]) -> list[dict[str, object]]:
             "line": " < ".join(str(t.number) for t in [winner, *Lineage.of(trials).ancestors(winner.number)]),
         }
     return [{**known, **found}]
-
-
-def best(trials: list[Trial]) -> Trial:
-    """The best of the last stage."""
-    stages = {trial.stage: None for trial in trials if "accuracy" in trial.metrics}
-    last = [*stages][-1]
-    return max((t for t in trials if t.stage == last and "accuracy" in t.metrics), key=lambda t: t.metrics["accuracy"])
 
 
 def show() -> None:
@@ -198,6 +192,8 @@ def show() -> None:
                 f"{statistics.mean(int(one['trials']) for one in found):.0f} trials, "
                 f"{statistics.mean(float(one['hours']) for one in found):.3f} h"
             )
+            for one in found:
+                print(f"  seed {one['seed']}, epoch {one['epoch_s']} s: the winner and its ancestors: {one['line']}")
         for seed in sorted({int(one["seed"]) for one in rows}):
             if together := compared(rows, minutes, seed, ARMS):
                 told = ", ".join(f"{one['arm']} {100 * float(one['test']):.2f}" for one in together)

@@ -46,7 +46,10 @@ def final(invocation: Invocation, engine: Engine) -> int:
         machine = replace(machine, slots=identity["slots"], n_threads=identity["n_threads"], gate=gate)
     check_deterministic(identity["deterministic"], machine)
     if PolicyPlan.from_stages(identity["policy"]).final is None:
-        raise ConfigurationError(f"search {name} has no final stage: its plan trained every trial in full already")
+        raise ConfigurationError(
+            f"search {name} has no final stage: its plan has one stage; for finals, search anew under another name "
+            "with policy=two_stage or policy=warm_final"
+        )
     built = stored_search(identity, invocation, machine).build()
     workplace = engine.open(invocation, machine, name)
     retention = read_retention(invocation.values)

@@ -22,6 +22,7 @@ from nas.store.partial import PartialCheckpoints
 from nas.store.reference import checked_path
 from nas.store.trial_records import check_saved
 from nas.trial import Trial, cost_of
+from nas.weights.report import InheritanceReport
 
 if TYPE_CHECKING:
     import torch
@@ -49,18 +50,21 @@ class Resumption:
 
     Attributes:
         step: The step of the ``run.checkpoint`` that saved it: training goes on with the next.
+        inheritance: What ``run.inherit`` had reported last; None: it had not been called.
     """
 
     def __init__(self, checkpointer: Checkpointer, state: Json, tensors: Mapping[str, torch.Tensor]) -> None:
         self.step: int = state["step"]
+        self.inheritance = None if state["inheritance"] is None else InheritanceReport.from_json(state["inheritance"])
         self._checkpointer = checkpointer
         self._saved: tuple[Json, Mapping[str, torch.Tensor]] | None = (state, tensors)
 
     def load(self, *parts: object) -> None:
         """Puts the parts, those of ``run.checkpoint`` in the same order, into the states that they had.
 
-        The random states are restored too, and so are the curve, what ``run.save`` and ``run.save_dir`` held, and the
-        report of ``run.inherit``. Call it last before the training loop: what is drawn after it counts.
+        The random states are restored too, and so are the curve, what ``run.save`` and ``run.save_dir`` held, and what
+        the trial's record tells of ``run.inherit``. Call it last before the training loop: what is drawn after it
+        counts.
 
         Raises:
             ConfigurationError: other parts than were saved, or a second call.
@@ -107,7 +111,7 @@ class Checkpointer:
         """What an earlier attempt has left, read and verified when first asked for."""
         if self._must_look:
             self._must_look = False
-            newest = self._store.newest(check_saved)
+            newest = self._store.newest(_check)
             self._found = None if newest is None else Resumption(self, *newest)
         return self._found
 
@@ -128,10 +132,12 @@ class Checkpointer:
 
         tensors: dict[str, torch.Tensor] = {}
         saved, folder = self._run.unpublished()
+        report = self._run.inheritance or (self._found and self._found.inheritance)
         state = {
             "step": step,
             "curve": [[step, metrics] for step, metrics in self._run.curve],
             "accounts": self._accounts(),
+            "inheritance": None if report is None else report.to_json(),
             "parts": [_encode_part(place, part, tensors) for place, part in enumerate(parts, 1)],
             "saved": encode_state(saved, "saved", tensors),
             "files": encode_state(_read_files(folder), "files", tensors),
@@ -191,6 +197,13 @@ class Checkpointer:
         )
         total = self.completed(now)
         return {name: getattr(total, name) for name in ("offered", "donor", "inherited", "inheritance", "cost")}
+
+
+def _check(state: Json) -> None:
+    """For what a partial checkpoint holds beside its tensors; raises CorruptError."""
+    check_saved(state)
+    if state["inheritance"] is not None:
+        InheritanceReport.from_json(state["inheritance"])
 
 
 def _listed(kinds: Sequence[str]) -> str:

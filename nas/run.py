@@ -206,7 +206,7 @@ class TrialRun(Modes):
         The report is not the trial's, which tells of the weights.
 
         Args:
-            optimizer: Of the model's parameters, before its first step; any of torch's that needs no closure.
+            optimizer: Of the model's parameters, before its first step; any of torch's but SparseAdam and LBFGS.
             model: Names the parameters.
 
         Raises:
@@ -361,7 +361,8 @@ class TrialRun(Modes):
     def resumed_from(self) -> Resumption | None:
         """What an earlier attempt of this trial has reached, or None: the trial begins with this attempt.
 
-        Where it is loaded, ``inherit`` need not be called: the weights are there, and its report is kept.
+        Where it is loaded, ``inherit`` need not be called: the weights are there, its report is ``inheritance`` of what
+        is returned, and the trial's record tells of it.
         """
         return self.checkpointer.find()
 

@@ -104,6 +104,12 @@ class Search:
         limits = checked_limits(self.constraints)
         if limits:
             tuner = ConstrainedTuner(tuner, problem.foretell, limits)
+        if self.founders.weights is not None and Policy.SHARE_PARAMS not in plan.search.policies:
+            why = "declares no SHARE_PARAMS" if Policy.SHARE_PARAMS not in problem.policies else "is to inherit nothing"
+            raise ConfigurationError(
+                f"founders.weights ({self.founders.weights}): in the stage {plan.search.name!r}, problem "
+                f"{self.problem.target} {why}; leave it out, or choose a policy and a problem that share parameters"
+            )
         if self.founders.are_given:
             self.founders.check_points(tuner)
             tuner = FoundedTuner(tuner, self.founders)

@@ -19,6 +19,7 @@ from nas.problems.image_graph import graph_recipe, image_graphs
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import N_CLASSES, Images, split
 from nas.remote_file import check_presence, read_file
+from nas.weights.rules import Rules
 
 HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 _REMEDY = f"download {HOME}, and set problem.data_file=FILE"
@@ -40,7 +41,8 @@ class Cifar10Problem(ImageProblem):
         n_epochs: Of a full training.
         max_flops: What a network may take for one image, a multiplication and an addition being two.
         precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.training`).
-        objectives: ``accuracy`` (alone by default), and ``parameters`` and ``flops``, which are known before training.
+        objectives: ``accuracy`` (alone by default), ``parameters``, ``flops``, ``latency_s``; known before training.
+        rules: Of inheritance, by their names (`nas.weights.rules`); None: as these are by default.
 
     Raises:
         ConfigurationError: the file is not there, its host does not answer, or a number is out of range.
@@ -63,15 +65,17 @@ class Cifar10Problem(ImageProblem):
         max_flops: int = 80_000_000,
         precision: str = "auto",
         objectives: Sequence[str] | None = None,
+        rules: Mapping[str, Any] | None = None,
     ) -> None:
         check_whole("problem.split_seed", split_seed, 0)
         check_whole("problem.n_epochs", n_epochs, 1)
-        if not data_file:
+        if not isinstance(data_file, str) or not data_file:
             raise ConfigurationError(f"data_file ({data_file!r}) must be a file's path or URL; {_REMEDY}")
         self.data_file = data_file
         self.data_options = dict(data_options or {})
         self.split_seed = split_seed
         self.choose_objectives(objectives)
+        self.rules = Rules.of(rules)
         self.space = image_graphs(self.image_shape, max_flops)
         self.recipe = graph_recipe(n_epochs, precision)
         check_presence(data_file, self.data_options, _REMEDY)
@@ -91,12 +95,16 @@ class Cifar10Problem(ImageProblem):
             pixels, labels = read(content, part)
         except (OSError, EOFError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
             raise ConfigurationError(f"{self.data_file} can't be read: {error}; {_REMEDY}") from error
-        if pixels.shape[1:] != _SHAPE or len(pixels) != len(labels) or not (labels < N_CLASSES).all():
+        if pixels.shape[1:] != _SHAPE or len(pixels) != len(labels) or not _are_labels(labels):
             raise ConfigurationError(
                 f"{self.data_file} holds images of shape {pixels.shape} with {len(labels)} labels, where images of "
-                f"shape {_SHAPE} and as many labels below {N_CLASSES} are expected; {_REMEDY}"
+                f"shape {_SHAPE} and as many labels, whole numbers from 0 to {N_CLASSES - 1}, are expected; {_REMEDY}"
             )
         return Images(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)))
+
+
+def _are_labels(labels: NDArray[Any]) -> bool:
+    return labels.dtype.kind in "iu" and bool(((labels >= 0) & (labels < N_CLASSES)).all())
 
 
 def _from_npz(content: bytes, part: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:

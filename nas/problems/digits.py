@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, final
 
 import torch
 
-from nas.errors import ConfigurationError
+from nas.errors import check_whole
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import Images
 from nas.problems.training import Recipe
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.weights.rules import Rules
 
 _WIDTHS = (8, 16, 24, 32)
 
@@ -22,7 +23,8 @@ class DigitsProblem(ImageProblem):
 
     Args:
         split_seed: Decides which images are for training (60 %), validation (20 %) and testing (20 %), by class alike.
-        objectives: ``accuracy`` (alone by default), and ``parameters`` and ``flops``, which are known before training.
+        objectives: ``accuracy`` (alone by default), ``parameters``, ``flops``, ``latency_s``; known before training.
+        rules: Of inheritance, by their names (`nas.weights.rules`); None: as these are by default.
     """
 
     space = ParameterSpace(
@@ -45,11 +47,17 @@ class DigitsProblem(ImageProblem):
 
     image_shape: ClassVar[tuple[int, int, int]] = (1, 8, 8)
 
-    def __init__(self, *, split_seed: int = 0, objectives: Sequence[str] | None = None) -> None:
-        if split_seed < 0:
-            raise ConfigurationError(f"split_seed ({split_seed}) must not be negative")
+    def __init__(
+        self,
+        *,
+        split_seed: int = 0,
+        objectives: Sequence[str] | None = None,
+        rules: Mapping[str, Any] | None = None,
+    ) -> None:
+        check_whole("problem.split_seed", split_seed, 0)
         self.split_seed = split_seed
         self.choose_objectives(objectives)
+        self.rules = Rules.of(rules)
 
     def load_train(self) -> tuple[Images, Images]:
         """1,077 images to train on, 360 to validate with."""

@@ -16,6 +16,7 @@ from nas.problems.pixels import N_CLASSES, Images, split
 from nas.problems.training import Recipe, checked_precision
 from nas.remote_file import check_presence
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.weights.rules import Rules
 
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 PARTS = ("train", "t10k")
@@ -69,7 +70,8 @@ class FashionMnistProblem(ImageProblem):
             digits and letters may not. Blocks are trained on the images as they are.
         precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.training`).
             Tests and exports are float32 in any case.
-        objectives: ``accuracy`` (alone by default), and ``parameters`` and ``flops``, which are known before training.
+        objectives: ``accuracy`` (alone by default), ``parameters``, ``flops``, ``latency_s``; known before training.
+        rules: Of inheritance, by their names (`nas.weights.rules`); None: as these are by default.
 
     Raises:
         ConfigurationError: a file is not there, its host does not answer, a number is out of range, or an argument
@@ -94,6 +96,7 @@ class FashionMnistProblem(ImageProblem):
         flip: bool | None = None,
         precision: str = "auto",
         objectives: Sequence[str] | None = None,
+        rules: Mapping[str, Any] | None = None,
     ) -> None:
         if space not in SPACES:
             raise ConfigurationError(f"problem.space ({space!r}) must be one of {', '.join(SPACES)}")
@@ -114,12 +117,13 @@ class FashionMnistProblem(ImageProblem):
         check_whole("problem.n_search_images", n_search_images, 1)
         if not isinstance(flip, bool):
             raise ConfigurationError(f"problem.flip ({flip!r}) must be true or false")
-        if not data_root:
+        if not isinstance(data_root, str) or not data_root:
             raise ConfigurationError(f"data_root ({data_root!r}) must be a folder's path or URL; {_REMEDY}")
         self.data_root = data_root.rstrip("/")
         self.data_options = dict(data_options or {})
         self.split_seed = split_seed
         self.choose_objectives(objectives)
+        self.rules = Rules.of(rules)
         if is_graph:
             self.space = image_graphs(self.image_shape, max_flops)
             self.policies = self.policies - {Policy.DOWNSCALE}
@@ -149,6 +153,11 @@ class FashionMnistProblem(ImageProblem):
     def _load(self, part: str) -> Images:
         try:
             pixels, labels = (read_idx(self._url(part, kind), KINDS[kind], self.data_options) for kind in KINDS)
+            if pixels.shape[1:] != self.image_shape[1:]:
+                raise ConfigurationError(
+                    f"{self._url(part, 'images')} holds images of {pixels.shape[1:]}, where {self.image_shape[1:]} is "
+                    "expected"
+                )
             n_classes = int(labels.max(initial=0)) + 1
             if len(pixels) != len(labels) or n_classes > N_CLASSES:
                 raise ConfigurationError(

@@ -18,11 +18,13 @@ from nas.problems.base import Problem
 from nas.problems.conv_net import ConvNet
 from nas.problems.image_graph import ImageGraph
 from nas.problems.pixels import Images
-from nas.problems.training import Recipe, fit, score
+from nas.problems.training import Recipe, fit, optimizer_of, score
 from nas.run import TrialRun
 from nas.spaces.base import Point
 from nas.spaces.graph import NETWORK
 from nas.spaces.graphs.network import Network
+from nas.weights.optimizer import optimizer_tensors
+from nas.weights.rules import Rules
 
 
 class ImageProblem(Problem):
@@ -48,6 +50,8 @@ class ImageProblem(Problem):
         {Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.SKIP_TRAIN, Policy.QUICK_EVAL, Policy.DOWNSCALE}
     )
     recipe: Recipe
+    rules: Rules = Rules()
+    """What children inherit, and how they begin."""
     pixel_mean: ClassVar[float]
     pixel_std: ClassVar[float]
     image_shape: ClassVar[tuple[int, int, int]]
@@ -104,24 +108,37 @@ class ImageProblem(Problem):
     def train(self, run: TrialRun) -> dict[str, float]:
         """Trains the point as the policies say; a network whose output is not finite scores NaN, and so fails."""
         train, validation = self.data
-        n_downscaled = self.recipe.n_train_downscaled or len(train)
+        n_downscaled = min(self.recipe.n_train_downscaled or len(train), len(train))
         train = train[: run.scale(images=len(train), downscaled=n_downscaled)].to(run.device)
         validation = run.subset(validation, quick=self.recipe.n_validation_quick).to(run.device)
 
         network = self.build_for(run).to(run.device)
-        if Policy.SHARE_PARAMS in run.policies and run.resumed_from() is None:
-            run.inherit(network)
+        optimizer, resumed, report = optimizer_of(network, run.point), run.resumed_from(), None
+        if resumed is not None:
+            report = resumed.inheritance
+        elif Policy.SHARE_PARAMS in run.policies:
+            report = run.inherit(network, rules=self.rules)
+            if self.rules.optimizer == "inherit":
+                run.inherit_optimizer(optimizer, network)
         n_epochs = run.epochs(full=self.recipe.n_epochs, early=self.recipe.n_epochs_early)
         accuracy = score(network, validation, self.recipe.precision) if n_epochs == 0 else math.nan
-        for epoch in fit(network, train, self.recipe, n_epochs=n_epochs, run=run):
+        epochs = fit(
+            network, optimizer, train, self.recipe, n_epochs=n_epochs, run=run, rules=self.rules, report=report
+        )
+        for epoch in epochs:
             accuracy = score(network, validation, self.recipe.precision)
             try:
                 run.report(epoch, accuracy=accuracy)
             except TrialStopped:
-                run.save(network)
+                self._save(run, network, optimizer)
                 raise
-        run.save(network)
+        self._save(run, network, optimizer)
         return {"accuracy": accuracy}
+
+    def _save(self, run: TrialRun, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Publishes the weights, and what children are to inherit of the optimiser."""
+        hands_down = self.rules.optimizer == "inherit"
+        run.save({**network.state_dict(), **optimizer_tensors(optimizer, network)} if hands_down else network)
 
     def test(self, run: TrialRun) -> dict[str, float]:
         """The accuracy on the held-out test images, in float32 whatever the precision of the training."""

@@ -14,6 +14,10 @@ from nas.errors import ConfigurationError
 from nas.problems.augmentation import Augmentation
 from nas.problems.pixels import Images
 from nas.run import TrialRun
+from nas.spaces.base import Point
+from nas.weights.freezing import set_frozen
+from nas.weights.report import InheritanceReport
+from nas.weights.rules import Rules
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 _WARM_UP = 0.2  # share of the steps in which the learning rate rises: inherited weights survive the start
@@ -37,29 +41,53 @@ class Recipe:
     """``float32``; ``bfloat16``: where torch's autocast takes it; ``auto``: that where the processor is made for it."""
 
 
-def fit(network: nn.Module, images: Images, recipe: Recipe, *, n_epochs: int, run: TrialRun) -> Iterator[int]:
+def optimizer_of(network: nn.Module, point: Point) -> torch.optim.Optimizer:
+    """Stochastic gradient descent with Nesterov momentum, and the point's learning rate as the peak of its schedule."""
+    return torch.optim.SGD(
+        network.parameters(),
+        lr=point["learning_rate"],
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=point.get("weight_decay", 5e-4),
+    )
+
+
+def fit(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: Images,
+    recipe: Recipe,
+    *,
+    n_epochs: int,
+    run: TrialRun,
+    rules: Rules,
+    report: InheritanceReport | None,
+) -> Iterator[int]:
     """Trains the network in place, and yields the number of each epoch, from 1, when it is done.
 
-    The order comes from ``run.seed`` alone. The last images of an epoch that fill no batch are left out of it.
-    What an earlier attempt had reached is gone on from; of what is reached now the last epoch needs no saving.
+    A network that has inherited (``report``) warms up, and has what it copied frozen, as the rules say.
+
+    The order, and how images are augmented, come from ``run.seed`` alone. The last images of an epoch that fill no
+    batch are left out of it. What an earlier attempt had reached is gone on from; of what is reached now the last epoch
+    needs no saving.
     """
     batch_size = min(recipe.batch_size, len(images))
     n_batches = len(images) // batch_size
     n_steps = n_epochs * n_batches
     shuffling = torch.Generator().manual_seed(run.seed)
     rounding = precision_of(recipe.precision, run.device)
-    optimizer = torch.optim.SGD(
-        network.parameters(),
-        lr=run.point["learning_rate"],
-        momentum=0.9,
-        nesterov=True,
-        weight_decay=run.point.get("weight_decay", 5e-4),
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(step, n_steps))
+    has_inherited = report is not None and report.share > 0
+
+    def rate(step: int) -> float:
+        return one_cycle(step, n_steps) * (rules.warm_up(step) if has_inherited else 1.0)
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     if (resumed := run.resumed_from()) is not None:
         resumed.load(network, optimizer, schedule, shuffling)
     for epoch in range(1 if resumed is None else resumed.step + 1, n_epochs + 1):
         network.train()
+        if report is not None:
+            set_frozen(network, report, rules, epoch - 1)
         order = torch.randperm(len(images), generator=shuffling)[: n_batches * batch_size].to(run.device)
         for batch in order.view(n_batches, batch_size):
             pixels, labels = images.pixels[batch], images.labels[batch]

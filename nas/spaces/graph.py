@@ -155,12 +155,12 @@ class GraphSpace(Space):
     def cross(self, first: Point, second: Point, rng: random.Random) -> Variation:
         """The beginning of one network and the end of the other; each parameter is that of one of the two.
 
-        Either may be the beginning. Where no two cuts fit together, the network is that of one of them.
+        Either may be the beginning. Where no two cuts give a network within the limits, it is that of one of them.
         """
         networks = self.network(first), self.network(second)
         begins = rng.randrange(2)
-        crossing: Crossing | Derivation | None = crossed(networks, begins, rng)
-        if crossing is None or self._refusal(crossing.network):
+        crossing: Crossing | Derivation | None = crossed(networks, begins, rng, self._refusal)
+        if crossing is None:
             crossing = Derivation(networks[begins], ())
         others = self.parameters.cross(self._others(first), self._others(second), rng).point
         point = self._point(crossing.network, others)

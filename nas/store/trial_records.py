@@ -48,6 +48,7 @@ _SAVED: Mapping[str, tuple[type, ...]] = {
     "step": (int,),
     **dict.fromkeys(("curve", "parts"), (list,)),
     "accounts": (dict,),
+    "inheritance": (dict, NoneType),
     **dict.fromkeys(("saved", "files", "random"), (dict,)),
 }
 _ACCOUNTS: Mapping[str, tuple[type, ...]] = {

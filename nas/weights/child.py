@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -56,9 +56,9 @@ class ChildTensor:
         elif any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
             self.refusal = "elements of it are one in memory, as expand makes them; clone it"
 
-    def prefer(self, offer: Offer) -> None:
-        """Has it take this before all else."""
-        self._offers = [offer, *self._offers]
+    def prefer(self, offer: Offer, without: Container[int]) -> None:
+        """Has it take this before all else, and nothing else of the donors in these places."""
+        self._offers = [offer, *(other for other in self._offers if other.place not in without)]
 
     def next_offer(self) -> Offer | None:
         """The best tensor that is left and may fit."""

@@ -64,7 +64,7 @@ def prefer_origins(
             other = name.replace(f"{prefix}layers.{node}.", f"{prefix}layers.{origin}.", 1)
             if (tensor := sources[parents[parent]].shapes.get(other)) is not None:
                 why = "" if other == name else f"by crossing, from {other}"
-                child.prefer(Offer(parents[parent], other, tensor, why))
+                child.prefer(Offer(parents[parent], other, tensor, why), without=parents.values())
     return notes
 
 

@@ -50,7 +50,7 @@ def inherit_optimizer(
     the first steps.
 
     Args:
-        optimizer: Of the child, before its first step; any of torch's that needs no closure.
+        optimizer: Of the child, before its first step; any of torch's but SparseAdam and LBFGS.
         model: The child.
         donors: What was published, among it ``optimizer_tensors``; best first.
     """

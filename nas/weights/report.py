@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from types import NoneType
+from typing import Any, Literal, get_args
+
+from nas.errors import CorruptError
+from nas.store.plain import checked_fields, number_within, shown, whole
 
 NO_DONOR = "no donor"
 How = Literal["copied", "morphed", "made", "sliced", "fresh"]
 """``morphed`` and ``made`` by recorded operations: of a donor's tensors, and for a layer that no donor has."""
+_TENSOR: Mapping[str, tuple[type, ...]] = {
+    "how": (str,),
+    "share": (int, float),
+    "donor": (int, NoneType),
+    "why": (str,),
+}
+_REPORT: Mapping[str, tuple[type, ...]] = {
+    "share": (int, float),
+    "given": (list,),
+    "tensors": (dict,),
+    "replayed": (int, NoneType),
+    "notes": (list,),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +67,30 @@ class InheritanceReport:
         """The place, among the donors, of the one that gave most parameters; None: nobody did."""
         return next(iter(self.given), None)
 
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON."""
+        return {**asdict(self), "given": [[place, share] for place, share in self.given.items()]}
+
+    @classmethod
+    def from_json(cls, plain: object) -> InheritanceReport:
+        """The report of which ``to_json`` made this.
+
+        Raises:
+            CorruptError: it made no such thing.
+        """
+        fields = checked_fields(plain, _REPORT)
+        if not all(isinstance(pair, list) and len(pair) == 2 for pair in fields["given"]):
+            raise CorruptError(f"given must not be {shown(fields['given'])}")
+        if not all(isinstance(note, str) for note in fields["notes"]):
+            raise CorruptError(f"notes must not be {shown(fields['notes'])}")
+        return cls(
+            share=number_within(fields["share"], "share", 0, 1),
+            given={whole(place, "a donor"): number_within(share, "given", 0, 1) for place, share in fields["given"]},
+            tensors={name: _tensor(entry) for name, entry in fields["tensors"].items()},
+            replayed=_place(fields["replayed"]),
+            notes=tuple(fields["notes"]),
+        )
+
     def summary(self) -> dict[str, Any]:
         """The report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_fresh`` and ``not_copied``.
 
@@ -68,3 +109,15 @@ class InheritanceReport:
             **by_operations,
             **({"notes": list(self.notes)} if self.notes else {}),
         }
+
+
+def _tensor(plain: object) -> TensorInheritance:
+    fields = checked_fields(plain, _TENSOR)
+    if fields["how"] not in get_args(How):
+        raise CorruptError(f"how must not be {shown(fields['how'])}")
+    share = number_within(fields["share"], "share", 0, 1)
+    return TensorInheritance(how=fields["how"], share=share, donor=_place(fields["donor"]), why=fields["why"])
+
+
+def _place(value: int | None) -> int | None:
+    return None if value is None else whole(value, "a donor")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
 
-from nas.errors import ConfigurationError, check_number, check_whole
+from nas.errors import ConfigurationError, check_number, check_whole, nearest_first
 
 Match = Literal["name", "structure"]
 Rest = Literal["scaled", "own"]
 Statistics = Literal["inherit", "reset"]
+OptimizerState = Literal["fresh", "inherit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class Rules:
         shrink: What parameters that inherit are multiplied by, also what is new in them (shrink and perturb, Ash and
             Adams 2020, arXiv:1910.08475).
         perturb: How much of the child's own initial values is added to them.
+        optimizer: Of its state. ``fresh``: a child's has none. ``inherit``: it goes on from the donor's, where the
+            problem hands it down (`nas.weights.optimizer`).
         warm_up_steps: In so many steps the learning rate rises to what it is meant to be (``warm_up``).
         freeze_epochs: For so many epochs the tensors that were copied do not learn (`nas.weights.freezing`).
 
@@ -42,11 +46,17 @@ class Rules:
     statistics: Statistics = "inherit"
     shrink: float = 1.0
     perturb: float = 0.0
+    optimizer: OptimizerState = "fresh"
     warm_up_steps: int = 0
     freeze_epochs: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (("first", Match), ("rest", Rest), ("statistics", Statistics)):
+        for name, allowed in (
+            ("first", Match),
+            ("rest", Rest),
+            ("statistics", Statistics),
+            ("optimizer", OptimizerState),
+        ):
             if getattr(self, name) not in (known := get_args(allowed)):
                 raise ConfigurationError(f"rules.{name} ({getattr(self, name)!r}) must be one of {', '.join(known)}")
         for name in ("shrink", "perturb"):
@@ -56,6 +66,20 @@ class Rules:
                 raise ConfigurationError(f"rules.{name} ({value}) must be a number from 0 to 1")
         for name in ("warm_up_steps", "freeze_epochs"):
             check_whole(f"rules.{name}", getattr(self, name), 0)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any] | None) -> Rules:
+        """The rules that a configuration names, the others by default; None: all by default.
+
+        Raises:
+            ConfigurationError: there is no such rule, or one is not what is allowed.
+        """
+        if options is not None and not isinstance(options, Mapping):
+            raise ConfigurationError(f"rules ({options!r}) must be a dict: rules={{shrink:0.8,perturb:0.1}}")
+        known = [field.name for field in fields(cls)]
+        if unknown := [str(name) for name in options or {} if name not in known]:
+            raise ConfigurationError(f"rules: there is no {unknown[0]!r}; choose of {nearest_first(unknown[0], known)}")
+        return cls(**(options or {}))
 
     def warm_up(self, step: int) -> float:
         """The share of the learning rate at a step, from 0: linear up to 1, and 1 from then on."""

@@ -698,8 +698,10 @@ class TestInheritance:
         net = network()
         if resumed := run.resumed_from():
             resumed.load(net)
+            assert resumed.inheritance is not None
+            self.reports.append(resumed.inheritance)
         else:
-            run.inherit(net)
+            self.reports = [run.inherit(net)]
             run.checkpoint(1, net)
             run.report(1, score=0.5)
         run.save(net)
@@ -726,6 +728,8 @@ class TestInheritance:
         assert (result.state, result.attempt) == (State.COMPLETE, 2), result.error
         assert (result.donor, result.inherited) == (0, 1.0)
         assert result.inheritance["replaced"] == {"7": 0}
+        assert self.reports == [self.reports[0]] * 2
+        assert {tensor.how for tensor in self.reports[0].tensors.values()} == {"copied"}
         assert (result.inheritance["share"], result.inheritance["n_copied"]) == (1.0, 9)
         assert result.checkpoint is not None
         assert all(bool((t == 1).all()) for t in StoredWeights(shop.files, result.checkpoint).read_all().values())

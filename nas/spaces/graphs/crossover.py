@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,14 +96,20 @@ class Crossing:
         return cls((one, other), (cuts[0], cuts[1]), begins, operations_from_json(CROSSING, found["operations"]))
 
 
-def crossed(networks: tuple[Network, Network], begins: int, rng: random.Random) -> Crossing | None:
-    """A network that begins as one and ends as the other; None where no two cuts fit together.
+def crossed(
+    networks: tuple[Network, Network],
+    begins: int,
+    rng: random.Random,
+    refusal: Callable[[Network], str | None] = lambda network: None,
+) -> Crossing | None:
+    """A network that begins as one and ends as the other; None where no two cuts give one that may be.
 
     Args:
         networks: The two.
         begins: The place of the one that begins. The other's layers take as many channels as they are given, so only
             sizes of images have to fit.
         rng: Draws the cuts, the same for the same state.
+        refusal: Why a network may not be; None: it may.
     """
     first, second = networks
     cuts = [(one, other) for one in bottlenecks(first) for other in bottlenecks(second)]
@@ -111,9 +117,11 @@ def crossed(networks: tuple[Network, Network], begins: int, rng: random.Random) 
     for one, other in cuts:
         if first.shapes[one][1:] == second.shapes[other][1:]:
             try:
-                return Crossing(networks, (one, other), begins)
+                crossing = Crossing(networks, (one, other), begins)
             except PointError:  # an add in the end takes other channels than the beginning gives
                 continue
+            if refusal(crossing.network) is None:
+                return crossing
     return None
 
 

@@ -65,7 +65,8 @@ def decided(ask: Ask, input_shape: Shape, n_outputs: int, limits: Limits) -> Net
 def _completed(nodes: Sequence[Node], shapes: Mapping[int, Shape], n_outputs: int) -> Network:
     """The network that gives a vector of so many features by what these nodes give, without what nothing takes."""
     nodes = list(nodes)
-    free = (id for id in _IDS if id not in shapes)
+    taken = {INPUT, *(node.id for node in nodes)}
+    free = (id for id in _IDS if id not in taken)
     shape = shapes[nodes[-1].id if nodes else INPUT]
     while not nodes or shape != (n_outputs,):
         layer = Linear(n_outputs) if len(shape) == 1 else GlobalPool()

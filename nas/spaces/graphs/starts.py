@@ -22,9 +22,15 @@ def plain_cnn(input_shape: Shape, n_outputs: int, *, widths: Sequence[int], pool
         n_outputs: Of the linear layer.
         widths: The channels of each block.
         pool_after: The blocks, from 0, that a 2x2 max-pool follows.
+
+    Raises:
+        ConfigurationError: there is no width, or ``pool_after`` names a block that is not there.
     """
     builder = _Builder()
     x = INPUT
+    if wrong := [block for block in pool_after if block not in range(len(widths))]:
+        last = len(widths) - 1
+        raise ConfigurationError(f"pool_after ({list(pool_after)}) names {wrong[0]}; choose of 0 to {last}")
     for block, width in enumerate(_checked("widths", widths)):
         x = builder.block(x, width)
         if block in pool_after:

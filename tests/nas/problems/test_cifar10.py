@@ -74,6 +74,8 @@ def test_both_kinds_of_file_hold_the_same(tmp_path: Path, write: Callable[[Path]
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"y_train": np.full(60, -1)}, "as many labels, whole numbers from 0 to 9, are expected"),
+        ({"y_train": np.full(60, 0.5)}, "as many labels, whole numbers from 0 to 9, are expected"),
         ({"x_train": np.zeros((60, 28, 28, 3), np.uint8)}, r"shape \(60, 3, 28, 28\) with 60 labels, where images of"),
         ({"y_train": np.zeros(59, np.uint8)}, "with 59 labels"),
         ({"x_train": np.zeros((60, 32, 32, 3))}, "x_train holds float64, and must hold uint8"),

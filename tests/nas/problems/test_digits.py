@@ -30,6 +30,7 @@ POINT = {
     "n_blocks": 2, "width_1": 16, "kernel_1": 3, "width_2": 24, "kernel_2": 3,
     "norm": "batch", "dropout": 0.1, "learning_rate": 0.1,
 }  # fmt: skip
+DEEPER = {**POINT, "n_blocks": 3, "width_3": 24, "kernel_3": 3}
 
 
 @pytest.fixture(scope="module")
@@ -168,12 +169,87 @@ def test_fidelity_is_a_share_of_the_epochs(problem: DigitsProblem, train: Train)
     assert len(train(problem, POINT, SEARCH, fidelity=0.001).accuracies) == 1
 
 
+def test_rules_say_what_is_inherited(train: Train) -> None:
+    """``rules`` go to ``run.inherit``: weights are shrunk, statistics reset."""
+    donor = train(DigitsProblem(), POINT, SEARCH)
+    problem = DigitsProblem(rules={"shrink": 0.5, "statistics": "reset"})
+    weights = train(problem, POINT, SEARCH | {Policy.SKIP_TRAIN}, donors=[donor]).weights
+
+    assert torch.equal(weights["blocks.0.conv.weight"], 0.5 * donor.weights["blocks.0.conv.weight"])
+    assert (weights["blocks.0.norm.running_mean"] == 0).all()
+
+
+def test_rules_freeze_what_was_copied(train: Train) -> None:
+    """What was copied stays as it was for as long as the rules say, and what is new learns meanwhile."""
+    donor = train(DigitsProblem(), POINT, SEARCH)
+    held, thawed = (
+        train(DigitsProblem(rules={"freeze_epochs": n}), DEEPER, SEARCH, donors=[donor]).weights for n in (5, 4)
+    )
+    copied = "blocks.0.conv.weight"
+
+    assert torch.equal(held[copied], donor.weights[copied])
+    assert not torch.equal(thawed[copied], donor.weights[copied])
+    assert not torch.equal(held["blocks.2.conv.weight"], thawed["blocks.2.conv.weight"])
+
+
+def test_rules_warm_up_who_inherits(train: Train) -> None:
+    """The learning rate rises for as many steps as the rules say, where something was inherited; elsewhere nothing."""
+    slow = DigitsProblem(rules={"warm_up_steps": 10**9})
+    donor = train(DigitsProblem(), POINT, SEARCH)
+    child = train(slow, POINT, SEARCH, donors=[donor]).weights
+    founder = train(slow, POINT, SEARCH)
+    name = "blocks.0.conv.weight"
+
+    assert torch.allclose(child[name], donor.weights[name], atol=1e-5)
+    assert founder.accuracies == donor.accuracies
+
+
+def test_rules_hand_down_the_optimiser(train: Train) -> None:
+    """Momentum is published and inherited where the rules say so, and changes the training; tests leave it out."""
+    plain, momentum = DigitsProblem(), DigitsProblem(rules={"optimizer": "inherit"})
+    donors = [train(problem, POINT, SEARCH) for problem in (plain, momentum)]
+    children = [
+        train(problem, POINT, SEARCH, donors=[donor]) for problem, donor in zip((plain, momentum), donors, strict=True)
+    ]
+    kept = {name for name in children[1].weights if name.startswith("optimizer/")}
+
+    assert donors[0].accuracies == donors[1].accuracies
+    assert "optimizer/momentum_buffer/blocks.0.conv.weight" in kept
+    assert not any(name.startswith("optimizer/") for name in children[0].weights)
+    name = "blocks.0.conv.weight"
+    assert not torch.equal(children[0].weights[name], children[1].weights[name])
+    assert 0 <= momentum.test(children[1].again)["accuracy"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"shrnk": 0.5}, r"rules: there is no 'shrnk'; choose of shrink, first"),
+        ({"shrink": 2}, r"rules.shrink \(2\) must be a number from 0 to 1"),
+        ({"optimizer": "keep"}, r"rules.optimizer \('keep'\) must be one of fresh, inherit"),
+        ("shrink", r"rules \('shrink'\) must be a dict"),
+    ],
+)
+def test_rules_that_cannot_be(rules: Any, message: str) -> None:
+    """A rule that is none, or is not what is allowed, is refused by its name."""
+    with pytest.raises(ConfigurationError, match=message):
+        DigitsProblem(rules=rules)
+
+
+def test_a_seed_that_cannot_be() -> None:
+    """The seed of the split is a whole number."""
+    with pytest.raises(ConfigurationError, match=r"problem.split_seed \('abc'\) must be a whole number"):
+        DigitsProblem(split_seed="abc")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rules", [{}, {"freeze_epochs": 4, "warm_up_steps": 90, "optimizer": "inherit"}])
 def test_interrupted_training_goes_on(
-    problem: DigitsProblem, train: Train, make_run: Callable[..., TrialRun], files: Files
+    train: Train, make_run: Callable[..., TrialRun], files: Files, rules: Mapping[str, Any]
 ) -> None:
     """A child that is interrupted in epoch 3 goes on from epoch 2, without its donor, and ends with the same bits."""
+    problem = DigitsProblem(rules=rules)
     donor = train(problem, POINT, SEARCH, seed=3)
-    trained = train(problem, POINT, SEARCH, donors=[donor])
+    trained = train(problem, DEEPER, SEARCH, donors=[donor])
 
     class InterruptAtThree:
         def started(self) -> None: ...
@@ -190,7 +266,7 @@ def test_interrupted_training_goes_on(
 
     for attempt in (1, 2):
         more = {"attempt": attempt, "checkpoint_every_s": 0}
-        run = make_run(POINT, SEARCH, donors=[donor], channel=InterruptAtThree(), **more)
+        run = make_run(DEEPER, SEARCH, donors=[donor], channel=InterruptAtThree(), **more)
         with suppress(TrialInterrupted):
             problem.train(run)
 

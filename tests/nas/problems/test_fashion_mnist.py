@@ -131,6 +131,8 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
         ({"split_seed": -1}, r"problem.split_seed \(-1\) must be a whole number of at least 0"),
         ({"space": "cells"}, r"problem.space \('cells'\) must be one of graphs, blocks"),
         ({"flip": "no"}, r"problem.flip \('no'\) must be true or false"),
+        ({"data_root": 2024}, r"data_root \(2024\) must be a folder's path or URL"),
+        ({"rules": {"freeze": 1}}, r"rules: there is no 'freeze'; choose of freeze_epochs"),
         ({"precision": "half"}, r"problem.precision \('half'\) must be one of auto, float32, bfloat16"),
     ],
 )
@@ -158,6 +160,20 @@ def test_labels_that_do_not_fit_are_refused(tiny: Path) -> None:
     write_idx(tiny / "train-labels-idx1-ubyte.gz", np.zeros(59, np.uint8))
     with pytest.raises(ConfigurationError, match="holds 59 labels in 1 classes, where 60 in"):
         _ = FashionMnistProblem(str(tiny)).data
+
+
+def test_images_of_another_size_are_refused(tiny: Path) -> None:
+    """FLOPs and limits are those of 28x28, so other images are none of its kin."""
+    write_idx(tiny / "train-images-idx3-ubyte.gz", np.zeros((60, 32, 32), np.uint8))
+    with pytest.raises(ConfigurationError, match=r"holds images of \(32, 32\), where \(28, 28\) is expected"):
+        _ = FashionMnistProblem(str(tiny)).data
+
+
+def test_a_small_set_is_not_downscaled(tiny: Path, train: Train) -> None:
+    """Where there are fewer images than DOWNSCALE asks for, all are trained on, and no more are counted."""
+    trained = train(FashionMnistProblem(str(tiny), space="blocks"), POINT, {Policy.DOWNSCALE, Policy.EARLY_STOP})
+
+    assert trained.run.shares["scale_share"] == 0.5  # of the width; all images
 
 
 def test_files_come_over_http(server: str) -> None:

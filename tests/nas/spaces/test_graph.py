@@ -23,7 +23,7 @@ from nas.spaces.domain import Domain
 from nas.spaces.entries import architecture_entries
 from nas.spaces.graph import GraphSpace
 from nas.spaces.graphs.canonical import digest
-from nas.spaces.graphs.crossover import bottlenecks, crossed
+from nas.spaces.graphs.crossover import Crossing, bottlenecks, crossed
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.distance import edit_distance
 from nas.spaces.graphs.inserting import InsertConv
@@ -235,6 +235,22 @@ def test_networks_that_share_no_size_are_not_crossed() -> None:
     variation = space.cross(point, point, random.Random(0))
     assert variation.point == point
     assert Derivation.from_json(space.derivation(variation)) == Derivation(first, ())
+
+
+def test_a_crossing_that_is_too_large_is_not_the_only_one() -> None:
+    """Where some cuts give a network beyond the limits, a child of others is given; beyond all, one of the two."""
+    first, second = (plain_cnn(SHAPE, 3, widths=widths, pool_after=[0]) for widths in ([4] * 4, [6] * 3))
+    n_nodes = max(len(network.nodes) for network in (first, second))
+    points = [{"network": network.to_json()} for network in (first, second)]
+    tight = GraphSpace([first, second], limits=Limits(nodes=n_nodes))
+    for seed in range(30):
+        rng = random.Random(seed)
+        child = tight.cross(points[0], points[1], rng)
+
+        assert child.point not in points
+        assert isinstance(child.crossing, Crossing)
+        tight.validate(child.point)
+    assert crossed((first, second), 0, random.Random(0), lambda network: "too large") is None
 
 
 def test_entries_leave_out_what_is_no_architecture() -> None:

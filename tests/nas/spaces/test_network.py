@@ -130,6 +130,8 @@ def test_cells_that_cannot_be_are_refused() -> None:
         nas_bench_201((3, 28, 30), 10, cell=CELL, widths=[4, 4, 4])
     with pytest.raises(ConfigurationError, match="widths"):
         plain_cnn((3, 32, 32), 10, widths=[], pool_after=[])
+    with pytest.raises(ConfigurationError, match=r"pool_after \(\[0, 4\]\) names 4; choose of 0 to 3"):
+        plain_cnn((3, 32, 32), 10, widths=[4] * 4, pool_after=[0, 4])
 
 
 def n_parameters(network: Network) -> int:

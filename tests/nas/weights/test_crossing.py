@@ -164,6 +164,20 @@ def test_without_a_parent_the_rest_is_still_its_own() -> None:
     assert elsewhere.share == 1.0
 
 
+def test_what_cannot_be_taken_is_not_the_other_parents() -> None:
+    """Where a layer's own weights are not finite it is fresh, and not the other parent's layer of that number."""
+    one, other = STARTS[0], plain_cnn(SHAPE, 3, widths=[5, 7], pool_after=[0])
+    crossing = Crossing((one, other), (one.nodes[0].id, other.nodes[0].id), 0)
+    weights = [filled(one, 1.0), filled(other, 2.0)]
+    output = crossing.network.output.id
+    parent, origin = crossing.origins[output]
+    weights[parent][f"layers.{origin}.weight"].fill_(float("nan"))
+    report = inherit(GraphModule(crossing.network), weights, derivation=crossing)
+
+    assert report.tensors[f"layers.{output}.weight"].how == "fresh"
+    assert report.tensors[f"layers.{output}.bias"].how == "copied"
+
+
 def test_records_hold_it() -> None:
     """A crossing and the derivations of earlier records come back from JSON as they were."""
     one, other = STARTS[0], plain_cnn(SHAPE, 3, widths=[5, 7], pool_after=[0])

@@ -117,9 +117,13 @@ def test_the_function_stays(network: Network, operation: Operation, dtype: torch
     assert {tensor.dtype for name, tensor in morphed.items() if "num_batches" not in name} == {dtype}
 
 
-def check_chain(seed: int, dtype: torch.dtype, n_moves: int = 20) -> None:
-    """Checks the network after each of a chain of random morphisms."""
-    network, operations = walk(seed, n_moves, MORPHISMS)
+IN_TRAIN_MODE = tuple(move for move in MORPHISMS if move != "deepen")
+"""Those that keep the function in train mode, too: none puts in a norm."""
+
+
+def check_chain(seed: int, dtype: torch.dtype, moves: tuple[str, ...], n_moves: int = 20) -> None:
+    """Checks the network after a chain of random morphisms, in eval mode and, where all promise it, in train mode."""
+    network, operations = walk(seed, n_moves, moves)
     weights = state_of(network, dtype, seed)
     modes = {train: outputs(network, weights, train=train) for train in (False, True)}
     child, morphed = network, weights
@@ -127,25 +131,28 @@ def check_chain(seed: int, dtype: torch.dtype, n_moves: int = 20) -> None:
         child, morphed = morph(child, morphed, operation)
         if operation.exactness == "eval":
             modes.pop(True, None)
+    assert True in modes or moves != IN_TRAIN_MODE
     for train, before in modes.items():
         assert error(before, outputs(child, morphed, train=train)) < BOUNDS[dtype], operations
 
 
-@settings(max_examples=5)
-@given(seeds)
-def test_chains_keep_the_function(seed: int) -> None:
+@pytest.mark.parametrize("moves", [MORPHISMS, IN_TRAIN_MODE], ids=["eval", "train"])
+@settings(max_examples=4)
+@given(seed=seeds)
+def test_chains_keep_the_function(moves: tuple[str, ...], seed: int) -> None:
     """Twenty random morphisms, one after the other, keep the function."""
     for dtype in BOUNDS:
-        check_chain(seed, dtype)
+        check_chain(seed, dtype, moves)
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
-@given(seeds)
-def test_many_chains_keep_the_function(seed: int) -> None:
+@pytest.mark.parametrize("moves", [MORPHISMS, IN_TRAIN_MODE], ids=["eval", "train"])
+@settings(max_examples=60)
+@given(seed=seeds)
+def test_many_chains_keep_the_function(moves: tuple[str, ...], seed: int) -> None:
     """Many chains of twenty random morphisms keep it."""
     for dtype in BOUNDS:
-        check_chain(seed, dtype)
+        check_chain(seed, dtype, moves)
 
 
 def test_copies_can_learn_to_differ() -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -46,26 +45,19 @@ RATE = 0.05
 N_STEPS = N_EPOCHS * (N_IMAGES // BATCH_SIZE)
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """How a child begins and trains; without rules it inherits nothing."""
-
-    rules: Rules | None = field(default_factory=Rules)
-    takes_momentum: bool = False
-
-
-ARMS: Mapping[str, Arm] = {
-    "default": Arm(),
-    "cold": Arm(None),
-    "rest=own": Arm(Rules(rest="own")),
-    "first=structure": Arm(Rules(first="structure")),
-    "statistics=reset": Arm(Rules(statistics="reset")),
-    "shrink=0.8 perturb=0.1": Arm(Rules(shrink=0.8, perturb=0.1)),
-    "shrink=0.4 perturb=0.1": Arm(Rules(shrink=0.4, perturb=0.1)),
-    "freeze_epochs=1": Arm(Rules(freeze_epochs=1)),
-    f"warm_up_steps={N_STEPS // 6}": Arm(Rules(warm_up_steps=N_STEPS // 6)),
-    "the optimiser's state": Arm(takes_momentum=True),
+ARMS: Mapping[str, Rules | None] = {
+    "default": Rules(),
+    "cold": None,
+    "rest=own": Rules(rest="own"),
+    "first=structure": Rules(first="structure"),
+    "statistics=reset": Rules(statistics="reset"),
+    "shrink=0.8 perturb=0.1": Rules(shrink=0.8, perturb=0.1),
+    "shrink=0.4 perturb=0.1": Rules(shrink=0.4, perturb=0.1),
+    "freeze_epochs=1": Rules(freeze_epochs=1),
+    f"warm_up_steps={N_STEPS // 6}": Rules(warm_up_steps=N_STEPS // 6),
+    "optimizer=inherit": Rules(optimizer="inherit"),
 }
+"""How a child begins and trains; None: it inherits nothing."""
 PARENT = ((16, 32, 48), 3)
 CHILDREN: Mapping[str, tuple[tuple[int, ...], int]] = {
     "wider": ((24, 48, 64), 3),
@@ -112,23 +104,23 @@ def seed_rows(task: tuple[Path, int, tuple[tuple[str, str], ...]]) -> list[dict[
     torch.manual_seed(seed)
     parent = chain(*PARENT)
     optimizer = optimizer_of(parent)
-    for _ in trained(parent, optimizer, train, seed, Arm(None), None):
+    for _ in trained(parent, optimizer, train, seed, None, None):
         pass
     donor = {name: tensor.detach().clone() for name, tensor in parent.state_dict().items()}
     donor |= {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer, parent).items()}
     rows: list[dict[str, object]] = []
     for name, kind in wanted:
-        arm = ARMS[name]
+        rules = ARMS[name]
         torch.manual_seed(1000 + seed)
         child = chain(*CHILDREN[kind])
         weights = {key: tensor for key, tensor in donor.items() if not key.startswith("optimizer/")}
-        structural = arm.rules is not None and arm.rules.first == "structure"
-        report = None if arm.rules is None else inherit(child, [parent if structural else weights], rules=arm.rules)
+        structural = rules is not None and rules.first == "structure"
+        report = None if rules is None else inherit(child, [parent if structural else weights], rules=rules)
         optimizer = optimizer_of(child)
-        if arm.takes_momentum:
+        if rules is not None and rules.optimizer == "inherit":
             inherit_optimizer(optimizer, child, [donor])
         scores = [score(child, validation, "auto")]
-        epochs = trained(child, optimizer, train, seed + 1, arm, report)
+        epochs = trained(child, optimizer, train, seed + 1, rules, report)
         scores += [score(child, validation, "auto") for epoch in epochs if epoch in (1, N_EPOCHS)]
         row: dict[str, object] = {"rule": name, "child": kind, "seed": seed}
         rows.append(row | {m: f"{s:.4f}" for m, s in zip(MOMENTS, scores, strict=True)})
@@ -144,18 +136,18 @@ def trained(
     optimizer: torch.optim.Optimizer,
     images: Images,
     seed: int,
-    arm: Arm,
+    rules: Rules | None,
     report: InheritanceReport | None,
 ) -> Iterator[int]:
     """Trains in place; yields the number of each epoch, from 1, when it is done."""
     shuffling = torch.Generator().manual_seed(seed)
     step = 0
     for epoch in range(N_EPOCHS):
-        if arm.rules is not None and report is not None:
-            set_frozen(network, report, arm.rules, epoch)
+        if rules is not None and report is not None:
+            set_frozen(network, report, rules, epoch)
         network.train()
         for batch in torch.randperm(len(images), generator=shuffling).split(BATCH_SIZE)[: N_STEPS // N_EPOCHS]:
-            rise = 1.0 if arm.rules is None else arm.rules.warm_up(step)
+            rise = 1.0 if rules is None else rules.warm_up(step)
             optimizer.param_groups[0]["lr"] = RATE * rise * (1 - step / N_STEPS)
             optimizer.zero_grad()
             with precision_of("auto", "cpu"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
@@ -152,9 +153,18 @@ def test_policy_full_trains_every_trial_in_full(here: Path) -> None:
 @pytest.mark.slow
 def test_policy_warm_final_goes_on_from_the_search(here: Path) -> None:
     """With policy=warm_final cheap trials are of full size, so that the final takes all weights of its own trial."""
-    done = run(
-        here, "+tuner=random", "runner=debug", "device=cpu", "budget.trials=2", "finalists=1", "policy=warm_final"
+    small = {"n_blocks": 1, "width_1": 8, "kernel_1": 3, "norm": "batch", "dropout": 0.0}
+    points = [{**small, "learning_rate": rate} for rate in (0.05, 0.1)]  # soon trained in full
+    (here / "points.json").write_text(json.dumps(points))
+    given = (
+        "founders.points=points.json",
+        "budget.trials=2",
+        "finalists=1",
+        "policy=warm_final",
+        "slots=1",
+        "threads=1",
     )
+    done = run(here, "+tuner=random", "runner=debug", "device=cpu", *given)
     *cheap, final = trials(only_search(here))
 
     assert done.status == 0, done.err

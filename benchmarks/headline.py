@@ -4,12 +4,12 @@
     python benchmarks/headline.py --data DIR --minutes 60 --seeds 0   # the one-hour run of each arm
     python benchmarks/headline.py                                     # the table of the results that are kept
 
-``DIR`` holds the four files. Each row of docs/headline.csv is one run of a command with nothing beside
-it. The arms: the search by ``network_morphism``; by ``random`` on the same space; and ``hand``, a network made by hand
-(five 3x3 convolutions of 32, 32, 64, 64 and 128 channels with batch-norm), trained alone for the same time, which is as
-many epochs as that has room for by a run of two. Both searches have the options of their row: an hour has two finals of
-24 epochs; half an hour or less has one trial at a time, on both cores, networks of half the FLOPs of the one made by
-hand, and one final that goes on from its trial's weights, for four fifths of that network's epochs.
+``DIR`` holds the four files. Each row of docs/headline.csv is one run of a command with nothing beside it. The arms:
+the search by ``network_morphism``; by ``random`` on the same space; and ``hand``, a network made by hand (five 3x3
+convolutions of 32, 32, 64, 64 and 128 channels with batch-norm), trained alone for the same time, which is as many
+epochs as that has room for by a run of two. Both searches have the options of their row: an hour has two finals of 24
+epochs; half an hour or less has one trial at a time, on both cores, networks of half the FLOPs of the one made by hand,
+and one final that goes on from its trial's weights, for four fifths of that network's epochs.
 
 Machines differ by seven times: ``epoch_s`` is what an epoch of the network made by hand took on this one, in
 ``precision``. So arms are compared within a seed that one kind of machine ran all of; a seed that has no such rows
@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -58,6 +59,25 @@ SAME_KIND = 1.25
 """Machines of one kind differ in the seconds of an epoch by at most so many times."""
 RESERVE = 0.97
 """The share of the time that the network made by hand trains; the rest is for loading, testing and the export."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One arm to run once.
+
+    Attributes:
+        arm: Of ``ARMS``.
+        data: The folder of the four files.
+        minutes: In all.
+        seed: Of the search.
+        machine: Its ``precision``, and the seconds of an epoch of the network made by hand (``epoch_s``).
+    """
+
+    arm: str
+    data: Path
+    minutes: float
+    seed: int
+    machine: dict[str, str]
 
 
 def options_of(arm: str, minutes: float) -> tuple[str, ...]:
@@ -134,19 +154,25 @@ def compared(rows: list[dict[str, str]], minutes: float, seed: int, arms: Sequen
     return next((list(together) for together in itertools.product(*found) if are_of_one_kind(list(together))), [])
 
 
-def missing(rows: list[dict[str, str]], here: dict[str, str], minutes: float, seed: int, arms: list[str]) -> list[str]:
-    """The arms of a seed that are to run on the machine ``here``; none where one kind of machine ran them all."""
-    if compared(rows, minutes, seed, arms):
+def tasks_of(rows: list[dict[str, str]], data: Path, minutes: float, seeds: list[int], arms: list[str]) -> list[Task]:
+    """What is to run: of each seed that no kind of machine ran all arms of, those that this kind has not run."""
+    if not (missing := [seed for seed in seeds if not compared(rows, minutes, seed, arms)]):
         return []
+    here = {"precision": precision(), "epoch_s": f"{epoch_seconds(data):.1f}"}
     ran_here = [one for one in rows if are_of_one_kind([one, here])]
-    return [arm for arm in arms if not compared(ran_here, minutes, seed, [arm])] or arms
+    return [
+        Task(arm=arm, data=data, minutes=minutes, seed=seed, machine=here)
+        for seed in missing
+        # All of them where each has a row near this machine's, but two rows are too far apart.
+        for arm in [arm for arm in arms if not compared(ran_here, minutes, seed, [arm])] or arms
+    ]
 
 
-def row(task: tuple[str, Path, float, int, float]) -> list[dict[str, object]]:
+def row(task: Task) -> list[dict[str, object]]:
     """Runs one arm once."""
-    arm, data, minutes, seed, epoch_s = task
+    arm, data, minutes, seed = task.arm, task.data, task.minutes, task.seed
     with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
-        n_epochs = epochs_of(arm, minutes, epoch_s)
+        n_epochs = epochs_of(arm, minutes, float(task.machine["epoch_s"]))
         if arm == "hand":
             trained_by_hand(data, seed, root, n_epochs)
         else:
@@ -158,8 +184,7 @@ def row(task: tuple[str, Path, float, int, float]) -> list[dict[str, object]]:
         winner = trials[best["trial"]]
         known = {"arm": arm, "minutes": minutes, "seed": seed, "options": " ".join(options_of(arm, minutes))}
         found = {
-            "precision": precision(),
-            "epoch_s": f"{epoch_s:.1f}",
+            **task.machine,
             "epochs": n_epochs,
             "hours": f"{spent_hours(records):.3f}",
             "final_minutes": f"{(winner.duration_s or 0.0) / 60:.1f}",
@@ -209,14 +234,8 @@ def main() -> None:
     parser.add_argument("--arms", default=",".join(ARMS))
     arguments = parser.parse_args()
     if arguments.data is not None:
-        data = arguments.data.resolve()
-        here = {"precision": precision(), "epoch_s": f"{epoch_seconds(data):.1f}"}
-        rows, arms = RESULTS.kept(), arguments.arms.split(",")
-        tasks = [
-            (arm, data, arguments.minutes, seed, float(here["epoch_s"]))
-            for seed in map(int, arguments.seeds.split(","))
-            for arm in missing(rows, here, arguments.minutes, seed, arms)
-        ]
+        data, seeds, arms = arguments.data.resolve(), map(int, arguments.seeds.split(",")), arguments.arms.split(",")
+        tasks = tasks_of(RESULTS.kept(), data, arguments.minutes, list(seeds), arms)
         for n_done in RESULTS.run(row, tasks, 1):
             print(f"{n_done} of {len(tasks)} runs", file=sys.stderr)
     show()

@@ -43,8 +43,6 @@ N_EPOCHS = 3
 BATCH_SIZE = 64
 RATE = 0.05
 N_STEPS = N_EPOCHS * (N_IMAGES // BATCH_SIZE)
-
-
 ARMS: Mapping[str, Rules | None] = {
     "default": Rules(),
     "cold": None,

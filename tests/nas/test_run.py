@@ -41,7 +41,7 @@ from nas.store.reference import Reference, digest_of
 from nas.store.weights import StoredWeights
 from nas.trial import Proposal, Reason, State, Trial
 from nas.weights.rules import Rules
-from tests.nas.spaces.networks import STARTS
+from tests.nas.spaces.graphs.networks import STARTS
 from tests.problems_for_tests import BodyProblem, network
 
 Body = Callable[[TrialRun], object]

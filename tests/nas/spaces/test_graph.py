@@ -36,7 +36,7 @@ from nas.spec import Spec
 from nas.testing import check_tuner
 from nas.tuners.network_morphism import NetworkMorphismTuner
 from nas.tuners.random import RandomTuner
-from tests.nas.spaces.networks import LIMITS, SHAPE, STARTS, seeds, small
+from tests.nas.spaces.graphs.networks import LIMITS, SHAPE, STARTS, seeds, small
 
 SPACE = GraphSpace(STARTS[:2], {"rate": Float(0.01, 0.2, log=True), "norm": Choice("a", "b")}, limits=LIMITS)
 CHEAP = GraphSpace(STARTS[:2], limits=Limits(nodes=40, size=24, flops=200_000), n_moves=20)

@@ -24,7 +24,7 @@ from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.resizing import Widen
 from nas.spaces.graphs.starts import plain_cnn
 from nas.weights.inherit import inherit
-from tests.nas.spaces.networks import SHAPE, STARTS
+from tests.nas.spaces.graphs.networks import SHAPE, STARTS
 
 START = plain_cnn(SHAPE, 3, widths=[8, 8, 8], pool_after=[0])
 MOVES = ("widen", "narrow", "deepen", "residual", "grow_kernel", "add_skip", "branch", "remove", "disconnect")

@@ -29,7 +29,7 @@ from nas.weights.inherit import Rules, inherit
 from nas.weights.morphism import outcome
 from nas.weights.optimizer import inherit_optimizer, optimizer_tensors
 from nas.weights.rules import Match, Rest
-from tests.nas.spaces.networks import LIMITS, STARTS
+from tests.nas.spaces.graphs.networks import LIMITS, STARTS
 
 sizes = st.integers(1, 6)
 

@@ -30,7 +30,7 @@ from nas.spaces.graphs.resizing import GrowKernel, Narrow, ShrinkKernel, Widen
 from nas.spaces.graphs.skipping import AddSkip, ConcatSkip
 from nas.spaces.graphs.striding import DelayStride, FuseStride
 from nas.weights.morphism import morph, replay
-from tests.nas.spaces.networks import MORPHISMS, STARTS, seeds, small, walk
+from tests.nas.spaces.graphs.networks import MORPHISMS, STARTS, seeds, small, walk
 
 PLAIN, RESIDUAL, _, VECTORS = STARTS
 FLAT = Network(

@@ -25,7 +25,7 @@ from nas.trial import Proposal, State
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.nsga2 import Nsga2Tuner
-from tests.nas.spaces.networks import LIMITS, MORPHISMS, SHAPE, STARTS
+from tests.nas.spaces.graphs.networks import LIMITS, MORPHISMS, SHAPE, STARTS
 
 
 class Unchanging(Problem):

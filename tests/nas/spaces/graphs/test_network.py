@@ -14,7 +14,7 @@ from nas.problems.cost import NetworkCost
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.starts import CELL_OPERATIONS, nas_bench_201, plain_cnn, resnet
-from tests.nas.spaces.networks import CELL, STARTS, networks, small
+from tests.nas.spaces.graphs.networks import CELL, STARTS, networks, small
 
 
 @settings(max_examples=12)

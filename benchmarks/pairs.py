@@ -48,7 +48,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from nas import Budget, Lineage, Metric, Policy, PolicyPlan, Problem, Search, Spec, Stage, Trial, TrialRun, run_search
 from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.problems.pixels import Images
-from nas.problems.training import fit, score
+from nas.problems.training import Start, fit, optimizer_of, score
 from nas.randomness import seed_everything
 from nas.run import DonorWeights
 from nas.store.files import open_root
@@ -132,7 +132,8 @@ class PairedProblem(Problem):
             watch.look()
         hook = register_optimizer_step_post_hook(watch.step)
         try:
-            for _ in fit(network, train, recipe, n_epochs=recipe.n_epochs, run=run):
+            start = Start(optimizer=optimizer_of(network, run.point))
+            for _ in fit(network, train, recipe, n_epochs=recipe.n_epochs, run=run, start=start):
                 pass
         finally:
             hook.remove()

@@ -18,7 +18,7 @@ from nas.problems.base import Problem
 from nas.problems.conv_net import ConvNet
 from nas.problems.image_graph import ImageGraph
 from nas.problems.pixels import Images
-from nas.problems.training import Recipe, fit, optimizer_of, score
+from nas.problems.training import Recipe, Start, fit, optimizer_of, score
 from nas.run import TrialRun
 from nas.spaces.base import Point
 from nas.spaces.graph import NETWORK
@@ -113,27 +113,30 @@ class ImageProblem(Problem):
         validation = run.subset(validation, quick=self.recipe.n_validation_quick).to(run.device)
 
         network = self.build_for(run).to(run.device)
-        optimizer, resumed, report = optimizer_of(network, run.point), run.resumed_from(), None
-        if resumed is not None:
-            report = resumed.inheritance
-        elif Policy.SHARE_PARAMS in run.policies:
-            report = run.inherit(network, rules=self.rules)
-            if self.rules.optimizer == "inherit":
-                run.inherit_optimizer(optimizer, network)
+        start = self._start(run, network)
         n_epochs = run.epochs(full=self.recipe.n_epochs, early=self.recipe.n_epochs_early)
         accuracy = score(network, validation, self.recipe.precision) if n_epochs == 0 else math.nan
-        epochs = fit(
-            network, optimizer, train, self.recipe, n_epochs=n_epochs, run=run, rules=self.rules, report=report
-        )
-        for epoch in epochs:
+        for epoch in fit(network, train, self.recipe, n_epochs=n_epochs, run=run, start=start):
             accuracy = score(network, validation, self.recipe.precision)
             try:
                 run.report(epoch, accuracy=accuracy)
             except TrialStopped:
-                self._save(run, network, optimizer)
+                self._save(run, network, start.optimizer)
                 raise
-        self._save(run, network, optimizer)
+        self._save(run, network, start.optimizer)
         return {"accuracy": accuracy}
+
+    def _start(self, run: TrialRun, network: nn.Module) -> Start:
+        """Has the network inherit, if it is to; a training that goes on has inherited already."""
+        optimizer, resumed = optimizer_of(network, run.point), run.resumed_from()
+        if resumed is not None:
+            return Start(optimizer=optimizer, rules=self.rules, report=resumed.inheritance)
+        if Policy.SHARE_PARAMS not in run.policies:
+            return Start(optimizer=optimizer)
+        report = run.inherit(network, rules=self.rules)
+        if self.rules.optimizer == "inherit":
+            run.inherit_optimizer(optimizer, network)
+        return Start(optimizer=optimizer, rules=self.rules, report=report)
 
     def _save(self, run: TrialRun, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Publishes the weights, and what children are to inherit of the optimiser."""

@@ -52,20 +52,32 @@ def optimizer_of(network: nn.Module, point: Point) -> torch.optim.Optimizer:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a training begins with.
+
+    Attributes:
+        optimizer: Of the network's parameters.
+        rules: By which the network has inherited.
+        report: What it has inherited; None: nothing.
+    """
+
+    optimizer: torch.optim.Optimizer
+    rules: Rules = Rules()
+    report: InheritanceReport | None = None
+
+    def rate(self, step: int, n_steps: int) -> float:
+        """The share of the peak learning rate at a step, from 0: one cycle, and a warm-up of what has inherited."""
+        has_inherited = self.report is not None and self.report.share > 0
+        return one_cycle(step, n_steps) * (self.rules.warm_up(step) if has_inherited else 1.0)
+
+
 def fit(
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    images: Images,
-    recipe: Recipe,
-    *,
-    n_epochs: int,
-    run: TrialRun,
-    rules: Rules,
-    report: InheritanceReport | None,
+    network: nn.Module, images: Images, recipe: Recipe, *, n_epochs: int, run: TrialRun, start: Start
 ) -> Iterator[int]:
     """Trains the network in place, and yields the number of each epoch, from 1, when it is done.
 
-    A network that has inherited (``report``) warms up, and has what it copied frozen, as the rules say.
+    A network that has inherited warms up, and has what it copied frozen, as its rules say.
 
     The order, and how images are augmented, come from ``run.seed`` alone. The last images of an epoch that fill no
     batch are left out of it. What an earlier attempt had reached is gone on from; of what is reached now the last epoch
@@ -76,18 +88,14 @@ def fit(
     n_steps = n_epochs * n_batches
     shuffling = torch.Generator().manual_seed(run.seed)
     rounding = precision_of(recipe.precision, run.device)
-    has_inherited = report is not None and report.share > 0
-
-    def rate(step: int) -> float:
-        return one_cycle(step, n_steps) * (rules.warm_up(step) if has_inherited else 1.0)
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    optimizer = start.optimizer
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: start.rate(step, n_steps))
     if (resumed := run.resumed_from()) is not None:
         resumed.load(network, optimizer, schedule, shuffling)
     for epoch in range(1 if resumed is None else resumed.step + 1, n_epochs + 1):
         network.train()
-        if report is not None:
-            set_frozen(network, report, rules, epoch - 1)
+        if start.report is not None:
+            set_frozen(network, start.report, start.rules, epoch - 1)
         order = torch.randperm(len(images), generator=shuffling)[: n_batches * batch_size].to(run.device)
         for batch in order.view(n_batches, batch_size):
             pixels, labels = images.pixels[batch], images.labels[batch]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 from nas.lineage import Lineage
 from nas.metric import Metric
@@ -48,6 +50,22 @@ def search(tuner: Tuner, n: int, score: Callable[[Point], float | None] = loss) 
         generation = 1 + max((trials[parent].generation for parent in answer.parents), default=-1)
         trials.append(replace(finished(number, answer, score(answer.point)), generation=generation))
     return trials
+
+
+def least_gap_of_pending(make: Callable[[ParameterSpace], Tuner]) -> float:
+    """Four asks without a result between them, where scores swing and the middle is not known: how near two come."""
+    tuner = make(ParameterSpace({"x": Float(0.0, 1.0)}))
+    known = [x / 20 for x in range(21) if not 6 < x < 14]
+    trials = [finished(n, Proposal(point={"x": x}), math.sin(25 * x)) for n, x in enumerate(known)]
+    for number in range(len(known), len(known) + 4):
+        answer = tuner.ask(Lineage.of(trials), number, number)
+        assert isinstance(answer, Proposal)
+        generation = len(answer.parents)
+        trials.append(
+            Trial(number=number, index=number, proposal=answer, state=State.RUNNING, generation=generation)
+        )
+    pending = sorted(trial.point["x"] for trial in trials[len(known) :])
+    return min(upper - lower for lower, upper in pairwise(pending))
 
 
 def mean_best(make: Callable[[int], Tuner], n: int, n_seeds: int = 10) -> float:

@@ -16,7 +16,7 @@ from nas.trial import Proposal, Trial
 from nas.tuners.base import STOP, WAIT
 from nas.tuners.metis import MetisTuner
 from nas.tuners.random import RandomTuner
-from tests.nas.tuners.landscape import METRIC, SPACE, finished, mean_best, search
+from tests.nas.tuners.landscape import METRIC, SPACE, finished, least_gap_of_pending, mean_best, search
 
 LINE = ParameterSpace({"x": Float(0.0, 1.0)})
 
@@ -87,6 +87,13 @@ def test_pending_trials_count() -> None:
         trials.append(Trial(number=number, index=number, proposal=answer))
 
     assert max(Counter(point_key(t.point) for t in trials[16:]).values()) == 1
+
+
+def test_what_runs_is_taken_to_score_as_predicted() -> None:
+    """Points that are asked for while others run are sought elsewhere, where more is to be learned."""
+    gap = least_gap_of_pending(lambda space: MetisTuner(space, (METRIC,), n_candidates=100))
+
+    assert gap > 0.05
 
 
 def test_small_space_is_exhausted_after_the_repeats() -> None:

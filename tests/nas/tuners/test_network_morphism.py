@@ -24,8 +24,8 @@ from nas.tuners.base import STOP, Tuner
 from nas.tuners.landmarks import Distances, Landmarks
 from nas.tuners.network_morphism import NetworkMorphismTuner
 from nas.tuners.random import RandomTuner
-from tests.nas.spaces.networks import LIMITS, STARTS
-from tests.nas.tuners.landscape import METRIC, SPACE, search
+from tests.nas.spaces.graphs.networks import LIMITS, STARTS
+from tests.nas.tuners.landscape import METRIC, SPACE, least_gap_of_pending, search
 from tests.nas.weights.test_replay import Unchanging
 
 GRAPHS = GraphSpace(STARTS[:2], limits=LIMITS, n_moves=2)
@@ -101,6 +101,13 @@ def test_pending_trials_push_the_next_child_away() -> None:
         trials.append(Trial(number=number, index=number, proposal=answer, state=State.RUNNING))
 
     assert len({str(trial.point) for trial in trials}) == 10
+
+
+def test_what_runs_is_taken_to_score_as_predicted() -> None:
+    """Children that are asked for while others run are sought elsewhere, where more is to be learned."""
+    gap = least_gap_of_pending(lambda space: NetworkMorphismTuner(space, (METRIC,), n_founders=2))
+
+    assert gap > 0.05
 
 
 def test_small_space_is_exhausted() -> None:

@@ -156,7 +156,7 @@ def print_costs() -> None:
     n_parameters = sum(parameter.numel() for parameter in donor.parameters())
     for word, width in (("the same architecture", 512), ("a wider one, in slices", 520)):
         child, state = large(width), donor.state_dict()
-        taken = seconds(lambda child=child, state=state: inherit(child, [state]), 5)
+        taken = seconds(lambda child=child, state=state: inherit(child, [state]), 5)  # type: ignore[misc]
         print(f"inherit, {n_parameters / 1e6:.1f} million parameters into {word}: {taken:.3f} s")
     rng = random.Random(0)
     networks = []

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -113,7 +112,7 @@ def finished(number: int, parent: Trial | None, widths: Widths, rng: random.Rand
         curve=tuple((step, {"accuracy": rng.random()}) for step in range(1, 6)),
         cost={"seconds": 10 * rng.random(), "gpu_seconds": 0.0},
         checkpoint=checkpoint,
-        donor=parent and parent.number,
+        donor=None if parent is None else parent.number,
         inherited=rng.random(),
         inheritance={"share": 0.97, "n_copied": 194, "n_sliced": 6, "n_fresh": 0, "not_copied": changed},
         attempt=1,
@@ -188,4 +187,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 SLOTS = 2
 
@@ -42,7 +43,9 @@ def bare_ms(n: int) -> dict[str, float]:
         found: dict[str, float] = {}
         ids = []
 
-        @flow(validate_parameters=False, task_runner=ThreadPoolTaskRunner(max_workers=SLOTS + 2))
+        runner: Any = ThreadPoolTaskRunner(max_workers=SLOTS + 2)
+
+        @flow(validate_parameters=False, task_runner=runner)
         def bare() -> None:
             ids.append(str(flow_run.get_id()))
             done: queue.SimpleQueue[object] = queue.SimpleQueue()

@@ -216,7 +216,7 @@ def rows_of(task: tuple[Setting, int]) -> list[dict[str, object]]:
         "inherited": f"{trial.inherited or 0.0:.3f}",
     }
     n_batches = images // whole.recipe.batch_size
-    rows = []
+    rows: list[dict[str, object]] = []
     for arm, (accuracy, curve) in arms.items():
         scorings = [Scoring(step / n_batches, found["accuracy"], found["seconds"]) for step, found in curve]
         final = "" if accuracy is None else f"{accuracy:.4f}"

@@ -144,13 +144,15 @@ def trained(
         if rules is not None and report is not None:
             set_frozen(network, report, rules, epoch)
         network.train()
-        for batch in torch.randperm(len(images), generator=shuffling).split(BATCH_SIZE)[: N_STEPS // N_EPOCHS]:
+        order = torch.randperm(len(images), generator=shuffling)
+        for batch in torch.split(order, BATCH_SIZE)[: N_STEPS // N_EPOCHS]:
             rise = 1.0 if rules is None else rules.warm_up(step)
             optimizer.param_groups[0]["lr"] = RATE * rise * (1 - step / N_STEPS)
             optimizer.zero_grad()
             with precision_of("auto", "cpu"):
                 logits = network(images.pixels[batch])
-            functional.cross_entropy(logits.float(), images.labels[batch]).backward()
+            loss = functional.cross_entropy(logits.float(), images.labels[batch])
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             step += 1
         yield epoch + 1

@@ -174,7 +174,7 @@ def main() -> None:
 def measure(bench: Bench) -> bool:
     """The rows about 50 MB."""
     model, other = Network(50 * MB), Network(50 * MB)
-    data = memoryview(torch.randint(0, 255, (50 * MB,), dtype=torch.uint8).numpy()).cast("B")
+    data = torch.randint(0, 255, (50 * MB,), dtype=torch.uint8).numpy().data.cast("B")
     calls: dict[str, Callable[[], object]] = {
         "raw": lambda: bench.raw_write(data),
         "publish": lambda: bench.publish(model),

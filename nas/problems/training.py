@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -63,7 +63,7 @@ class Start:
     """
 
     optimizer: torch.optim.Optimizer
-    rules: Rules = Rules()
+    rules: Rules = field(default_factory=Rules)
     report: InheritanceReport | None = None
 
     def rate(self, step: int, n_steps: int) -> float:

@@ -61,9 +61,7 @@ def least_gap_of_pending(make: Callable[[ParameterSpace], Tuner]) -> float:
         answer = tuner.ask(Lineage.of(trials), number, number)
         assert isinstance(answer, Proposal)
         generation = len(answer.parents)
-        trials.append(
-            Trial(number=number, index=number, proposal=answer, state=State.RUNNING, generation=generation)
-        )
+        trials.append(Trial(number=number, index=number, proposal=answer, state=State.RUNNING, generation=generation))
     pending = sorted(trial.point["x"] for trial in trials[len(known) :])
     return min(upper - lower for lower, upper in pairwise(pending))
 

@@ -344,6 +344,7 @@ def test_no_stopper_can_be_said(here: Path) -> None:
     assert "stopper" not in said.out
 
 
+@pytest.mark.slow
 def test_a_closed_output_is_no_traceback(here: Path) -> None:
     """``| head -1`` ends the command without a traceback."""
     done = run(here, line=f"bash -c {shlex.quote(shlex.join(['python', '-m', 'flows.search', *DEBUG]) + ' | head -1')}")

@@ -46,6 +46,7 @@ def test_a_second_driver_is_told_at_once(here: Path) -> None:
     assert after == before
 
 
+@pytest.mark.slow
 def test_a_second_driver_without_a_name_is_told_what_may_be(here: Path) -> None:
     """Whether it is the same search tells the problem only, which loads after a line; another seed's search goes on."""
     command = (*QUICK, "runner=debug", "budget.trials=1", "finalists=1")

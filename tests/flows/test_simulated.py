@@ -34,6 +34,7 @@ def test_command_searches_a_table(tmp_path: Path) -> None:
     assert re.search(r"^hours: 0\.9\d* of 1$", done.out, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """A typo in a column is one line that names it, the table and what is there; no trial is begun, nothing written."""
     (tmp_path / "t.csv").write_text("a,b,s\n1,2,3\n1,3,4")

@@ -140,6 +140,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     return export(TrainedProblem(), tmp_path_factory.mktemp("export"))
 
 
+@pytest.mark.slow
 def test_program_runs_with_torch_alone(exported: Exported, tmp_path: Path) -> None:
     """program.pt2 answers as the network in eval mode does, at any batch size, where nas can't be imported."""
     model = trained().eval()
@@ -205,6 +206,7 @@ def test_weights_load_as_safetensors(exported: Exported) -> None:
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+@pytest.mark.slow
 def test_published_momentum_is_neither_restored_nor_exported(tmp_path: Path) -> None:
     """A trial that published its momentum has children, is tested and exported with its weights alone."""
 

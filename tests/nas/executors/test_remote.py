@@ -261,6 +261,7 @@ def test_all_that_happens_is_told_in_order(shop: Callable[..., Shop]) -> None:
     assert "the driver has ended the session" in worker.wait().why
 
 
+@pytest.mark.slow
 def test_what_gets_lost_is_sent_again_and_counts_once(shop: Callable[..., Shop]) -> None:
     """Of four requests one gets lost, one's reply does, one arrives twice: the events are those of a good line."""
     here = shop(ManyProblem(), trials_per_job=2, stopper=HighStopper(HeldProblem.metrics))
@@ -454,6 +455,7 @@ def test_a_tuner_that_thinks_loses_no_worker(shop: Callable[..., Shop]) -> None:
     assert len(here.lines) == 1
 
 
+@pytest.mark.slow
 def test_a_lost_driver_ends_its_workers(shop: Callable[..., Shop]) -> None:
     """A trial whose driver is gone is interrupted; what had finished is in the store; the worker ends with 0."""
     problem = HeldProblem()
@@ -746,6 +748,7 @@ def test_nothing_secret_travels(shop: Callable[..., Shop]) -> None:
     assert "not the workers'" not in repr(welcome)
 
 
+@pytest.mark.slow
 def test_a_worker_that_never_listens_is_given_up(shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
     """After the time that it had to look at what it is to run, which the reason names."""
     monkeypatch.setattr("nas.executors.remote.READY_S", 1.5)

@@ -129,13 +129,11 @@ class ImageProblem(Problem):
     def _start(self, run: TrialRun, network: nn.Module) -> Start:
         """Has the network inherit, if it is to; a training that goes on has inherited already."""
         optimizer, resumed = optimizer_of(network, run.point), run.resumed_from()
-        if resumed is not None:
-            return Start(optimizer=optimizer, rules=self.rules, report=resumed.inheritance)
-        if Policy.SHARE_PARAMS not in run.policies:
-            return Start(optimizer=optimizer)
-        report = run.inherit(network, rules=self.rules)
-        if self.rules.optimizer == "inherit":
-            run.inherit_optimizer(optimizer, network)
+        report = None if resumed is None else resumed.inheritance
+        if resumed is None and Policy.SHARE_PARAMS in run.policies:
+            report = run.inherit(network, rules=self.rules)
+            if self.rules.optimizer == "inherit":
+                run.inherit_optimizer(optimizer, network)
         return Start(optimizer=optimizer, rules=self.rules, report=report)
 
     def _save(self, run: TrialRun, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:

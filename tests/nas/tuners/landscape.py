@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from nas.lineage import Lineage
 from nas.metric import Metric
+from nas.policy import Stage
+from nas.proposals import trial_of
 from nas.spaces.base import Point
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
 from nas.trial import Proposal, Reason, State, Trial
@@ -45,11 +47,24 @@ def search(tuner: Tuner, n: int, score: Callable[[Point], float | None] = loss) 
     """The trials of a search with one slot."""
     trials: list[Trial] = []
     for number in range(n):
-        answer = tuner.ask(Lineage.of(trials), number, number)
-        assert isinstance(answer, Proposal)
-        generation = 1 + max((trials[parent].generation for parent in answer.parents), default=-1)
-        trials.append(replace(finished(number, answer, score(answer.point)), generation=generation))
+        trial = _asked_for(tuner, trials)
+        trials.append(replace(finished(number, trial.proposal, score(trial.point)), generation=trial.generation))
     return trials
+
+
+def pending(tuner: Tuner, trials: Sequence[Trial], n: int) -> list[Trial]:
+    """Trials that are asked for one after the other, after these, and none of which has a result."""
+    grown = list(trials)
+    for _ in range(n):
+        grown.append(_asked_for(tuner, grown))
+    return grown[len(trials) :]
+
+
+def _asked_for(tuner: Tuner, trials: Sequence[Trial]) -> Trial:
+    number = len(trials)
+    answer = tuner.ask(Lineage.of(trials), number, number)
+    assert isinstance(answer, Proposal)
+    return trial_of(answer, Stage(name="search"), number, trials=trials, seed=0)
 
 
 def least_gap_of_pending(make: Callable[[ParameterSpace], Tuner]) -> float:
@@ -57,13 +72,8 @@ def least_gap_of_pending(make: Callable[[ParameterSpace], Tuner]) -> float:
     tuner = make(ParameterSpace({"x": Float(0.0, 1.0)}))
     known = [x / 20 for x in range(21) if not 6 < x < 14]
     trials = [finished(n, Proposal(point={"x": x}), math.sin(25 * x)) for n, x in enumerate(known)]
-    for number in range(len(known), len(known) + 4):
-        answer = tuner.ask(Lineage.of(trials), number, number)
-        assert isinstance(answer, Proposal)
-        generation = len(answer.parents)
-        trials.append(Trial(number=number, index=number, proposal=answer, state=State.RUNNING, generation=generation))
-    pending = sorted(trial.point["x"] for trial in trials[len(known) :])
-    return min(upper - lower for lower, upper in pairwise(pending))
+    places = sorted(trial.point["x"] for trial in pending(tuner, trials, 4))
+    return min(upper - lower for lower, upper in pairwise(places))
 
 
 def mean_best(make: Callable[[int], Tuner], n: int, n_seeds: int = 10) -> float:

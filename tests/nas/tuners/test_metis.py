@@ -16,7 +16,7 @@ from nas.trial import Proposal, Trial
 from nas.tuners.base import STOP, WAIT
 from nas.tuners.metis import MetisTuner
 from nas.tuners.random import RandomTuner
-from tests.nas.tuners.landscape import METRIC, SPACE, finished, least_gap_of_pending, mean_best, search
+from tests.nas.tuners.landscape import METRIC, SPACE, finished, least_gap_of_pending, mean_best, pending, search
 
 LINE = ParameterSpace({"x": Float(0.0, 1.0)})
 
@@ -80,13 +80,9 @@ def test_noise_does_not_decide_who_is_recommended() -> None:
 def test_pending_trials_count() -> None:
     """Twelve asks without a result between them give twelve points; none is measured again while it runs."""
     tuner = MetisTuner(LINE, (METRIC,), n_candidates=100)
-    trials = with_a_lucky_one()
-    for number in range(16, 28):
-        answer = tuner.ask(Lineage.of(trials), number, number)
-        assert isinstance(answer, Proposal)
-        trials.append(Trial(number=number, index=number, proposal=answer))
+    trials = pending(tuner, with_a_lucky_one(), 12)
 
-    assert max(Counter(point_key(t.point) for t in trials[16:]).values()) == 1
+    assert max(Counter(point_key(t.point) for t in trials).values()) == 1
 
 
 def test_what_runs_is_taken_to_score_as_predicted() -> None:

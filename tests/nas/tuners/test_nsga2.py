@@ -21,6 +21,7 @@ from nas.trial import Proposal, Reason, State, Trial
 from nas.tuners.base import STOP, Tuner
 from nas.tuners.nsga2 import Nsga2Tuner
 from nas.tuners.random import RandomTuner
+from tests.nas.tuners.landscape import pending
 
 METRICS = (Metric("accuracy"), Metric("flops", "minimize"))
 FLAT = ParameterSpace({f"op_{i}": Choice(*range(5)) for i in range(6)})
@@ -96,23 +97,17 @@ def test_no_point_twice_and_pending_trials_count() -> None:
     """Asked forty times while nothing more finishes, it gives forty points that are new."""
     tuner = Nsga2Tuner(FLAT, METRICS, population_size=8)
     trials = search(tuner, 20)
-    for number in range(20, 60):
-        answer = tuner.ask(Lineage.of(trials), number, number)
-        assert isinstance(answer, Proposal)
-        assert answer.parents
-        trials.append(Trial(number=number, index=number, proposal=answer, state=State.RUNNING))
+    trials += pending(tuner, trials, 40)
 
+    assert all(trial.parents for trial in trials[20:])
     assert len({point_key(t.point) for t in trials}) == 60
 
 
 def test_founders_before_any_result() -> None:
     """With more slots than founders are needed, all that is asked for is founders, until one has a score."""
-    tuner, trials = Nsga2Tuner(FLAT, METRICS, population_size=4), list[Trial]()
-    for number in range(12):
-        answer = tuner.ask(Lineage.of(trials), number, number)
-        assert isinstance(answer, Proposal)
-        assert not answer.parents
-        trials.append(Trial(number=number, index=number, proposal=answer, state=State.RUNNING))
+    tuner = Nsga2Tuner(FLAT, METRICS, population_size=4)
+    trials = pending(tuner, [], 12)
+    assert not any(trial.parents for trial in trials)
     trials[0] = finished(0, trials[0].proposal, scores(trials[0].point))
 
     answer = tuner.ask(Lineage.of(trials), 12, 12)

@@ -9,7 +9,8 @@ the search by ``network_morphism``; by ``random`` on the same space; and ``hand`
 convolutions of 32, 32, 64, 64 and 128 channels with batch-norm), trained alone for the same time, which is as many
 epochs as that has room for by a run of two. Both searches have the options of their row: an hour has two finals of 24
 epochs; half an hour or less has one trial at a time, on both cores, networks of half the FLOPs of the one made by hand,
-and one final that goes on from its trial's weights, for four fifths of that network's epochs.
+and one final that goes on from its trial's weights. That has a third of the epochs of the network made by hand where
+each trial has gone on from its parent's weights, and four fifths of them where it was drawn and has had one epoch.
 
 Machines differ by seven times: ``epoch_s`` is what an epoch of the network made by hand took on this one, in
 ``precision``. So arms are compared within a seed that one kind of machine ran all of; a seed that has no such rows
@@ -49,12 +50,12 @@ ARMS = ("network_morphism", "random", "hand")
 HAND = plain_cnn((1, 28, 28), 10, widths=[32, 32, 64, 64, 128], pool_after=[1, 3])
 SHORT_MINUTES = 30.0
 """A search that has no more than these has time for one final."""
-SHORT_SHARE = 0.8
+SHORT_SHARES = {"network_morphism": 1 / 3, "random": 0.8}
 """Of the epochs that the network made by hand has: what a final has in a short one."""
 LONG_EPOCHS_PER_MINUTE = 0.4
 """Of a final of a longer one, which has two: 24 epochs in an hour."""
 ALONE = ("slots=1", "threads=2")
-SHORT = ("policy=warm_final", "finalists=1", *ALONE, "problem.max_flops=20000000")
+SHORT = ("policy=warm_final", "finalists=1", *ALONE, "problem.max_flops=20000000", "problem.max_activations=250000")
 SAME_KIND = 1.25
 """Machines of one kind differ in the seconds of an epoch by at most so many times."""
 RESERVE = 0.97
@@ -90,7 +91,7 @@ def epochs_of(arm: str, minutes: float, epoch_s: float) -> int:
     by_hand = 60 * minutes * RESERVE / epoch_s
     if arm != "hand" and minutes > SHORT_MINUTES:
         return round(LONG_EPOCHS_PER_MINUTE * minutes)
-    return max(1, int(by_hand if arm == "hand" else SHORT_SHARE * by_hand))
+    return max(1, int(by_hand * SHORT_SHARES.get(arm, 1.0)))
 
 
 def searched(arm: str, data: Path, minutes: float, seed: int, root: str, n_epochs: int) -> None:
@@ -146,8 +147,8 @@ def compared(rows: list[dict[str, str]], minutes: float, seed: int, arms: Sequen
         [
             one
             for one in rows
-            if (one["arm"], float(one["minutes"]), int(one["seed"]), one["options"])
-            == (arm, minutes, seed, " ".join(options_of(arm, minutes)))
+            if (one["arm"], float(one["minutes"]), int(one["seed"]), one["options"], int(one["epochs"]))
+            == (arm, minutes, seed, " ".join(options_of(arm, minutes)), epochs_of(arm, minutes, float(one["epoch_s"])))
         ]
         for arm in arms
     ]

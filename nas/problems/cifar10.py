@@ -40,6 +40,7 @@ class Cifar10Problem(ImageProblem):
         split_seed: Decides which images are for validation.
         n_epochs: Of a full training.
         max_flops: What a network may take for one image, a multiplication and an addition being two.
+        max_activations: How many numbers the layers of a network may give for one image, all together; None: any.
         precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.training`).
         objectives: ``accuracy`` (alone by default), ``parameters``, ``flops``, ``latency_s``; known before training.
         rules: Of inheritance, by their names (`nas.weights.rules`); None: as these are by default.
@@ -63,6 +64,7 @@ class Cifar10Problem(ImageProblem):
         split_seed: int = 0,
         n_epochs: int = 24,
         max_flops: int = 80_000_000,
+        max_activations: int | None = None,
         precision: str = "auto",
         objectives: Sequence[str] | None = None,
         rules: Mapping[str, Any] | None = None,
@@ -76,7 +78,7 @@ class Cifar10Problem(ImageProblem):
         self.split_seed = split_seed
         self.choose_objectives(objectives)
         self.rules = Rules.of(rules)
-        self.space = image_graphs(self.image_shape, max_flops)
+        self.space = image_graphs(self.image_shape, max_flops, max_activations)
         self.recipe = graph_recipe(n_epochs, precision)
         check_presence(data_file, self.data_options, _REMEDY)
 

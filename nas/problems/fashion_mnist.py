@@ -66,6 +66,8 @@ class FashionMnistProblem(ImageProblem):
         n_search_images: Of blocks: training images under DOWNSCALE; None: 8,000.
         max_flops: Of graphs: what a network may take for one image, a multiplication and an addition being two; None:
             80 million, with which an epoch takes less than a minute on a core that multiplies bfloat16.
+        max_activations: Of graphs: how many numbers the layers of a network may give for one image, all together; None:
+            any. It is memory that many narrow layers take, and time that FLOPs don't tell.
         flip: Of graphs: whether the images that they are trained on are mirrored at random, as clothes may be (None);
             digits and letters may not. Blocks are trained on the images as they are.
         precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.training`).
@@ -93,6 +95,7 @@ class FashionMnistProblem(ImageProblem):
         n_epochs: int | None = None,
         n_search_images: int | None = None,
         max_flops: int | None = None,
+        max_activations: int | None = None,
         flip: bool | None = None,
         precision: str = "auto",
         objectives: Sequence[str] | None = None,
@@ -104,7 +107,8 @@ class FashionMnistProblem(ImageProblem):
         n_epochs = (24 if is_graph else 8) if n_epochs is None else n_epochs
         check_whole("problem.split_seed", split_seed, 0)
         check_whole("problem.n_epochs", n_epochs, 1)
-        other = {"n_search_images": n_search_images} if is_graph else {"max_flops": max_flops, "flip": flip}
+        of_graphs = {"max_flops": max_flops, "max_activations": max_activations, "flip": flip}
+        other = {"n_search_images": n_search_images} if is_graph else of_graphs
         for name, value in other.items():
             if value is not None:
                 its = "blocks" if is_graph else "graphs"
@@ -125,7 +129,7 @@ class FashionMnistProblem(ImageProblem):
         self.choose_objectives(objectives)
         self.rules = Rules.of(rules)
         if is_graph:
-            self.space = image_graphs(self.image_shape, max_flops)
+            self.space = image_graphs(self.image_shape, max_flops, max_activations)
             self.policies = self.policies - {Policy.DOWNSCALE}
             self.recipe = graph_recipe(n_epochs, precision, flip=flip)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -38,25 +40,29 @@ class ImageGraph(GraphModule):
         return super().forward(x.contiguous(memory_format=torch.channels_last))
 
 
-def image_graphs(shape: Shape, max_flops: int) -> GraphSpace:
+def image_graphs(shape: Shape, max_flops: int, max_activations: int | None = None) -> GraphSpace:
     """Networks for images of this shape: chains to start from, and a learning rate.
 
     Args:
         shape: Channels, height and width.
         max_flops: What a network may take for one image.
+        max_activations: How many numbers its layers may give for one image, all together; None: any.
 
     Raises:
         ConfigurationError: the chains take more.
     """
-    check_whole("problem.max_flops", max_flops, 1)
     starts = [
         plain_cnn(shape, N_CLASSES, widths=widths, pool_after=[0, 2]) for widths in ([16, 32, 32, 64], [32, 32, 64, 64])
     ]
-    if max_flops < (least := max(start.flops for start in starts)):
-        raise ConfigurationError(
-            f"problem.max_flops ({max_flops}) must be at least {least:,}, which the networks to start from take"
-        )
-    limits = Limits(nodes=80, size=192, flops=max_flops)
+    limits = Limits(nodes=80, size=192)
+    costs = {"flops": max_flops} | ({} if max_activations is None else {"activations": max_activations})
+    for cost, most in costs.items():
+        check_whole(name := f"problem.max_{cost}", most, 1)
+        if most < (least := max(getattr(start, cost) for start in starts)):
+            raise ConfigurationError(
+                f"{name} ({most}) must be at least {least:,}, which the networks to start from take"
+            )
+        limits = replace(limits, **{cost: most})
     return GraphSpace(starts, {"learning_rate": Float(0.02, 0.2, log=True)}, limits=limits, n_moves=4)
 
 

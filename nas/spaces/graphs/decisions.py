@@ -56,7 +56,7 @@ def decided(ask: Ask, input_shape: Shape, n_outputs: int, limits: Limits) -> Net
     if len(nodes) + 2 > limits.nodes and shapes[nodes[-1].id] != (n_outputs,):
         del nodes[max(limits.nodes - 2, 0) :]
     network = _completed(nodes, shapes, n_outputs)
-    while nodes and network.flops > limits.flops:
+    while nodes and limits.costs_too_much(network) is not None:
         del nodes[-1]
         network = _completed(nodes, shapes, n_outputs)
     return network

@@ -8,14 +8,15 @@ from nas.errors import ConfigurationError
 from nas.spaces.graphs.layers import MAX_KERNEL, MAX_SIZE, Conv, Layer, Linear, Pool
 from nas.spaces.graphs.network import MAX_NODES, Network
 
-MAX_FLOPS = 10**15
+MAX_COST = 10**15
 _MOST = {
     "nodes": MAX_NODES,
     "size": MAX_SIZE,
     "kernel": MAX_KERNEL,
     "stride": MAX_SIZE,
     "inputs": MAX_NODES,
-    "flops": MAX_FLOPS,
+    "flops": MAX_COST,
+    "activations": MAX_COST,
 }
 
 
@@ -30,6 +31,8 @@ class Limits:
         stride: Of a convolution or pool.
         inputs: Of an add or concat.
         flops: Of one example, a multiplication and an addition being two (``Network.flops``).
+        activations: The numbers that all nodes give for one example (``Network.activations``). FLOPs alone don't tell
+            what a network takes: many narrow layers wait for memory (Radosavovic et al. 2020, arXiv:2003.13678).
 
     Raises:
         ConfigurationError: one is no whole number of at least 1 (inputs: 2), or over what a network may have at all.
@@ -40,7 +43,8 @@ class Limits:
     kernel: int = 7
     stride: int = 4
     inputs: int = 8
-    flops: int = MAX_FLOPS
+    flops: int = MAX_COST
+    activations: int = MAX_COST
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -54,13 +58,24 @@ class Limits:
         """What of the network is over the limits, or None."""
         if len(network.nodes) > self.nodes:
             return f"the network has {len(network.nodes)} nodes; it must have at most {self.nodes}; remove some"
-        if self.flops < MAX_FLOPS and (flops := network.flops) > self.flops:
-            return f"the network takes {flops:,} FLOPs an example; it must take at most {self.flops:,}; make it smaller"
+        if (too_costly := self.costs_too_much(network)) is not None:
+            return too_costly
         for node in network.nodes:
             found = _measures(node.layer) | {"inputs": len(node.inputs)}
             for name, value in found.items():
                 if value > getattr(self, name):
                     return f"{node}: {name} ({value}) must be at most {getattr(self, name)}; make it smaller"
+        return None
+
+    def costs_too_much(self, network: Network) -> str | None:
+        """What of FLOPs and activations is over the limits, or None."""
+        if self.flops < MAX_COST and (flops := network.flops) > self.flops:
+            return f"the network takes {flops:,} FLOPs an example; it must take at most {self.flops:,}; make it smaller"
+        if self.activations < MAX_COST and (activations := network.activations) > self.activations:
+            return (
+                f"the network has {activations:,} activations an example; it must have at most {self.activations:,}; "
+                "remove layers"
+            )
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,6 +96,11 @@ class Network:
     def flops(self) -> int:
         """Of one example, as torch's counter has them."""
         return sum(node.layer.flops([self.shapes[source] for source in node.inputs]) for node in self.nodes)
+
+    @property
+    def activations(self) -> int:
+        """The numbers that all nodes give for one example: what is written to memory, and read again."""
+        return sum(math.prod(self.shapes[node.id]) for node in self.nodes)
 
     def __getitem__(self, id: int) -> Node:
         """The node of this id.

@@ -127,6 +127,12 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
             {"space": "blocks", "max_flops": 10**6},
             r"problem.max_flops \(1000000\) is of problem.space=graphs, not of blocks",
         ),
+        ({"max_activations": 1000}, r"problem.max_activations \(1000\) must be at least \d+,\d+, which the networks"),
+        ({"max_activations": 0}, r"problem.max_activations \(0\) must be a whole number of at least 1"),
+        (
+            {"space": "blocks", "max_activations": 10**6},
+            r"problem.max_activations \(1000000\) is of problem.space=graphs",
+        ),
         ({"space": "blocks", "flip": False}, r"problem.flip \(False\) is of problem.space=graphs, not of blocks"),
         ({"split_seed": -1}, r"problem.split_seed \(-1\) must be a whole number of at least 0"),
         ({"space": "cells"}, r"problem.space \('cells'\) must be one of graphs, blocks"),

@@ -117,6 +117,22 @@ def test_networks_stay_within_the_flops() -> None:
         CHEAP.validate({"network": plain_cnn(SHAPE, 3, widths=[24, 24], pool_after=[0]).to_json()})
 
 
+def test_networks_stay_within_the_activations() -> None:
+    """Samples, mutants, crossings and what is answered have at most so many, which some come near to."""
+    space = GraphSpace(STARTS[:2], limits=Limits(nodes=40, size=24, activations=6_000), n_moves=20)
+    rng = random.Random(0)
+    points = [space.sample(rng) for _ in range(10)]
+    points += [space.cross(*rng.sample(points, 2), rng).point for _ in range(10)]
+    points += [space.decide(lambda _, domain: domain.draw(rng)) for _ in range(10)]
+    for place in range(20):
+        points.append(space.mutate(points[place], rng))
+    activations = [space.network(point).activations for point in points]
+
+    assert 5_000 < max(activations) <= 6_000
+    with pytest.raises(PointError, match=r"network: the network has \d+,\d+ activations .* must have at most 6,000"):
+        space.validate({"network": plain_cnn(SHAPE, 3, widths=[24, 24, 24], pool_after=[]).to_json()})
+
+
 def test_returned_points_are_the_callers() -> None:
     """To change a point in place changes neither the space nor what it gives later."""
     before = point_key(SPACE.describe())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -20,7 +21,10 @@ from tests.nas.spaces.graphs.networks import CELL, STARTS, networks, small
 @settings(max_examples=12)
 @given(networks)
 def test_shapes_are_those_of_torch(network: Network) -> None:
-    """Each node's inferred shape is that of the tensor which the torch module makes there, and so are all FLOPs."""
+    """Each node's inferred shape is that of the tensor which the torch module makes there; likewise all FLOPs.
+
+    And all activations.
+    """
     module = GraphModule(network).eval()
     seen: dict[int, tuple[int, ...]] = {0: network.input_shape}
     for id, layer in module.layers.items():
@@ -29,6 +33,7 @@ def test_shapes_are_those_of_torch(network: Network) -> None:
     module(torch.randn(2, *network.input_shape))
 
     assert seen == network.shapes
+    assert network.activations == sum(math.prod(shape) for id, shape in seen.items() if id != 0)
     cost = NetworkCost(lambda: GraphModule(network), lambda: (torch.zeros(1, *network.input_shape),))
     assert network.flops == cost["flops"]
 

@@ -8,9 +8,10 @@
 the search by ``network_morphism``; by ``random`` on the same space; and ``hand``, a network made by hand (five 3x3
 convolutions of 32, 32, 64, 64 and 128 channels with batch-norm), trained alone for the same time, which is as many
 epochs as that has room for by a run of two. Both searches have the options of their row: an hour has two finals of 24
-epochs; half an hour or less has one trial at a time, on both cores, networks of half the FLOPs of the one made by hand,
-and one final that goes on from its trial's weights. That has a third of the epochs of the network made by hand where
-each trial has gone on from its parent's weights, and four fifths of them where it was drawn and has had one epoch.
+epochs; half an hour or less has one trial at a time, on both cores, networks of half the FLOPs of the one made by hand
+and, where they grow, no more activations, and one final that goes on from its trial's weights. That has a third of the
+epochs of the network made by hand where each trial has gone on from its parent's weights, and four fifths of them where
+it was drawn and has had one epoch.
 
 Machines differ by seven times: ``epoch_s`` is what an epoch of the network made by hand took on this one, in
 ``precision``. So arms are compared within a seed that one kind of machine ran all of; a seed that has no such rows
@@ -55,7 +56,9 @@ SHORT_SHARES = {"network_morphism": 1 / 3, "random": 0.8}
 LONG_EPOCHS_PER_MINUTE = 0.4
 """Of a final of a longer one, which has two: 24 epochs in an hour."""
 ALONE = ("slots=1", "threads=2")
-SHORT = ("policy=warm_final", "finalists=1", *ALONE, "problem.max_flops=20000000", "problem.max_activations=250000")
+SHORT = ("policy=warm_final", "finalists=1", *ALONE, "problem.max_flops=20000000")
+SHORT_OF = {"network_morphism": (*SHORT, "problem.max_activations=250000"), "random": SHORT}
+"""As many activations as the network made by hand has; of draws of the space five in a thousand have more."""
 SAME_KIND = 1.25
 """Machines of one kind differ in the seconds of an epoch by at most so many times."""
 RESERVE = 0.97
@@ -83,7 +86,7 @@ class Task:
 
 def options_of(arm: str, minutes: float) -> tuple[str, ...]:
     """What the command of a search is given beside its hours and the epochs of a final."""
-    return SHORT if arm != "hand" and minutes <= SHORT_MINUTES else ()
+    return SHORT_OF.get(arm, ()) if minutes <= SHORT_MINUTES else ()
 
 
 def epochs_of(arm: str, minutes: float, epoch_s: float) -> int:

@@ -16,12 +16,15 @@ from pathlib import Path
 import pytest
 
 from nas import Budget, Search, Spec, run_search
+from nas.store.files import open_root
+from nas.store.records import Records
 
 ROOT = Path(__file__).parents[1]
 BRING = ROOT / "examples" / "02_bring_your_problem"
 WINNER = ROOT / "examples" / "06_use_the_winner"
 RAFIKI = ROOT / "examples" / "05_rafiki_template"
 GROWING = ROOT / "examples" / "07_networks_that_grow"
+SMALL = ROOT / "examples" / "08_small_then_large"
 
 PREDICT = """
 import json, sys
@@ -137,7 +140,22 @@ def test_networks_grow(tmp_path: Path) -> None:
     assert any(len(json.loads(path.read_text())["proposal"]["parents"]) == 2 for path in children)
 
 
-def told_by_commands(example: Path, here: Path) -> list[str]:
+@pytest.mark.slow
+def test_large_networks_begin_with_the_weights_of_small_ones(tmp_path: Path) -> None:
+    """The README's commands: the best point of a search is another one's first trial, with all weights of its file."""
+    data = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve() / "cifar10"
+    if not (files := sorted(data.glob("*.npz"))):
+        pytest.skip(f"no npz in {data}; set HEIRLOOM_DATA")
+    small, large = told_by_commands(SMALL, tmp_path / "here", CIFAR10=str(files[0]))
+
+    for name, printed in (("small", small), ("large", large)):
+        assert re.search(rf"^search {name}: 7 trials \(7 COMPLETE\)$", printed, re.MULTILINE), printed
+    lineage = Records(open_root(str(tmp_path / "here" / "heirloom" / "large"))).load()[0]
+    assert lineage[0].inherited == 1.0
+    assert str(lineage[0].donor).startswith("weights-")
+
+
+def told_by_commands(example: Path, here: Path, **variables: str) -> list[str]:
     """What each block of commands of an example's README prints, in a copy of its folder."""
     shutil.copytree(example, here, ignore=shutil.ignore_patterns("__pycache__", "heirloom", "*.csv", "points.json"))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -145,7 +163,7 @@ def told_by_commands(example: Path, here: Path) -> list[str]:
     for block in commands(example / "README.md"):
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block],
-            cwd=here, env=environment(PATH=path, PYTHONPATH=str(ROOT)), capture_output=True, text=True,
+            cwd=here, env=environment(PATH=path, PYTHONPATH=str(ROOT), **variables), capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         told.append(done.stdout)

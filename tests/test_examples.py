@@ -157,7 +157,8 @@ def test_large_networks_begin_with_the_weights_of_small_ones(tmp_path: Path) -> 
 
 def told_by_commands(example: Path, here: Path, **variables: str) -> list[str]:
     """What each block of commands of an example's README prints, in a copy of its folder."""
-    shutil.copytree(example, here, ignore=shutil.ignore_patterns("__pycache__", "heirloom", "*.csv", "points.json", "winner.txt", "*.safetensors"))
+    made = ("__pycache__", "heirloom", "*.csv", "points.json", "winner.txt", "*.safetensors")
+    shutil.copytree(example, here, ignore=shutil.ignore_patterns(*made))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     told = []
     for block in commands(example / "README.md"):

@@ -21,10 +21,7 @@ from tests.nas.spaces.graphs.networks import CELL, STARTS, networks, small
 @settings(max_examples=12)
 @given(networks)
 def test_shapes_are_those_of_torch(network: Network) -> None:
-    """Each node's inferred shape is that of the tensor which the torch module makes there; likewise all FLOPs.
-
-    And all activations.
-    """
+    """Each node has the shape of the tensor that the torch module makes there; FLOPs and activations are torch's."""
     module = GraphModule(network).eval()
     seen: dict[int, tuple[int, ...]] = {0: network.input_shape}
     for id, layer in module.layers.items():

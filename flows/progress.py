@@ -153,7 +153,7 @@ class Progress:
             value = best.metrics[self._metric.name]
             parts.append(f"best {kind}{self._metric.name} {value:.4f} (trial {best.number})")
         if self._n_shares:
-            parts.append(f"children inherited {self._share / self._n_shares:.0%}")
+            parts.append(f"inherited {self._share / self._n_shares:.0%}")
         return ", ".join(parts)
 
     def _expected(self) -> dict[str, int | None]:

@@ -36,7 +36,7 @@ _FIRST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
     "started": ("Float64", lambda t: t.started),
     "finished": ("Float64", lambda t: t.finished),
     "duration_s": ("Float64", lambda t: t.duration_s),
-    "inherited": ("Float64", lambda t: t.inherited),
+    "inherited": ("Float64", lambda t: t.taken),
 }
 _LAST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
     "checkpoint_bytes": ("Int64", lambda t: None if t.checkpoint is None else t.checkpoint.own_bytes),
@@ -84,7 +84,7 @@ def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequ
     training), ``point.<name>`` (dots lead into nested dicts), ``second_parent`` (where a trial has two), ``front`` (of
     several metrics: whether it is on its stage's front), ``checkpoint_bytes``, ``swept`` (its weights were deleted)
     and ``error`` (its last line). ``parent`` is the first one. ``donor`` is whose weights went in: a number, or
-    ``"name:42"`` for another search's. The arguments are those of ``lineage_columns``.
+    ``"name:42"`` for another search's; ``inherited`` is unknown where the trial had none. The arguments are those of ``lineage_columns``.
     """
     columns = lineage_columns(lineage, tests, metrics=metrics)
     types = {name: kind for name, (kind, _) in {**_FIRST, **_LAST}.items()}

@@ -317,7 +317,8 @@ def test_published_weights_are_an_artifact_of_their_trial(race: Race, server: Se
         assert names[artifact["task_run_id"]] == task(trial.number)
         manifest, size = trial.checkpoint.manifest, f"{trial.checkpoint.own_bytes:,}"
         donor = "-" if trial.donor is None else f"trial {trial.donor}"
-        for text in (manifest.path, manifest.digest, size, f"| donor | {donor} |", f"| {trial.inherited:.1%} |"):
+        share = "-" if trial.offered is None else f"{trial.inherited:.1%}"
+        for text in (manifest.path, manifest.digest, size, f"| donor | {donor} |", f"| inherited | {share} |"):
             assert text in artifact["data"]
 
 

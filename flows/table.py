@@ -84,7 +84,8 @@ def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequ
     training), ``point.<name>`` (dots lead into nested dicts), ``second_parent`` (where a trial has two), ``front`` (of
     several metrics: whether it is on its stage's front), ``checkpoint_bytes``, ``swept`` (its weights were deleted)
     and ``error`` (its last line). ``parent`` is the first one. ``donor`` is whose weights went in: a number, or
-    ``"name:42"`` for another search's; ``inherited`` is unknown where the trial had none. The arguments are those of ``lineage_columns``.
+    ``"name:42"`` for another search's; ``inherited`` is unknown where the trial had none. The arguments are those of
+    ``lineage_columns``.
     """
     columns = lineage_columns(lineage, tests, metrics=metrics)
     types = {name: kind for name, (kind, _) in {**_FIRST, **_LAST}.items()}

@@ -102,6 +102,17 @@ def check_whole(name: str, value: object, least: int) -> None:
         raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least {least}{remedy}")
 
 
+def check_seed(name: str, value: object, n_bits: int = 64) -> None:
+    """Returns if the value is an int that a generator takes: of so many bits, without a sign.
+
+    Raises:
+        ConfigurationError: it is not; a bool is none.
+    """
+    check_whole(name, value, 0)
+    if isinstance(value, int) and value >= 2**n_bits:
+        raise ConfigurationError(f"{name} ({value}) must be a whole number from 0 to below 2 ** {n_bits}")
+
+
 def check_number(name: str, value: object) -> None:
     """Returns if the value is a finite int or float.
 

@@ -94,9 +94,10 @@ def unused_weights(founders: Founders, trial: Trial) -> str | None:
 
 
 def _points(url: str) -> tuple[Point, ...]:
+    content = _content("points", url)
     try:
-        found = json.loads(_content("points", url))
-    except ValueError as error:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"founders.points ({url}) must be a JSON list of points: {error}") from error
     if not isinstance(found, list) or not found or not all(isinstance(point, dict) for point in found):
         raise ConfigurationError(f'founders.points ({url}) must be a JSON list of points: [{{"width": 16}}]')

@@ -13,6 +13,17 @@ from nas.errors import ConfigurationError
 _PATIENCE_S = 20  # for a host's answer, not for a download
 
 
+def options_of(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What fsspec needs to open files, as a problem is given it; None: nothing.
+
+    Raises:
+        ConfigurationError: it is no dict.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigurationError(f"{name} ({options!r}) must be a dict: {name}={{anon:true}}")
+    return dict(options or {})
+
+
 def check_presence(url: str, options: Mapping[str, Any], remedy: str) -> None:
     """Returns if there is a file.
 

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nas.errors import ConfigurationError, check_whole
+from nas.errors import ConfigurationError, check_seed, check_whole
 from nas.policy import Policy
 from nas.problems.image_graph import graph_recipe, image_graphs
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import N_CLASSES, Images, split
-from nas.remote_file import check_presence, read_file
+from nas.remote_file import check_presence, options_of, read_file
 from nas.weights.rules import Rules
 
 HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
@@ -69,12 +69,12 @@ class Cifar10Problem(ImageProblem):
         objectives: Sequence[str] | None = None,
         rules: Mapping[str, Any] | None = None,
     ) -> None:
-        check_whole("problem.split_seed", split_seed, 0)
+        check_seed("problem.split_seed", split_seed)
         check_whole("problem.n_epochs", n_epochs, 1)
         if not isinstance(data_file, str) or not data_file:
             raise ConfigurationError(f"data_file ({data_file!r}) must be a file's path or URL; {_REMEDY}")
         self.data_file = data_file
-        self.data_options = dict(data_options or {})
+        self.data_options = options_of("problem.data_options", data_options)
         self.split_seed = split_seed
         self.choose_objectives(objectives)
         self.rules = Rules.of(rules)

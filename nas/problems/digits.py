@@ -7,7 +7,7 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from nas.errors import check_whole
+from nas.errors import check_seed
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import Images
 from nas.problems.training import Recipe
@@ -54,7 +54,7 @@ class DigitsProblem(ImageProblem):
         objectives: Sequence[str] | None = None,
         rules: Mapping[str, Any] | None = None,
     ) -> None:
-        check_whole("problem.split_seed", split_seed, 0)
+        check_seed("problem.split_seed", split_seed, n_bits=32)  # as scikit-learn's are
         self.split_seed = split_seed
         self.choose_objectives(objectives)
         self.rules = Rules.of(rules)

@@ -7,14 +7,14 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from nas.errors import ConfigurationError, check_whole
+from nas.errors import ConfigurationError, check_seed, check_whole
 from nas.policy import Policy
 from nas.problems.idx import read_idx
 from nas.problems.image_graph import graph_recipe, image_graphs
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import N_CLASSES, Images, split
 from nas.problems.training import Recipe, checked_precision
-from nas.remote_file import check_presence
+from nas.remote_file import check_presence, options_of
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
 from nas.weights.rules import Rules
 
@@ -105,7 +105,7 @@ class FashionMnistProblem(ImageProblem):
             raise ConfigurationError(f"problem.space ({space!r}) must be one of {', '.join(SPACES)}")
         is_graph = space == "graphs"
         n_epochs = (24 if is_graph else 8) if n_epochs is None else n_epochs
-        check_whole("problem.split_seed", split_seed, 0)
+        check_seed("problem.split_seed", split_seed)
         check_whole("problem.n_epochs", n_epochs, 1)
         of_graphs = {"max_flops": max_flops, "max_activations": max_activations, "flip": flip}
         other = {"n_search_images": n_search_images} if is_graph else of_graphs
@@ -124,7 +124,7 @@ class FashionMnistProblem(ImageProblem):
         if not isinstance(data_root, str) or not data_root:
             raise ConfigurationError(f"data_root ({data_root!r}) must be a folder's path or URL; {_REMEDY}")
         self.data_root = data_root.rstrip("/")
-        self.data_options = dict(data_options or {})
+        self.data_options = options_of("problem.data_options", data_options)
         self.split_seed = split_seed
         self.choose_objectives(objectives)
         self.rules = Rules.of(rules)

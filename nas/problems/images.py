@@ -72,7 +72,7 @@ class ImageProblem(Problem):
             ConfigurationError: a name that is none, or twice; or accuracy, for which it trains, is missing.
         """
         known = {metric.name: metric for metric in self.OBJECTIVES}
-        chosen = ["accuracy"] if names is None else [names] if isinstance(names, str) else list(names)
+        chosen = ["accuracy"] if names is None else list(names) if isinstance(names, list | tuple) else [names]
         if "accuracy" not in chosen or len({*chosen}) < len(chosen) or not {*chosen} <= known.keys():
             raise ConfigurationError(
                 f"problem.objectives ({chosen}) must be accuracy and any of parameters, flops, latency_s, each once: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -61,8 +61,13 @@ class GraphSpace(Space):
         moves: Sequence[str] = DEFAULT_MOVES,
         n_moves: int = 8,
     ) -> None:
-        self.limits = limits or Limits()
-        self.moves = tuple(moves)
+        self.limits = Limits() if limits is None else limits
+        if not isinstance(self.limits, Limits):
+            raise ConfigurationError(f"limits (a {type(limits).__name__}) must be a Limits; give Limits(...)")
+        for name, value in (("starts", starts), ("moves", moves)):
+            if isinstance(value, str | Mapping | Network) or not isinstance(value, Iterable):
+                raise ConfigurationError(f"{name} (a {type(value).__name__}) must be a list; give one of one or more")
+        self.moves = tuple(map(str, moves))
         if not self.moves or (wrong := next((name for name in self.moves if name not in MOVES), None)):
             known = nearest_first(str(wrong if self.moves else ""), MOVES)
             raise ConfigurationError(f"moves ({list(moves)}) must hold one or more of {known}; correct it")
@@ -92,8 +97,7 @@ class GraphSpace(Space):
         Raises:
             PointError: the point lies outside the space.
         """
-        if type(point) is not dict or NETWORK not in point:
-            raise PointError(f"the point must be a dict with {NETWORK}; add it")
+        _check_point(point)
         network = Network.from_json(point[NETWORK])
         if refusal := self._refusal(network):
             raise PointError(f"{NETWORK}: {refusal}")
@@ -141,7 +145,12 @@ class GraphSpace(Space):
         return {**names, **replace(made, operations=variation.operations).to_json()}
 
     def key(self, point: Point) -> str:
-        """The digest of the network, which knows no names of nodes, and the parameters."""
+        """The digest of the network, which knows no names of nodes, and the parameters.
+
+        Raises:
+            PointError: the point holds no network.
+        """
+        _check_point(point)
         return f"{_digest(point_key(point[NETWORK]))} {point_key(self._others(point))}"
 
     def outline(self, point: Point) -> tuple[Steps, Any]:
@@ -223,6 +232,11 @@ class GraphSpace(Space):
                 f"give ({self.n_outputs},)"
             )
         return self.limits.refusal(network)
+
+
+def _check_point(point: object) -> None:
+    if type(point) is not dict or NETWORK not in point:
+        raise PointError(f"the point must be a dict with {NETWORK}; add it")
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from nas.weights.fitting import reckonable, shape_refusal, shapes_told, value_refusal
+from nas.weights.fitting import NO_DATA, reckonable, shape_refusal, shapes_told, storage_refusal, value_refusal
 from nas.weights.report import TensorInheritance
 from nas.weights.rules import Rules
 from nas.weights.traits import Trait
@@ -51,14 +51,18 @@ class ChildTensor:
         self._rules = rules
         self._offers = offers
         self._n_refused = 0
-        if is_lazy(tensor):
-            self.refusal = "its shape is not known yet; run one batch through the model first"
+        if (refusal := storage_refusal(tensor)) is not None:
+            self.refusal = f"{refusal}; run one batch through the model first" if is_lazy(tensor) else refusal
         elif any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
             self.refusal = "elements of it are one in memory, as expand makes them; clone it"
 
     def prefer(self, offer: Offer, without: Container[int]) -> None:
         """Has it take this before all else, and nothing else of the donors in these places."""
         self._offers = [offer, *(other for other in self._offers if other.place not in without)]
+
+    def go_with(self, place: int) -> None:
+        """Has it take what the donor in this place offers before what others do."""
+        self._offers = sorted(self._offers, key=lambda offer: offer.place != place)
 
     def next_offer(self) -> Offer | None:
         """The best tensor that is left and may fit."""
@@ -73,7 +77,12 @@ class ChildTensor:
         """Writes the values of the donor that ``next_offer`` gave, where they overlap and all are finite."""
         place, _, _, why = self._offers[self._n_refused]
         child = self.tensor
+        if donor.is_meta:
+            self._refuse(place, NO_DATA)
+            return
         values = donor.to(child.device, child.dtype)
+        if values.untyped_storage().data_ptr() == child.untyped_storage().data_ptr():
+            values = values.clone()  # a part of a supernet, say, which would be written over while it is read
         if (refusal := value_refusal(values, donor)) is not None:
             self._refuse(place, refusal)
             return
@@ -140,8 +149,39 @@ def offers_of(
                 placed.append(Offer(place, other, source.shapes[other], f"by structure, from {other}"))
             elif name in source.shapes and (name in pairs or name not in taken):
                 offer = Offer(place, name, source.shapes[name], "")
-                (named if offer.tensor.shape == tensor.shape else parts).append(offer)
+                fits = not is_lazy(offer.tensor) and offer.tensor.shape == tensor.shape
+                (named if fits else parts).append(offer)
     return [*placed, *named, *parts] if rules.first == "structure" else [*named, *placed, *parts]
+
+
+def settle_by_leaders(
+    children: Sequence[ChildTensor],
+    of_all: Sequence[ChildTensor],
+    leaders: Mapping[str, str],
+    sources: Sequence[Weights],
+) -> None:
+    """Settles weights first, and then has what goes with each take of the same donor, where that has it.
+
+    Args:
+        children: Those that are to be settled.
+        of_all: Those of the whole model, of which some have taken something already.
+        leaders: By a tensor's name, that of the weight that it goes with, as ``leaders_of`` tells.
+        sources: The donors.
+    """
+    heads = set(leaders.values())
+    settle([child for child in children if not heads.isdisjoint(child.names)], sources)
+    gave = {
+        name: child.done.donor
+        for child in of_all
+        for name in child.names
+        if child.done and child.done.donor is not None
+    }
+    left = [child for child in children if child.done is None and heads.isdisjoint(child.names)]
+    for child in left:
+        places = (gave.get(leaders[name]) for name in child.names if name in leaders)
+        if (place := next((place for place in places if place is not None), None)) is not None:
+            child.go_with(place)
+    settle(left, sources)
 
 
 def settle(children: Sequence[ChildTensor], sources: Sequence[Weights]) -> None:

@@ -6,8 +6,25 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from nas.weights.traits import Trait
+
+NO_DATA = "it is on the device meta, without data"
+
+
+def layout_refusal(tensor: Tensor) -> str | None:
+    """Why a tensor's elements can't be told by their places, or None."""
+    if is_lazy(tensor):
+        return "its shape is not known yet"
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return f"it is {'quantised' if tensor.is_quantized else str(tensor.layout).removeprefix('torch.')}, not dense"
+    return None
+
+
+def storage_refusal(tensor: Tensor) -> str | None:
+    """Why nothing can be written into a tensor, or None."""
+    return layout_refusal(tensor) or (NO_DATA if tensor.is_meta else None)
 
 
 def reckonable(values: Tensor) -> Tensor:
@@ -35,6 +52,8 @@ def value_refusal(values: Tensor, donor: Tensor) -> str | None:
 
 def shape_refusal(child: Tensor, donor: Tensor, trait: Trait) -> str | None:
     """Why the donor's tensor can't give anything, or None."""
+    if (refusal := layout_refusal(donor)) is not None:
+        return refusal
     if not torch.can_cast(donor.dtype, child.dtype):
         return f"{donor.dtype} does not fit {child.dtype}"
     if child.shape == donor.shape:

@@ -24,31 +24,23 @@ from nas.errors import ConfigurationError
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.derivation import Derivation
 from nas.store.tensor_names import is_weight
-from nas.weights.child import ChildTensor, Weights, offers_of, settle
+from nas.weights.child import ChildTensor, Weights, offers_of, settle, settle_by_leaders
 from nas.weights.crossing import prefer_origins
+from nas.weights.donors import Donor, listed, source_of
+from nas.weights.fitting import storage_refusal
 from nas.weights.replaying import replay_on_best
 from nas.weights.report import NO_DONOR, InheritanceReport, TensorInheritance
 from nas.weights.rules import Rules
 from nas.weights.state import copies_in, load_refusal
-from nas.weights.structure import execution_order, layers_of, renamed
+from nas.weights.structure import execution_order, layers_of, leaders_of, renamed
 from nas.weights.traits import Traits
 
 __all__ = ["InheritanceReport", "Rules", "TensorInheritance", "Weights", "inherit"]
 
 
-class _Loaded:
-    """A state dict."""
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self.shapes = tensors
-
-    def read(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        return ((name, self.shapes[name]) for name in names)
-
-
 def inherit(
     model: nn.Module,
-    donors: Sequence[Mapping[str, Tensor] | Weights | nn.Module],
+    donors: Iterable[Donor],
     *,
     rules: Rules | None = None,
     derivation: Derivation | Crossing | None = None,
@@ -70,12 +62,16 @@ def inherit(
       channels and features from index 0 on, kernels from the middle. ``Rules.rest`` says what the rest becomes;
     * nothing: it stays as it is ("fresh").
 
+    Where several donors have what a layer's bias, or the norm behind it, may take, the one comes first that gave the
+    layer's weight: scales and statistics are of its channels.
+
     A donor's tensor that holds a NaN or an infinity (also one that arises only in the child's dtype) gives nothing, and
-    neither does one whose kind of number the child's can't hold. A parameter with two names (tied weights) is written
-    once, by the name that fits best. Values are cast to the child's dtype; in the same dtype what is copied is equal to
-    the bit, unless rules shrink or perturb it. Devices stay as they are. Only the tensors that are taken are read, and
-    for a derivation all of one donor's graph. What a donor published of its optimiser is left out. Where hooks make the
-    ``state_dict`` of copies, they are loaded, and stay fresh where the module's ``load_state_dict`` refuses them.
+    neither does one whose kind of number the child's can't hold, or that is sparse, quantised or without data. A
+    parameter with two names (tied weights) is written once, by the name that fits best. Values are cast to the child's
+    dtype; in the same dtype what is copied is equal to the bit, unless rules shrink or perturb it. Devices stay as they
+    are. Only the tensors that are taken are read, and for a derivation all of one donor's graph. What a donor published
+    of its optimiser is left out. Where hooks make the ``state_dict`` of copies, they are loaded, and stay fresh where
+    the module's ``load_state_dict`` refuses them.
 
     Args:
         model: The child, freshly initialised.
@@ -89,14 +85,15 @@ def inherit(
             are tried before others.
 
     Raises:
-        ConfigurationError: donors that are no list of such, or rules that are no ``Rules``.
+        ConfigurationError: donors that are no list of such, rules that are no ``Rules``, a derivation that is none, or
+            parents that are no places in the list.
     """
     rules = Rules() if rules is None else rules
     if not isinstance(rules, Rules):
         raise ConfigurationError(f"rules (a {type(rules).__name__}) must be nas.weights.rules.Rules; give Rules(...)")
-    if isinstance(donors, Mapping | nn.Module | str):
-        raise ConfigurationError(f"donors (a {type(donors).__name__}) must be a list, the best first; give [donor]")
+    donors = listed(donors)
     sources = [source_of(donor) for donor in donors]
+    _check_derivation(derivation, parents, len(sources))
     state = model.state_dict()
     left_out = _statistics(model) if rules.statistics == "reset" else set()
     orders, notes = _execution_orders(model, donors)
@@ -119,7 +116,12 @@ def inherit(
         elif isinstance(derivation, Derivation) and sources:
             replayed, refused = replay_on_best(derivation, model, sources, offered, parents)
             notes += refused
-        settle([child for child in offered if child.done is None], sources)
+        left = [child for child in offered if child.done is None]
+        if len(sources) > 1:
+            order = next((own for own, _ in orders if own), ())
+            settle_by_leaders(left, children, leaders_of(layers_of(state, order)), sources)
+        else:
+            settle(left, sources)
     if copied and refusal is None:
         model.load_state_dict(state)
     return replace(report_of(children, state, bool(sources), left_out), replayed=replayed, notes=tuple(notes))
@@ -150,20 +152,6 @@ def report_of(
     given = {place: n_given[place] / n_elements for place in sorted(by_place, key=n_given.__getitem__, reverse=True)}
     in_order = {name: tensors[name] for name in state if name in tensors}
     return InheritanceReport(share=share, given=given, tensors=in_order)
-
-
-def source_of(donor: Mapping[str, Tensor] | Weights | nn.Module) -> Weights:
-    """A donor's tensors, read when they are wanted."""
-    if isinstance(donor, nn.Module):
-        return _Loaded(donor.state_dict())
-    if not isinstance(donor, Mapping):
-        if not hasattr(donor, "shapes"):
-            raise ConfigurationError(f"a donor (a {type(donor).__name__}) must be a state dict, a module or weights")
-        return donor
-    if nested := [str(name) for name, value in donor.items() if isinstance(value, Mapping)]:
-        names = ", ".join(nested)
-        raise ConfigurationError(f"a donor must be a state dict: tensors by name; {names} of it holds dicts: give that")
-    return _Loaded(donor)
 
 
 def _execution_orders(
@@ -199,6 +187,20 @@ def _aligned(
     return renamed(child, other)
 
 
+def _check_derivation(derivation: object, parents: Sequence[object], n_donors: int) -> None:
+    """Returns if it is one, and the parents are among the donors."""
+    if derivation is not None and not isinstance(derivation, Derivation | Crossing):
+        raise ConfigurationError(
+            f"derivation (a {type(derivation).__name__}) must be a Derivation or a Crossing; "
+            "nas.spaces.graphs.derivation.derivation_from_json reads what a proposal holds"
+        )
+    for place, parent in enumerate(parents):
+        if parent is not None and not (type(parent) is int and 0 <= parent < n_donors):
+            raise ConfigurationError(
+                f"parents[{place}] ({parent!r}) must be None or the place of one of the {n_donors} donors, from 0"
+            )
+
+
 def _statistics(model: nn.Module) -> set[str]:
     """The names of the statistics of batch-norms."""
     return {
@@ -216,7 +218,7 @@ def _distinct(state: Mapping[str, Tensor], offered: Container[str]) -> Iterator[
         if not isinstance(tensor, Tensor):  # what a module's get_extra_state returns may be anything
             continue
         key: object = name
-        if not is_lazy(tensor) and (address := tensor.untyped_storage().data_ptr()):
+        if storage_refusal(tensor) is None and (address := tensor.untyped_storage().data_ptr()):
             dimensions = sorted(zip(tensor.stride(), tensor.shape, strict=True))
             key = (address, tensor.storage_offset(), *dimensions, tensor.dtype)
         names.setdefault(key, []).append(name)

@@ -29,6 +29,7 @@ from nas.spaces.graphs.operation import Operation
 from nas.spaces.graphs.resizing import GrowKernel, ShrinkKernel, Widen
 from nas.spaces.graphs.skipping import AddSkip
 from nas.weights.carrying import Shares, Weights, carried, tensors_of
+from nas.weights.fitting import storage_refusal
 
 _EPS = 1e-5
 """What torch's batch-norm adds to the variance by default."""
@@ -44,9 +45,9 @@ def morph(network: Network, weights: Mapping[str, Tensor], operation: Operation)
 
     Raises:
         PointError: the operation is not possible in this network.
-        ConfigurationError: the weights are not this network's.
+        ConfigurationError: the weights are not this network's, or have no data.
     """
-    check_weights(network, weights)
+    _check_data(network, weights)
     return _morphed(network, weights, operation)
 
 
@@ -55,9 +56,9 @@ def replay(network: Network, weights: Mapping[str, Tensor], operations: Iterable
 
     Raises:
         PointError: one is not possible where it comes.
-        ConfigurationError: the weights are not this network's.
+        ConfigurationError: the weights are not this network's, or have no data.
     """
-    check_weights(network, weights)
+    _check_data(network, weights)
     found = dict(weights)
     for operation in operations:
         network, found = _morphed(network, found, operation)
@@ -90,7 +91,7 @@ def check_weights(network: Network, weights: Mapping[str, Tensor]) -> None:
     """
     with torch.device("meta"):
         wanted = {name: tensor.shape for name, tensor in GraphModule(network).state_dict().items()}
-    for name in sorted(wanted.keys() ^ weights.keys()):
+    for name in sorted(wanted.keys() ^ weights.keys(), key=str):
         state = "missing" if name in wanted else "of no node"
         raise ConfigurationError(f"weights: {name} is {state}; give those of this very network")
     for name, shape in wanted.items():
@@ -99,6 +100,16 @@ def check_weights(network: Network, weights: Mapping[str, Tensor]) -> None:
                 f"weights: {name} has shape {tuple(weights[name].shape)}, and must have {tuple(shape)}; "
                 "give those of this very network"
             )
+
+
+def _check_data(network: Network, weights: Mapping[str, Tensor]) -> None:
+    """Returns if these are the tensors of this network, with numbers to reckon with."""
+    if not isinstance(weights, Mapping) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
+        raise ConfigurationError(f"weights (a {type(weights).__name__}) must be a state dict: tensors by name")
+    check_weights(network, weights)
+    for name, tensor in weights.items():
+        if refusal := storage_refusal(tensor):
+            raise ConfigurationError(f"weights: {name}: {refusal}; give tensors with their numbers")
 
 
 def _morphed(network: Network, weights: Mapping[str, Tensor], operation: Operation) -> tuple[Network, Weights]:

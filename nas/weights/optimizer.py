@@ -10,15 +10,17 @@ A problem that wants it publishes the state beside the weights and has a child's
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from copy import copy, deepcopy
 
 import torch
 from torch import Tensor, nn
 
+from nas.errors import ConfigurationError
 from nas.store.tensor_names import OPTIMIZER, is_weight
 from nas.weights.child import ChildTensor, Weights, offers_of, settle
-from nas.weights.inherit import report_of, source_of
+from nas.weights.donors import Donor, listed, source_of
+from nas.weights.inherit import report_of
 from nas.weights.report import InheritanceReport
 from nas.weights.rules import Rules
 from nas.weights.traits import Trait, Traits
@@ -39,9 +41,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     }
 
 
-def inherit_optimizer(
-    optimizer: torch.optim.Optimizer, model: nn.Module, donors: Sequence[Mapping[str, Tensor] | Weights]
-) -> InheritanceReport:
+def inherit_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, donors: Iterable[Donor]) -> InheritanceReport:
     """Has a fresh optimiser go on with what fits of the donors' state, by the names of the parameters.
 
     A parameter takes it from one donor, which published the very kinds that this optimiser keeps of it: Adam takes
@@ -53,8 +53,14 @@ def inherit_optimizer(
         optimizer: Of the child, before its first step; any of torch's but SparseAdam and LBFGS.
         model: The child.
         donors: What was published, among it ``optimizer_tensors``; best first.
+
+    Raises:
+        ConfigurationError: donors that are no list of such, or one of the two optimisers.
     """
-    sources = [source_of(donor) for donor in donors]
+    if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
+        name = type(optimizer).__name__
+        raise ConfigurationError(f"optimizer ({name}) can't inherit its state; leave it fresh, or choose another")
+    sources = [source_of(donor) for donor in listed(donors)]
     published = [_kinds(source) for source in sources]
     wanted = _first_state(optimizer, model) if any(published) else {}
     parameters, traits, rules = dict(model.named_parameters()), Traits(model), Rules(rest="own")
@@ -108,7 +114,10 @@ def _first_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str
     Parameters of which it keeps nothing, or what is no tensor, are left out.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
-    probe = copy(optimizer)
+    probe = copy(optimizer)  # without hooks, a scheduler's way to count steps, and what a user's class holds
+    for name, value in optimizer.__dict__.items():
+        if name != "step":
+            probe.__dict__.setdefault(name, copy(value))
     found: dict[str, dict[str, Tensor]] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:

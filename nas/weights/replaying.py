@@ -12,7 +12,7 @@ from nas.spaces.graphs.module import graph_in
 from nas.spaces.graphs.network import Network
 from nas.weights.carrying import node_of
 from nas.weights.child import ChildTensor, Weights
-from nas.weights.fitting import all_finite
+from nas.weights.fitting import all_finite, storage_refusal
 from nas.weights.morphism import check_weights, outcome, replay
 from nas.weights.report import TensorInheritance
 
@@ -49,6 +49,9 @@ def replay_on_best(
             refusals.append(str(error))
             continue
         donor = {name: tensor.clone() for name, tensor in source.read(names)}
+        if refusal := next(filter(None, map(storage_refusal, donor.values())), None):
+            refusals.append(refusal)
+            continue
         if _write(derivation, donor, prefix, place, new, children):
             return place, []
         refusals.append("not finite")

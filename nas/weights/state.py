@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+
+from nas.weights.fitting import storage_refusal
 
 
 def copies_in(state: Mapping[str, object], model: nn.Module) -> set[str]:
@@ -25,5 +26,5 @@ def load_refusal(state: Mapping[str, object], model: nn.Module) -> str | None:
 
 
 def _address(tensor: Tensor) -> int:
-    """Where its memory begins; 0 for one that has none yet."""
-    return 0 if is_lazy(tensor) else tensor.untyped_storage().data_ptr()
+    """Where its memory begins; 0 for one that has none, or several parts."""
+    return 0 if storage_refusal(tensor) is not None else tensor.untyped_storage().data_ptr()

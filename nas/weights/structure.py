@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from itertools import groupby
 from typing import NamedTuple
 
@@ -64,14 +65,30 @@ def _kind(dtype: torch.dtype) -> str:
     return "bool" if dtype == torch.bool else "integer"
 
 
+def leaders_of(layers: Iterable[LayerTensors]) -> dict[str, str]:
+    """By a tensor's name, the first of those of its layer's leader that mix channels: a convolution's weight, say."""
+    found: dict[str, str] = {}
+    heads: dict[str, str] = {}
+    for layer in layers:
+        if layer.prefix == layer.leader and layer.prefix not in heads:
+            mixing = [own for own, (_, shape, _) in zip(layer.names, layer.tensors, strict=True) if len(shape) > 1]
+            heads |= {layer.prefix: mixing[0]} if mixing else {}
+        if layer.leader in heads:
+            found |= dict.fromkeys(layer.names, heads[layer.leader])
+    return found
+
+
 def execution_order(module: nn.Module) -> list[str]:
     """The names of the innermost modules in the order of their first use, and of others when their tensors are used.
 
+    Its ``forward`` runs, on a copy, so that buffers, attributes and torch's generator stay as they were.
+
     Raises:
-        ConfigurationError: torch.fx can't trace the module.
+        ConfigurationError: torch.fx can't trace the module, or it can't be copied.
     """
     try:
-        graph = fx.Tracer().trace(module)
+        with torch.random.fork_rng(devices=[]):
+            graph = fx.Tracer().trace(deepcopy(module))
     except Exception as error:  # a user's forward, run on proxies: whatever it raises, there is no graph
         raise ConfigurationError(f"torch.fx can't trace {type(module).__name__}: {error}") from error
     used = [(node.op, str(node.target)) for node in graph.nodes if node.op in ("call_module", "get_attr")]

@@ -189,15 +189,23 @@ def test_founders_are_part_of_the_identity(tmp_path: Path) -> None:
         ({"width": 1}, None, "must be a JSON list of points"),
         ([{"width": 99, "op": "a"}], None, r"founders.points\[0\] is no point of the space: .*width"),
         ([POINTS[1], {"width": 3, "op": "a"}], None, r"founders.points\[1\] breaks constraints.size=2 \(3\)"),
+        ("nowhere.json", None, r"^founders.points \(nowhere.json\) can't be read .*; give a file's path or URL$"),
         (None, "nowhere.safetensors", r"founders.weights \(nowhere.safetensors\) can't be read .*NAME:42"),
     ],
 )
 def test_wrong_founders_are_refused(points: object, weights: str | None, message: str, tmp_path: Path) -> None:
     """A file that can't be read, is none of its kind, or holds a point that can't be is named before anything runs."""
-    file = None if points is None else write(tmp_path / "points.json", points)
+    file = points if points is None or isinstance(points, str) else write(tmp_path / "points.json", points)
 
     with pytest.raises(ConfigurationError, match=message):
         search("random.RandomTuner", Founders.read(file, weights), constraints={"size": 2.0}).build()
+
+
+def test_points_in_too_many_lists(tmp_path: Path) -> None:
+    """A file in which lists hold lists without end is refused as any other that is no list of points."""
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigurationError, match=r"founders.points .*deep.json\) must be a JSON list of points"):
+        Founders.read(str(tmp_path / "deep.json"), None)
 
 
 def test_file_that_holds_no_tensors_is_refused(tmp_path: Path) -> None:

@@ -80,14 +80,19 @@ def _passed_on(
     if isinstance(node.layer, Add):
         for source, one in zip(node.inputs, incoming, strict=True):
             if one is None:
-                _want(network, source, changed[0], wanted)
+                _want(network, source, changed[0], wanted, set())
             elif one != changed[0]:
                 raise PointError(f"{node}: its inputs would change differently; choose another node")
     return changed[0]
 
 
-def _want(network: Network, id: int, change: ChannelMap, wanted: dict[int, ChannelMap]) -> None:
-    """Has the output of a node changed so, by what gives its channels."""
+def _want(
+    network: Network, id: int, change: ChannelMap, wanted: dict[int, ChannelMap], seen: set[tuple[int, ChannelMap]]
+) -> None:
+    """Has the output of a node changed so, by what gives its channels; each node once, however many ways lead to it."""
+    if (id, change) in seen:
+        return
+    seen.add((id, change))
     if id == INPUT or NEW in change:
         what = "the network's input" if id == INPUT else network[id]
         raise PointError(f"{what}: its channels can't change as an add with others would need; choose another node")
@@ -98,12 +103,12 @@ def _want(network: Network, id: int, change: ChannelMap, wanted: dict[int, Chann
     elif isinstance(node.layer, Concat):
         for source, part in zip(node.inputs, _parted(network, node, change), strict=True):
             if part != _same(network, source):
-                _want(network, source, part, wanted)
+                _want(network, source, part, wanted, seen)
     elif isinstance(node.layer, Flatten):
         raise PointError(f"{node}: single features of an image can't change; choose another node")
     else:
         for source in node.inputs:
-            _want(network, source, change, wanted)
+            _want(network, source, change, wanted, seen)
 
 
 def _same(network: Network, id: int) -> ChannelMap:

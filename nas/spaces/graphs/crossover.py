@@ -43,10 +43,13 @@ class Crossing:
 
     def __post_init__(self) -> None:
         for place, (network, cut) in enumerate(zip(self.networks, self.cuts, strict=True)):
-            if type(cut) is not int or cut not in (allowed := bottlenecks(network)):
+            allowed = bottlenecks(network)
+            if type(cut) is not int or cut not in allowed:
                 raise PointError(
                     f"cuts[{place}] ({shown(cut)}) must be a node that all goes through; choose one of {allowed}"
                 )
+        if type(self.begins) is not int or self.begins not in (0, 1):
+            raise PointError(f"{CROSSING}: begins ({shown(self.begins)}) must be 0 or 1, whose beginning it is")
         begins, ends = self.begins, 1 - self.begins
         first, second = self.networks[begins], self.networks[ends]
         beginning = first.nodes[: 1 + first.nodes.index(first[self.cuts[begins]])]
@@ -90,8 +93,6 @@ class Crossing:
         for name, value in (("networks", networks), ("cuts", cuts)):
             if not isinstance(value, list) or len(value) != 2:
                 raise PointError(f"{CROSSING}: {name} ({shown(value)}) must be a list of two")
-        if type(begins) is not int or begins not in (0, 1):
-            raise PointError(f"{CROSSING}: begins ({shown(begins)}) must be 0 or 1")
         one, other = map(Network.from_json, networks)
         return cls((one, other), (cuts[0], cuts[1]), begins, operations_from_json(CROSSING, found["operations"]))
 

@@ -66,11 +66,15 @@ class Network:
     def __post_init__(self) -> None:
         _check_input(self.input_shape, self.input_shape)
         object.__setattr__(self, "shapes", shapes := {INPUT: self.input_shape})
+        if type(self.nodes) is not tuple or not all(isinstance(node, Node) for node in self.nodes):
+            raise PointError(f"nodes ({shown(self.nodes)}) must be a tuple of Node; Network.from_json reads lists")
         if not 1 <= len(self.nodes) <= MAX_NODES:
             raise PointError(f"the network has {len(self.nodes)} nodes; it must have 1 to {MAX_NODES}; correct it")
         for node in self.nodes:
             if type(node.id) is not int or not 1 <= node.id <= MAX_NODES:
                 raise PointError(f"{node}: its id must be a whole number from 1 to {MAX_NODES}; number it so")
+            if type(node.inputs) is not tuple:
+                raise PointError(f"{node}: its inputs ({shown(node.inputs)}) must be a tuple of ids; write them so")
             if node.id in shapes:
                 raise PointError(f"{node}: another node has this id; give it one of its own")
             try:
@@ -200,7 +204,8 @@ def _inputs(node: Node, shapes: Mapping[int, Shape]) -> list[Shape]:
 def _node_from_json(place: int, data: Any) -> Node:
     if not isinstance(data, Mapping) or "id" not in data:
         raise PointError(f"nodes[{place}] ({shown(data)}) must be a dict with an id")
-    name = f"node {shown(data['id'])} ({data.get('op')})"
+    op = shown(data.get("op")).strip("'")
+    name = f"node {shown(data['id'])} ({op})"
     inputs = data.get("inputs")
     if not isinstance(inputs, list) or not all(type(source) is int for source in inputs):
         raise PointError(f"{name}: inputs ({shown(inputs)}) must be a list of ids; {INPUT} is the network's input")

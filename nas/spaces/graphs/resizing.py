@@ -35,8 +35,10 @@ class Widen(Operation):
         """Those of the layer and of all that its channels reach."""
         node = network[self.node]
         size = size_of(node)
-        if self.size <= size:
-            raise PointError(f"{node}: to widen it, size ({self.size}) must be from {size + 1} to {MAX_SIZE}; raise it")
+        if not size < self.size <= MAX_SIZE:
+            raise PointError(
+                f"{node}: to widen it, size ({self.size}) must be from {size + 1} to {MAX_SIZE}; correct it"
+            )
         copies = _draws(self.seed, self.size - size, size)
         return spread(network, {self.node: (*range(size), *copies)})
 

@@ -163,14 +163,16 @@ class _Builder:
 
 
 def _checked(name: str, sizes: Sequence[int]) -> Sequence[int]:
-    if not sizes:
-        raise ConfigurationError(f"{name} ({sizes!r}) must hold one or more; add one")
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes:
+        raise ConfigurationError(f"{name} ({sizes!r}) must be a list of one or more; add one")
+    for place, size in enumerate(sizes):
+        check_whole(f"{name}[{place}]", size, 1)
     return sizes
 
 
 def _parsed(cell: str) -> list[tuple[str, ...]]:
     """The operations on the edges to each place of the cell."""
-    found = _CELL.fullmatch(cell)
+    found = _CELL.fullmatch(cell) if isinstance(cell, str) else None
     wrong = [name for name in found.groups() if name not in CELL_OPERATIONS] if found else [cell]
     if found is None or wrong:
         raise ConfigurationError(

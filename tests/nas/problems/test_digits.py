@@ -74,6 +74,8 @@ def test_split_seed_decides_the_parts(problem: DigitsProblem) -> None:
     assert rows(other.data[1].pixels) != rows(problem.data[1].pixels)
     with pytest.raises(ConfigurationError, match=r"split_seed \(-1\)"):
         DigitsProblem(split_seed=-1)
+    with pytest.raises(ConfigurationError, match=r"split_seed \(4294967296\) must be .* below 2 \*\* 32"):
+        DigitsProblem(split_seed=2**32)
 
 
 @pytest.mark.slow

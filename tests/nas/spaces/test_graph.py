@@ -171,9 +171,14 @@ def test_points_outside_are_refused(change: dict[str, Any], message: str) -> Non
         ({"moves": ["widen", "lengthen"]}, r"moves \(\['widen', 'lengthen'\]\) must hold one or more of"),
         ({"moves": []}, r"moves \(\[\]\) must hold one or more of"),
         ({"n_moves": -1}, r"n_moves \(-1\) must be a whole number of at least 0; correct it"),
+        ({"starts": None}, r"starts \(a NoneType\) must be a list"),
+        ({"starts": STARTS[0]}, r"starts \(a Network\) must be a list"),
+        ({"moves": None}, r"moves \(a NoneType\) must be a list"),
+        ({"moves": [["widen"]]}, r"must hold one or more of"),
+        ({"limits": {"nodes": 3}}, r"limits \(a dict\) must be a Limits; give Limits\(...\)"),
         ({"limits": Limits(kernel=1)}, r"starts\[0\]: node 1 \(conv\): kernel \(3\) must be at most 1"),
     ],
-    ids=range(8),
+    ids=range(13),
 )
 def test_spaces_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
     """A start, name or number that can't be is refused at once."""
@@ -374,3 +379,6 @@ def test_a_key_is_of_the_network_and_the_parameters() -> None:
     assert one.to_json() != other.to_json()
     assert keys[:2] == keys[2:4]
     assert len({*keys}) == 4
+    for point in ({}, None):
+        with pytest.raises(PointError, match="the point must be a dict with network; add it"):
+            space.key(point)  # type: ignore[arg-type]

@@ -195,6 +195,7 @@ def test_records_hold_it() -> None:
     [
         ({"cuts": [99, 1]}, r"cuts\[0\] \(99\) must be a node that all goes through; choose one of \[1, "),
         ({"cuts": 7}, r"crossing: cuts \(7\) must be a list of two"),
+        ({"cuts": ["1", 1]}, r"cuts\[0\] \('1'\) must be a node that all goes through; choose one of \[1, "),
         ({"begins": 2}, r"crossing: begins \(2\) must be 0 or 1"),
         ({"operations": {}}, r"crossing: operations \(\{\}\) must be a list"),
         ({"networks": []}, r"crossing: networks \(\[\]\) must be a list of two"),

@@ -237,7 +237,7 @@ def test_projections_of_attention_are_not_mixed() -> None:
         (nn.Linear(2, 2).state_dict(), None, r"donors \(a OrderedDict\) must be a list"),
         (["parent.safetensors"], None, r"a donor \(a str\) must be a state dict, a module or weights"),
         ([None], None, r"a donor \(a NoneType\) must be"),
-        ([{"model": {}, "epoch": 3}], None, "model of it holds dicts: give that"),
+        ([{"model": {}, "epoch": 3}], None, "'model' of it is a dict: give that"),
         ([], {"rest": "own"}, r"rules \(a dict\) must be nas.weights.rules.Rules"),
     ],
 )
@@ -830,8 +830,7 @@ def test_same_shape_wins_over_better_donor() -> None:
     best, later = network(4, seed=1), network(6, seed=2)
 
     report = inherit(child := network(6, seed=3), [best.state_dict(), later.state_dict()])
-    assert {tensor.donor for tensor in report.tensors.values()} == {0, 1}
-    assert report.tensors["1.num_batches_tracked"].donor == 0
+    assert {tensor.donor for tensor in report.tensors.values()} == {1}  # the counts, which any has, go with the rest
     assert torch.equal(child.get_parameter("2.weight"), later.get_parameter("2.weight"))
 
     assert report.main_donor == 1

@@ -269,6 +269,20 @@ def test_concats_within_adds_are_widened_part_by_part() -> None:
         Widen(4, 5, seed=2).apply(TIED)  # a copy of the first channel behind the last one
 
 
+def test_many_skips_are_widened_in_no_time() -> None:
+    """Behind forty adds, each of what comes over two ways, lie 2 ** 40 ways, and 82 nodes."""
+    nodes, x = [Node(1, Conv(2, 1), (0,))], 1
+    for id in range(2, 82, 2):
+        nodes += [Node(id, Activation("prelu"), (x,)), Node(id + 1, Add(), (x, id))]
+        x = id + 1
+    end = (Node(100, Conv(2, 1), (0,)), Node(101, Add(), (100, x)), Node(102, GlobalPool(), (101,)))
+    tangled = Network((2, 4, 4), (*nodes, *end, Node(103, Linear(3), (102,))))
+
+    child = Widen(1, 4).apply(tangled)
+
+    assert child.shapes[100] == child.shapes[101] == (4, 4, 4)
+
+
 @pytest.mark.parametrize("has_third", [False, True])
 def test_channels_that_would_change_in_two_ways_are_refused(has_third: bool) -> None:
     """Two concats that hold a layer in different places, added up or each to a third, can't have it widened."""
@@ -290,7 +304,8 @@ def test_channels_that_would_change_in_two_ways_are_refused(has_third: bool) -> 
     ("network", "operation", "message"),
     [
         (PLAIN, Widen(9, 4), r"node 9 \(linear\): its channels are the network's output"),
-        (PLAIN, Widen(1, 4), r"node 1 \(conv\): to widen it, size \(4\) must be from 5 to 65536; raise it"),
+        (PLAIN, Widen(1, 4), r"node 1 \(conv\): to widen it, size \(4\) must be from 5 to 65536; correct it"),
+        (PLAIN, Widen(1, 10**40), r"node 1 \(conv\): to widen it, size \(10{40}\) must be from 5 to 65536"),
         (PLAIN, Widen(2, 9), r"node 2 \(norm\): it must be a convolution or a linear layer"),
         (PLAIN, Widen(99, 9), r"the network has no node 99; choose one of \[1, 2, "),
         (PLAIN, Narrow(1, 0), r"node 1 \(conv\): to narrow it, size \(0\) must be from 1 to below 4; correct it"),
@@ -301,7 +316,7 @@ def test_channels_that_would_change_in_two_ways_are_refused(has_third: bool) -> 
             r"node 1 \(conv\): grow_kernel: kernel \(4\) must be odd, from 1 to 31; add",
         ),
         (PLAIN, ShrinkKernel(1, 3), r"node 1 \(conv\): kernel \(3\) must be odd, from 1 to below its 3; correct it"),
-        (PLAIN, Widen(1, 70_000), r"node 1 \(conv\): widen: channels \(70000\) must be a whole number from 1 to 65536"),
+        (PLAIN, Widen(1, 70_000), r"node 1 \(conv\): to widen it, size \(70000\) must be from 5 to 65536; correct it"),
         (PLAIN, InsertConv(0, 2), r"the input: insert_conv: kernel \(2\) must be odd, from 1 to 31"),
         (
             PLAIN,
@@ -320,7 +335,7 @@ def test_channels_that_would_change_in_two_ways_are_refused(has_third: bool) -> 
         (PLAIN, Remove(1), r"node 1 \(conv\): it must have one input, of the shape that it gives"),
         (PLAIN, Disconnect(1, 0), r"node 1 \(conv\): it must be an add or a concat that takes 0"),
     ],
-    ids=range(22),
+    ids=range(23),
 )
 def test_impossible_operations_are_refused(network: Network, operation: Operation, message: str) -> None:
     """What can't be done is refused by a line that names the node and the reason."""

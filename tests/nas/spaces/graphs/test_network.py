@@ -12,8 +12,9 @@ from hypothesis import given, settings
 
 from nas.errors import ConfigurationError, PointError
 from nas.problems.cost import NetworkCost
+from nas.spaces.graphs.layers import Linear
 from nas.spaces.graphs.module import GraphModule
-from nas.spaces.graphs.network import Network
+from nas.spaces.graphs.network import Network, Node
 from nas.spaces.graphs.starts import CELL_OPERATIONS, nas_bench_201, plain_cnn, resnet
 from tests.nas.spaces.graphs.networks import CELL, STARTS, networks, small
 
@@ -119,6 +120,22 @@ def test_cell_is_the_benchmarks(cell: str, millions: float) -> None:
     assert n_parameters(network) == round(millions * 1e6)
 
 
+def test_nodes_and_inputs_are_tuples() -> None:
+    """Lists would make a network that is unequal to what its JSON gives back."""
+    with pytest.raises(PointError, match=r"nodes \(\[Node.*must be a tuple of Node; Network.from_json reads lists"):
+        Network((2,), [Node(1, Linear(3), (0,))])  # type: ignore[arg-type]
+    with pytest.raises(PointError, match=r"node 1 \(linear\): its inputs \(\[0\]\) must be a tuple of ids"):
+        Network((2,), (Node(1, Linear(3), [0]),))  # type: ignore[arg-type]
+
+
+def test_long_and_broken_names_of_operations_make_short_messages() -> None:
+    """What no layer is called is told in little room, and in characters that can be written."""
+    for op in ("x" * 100_000, "\ud800"):
+        with pytest.raises(PointError) as caught:
+            Network.from_json(changed(0, op=op))
+        assert len(str(caught.value).encode()) < 400
+
+
 def test_cells_that_cannot_be_are_refused() -> None:
     """A cell that is written wrongly, or through which nothing comes, is refused by what is wrong."""
     for cell, message in (
@@ -132,6 +149,12 @@ def test_cells_that_cannot_be_are_refused() -> None:
         nas_bench_201((3, 28, 30), 10, cell=CELL, widths=[4, 4, 4])
     with pytest.raises(ConfigurationError, match="widths"):
         plain_cnn((3, 32, 32), 10, widths=[], pool_after=[])
+    with pytest.raises(ConfigurationError, match=r"widths \(4\) must be a list of one or more; add one"):
+        plain_cnn((3, 32, 32), 10, widths=4, pool_after=[])  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"widths\[1\] \('8'\) must be a whole number of at least 1"):
+        plain_cnn((3, 32, 32), 10, widths=[4, "8"], pool_after=[])  # type: ignore[list-item]
+    with pytest.raises(ConfigurationError, match=r"cell \(None\) must be"):
+        nas_bench_201((3, 32, 32), 10, cell=None, widths=[16])  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"pool_after \(\[0, 4\]\) names 4; choose of 0 to 3"):
         plain_cnn((3, 32, 32), 10, widths=[4] * 4, pool_after=[0, 4])
 

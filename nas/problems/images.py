@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +72,8 @@ class ImageProblem(Problem):
             ConfigurationError: a name that is none, or twice; or accuracy, for which it trains, is missing.
         """
         known = {metric.name: metric for metric in self.OBJECTIVES}
-        chosen = ["accuracy"] if names is None else list(names) if isinstance(names, list | tuple) else [names]
+        named: Any = "accuracy" if names is None else names
+        chosen = list(named) if isinstance(named, list | tuple) else [named]
         if "accuracy" not in chosen or len({*chosen}) < len(chosen) or not {*chosen} <= known.keys():
             raise ConfigurationError(
                 f"problem.objectives ({chosen}) must be accuracy and any of parameters, flops, latency_s, each once: "

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nas.errors import ConfigurationError
+
 N_CLASSES = 10
+MIN_IMAGES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,13 @@ class Images:
 
 
 def split(images: Images, seed: int) -> tuple[Images, Images]:
-    """Five sixths to train on and a sixth to validate with, each in a random order that the seed alone decides."""
+    """Five sixths to train on and a sixth to validate with, each in a random order that the seed alone decides.
+
+    Raises:
+        ConfigurationError: there are too few for that.
+    """
+    if len(images) < MIN_IMAGES:
+        raise ConfigurationError(f"{len(images)} images to train on and to validate with must be {MIN_IMAGES} or more")
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     n_validation = len(order) // 6
     return images[order[n_validation:]], images[order[:n_validation]]

@@ -171,6 +171,14 @@ def test_labels_that_do_not_fit_are_refused(tiny: Path) -> None:
         _ = FashionMnistProblem(str(tiny)).data
 
 
+def test_too_few_images_are_refused(tiny: Path) -> None:
+    """Of five images none would be left to validate with."""
+    write_idx(tiny / "train-images-idx3-ubyte.gz", np.zeros((5, 28, 28), np.uint8))
+    write_idx(tiny / "train-labels-idx1-ubyte.gz", np.zeros(5, np.uint8))
+    with pytest.raises(ConfigurationError, match="5 images to train on and to validate with must be 6 or more"):
+        FashionMnistProblem(str(tiny)).load_train()
+
+
 def test_images_of_another_size_are_refused(tiny: Path) -> None:
     """FLOPs and limits are those of 28x28, so other images are none of its kin."""
     write_idx(tiny / "train-images-idx3-ubyte.gz", np.zeros((60, 32, 32), np.uint8))

@@ -219,7 +219,7 @@ class Trial:
     @property
     def taken(self) -> float | None:
         """The share of its parameters that came from donors; None: it had none, or never called ``run.inherit``."""
-        return None if self.offered is None else self.inherited
+        return None if self.offered is None and self.donor is None else self.inherited
 
     def value(self, metric: str) -> float | None:
         """Its metric, or None where it failed, did not report it, or is not finished."""

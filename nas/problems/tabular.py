@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from nas.errors import ConfigurationError, nearest_first
 from nas.metric import Direction, Metric, is_finite
 from nas.problems.base import Problem, Simulation
+from nas.remote_file import options_of
 from nas.spaces.base import Point, point_key
 from nas.spaces.parameter import Choice, ParameterSpace
 
@@ -61,7 +62,7 @@ class TabularProblem(Problem):
             missing = "problem.table=FILE" if not table else "problem.metrics.NAME.column=COLUMN"
             raise ConfigurationError(f"a tabular problem needs a table (parquet or csv) and metrics: add {missing}")
         self._table_url = str(table)
-        self._options = dict(options or {})
+        self._options = options_of("problem.options", options)
         self._parameters = list(parameters)
         self._letters = letters
         if bool(self._parameters) == bool(letters):

@@ -160,11 +160,13 @@ def _execution_orders(
     """For each donor the orders in which the child's layers and its own run; empty: as defined. What it could not."""
     found: list[tuple[Sequence[str], Sequence[str]]] = []
     notes: list[str] = []
+    own: Sequence[str] = ()
     for donor in donors:
         found.append(((), ()))
         if isinstance(donor, nn.Module):
             try:
-                found[-1] = execution_order(model), execution_order(donor)
+                own = own or execution_order(model)
+                found[-1] = own, execution_order(donor)
             except ConfigurationError as error:
                 notes.append(f"layers are aligned in the order of their definition: {error}")
     return found, list(dict.fromkeys(notes))

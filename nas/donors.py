@@ -59,9 +59,9 @@ class DonorTable:
 
     def add(self, trial: Trial, rank: Rank, *, has_point: bool = True) -> None:
         """Adds a trial where it has weights; without its point, where that means something else here."""
-        if trial.checkpoint is None or trial.state not in (State.COMPLETE, State.STOPPED):
+        if not may_give(trial):
             return
-        if trial.checkpoint.signature:
+        if trial.checkpoint is not None and trial.checkpoint.signature:
             self._networks.add(trial.checkpoint.signature, rank)
         if has_point:
             self._waiting.append((trial.point, rank))
@@ -88,8 +88,9 @@ class DonorTable:
 class LineageDonors:
     """Answers a tuner: which trial of the lineage shares most with a new point or network.
 
-    A function of the lineage alone, as the tuner must be: of equally good ones the highest number wins, and clocks have
-    no say. Keep it as an attribute; it reads each trial once, and starts over where the lineage is another.
+    A function of the lineage alone, as the tuner must be: of equally good ones the highest number wins, one without a
+    score comes last, and clocks have no say. Keep it as an attribute; it reads each trial once, and starts over where
+    the lineage is another.
 
         self.donors = LineageDonors(space, metrics[0])
         ...
@@ -130,6 +131,11 @@ class LineageDonors:
             return None
         shared, (_, number) = found
         return BestDonor(donor=number, trial=lineage[number], shared=shared)
+
+
+def may_give(trial: Trial) -> bool:
+    """Whether it has weights that a question for the best donor may be answered with; it needs no score."""
+    return trial.checkpoint is not None and trial.state in (State.COMPLETE, State.STOPPED)
 
 
 def unroll_by(space: Mapping[str, Any]) -> Unroll:

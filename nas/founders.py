@@ -118,8 +118,8 @@ def _check_tensors(content: bytes, url: str) -> None:
 def _content(name: str, url: str) -> bytes:
     try:
         return read_file(url, {})
-    except Exception as error:  # each library behind fsspec has its own
+    except OSError as error:
         raise ConfigurationError(
-            f"founders.{name} ({url}) can't be read ({type(error).__name__}: {error}); give a file's path or URL"
+            f"founders.{name} ({url}) can't be read ({error}); give a file's path or URL"
             + (", or another search's trial as NAME:42" if name == "weights" else "")
         ) from error

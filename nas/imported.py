@@ -50,10 +50,8 @@ class WeightsFileProblem(Problem):
 
         try:
             content = read_file(self.file, {})
-        except Exception as error:  # each library behind fsspec has its own
-            raise StoreError(
-                f"founders.weights ({self.file}) can't be read ({type(error).__name__}: {error})"
-            ) from error
+        except OSError as error:
+            raise StoreError(f"founders.weights ({self.file}) can't be read ({error})") from error
         tensors = load(content)
         run.save({name: tensors[name] for name in sorted(tensors, key=_place)})
         return {"tensors": float(len(tensors))}

@@ -48,8 +48,11 @@ def read_file(url: str, options: Mapping[str, Any]) -> bytes:
     """All of the file.
 
     Raises:
-        OSError: it can't be read, or its protocol is unknown (ValueError).
+        OSError: it can't be read, for the reason that the library of its protocol has, whose name the message tells.
     """
-    with fsspec.open(url, "rb", **options) as file:
-        content: bytes = file.read()
+    try:
+        with fsspec.open(url, "rb", **options) as file:
+            content: bytes = file.read()
+    except Exception as error:  # each library behind fsspec has its own
+        raise OSError(f"{type(error).__name__}: {error}") from error
     return content

@@ -151,7 +151,7 @@ class Trial:
     policies: frozenset[Policy] = frozenset()
     seed: int = 0
     generation: int = 0
-    """0 for a founder, else one more than its eldest parent's."""
+    """0 for a founder, else one more than the greatest of its parents'."""
     created: float | None = None
     """UTC seconds since 1970, as all times."""
     learned: tuple[int, ...] = ()

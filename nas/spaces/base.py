@@ -148,15 +148,15 @@ class Space(ABC):
         The mean over the decisions of either point: of a number the difference on its scale from 0 to 1, else 1 where
         the answers differ or one point lacks the decision.
         """
-        total = 0.0
-        for name in first.keys() | second.keys():
+        terms = []
+        for name in first.keys() | second.keys():  # in any order, of which fsum's sum knows nothing
             if name not in first or name not in second:
-                total += 1.0
+                terms.append(1.0)
             elif isinstance(domain := first[name].domain, Numbers):
-                total += abs(domain.unit(first[name].answer) - domain.unit(second[name].answer))
+                terms.append(abs(domain.unit(first[name].answer) - domain.unit(second[name].answer)))
             else:
-                total += first[name].answer != second[name].answer
-        return total / max(len(first.keys() | second.keys()), 1)
+                terms.append(float(first[name].answer != second[name].answer))
+        return math.fsum(terms) / max(len(terms), 1)
 
     @property
     @abstractmethod

@@ -205,7 +205,7 @@ class GraphSpace(Space):
         return self._point(network, self.parameters.decide(ask))
 
     def decisions(self, point: Point) -> list[Decision]:
-        """The answers that give the point; those of the network are called ``network.7.size``, 7 being a node's id."""
+        """The answers that give the point; of the network as ``network.7.channels``, 7 being a node's id."""
         found = decisions_of(self.network(point), self.limits)
         named = [Decision(f"{NETWORK}.{name}", domain, answer) for name, domain, answer in found]
         return [*named, *self.parameters.decisions(self._others(point))]

@@ -12,7 +12,7 @@ from nas.donors import BestDonor, DonorTable, Unroll, score_of, unroll_by
 from nas.errors import CorruptError, SearchNotFoundError, StoreError
 from nas.metric import Metric
 from nas.spaces.base import Point
-from nas.store.files import Files
+from nas.store.files import Files, open_root
 from nas.store.records import Records
 from nas.store.signature import Measure, Signature, common_prefix
 from nas.trial import Trial
@@ -34,7 +34,7 @@ class DonorIndex:
     A tuner asks ``nas.donors.LineageDonors``, whose answers do not depend on what has been committed meanwhile.
 
     Args:
-        root: The storage root, as ``open_root`` gives it.
+        root: The storage root: a folder or URL, or as ``open_root`` gives it where it takes options.
         name: The search. Its first metric decides between checkpoints that share as much.
         others: Further searches under the root whose checkpoints may be named, or ``"all"`` that can be read. Their
             points count where they have the same problem, their scores where they have the same first metric.
@@ -47,9 +47,14 @@ class DonorIndex:
     """
 
     def __init__(
-        self, root: Files, name: str, *, others: Iterable[str] | Literal["all"] = (), unroll: Unroll | None = None
+        self,
+        root: Files | str,
+        name: str,
+        *,
+        others: Iterable[str] | Literal["all"] = (),
+        unroll: Unroll | None = None,
     ) -> None:
-        self._root = root
+        self._root = root = open_root(root) if isinstance(root, str) else root
         self._own = _View(root, name)
         self._others: dict[str, _View] = {}
         self._takes_all = others == "all"

@@ -41,8 +41,8 @@ def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_tri
     * The same lineage, number and seed give the same answer: from another instance, whatever it was asked before, from
       another process, and whatever state the global random generators are in, which it leaves alone.
     * Every point lies in the space, and is plain JSON data, as is every derivation.
-    * It goes on at 1, 7 and 64 slots while every fifth trial fails, with metrics maximised and minimised, and in a
-      space of one point (or refuses that one with a ConfigurationError).
+    * It goes on at 1, 7 and 64 slots while every fifth trial fails and some are stopped without a score, with metrics
+      maximised and minimised, and in a space of one point (or refuses that one with a ConfigurationError).
     * Stopped at any trial and resumed, it proposes what it would have.
     * ``may_inherit_from`` holds every parent and donor that it proposes, and never gives again what it once left out: a
       search in which all other weights are swept proposes the same, and every trial gets the same donors.
@@ -132,6 +132,8 @@ class _PaperExecutor:
             return Finished(self._records.commit(failed))
         scores = {metric.name: share(metric.name, point_key(trial.point)) for metric in self._metrics}
         result = replace(result, state=State.COMPLETE, metrics=scores)
+        if trial.number % 11 == 6:
+            result = replace(result, state=State.STOPPED, reason=Reason.STOPPER, metrics={"another": 0.5})
         if trial.number % 7 != 2:  # the others end without weights
             paper = Reference(f"manifests/{trial.number:06d}-paper.json", 0, digest_of(b""))
             result = replace(result, checkpoint=Checkpoint(manifest=paper, packs=()))

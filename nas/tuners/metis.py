@@ -27,7 +27,7 @@ from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.donors import DonorTuner
 from nas.tuners.flat import FlatSpace
 from nas.tuners.founders import draw_new_point
-from nas.tuners.gaussian import ScoreModel
+from nas.tuners.gaussian import ScoreModel, check_max_points
 
 _HOPE = 1.96
 """Standard deviations over the mean that a candidate is hoped to reach, and beyond which a measurement is suspect."""
@@ -54,7 +54,8 @@ class MetisTuner(DonorTuner):
         n_candidates: Random points of which the best predicted and the least known are sought, besides steps from the
             best measured ones.
         max_repeats: How often one point is measured at most; 1: nothing is measured again.
-        max_points: A model of more measured points is made of the best half and the newest half.
+        max_points: A model of more measurements is made of the best half and the newest half; at least twice
+            ``n_founders``.
         donor: Whose weights a trial takes; see ``DonorChooser``.
     """
 
@@ -75,9 +76,9 @@ class MetisTuner(DonorTuner):
             ("n_founders", n_founders, 2),
             ("n_candidates", n_candidates, 1),
             ("max_repeats", max_repeats, 1),
-            ("max_points", max_points, 2),
         ):
-            check_whole(name, value, low)
+            check_whole(f"tuner.{name}", value, low)
+        check_max_points(max_points, n_founders)
         self.n_founders = n_founders
         self.n_candidates = n_candidates
         self.max_repeats = max_repeats
@@ -108,7 +109,7 @@ class MetisTuner(DonorTuner):
         rows = self._rows(lineage)
         if not self._is_enough(rows):
             return [trial.number for trial in trials]
-        model = self._model([row for row in rows if row.score is not None], 0)
+        model = self._model([row for row in rows if row.score is not None])
         means, _ = model.predict(self._flat.vectors(trial.point for trial in trials))
         return [trials[index].number for index in sorted(range(len(trials)), key=lambda index: -means[index])]
 
@@ -133,7 +134,7 @@ class MetisTuner(DonorTuner):
         running = [row for row in rows if row.score is None]
         if len(known) < 2 or not self._flat.domains:
             return None
-        model = self._model(known, rng.getrandbits(31))
+        model = self._model(known)
         if running:
             model = model.believing(self._flat.vectors(row.point for row in running))
         best = float(model.fitted().max())
@@ -185,11 +186,11 @@ class MetisTuner(DonorTuner):
         hope = max(row.score or 0.0, float(means[0])) + _HOPE * float(spreads[0])
         return hope - best, row.point, "measures again"
 
-    def _model(self, rows: Sequence[_Row], seed: int) -> ScoreModel:
+    def _model(self, rows: Sequence[_Row]) -> ScoreModel:
         import numpy as np
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
         kernel = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(math.sqrt(self._flat.n_coordinates), (0.05, 50.0), nu=2.5)
         scores = np.array([row.score for row in rows], dtype=np.float64)
         vectors = self._flat.vectors(row.point for row in rows)
-        return ScoreModel(vectors, scores, kernel + WhiteKernel(0.1, (1e-5, 2.0)), seed)
+        return ScoreModel(vectors, scores, kernel + WhiteKernel(0.1, (1e-5, 2.0)))

@@ -4,10 +4,10 @@ A Gaussian process models the scores over the edit distance between networks, an
 morphisms seeks the child with the greatest upper confidence bound. Its proposal names the trial that the search set out
 from and all operations on the way, so that the child starts from its parent's function.
 
-Differs: a point is described by its distances to measured ones (`nas.tuners.landmarks`), and by how often weights were
-handed down to it: a child that goes on from trained weights scores higher than the same network would afresh. A network
-of the tree is left by some random moves at a time, not by all. Asynchronous: pending trials are taken to score as
-predicted.
+Differs: a point is described by its distances to measured ones (`nas.tuners.landmarks`), and by its generation: a child
+that goes on from trained weights, which have come down so often, scores higher than the same network would afresh. A
+network of the tree is left by some random moves at a time, not by all. Asynchronous: pending trials are taken to score
+as predicted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nas.spaces.base import Space, Variation
 from nas.trial import Proposal, Trial
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.founders import draw_new_point
-from nas.tuners.gaussian import ScoreModel
+from nas.tuners.gaussian import ScoreModel, check_max_points
 from nas.tuners.landmarks import Distances, Landmarks
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class NetworkMorphismTuner(Tuner):
         n_candidates: Children looked at for one proposal, of which the most promising is proposed.
         max_steps: Operations from a parent to its child, at the most.
         beta: Standard deviations above the mean that a child is hoped to reach (the paper: 2.5).
-        max_points: A model of more trials is made of the best half and the newest half.
+        max_points: A model of more trials is made of the best half and the newest half; at least twice ``n_founders``.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class NetworkMorphismTuner(Tuner):
             ("n_founders", n_founders, 2),
             ("n_candidates", n_candidates, 1),
             ("max_steps", max_steps, 1),
-            ("max_points", max_points, 2),
         ):
             check_whole(f"tuner.{name}", value, least)
+        check_max_points(max_points, n_founders)
         if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < math.inf:
             raise ConfigurationError(f"tuner.beta ({beta!r}) must be a finite number of at least 0; try 2.5")
         self.n_founders = n_founders
@@ -98,7 +98,7 @@ class NetworkMorphismTuner(Tuner):
         known = lineage.best_and_newest(self.metrics[0], self.max_points)
         n_coming = sum(not trial.parents for trial in lineage.pending)
         if len(known) >= 2 and len(known) + n_coming >= self.n_founders:
-            model = _Model(known, lineage, self._distances, self.metrics[0], rng.getrandbits(31))
+            model = _Model(known, lineage, self._distances, self.metrics[0])
             if (found := self._most_promising(model, known, lineage, rng)) is not None:
                 return Proposal(
                     point=found.variation.point,
@@ -166,24 +166,21 @@ class _Model:
         lineage: Whose pending trials are taken to score as predicted.
         distances: Of the space.
         metric: The score.
-        seed: Fits the model.
 
     Attributes:
         spread: The standard deviation of the scores.
     """
 
-    def __init__(
-        self, known: Sequence[Trial], lineage: Lineage, distances: Distances, metric: Metric, seed: int
-    ) -> None:
+    def __init__(self, known: Sequence[Trial], lineage: Lineage, distances: Distances, metric: Metric) -> None:
         import numpy as np
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
         marks = lineage.best_and_newest(metric, _N_LANDMARKS)
         self._landmarks = Landmarks([trial.point for trial in marks], distances)
         scores = np.array([metric.rank(trial.metrics[metric.name]) for trial in known], dtype=np.float64)
-        self.spread = float(scores.std()) or 1.0
         kernel = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(1.0, (0.05, 50.0), nu=2.5) + WhiteKernel(0.1, (1e-5, 2.0))
-        model = ScoreModel(self._vectors_of(known), scores, kernel, seed)
+        model = ScoreModel(self._vectors_of(known), scores, kernel)
+        self.spread = model.spread
         self._model = model.believing(self._vectors_of(lineage.pending)) if lineage.pending else model
 
     def hopes(

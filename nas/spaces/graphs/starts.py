@@ -26,12 +26,13 @@ def plain_cnn(input_shape: Shape, n_outputs: int, *, widths: Sequence[int], pool
     Raises:
         ConfigurationError: there is no width, or ``pool_after`` names a block that is not there.
     """
-    builder = _Builder()
-    x = INPUT
+    _check_sizes("widths", widths)
     if wrong := [block for block in pool_after if block not in range(len(widths))]:
         last = len(widths) - 1
         raise ConfigurationError(f"pool_after ({list(pool_after)}) names {wrong[0]}; choose of 0 to {last}")
-    for block, width in enumerate(_checked("widths", widths)):
+    builder = _Builder()
+    x = INPUT
+    for block, width in enumerate(widths):
         x = builder.block(x, width)
         if block in pool_after:
             x = builder.put(Pool("max", 2, 2), x)
@@ -44,8 +45,9 @@ def mlp(input_shape: Shape, n_outputs: int, *, widths: Sequence[int]) -> Network
     Args:
         input_shape: ``(features,)``.
         n_outputs: Of the last one.
-        widths: The features of the others.
+        widths: The features of the others; of none, the last one is alone.
     """
+    _check_sizes("widths", widths, least=0)
     builder = _Builder()
     x = INPUT
     for width in widths:
@@ -64,10 +66,14 @@ def resnet(input_shape: Shape, n_outputs: int, *, widths: Sequence[int], depth: 
         n_outputs: Of the linear layer at the end.
         widths: The channels of each stage.
         depth: Units a stage.
+
+    Raises:
+        ConfigurationError: there is no width, or no unit.
     """
     check_whole("depth", depth, 1)
+    _check_sizes("widths", widths)
     builder = _Builder()
-    x, before = builder.block(INPUT, _checked("widths", widths)[0]), widths[0]
+    x, before = builder.block(INPUT, widths[0]), widths[0]
     for stage, width in enumerate(widths):
         for unit in range(depth):
             x = builder.unit(x, width, stride=2 if stage and not unit else 1, n_inputs=before)
@@ -92,7 +98,8 @@ def nas_bench_201(input_shape: Shape, n_outputs: int, *, cell: str, widths: Sequ
             each stage but the first.
     """
     check_whole("n_cells", n_cells, 1)
-    parts = 2 ** (len(_checked("widths", widths)) - 1)
+    _check_sizes("widths", widths)
+    parts = 2 ** (len(widths) - 1)
     if wrong := [side for side in input_shape[1:] if side % parts]:
         raise ConfigurationError(
             f"input_shape ({input_shape}): {wrong[0]} must be a multiple of {parts}, as {len(widths) - 1} of "
@@ -162,12 +169,11 @@ class _Builder:
         return Network(input_shape, tuple(pruned(self.nodes)))
 
 
-def _checked(name: str, sizes: Sequence[int]) -> Sequence[int]:
-    if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes:
-        raise ConfigurationError(f"{name} ({sizes!r}) must be a list of one or more; add one")
+def _check_sizes(name: str, sizes: Sequence[int], least: int = 1) -> None:
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str) or len(sizes) < least:
+        raise ConfigurationError(f"{name} ({sizes!r}) must be a list of {least} or more whole numbers; give one")
     for place, size in enumerate(sizes):
         check_whole(f"{name}[{place}]", size, 1)
-    return sizes
 
 
 def _parsed(cell: str) -> list[tuple[str, ...]]:

@@ -11,6 +11,7 @@ import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +61,43 @@ def problem() -> FashionMnistProblem:
     return FashionMnistProblem(str(folder), space="blocks", n_search_images=3_000)
 
 
-@pytest.fixture
-def server(tiny: Path) -> Iterator[str]:
-    """The URL of the tiny folder."""
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Writes nothing."""
+
+
+class Busy(Quiet):
+    """Says that files are there, and gives none."""
+
+    def do_GET(self) -> None:
+        self.send_error(503)
+
+
+class Torn(Quiet):
+    """Ends the connection after the first bytes."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b"few")
+
+
+@contextmanager
+def serving(folder: Path, handler: type[Quiet]) -> Iterator[str]:
+    """The URL of a folder."""
     pytest.importorskip("aiohttp", reason="fsspec needs it for http://")
-    serve = type("Serve", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(serve, directory=str(tiny))) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@pytest.fixture
+def server(tiny: Path) -> Iterator[str]:
+    """The URL of the tiny folder."""
+    with serving(tiny, Quiet) as url:
+        yield url
 
 
 def test_validation_is_a_part_of_the_training_images(tiny: Path) -> None:
@@ -206,6 +235,15 @@ def test_missing_url_is_named(server: str) -> None:
         FashionMnistProblem(f"{server}/none")
     with pytest.raises(ConfigurationError, match=r"can't be reached \(ClientConnector.*Cannot connect to host"):
         FashionMnistProblem("http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(("handler", "why"), [(Busy, "ClientResponseError: 503"), (Torn, "ClientPayloadError")])
+def test_download_that_breaks_off_is_named(tiny: Path, handler: type[Quiet], why: str) -> None:
+    """A server that has the files and then does not give them is told of as such, in one line."""
+    with serving(tiny, handler) as url:
+        problem = FashionMnistProblem(url)
+        with pytest.raises(ConfigurationError, match=f"{url}/train-images.*can't be read: {why}"):
+            _ = problem.data
 
 
 def test_silent_host_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,13 @@ def test_answer_names_the_trial(root: Files) -> None:
     assert found.trial.checkpoint is not None
 
 
+def test_root_may_be_a_folder(tmp_path: Path) -> None:
+    """What a search is given as its root is enough, here as there."""
+    publish(begin(open_root(str(tmp_path)), "search"), offer(0, chain(4)))
+
+    assert donor_of(DonorIndex(str(tmp_path), "search"), 4, 8) == 0
+
+
 def test_nothing_in_common_is_no_donor(root: Files) -> None:
     """Neither an empty search nor one of other networks has an answer."""
     records, index = begin(root, "search"), DonorIndex(root, "search")

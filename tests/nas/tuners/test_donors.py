@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -12,7 +15,7 @@ from nas.metric import Metric
 from nas.spaces.parameter import Choice, Float, ParameterSpace
 from nas.store.checkpoint import Checkpoint
 from nas.store.reference import Reference, digest_of
-from nas.trial import Proposal, State, Trial
+from nas.trial import Proposal, Reason, State, Trial
 from nas.tuners.donors import DonorChooser
 
 METRIC = Metric("accuracy")
@@ -53,6 +56,38 @@ def test_donor_of_a_new_point(choice: str, donors: tuple[int, ...]) -> None:
     assert chooser.choose(LINEAGE, NEW) == donors
     assert set(donors) <= set(chooser.possible(LINEAGE))
     assert 3 not in chooser.possible(LINEAGE)
+
+
+def test_best_donor_needs_no_score() -> None:
+    """A trial that was stopped before it had a score may give its weights, to ``best_donor`` alone, as it says."""
+    stopped = replace(trial(4, 16, 16, 0.5, 0.0), state=State.STOPPED, reason=Reason.DEADLINE, metrics={"loss": 0.5})
+    lineage = Lineage.of([*LINEAGE.finished, stopped])
+
+    for choice, takes in (("best_donor", True), ("best", False), ("nearest", False)):
+        chooser = DonorChooser(choice, SPACE, METRIC)
+        assert (chooser.choose(lineage, NEW) == (4,)) is takes
+        assert (4 in chooser.possible(lineage)) is takes
+
+
+def test_nearest_is_the_same_in_every_process() -> None:
+    """Of two that are as near but for the last bit of a sum, each process names one, whatever its order of names."""
+    script = """
+from nas.spaces.parameter import Float, ParameterSpace
+space = ParameterSpace({name: Float(0.0, 1.0) for name in "abc"})
+one, other = ({"a": x, "b": 0.2, "c": 0.4 - x} for x in (0.1, 0.3))
+origin = dict.fromkeys("abc", 0.0)
+print(space.distance(origin, one).hex(), space.distance(origin, other).hex(), list(set("abc")))
+"""
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", script], env={**os.environ, "PYTHONHASHSEED": str(seed)}, check=True, text=True,
+            stdout=subprocess.PIPE,
+        ).stdout.split(maxsplit=2)
+        for seed in range(4)
+    ]  # fmt: skip
+
+    assert len({order for *_, order in told}) > 1
+    assert len({tuple(distances) for *distances, _ in told}) == 1
 
 
 @pytest.mark.parametrize("choice", ["none", "best", "nearest", "best_donor"])

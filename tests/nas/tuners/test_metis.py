@@ -135,7 +135,7 @@ def test_the_end_waits_for_what_runs() -> None:
     assert tuner.ask(Lineage.of([*done, finished(5, points[5], 0.5)]), 6, 6) is STOP
 
 
-@pytest.mark.parametrize("wrong", [{"n_founders": 1}, {"n_candidates": 0}, {"max_repeats": 0}, {"max_points": 1}])
+@pytest.mark.parametrize("wrong", [{"n_founders": 1}, {"n_candidates": 0}, {"max_repeats": 0}, {"max_points": 19}])
 def test_arguments_that_can_not_be(wrong: dict[str, int]) -> None:
     """What can't be is refused by name."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):

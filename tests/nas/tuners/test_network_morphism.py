@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from nas.tuners.landmarks import Distances, Landmarks
 from nas.tuners.network_morphism import NetworkMorphismTuner
 from nas.tuners.random import RandomTuner
 from tests.nas.spaces.graphs.networks import LIMITS, STARTS
-from tests.nas.tuners.landscape import METRIC, SPACE, least_gap_of_pending, pending, search
+from tests.nas.tuners.landscape import METRIC, SPACE, least_gap_of_pending, loss, pending, search
 from tests.nas.weights.test_replay import Unchanging
 
 GRAPHS = GraphSpace(STARTS[:2], limits=LIMITS, n_moves=2)
@@ -107,6 +108,19 @@ def test_what_runs_is_taken_to_score_as_predicted() -> None:
     assert gap > 0.05
 
 
+def test_a_trial_that_diverged_does_not_blind_the_model() -> None:
+    """Where the first founder's loss is a billion, or can't be squared, the search finds as good points."""
+    best = {}
+    for first in (None, 1e9, 1e300):
+        tuner = NetworkMorphismTuner(SPACE, (METRIC,))
+        losses = itertools.chain([] if first is None else [first], itertools.repeat(None))
+        trials = search(tuner, 40, lambda point, losses=losses: next(losses) or loss(point))
+        best[first] = min(trial.metrics["loss"] for trial in trials)
+
+    assert best[1e9] < 1.5 * best[None] + 0.5
+    assert best[1e300] < 1.5 * best[None] + 0.5
+
+
 def test_small_space_is_exhausted() -> None:
     """No point comes twice, and where none is left the answer is STOP."""
     space = ParameterSpace({"a": Choice(1, 2, 3), "b": Choice("x", "y")})
@@ -140,6 +154,7 @@ def test_landmarks_see_near_points_as_near() -> None:
     seen = [float(((vectors[n] - vectors[m]) ** 2).sum() ** 0.5) for n in range(12) for m in range(n)]
     unit = sorted(d for d in apart if d > 0)[len([d for d in apart if d > 0]) // 2]
     assert all(near <= far / unit * 1.2 + 1e-9 for near, far in zip(seen, apart, strict=True))
+    assert 0.5 < sorted(seen)[len(seen) // 2] < 2
 
 
 @pytest.mark.parametrize(
@@ -148,6 +163,7 @@ def test_landmarks_see_near_points_as_near() -> None:
         ({"n_founders": 1}, r"tuner.n_founders \(1\) must be"),
         ({"max_steps": 0}, r"tuner.max_steps \(0\) must be"),
         ({"beta": -1}, r"tuner.beta \(-1\) must be a finite number of at least 0; try 2.5"),
+        ({"max_points": 7}, r"tuner.max_points \(7\) must be at least twice tuner.n_founders \(4\).*give 8 or more"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, int], message: str) -> None:

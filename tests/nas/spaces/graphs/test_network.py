@@ -15,7 +15,7 @@ from nas.problems.cost import NetworkCost
 from nas.spaces.graphs.layers import Linear
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.network import Network, Node
-from nas.spaces.graphs.starts import CELL_OPERATIONS, nas_bench_201, plain_cnn, resnet
+from nas.spaces.graphs.starts import CELL_OPERATIONS, mlp, nas_bench_201, plain_cnn, resnet
 from tests.nas.spaces.graphs.networks import CELL, STARTS, networks, small
 
 
@@ -139,7 +139,7 @@ def test_long_and_broken_names_of_operations_make_short_messages() -> None:
 def test_cells_that_cannot_be_are_refused() -> None:
     """A cell that is written wrongly, or through which nothing comes, is refused by what is wrong."""
     for cell, message in (
-        (CELL.replace("none", "nothing"), f"correct 'nothing'.*|one of {', '.join(CELL_OPERATIONS)}"),
+        (CELL.replace("none", "nothing"), f"one of {', '.join(CELL_OPERATIONS)}; correct 'nothing'$"),
         ("conv", "correct 'conv'"),
         ("|none~0|+|skip_connect~0|skip_connect~1|+|none~0|none~1|none~2|", "nothing comes through it"),
     ):
@@ -149,8 +149,12 @@ def test_cells_that_cannot_be_are_refused() -> None:
         nas_bench_201((3, 28, 30), 10, cell=CELL, widths=[4, 4, 4])
     with pytest.raises(ConfigurationError, match="widths"):
         plain_cnn((3, 32, 32), 10, widths=[], pool_after=[])
-    with pytest.raises(ConfigurationError, match=r"widths \(4\) must be a list of one or more; add one"):
-        plain_cnn((3, 32, 32), 10, widths=4, pool_after=[])  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"widths \(4\) must be a list of 1 or more whole numbers; give one"):
+        plain_cnn((3, 32, 32), 10, widths=4, pool_after=[0])  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"widths \(\[\]\) must be a list of 1 or more"):
+        plain_cnn((3, 32, 32), 10, widths=[], pool_after=[0])
+    with pytest.raises(ConfigurationError, match=r"widths \(4\) must be a list of 0 or more"):
+        mlp((3,), 10, widths=4)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"widths\[1\] \('8'\) must be a whole number of at least 1"):
         plain_cnn((3, 32, 32), 10, widths=[4, "8"], pool_after=[])  # type: ignore[list-item]
     with pytest.raises(ConfigurationError, match=r"cell \(None\) must be"):

@@ -4,14 +4,15 @@
     python benchmarks/headline.py --data DIR --minutes 60 --seeds 0   # the one-hour run of each arm
     python benchmarks/headline.py                                     # the table of the results that are kept
 
-``DIR`` holds the four files. Each row of docs/headline.csv is one run of a command with nothing beside it. The arms:
-the search by ``network_morphism``; by ``random`` on the same space; and ``hand``, a network made by hand (five 3x3
-convolutions of 32, 32, 64, 64 and 128 channels with batch-norm), trained alone for the same time, which is as many
-epochs as that has room for by a run of two. Both searches have the options of their row: an hour has two finals of 24
-epochs; half an hour or less has one trial at a time, on both cores, networks of half the FLOPs of the one made by hand
-and, where they grow, no more activations, and one final that goes on from its trial's weights. That has a third of the
-epochs of the network made by hand where each trial has gone on from its parent's weights, and four fifths of them where
-it was drawn and has had one epoch.
+``DIR`` holds the four files; ``--results`` names another csv file for runs of your own. Each row of docs/headline.csv
+is one run of a command, with nothing beside it but what docs/headline.md says. The arms: the search by
+``network_morphism``; by ``random`` on the same space; and ``hand``, a network made by hand (five 3x3 convolutions of
+32, 32, 64, 64 and 128 channels with batch-norm), trained alone for the same time, which is as many epochs as that has
+room for by a run of two. Both searches have the options of their row: an hour has two finals of 24 epochs; half an hour
+or less has one trial at a time, on both cores, networks of half the FLOPs of the one made by hand and, where they grow,
+no more activations, and one final that goes on from its trial's weights. That has a third of the epochs of the network
+made by hand where each trial has gone on from its parent's weights, and four fifths of them where it was drawn and has
+had one epoch.
 
 Machines differ by seven times: ``epoch_s`` is what an epoch of the network made by hand took on this one, in
 ``precision``. So arms are compared within a seed that one kind of machine ran all of; a seed that has no such rows
@@ -46,7 +47,7 @@ FIELDS = (
     "arm", "minutes", "seed", "options", "precision", "epoch_s", "epochs", "hours", "final_minutes", "trials",
     "validation", "test", "parameters", "line",
 )  # fmt: skip
-RESULTS = Results(path=Path(__file__).parents[1] / "docs" / "headline.csv", fields=FIELDS)
+RESULTS = Path(__file__).parents[1] / "docs" / "headline.csv"
 ARMS = ("network_morphism", "random", "hand")
 HAND = plain_cnn((1, 28, 28), 10, widths=[32, 32, 64, 64, 128], pool_after=[1, 3])
 SHORT_MINUTES = 30.0
@@ -201,9 +202,8 @@ def row(task: Task) -> list[dict[str, object]]:
     return [{**known, **found}]
 
 
-def show() -> None:
+def show(rows: list[dict[str, str]]) -> None:
     """The table, a line an arm and time."""
-    rows = RESULTS.kept()
     for minutes in sorted({float(one["minutes"]) for one in rows}):
         for arm, options, rounding in dict.fromkeys((one["arm"], one["options"], one["precision"]) for one in rows):
             wanted = (minutes, arm, options, rounding)
@@ -236,13 +236,15 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--arms", default=",".join(ARMS))
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the csv file; another one for your own runs")
     arguments = parser.parse_args()
+    results = Results(path=arguments.results, fields=FIELDS)
     if arguments.data is not None:
         data, seeds, arms = arguments.data.resolve(), map(int, arguments.seeds.split(",")), arguments.arms.split(",")
-        tasks = tasks_of(RESULTS.kept(), data, arguments.minutes, list(seeds), arms)
-        for n_done in RESULTS.run(row, tasks, 1):
+        tasks = tasks_of(results.kept(), data, arguments.minutes, list(seeds), arms)
+        for n_done in results.run(row, tasks, 1):
             print(f"{n_done} of {len(tasks)} runs", file=sys.stderr)
-    show()
+    show(results.kept())
 
 
 if __name__ == "__main__":

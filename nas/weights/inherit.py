@@ -6,8 +6,8 @@ What follows the weights, and what does not, is said by `nas.weights.rules.Rules
   ``weight`` beside them is, so that an inherited channel is normalised as it was; fresh channels keep mean 0 and
   variance 1. ``num_batches_tracked`` comes along (integers are copied whole or not at all).
 * **Optimiser state** is inherited where a problem publishes and asks for it (`nas.weights.optimizer`).
-* **Warm-up and freezing are the problem's to do**, by ``Rules.warm_up`` and `nas.weights.freezing`: a full learning
-  rate in the first steps undoes what was inherited.
+* **Warm-up and freezing are the problem's to do**, by ``Rules.warm_up`` and `nas.weights.freezing`. Whether
+  they pay is measured in docs/inheritance.md.
 """
 
 from __future__ import annotations

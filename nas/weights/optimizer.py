@@ -5,6 +5,9 @@ A problem that wants it publishes the state beside the weights and has a child's
     run.save({**network.state_dict(), **optimizer_tensors(optimizer, network)})
     ...
     run.inherit_optimizer(optimizer, network)
+
+State is found by the parameter's name alone: where weights come of a layer of another name (``Rules.first`` structure,
+a cousin as donor beside a replay, a crossing), momentum is that of the name, or fresh.
 """
 
 from __future__ import annotations

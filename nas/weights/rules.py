@@ -75,7 +75,10 @@ class Rules:
             ConfigurationError: there is no such rule, or one is not what is allowed.
         """
         if options is not None and not isinstance(options, Mapping):
-            raise ConfigurationError(f"rules ({options!r}) must be a dict: rules={{shrink:0.8,perturb:0.1}}")
+            raise ConfigurationError(
+                f"rules ({options!r}) must be a dict: 'problem.rules={{shrink:0.8,perturb:0.1}}', quoted, or a "
+                "shell takes it apart"
+            )
         known = [field.name for field in fields(cls)]
         if unknown := [str(name) for name in options or {} if name not in known]:
             raise ConfigurationError(f"rules: there is no {unknown[0]!r}; choose of {nearest_first(unknown[0], known)}")

@@ -14,6 +14,8 @@ BINS = (0.0, 1 / 8, 1 / 4, 1 / 3, 1 / 2, 1.0)
 """Ends of the shares that are counted together."""
 SHORT = 1 / 3
 """Of the epochs, in the short arm."""
+GENERATIONS = ((1, 1), (2, 3), (4, 5), (6, math.inf))
+"""First and last of those that are told of together."""
 Row = Mapping[str, str]
 
 
@@ -59,9 +61,11 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A point that was trained both ways."""
+    """A point that was trained both ways; generation 1 has a founder's weights."""
 
     name: str
+    seed: int
+    generation: int
     warm: Arm
     cold: Arm
     short: Arm
@@ -85,6 +89,11 @@ class Pair:
         """By how much the warm trial ends higher; NaN where it was not finite."""
         return self.warm.accuracy - self.cold.accuracy
 
+    @property
+    def short_gain(self) -> float:
+        """The same of the warm trial with a third of the epochs."""
+        return self.short.accuracy - self.cold.accuracy
+
 
 def pairs_of(rows: Sequence[Row]) -> list[Pair]:
     """The pairs, in the order of their searches and trials."""
@@ -92,8 +101,14 @@ def pairs_of(rows: Sequence[Row]) -> list[Pair]:
     warm = sorted((seed, number) for seed, number, arm in arms if arm == "warm")
     n_seeds = len({seed for seed, _ in warm})
     names = [f"{number} of seed {seed}" if n_seeds > 1 else str(number) for seed, number in warm]
+    parents = {(int(row["seed"]), int(row["trial"])): row["parent"] for row in rows}
+
+    def generation(seed: int, number: int) -> int:
+        parent = parents[seed, number]
+        return 1 + generation(seed, int(parent)) if parent else 0
+
     return [
-        Pair(name, arms[*at, "warm"], arms[*at, "cold"], arms[*at, "short"])
+        Pair(name, at[0], generation(*at), arms[*at, "warm"], arms[*at, "cold"], arms[*at, "short"])
         for name, at in zip(names, warm, strict=True)
     ]
 
@@ -128,16 +143,30 @@ def told(rows: Sequence[Row]) -> Iterator[str]:
     gains = np.array([pair.gain for pair in pairs if not math.isnan(pair.gain)])
     low, high = interval(gains, np.mean)
     yield f"  last accuracy, warm less cold: mean {gains.mean():+.2%} ({low:+.2%} to {high:+.2%}), {quantiles(gains)}"
-    short = np.array([gain for pair in pairs if not math.isnan(gain := pair.short.accuracy - pair.cold.accuracy)])
+    short = np.array([pair.short_gain for pair in pairs if not math.isnan(pair.short_gain)])
     low, high = interval(short, np.mean)
     yield (
         f"  a third of the epochs, schedule and all, less cold: mean {short.mean():+.2%} ({low:+.2%} to {high:+.2%}), "
         f"{quantiles(short)}; as high in {np.sum(short >= 0) / len(pairs):.0%}"
     )
+    for seed in sorted({pair.seed for pair in pairs}):
+        yield gains_of(f"seed {seed}", [pair for pair in pairs if pair.seed == seed])
+    for first, last in GENERATIONS:
+        if group := [pair for pair in pairs if first <= pair.generation <= last]:
+            yield gains_of(f"generations {first} to {max(pair.generation for pair in group)}", group)
     hurt = [pair for pair in pairs if not pair.gain >= 0]
     yield f"  inheritance hurts: {named(hurt)} of {len(pairs)} ({len(hurt) / len(pairs):.0%})"
     for seed in sorted({int(row["seed"]) for row in rows}):
         yield from best_of([row for row in rows if int(row["seed"]) == seed])
+
+
+def gains_of(what: str, pairs: Sequence[Pair]) -> str:
+    """What some of the pairs gain on average, with all epochs and with a third of them."""
+    gain, short = (np.mean([getattr(pair, name) for pair in pairs]) for name in ("gain", "short_gain"))
+    n_before = np.mean([pair.generation for pair in pairs])
+    return (
+        f"    {what}: {gain:+.2%}, {short:+.2%} ({len(pairs)} pairs, trainings of ancestors: {n_before:.1f} on average)"
+    )
 
 
 def told_of(what: str, found: Sequence[tuple[float, bool]]) -> Iterator[str]:

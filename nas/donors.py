@@ -14,6 +14,7 @@ from nas.lineage import Lineage
 from nas.metric import Metric
 from nas.spaces.base import Point, Space
 from nas.spaces.entries import architecture_entries
+from nas.store.checkpoint import Checkpoint
 from nas.store.signature import LETTERS, Measure, Signature, common_layers, common_prefix, n_in_common
 from nas.trial import Donor, State, Trial
 
@@ -59,10 +60,10 @@ class DonorTable:
 
     def add(self, trial: Trial, rank: Rank, *, has_point: bool = True) -> None:
         """Adds a trial where it has weights; without its point, where that means something else here."""
-        if not may_give(trial):
+        if (checkpoint := to_give(trial)) is None:
             return
-        if trial.checkpoint is not None and trial.checkpoint.signature:
-            self._networks.add(trial.checkpoint.signature, rank)
+        if checkpoint.signature:
+            self._networks.add(checkpoint.signature, rank)
         if has_point:
             self._waiting.append((trial.point, rank))
 
@@ -133,9 +134,9 @@ class LineageDonors:
         return BestDonor(donor=number, trial=lineage[number], shared=shared)
 
 
-def may_give(trial: Trial) -> bool:
-    """Whether it has weights that a question for the best donor may be answered with; it needs no score."""
-    return trial.checkpoint is not None and trial.state in (State.COMPLETE, State.STOPPED)
+def to_give(trial: Trial) -> Checkpoint | None:
+    """The weights that a question for the best donor may be answered with, if it has such; it needs no score."""
+    return trial.checkpoint if trial.state in (State.COMPLETE, State.STOPPED) else None
 
 
 def unroll_by(space: Mapping[str, Any]) -> Unroll:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 
-from nas.donors import LineageDonors, may_give
+from nas.donors import LineageDonors, to_give
 from nas.errors import ConfigurationError
 from nas.lineage import Lineage
 from nas.metric import Metric
@@ -67,7 +67,7 @@ class DonorChooser:
             given = (trial_of_source(source, lineage.finished, self._metric, slot) for slot in slots)
             return tuple(trial.number for trial in given if trial is not None)
         if self.choice == "best_donor":
-            return tuple(trial.number for trial in lineage.finished if may_give(trial))
+            return tuple(trial.number for trial in lineage.finished if to_give(trial) is not None)
         return tuple(trial.number for trial in self._able(lineage))
 
     def _able(self, lineage: Lineage) -> list[Trial]:

@@ -16,8 +16,8 @@ import statistics
 import time
 
 from nas import Choice, Float, Int, Metric, ParameterSpace, Spec
-from nas.lineage import LineageLog
-from nas.trial import Proposal, State, Trial
+from nas.core.lineage import LineageLog
+from nas.core.trial import Proposal, State, Trial
 
 METRIC = Metric("accuracy")
 SPACE = ParameterSpace(

@@ -24,12 +24,12 @@ from pathlib import Path
 
 from scipy.stats import kendalltau, spearmanr
 
+from nas.core.policy import Stage
+from nas.core.trial import State, Trial
 from nas.forecast import cost_ratio
-from nas.policy import Stage
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.sessions import spent_hours
-from nas.trial import State, Trial
 
 
 def search(data: Path, root: Path, hours: float, overrides: list[str]) -> float:

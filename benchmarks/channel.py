@@ -26,13 +26,13 @@ from nas import Budget, Float, Job, Metric, ParameterSpace, Problem, Spec
 from nas.bench import BenchSpec
 from nas.channel.client import Connection
 from nas.channel.server import ChannelServer
+from nas.core.policy import Stage
 from nas.executors.local import LocalExecutor
 from nas.executors.place import Place
 from nas.executors.processes import ProcessPlace
 from nas.executors.remote import Gate, RemotePlace
 from nas.job_plan import JobPlan
 from nas.loop import Loop, LoopSettings
-from nas.policy import Stage
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.tuners.random import RandomTuner

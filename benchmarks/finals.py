@@ -26,7 +26,7 @@ from pathlib import Path
 from rows import Results
 from scipy.stats import t as student
 
-from nas.lineage import Lineage
+from nas.core.lineage import Lineage
 from nas.store.files import open_root
 from nas.store.records import Records
 

@@ -35,7 +35,7 @@ from pathlib import Path
 import torch
 from rows import Results
 
-from nas.lineage import Lineage
+from nas.core.lineage import Lineage
 from nas.problems.training import precision_of
 from nas.program import newest_best
 from nas.spaces.graphs.starts import plain_cnn

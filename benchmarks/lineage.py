@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nas.store.checkpoint import Checkpoint
+from nas.core.checkpoint import Checkpoint
+from nas.core.reference import Reference
+from nas.core.trial import Proposal, State, Trial
 from nas.store.donors import DonorIndex
 from nas.store.files import open_root
 from nas.store.manifest import TensorEntry
 from nas.store.records import Records, to_bytes
-from nas.store.reference import Reference
 from nas.store.signature import Signature, common_layers
-from nas.trial import Proposal, State, Trial
 
 N_SEARCHES = 10
 N_TRIALS = 10_000

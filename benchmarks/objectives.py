@@ -25,13 +25,13 @@ from uuid import uuid4
 from rows import Results
 from search_quality import interval
 
-from nas.budget import Budget
+from nas.core.budget import Budget
+from nas.core.pareto import Losses, hypervolume, losses_of
+from nas.core.policy import Stage
+from nas.core.spec import Spec
 from nas.executors.simulated import SimulatedExecutor
 from nas.loop import Loop, LoopSettings
-from nas.pareto import Losses, hypervolume, losses_of
-from nas.policy import Stage
 from nas.problems.tabular import TabularProblem
-from nas.spec import Spec
 from nas.store.files import open_root
 from nas.store.records import Records
 

@@ -46,11 +46,11 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from nas import Budget, Lineage, Metric, Policy, PolicyPlan, Problem, Search, Spec, Stage, Trial, TrialRun, run_search
+from nas.core.trial import DonorWeights
 from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.problems.pixels import Images
 from nas.problems.training import Start, fit, optimizer_of, score
 from nas.randomness import seed_everything
-from nas.run import DonorWeights
 from nas.store.files import open_root
 from nas.store.records import Records
 

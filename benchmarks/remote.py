@@ -26,7 +26,8 @@ from typing import Any, Protocol
 import torch
 from store import MB, Network, milliseconds, ratio, row, turns
 
-from nas.store.checkpoint import Checkpoint, publish_checkpoint, publish_tensors
+from nas.core.checkpoint import Checkpoint
+from nas.store.checkpoint import publish_checkpoint, publish_tensors
 from nas.store.files import Files, open_root
 from nas.store.weights import StoredWeights
 

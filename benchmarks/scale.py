@@ -20,16 +20,16 @@ from collections.abc import Mapping
 from uuid import uuid4
 
 from nas import Choice, Float, Metric, ParameterSpace, Problem
-from nas.budget import Budget
+from nas.core.budget import Budget
+from nas.core.lineage import Lineage
+from nas.core.policy import Stage
+from nas.core.trial import Proposal, Trial
 from nas.executors.simulated import SimulatedExecutor, Workers
-from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
-from nas.policy import Stage
 from nas.problems.base import Simulation
 from nas.run import TrialRun
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import Proposal, Trial
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 

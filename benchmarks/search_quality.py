@@ -29,15 +29,15 @@ from uuid import uuid4
 
 from rows import Results
 
-from nas.budget import Budget
+from nas.core.budget import Budget
+from nas.core.policy import Stage
+from nas.core.spec import Spec
+from nas.core.trial import Trial
 from nas.executors.simulated import SimulatedExecutor
 from nas.loop import Loop, LoopSettings
-from nas.policy import Stage
 from nas.problems.tabular import TabularProblem
-from nas.spec import Spec
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import Trial
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Results(

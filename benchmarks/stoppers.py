@@ -33,18 +33,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from nas.budget import Budget
+from nas.core.budget import Budget
+from nas.core.metric import Metric
+from nas.core.policy import Stage
+from nas.core.spec import Spec
+from nas.core.trial import Trial
 from nas.executors.simulated import SimulatedExecutor
 from nas.loop import Loop, LoopSettings
-from nas.metric import Metric
-from nas.policy import Stage
 from nas.problems.base import Problem, Simulation
 from nas.run import TrialRun
 from nas.spaces.parameter import Int, ParameterSpace
-from nas.spec import Spec
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import Trial
 from nas.tuners.random import RandomTuner
 
 N_EPOCHS = 200

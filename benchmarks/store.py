@@ -26,7 +26,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from nas.store.checkpoint import Checkpoint, load_manifest, publish_checkpoint, publish_tensors
+from nas.core.checkpoint import Checkpoint
+from nas.store.checkpoint import load_manifest, publish_checkpoint, publish_tensors
 from nas.store.files import Files, open_root
 from nas.store.weights import StoredWeights
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from flows.wording import masked
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 """Where the yaml files lie that come with Heirloom."""

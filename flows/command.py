@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from flows.arguments import BUILT, CONF, Arguments, choices_of, explain, groups_of, help_text, page_of, unknown_key
 from flows.wording import SECRET_HINT, clean, masked
-from nas.errors import ConfigurationError, HeirloomError, SearchInterruptedError
-from nas.passwords import without_passwords
-from nas.spec import Spec
+from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError
+from nas.core.redaction import without_passwords
+from nas.core.spec import Spec
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

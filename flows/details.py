@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from flows.table import Tests, flat_point
 from flows.wording import brief, duration, last_line, number, size
-from nas.trial import Donor, Trial
+from nas.core.trial import Donor, Trial
 
 _MAX_POINT = 600
 

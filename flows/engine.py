@@ -21,18 +21,18 @@ from flows.progress import Progress
 from flows.settings import KILLABLE, WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root, search_url
 from flows.wording import count
 from nas.bench import BenchSpec
-from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
+from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
+from nas.core.redaction import without_passwords
+from nas.core.trial import State
 from nas.executors.base import Event, Executor, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace, Place
 from nas.executors.simulated import SimulatedExecutor, check_simulated
 from nas.loop import LoopSettings
-from nas.passwords import without_passwords
 from nas.program import Program, Summary
 from nas.session import Session, check_free, claim_identity
 from nas.store.records import Records
 from nas.store.sessions import past_sessions, spent_hours
-from nas.trial import State
 
 if TYPE_CHECKING:
     from flows.server import TemporaryServer

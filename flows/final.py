@@ -28,9 +28,9 @@ def final(invocation: Invocation, engine: Engine) -> int:
     """Trains what is missing of the finalists, tests them, and exports a better winner."""
     from flows.searches import find_search
     from flows.settings import check_deterministic, reach_root, read_machine, read_retention
-    from nas.budget import Budget
-    from nas.errors import ConfigurationError
-    from nas.policy import PolicyPlan
+    from nas.core.budget import Budget
+    from nas.core.errors import ConfigurationError
+    from nas.core.policy import PolicyPlan
     from nas.program import Program
     from nas.session import read_header
     from nas.store.records import Records
@@ -65,8 +65,8 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: 
         ConfigurationError: it names a class outside Heirloom, which a shared disk is not trusted with.
     """
     from flows.trust import trusted_spec
+    from nas.core.policy import PolicyPlan
     from nas.founders import Founders
-    from nas.policy import PolicyPlan
     from nas.search import Search
 
     stopper = identity["stopper"]

@@ -14,10 +14,10 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.showcase import Showcase, api_client
 from flows.trial import PrefectExecutor, tags_without_limits
-from nas.errors import SearchInterruptedError
+from nas.core.errors import SearchInterruptedError
+from nas.core.redaction import without_passwords
 from nas.executors.base import Event, Finished
 from nas.executors.place import Place
-from nas.passwords import without_passwords
 from nas.store.sessions import past_sessions
 
 if TYPE_CHECKING:

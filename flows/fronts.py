@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from flows.wording import count, number
-from nas.metric import Metric
-from nas.pareto import Front, front_of
-from nas.trial import Trial
+from nas.core.metric import Metric
+from nas.core.pareto import Front, front_of
+from nas.core.trial import Trial
 
 _MOST = 12
 """Trials that a line lists."""

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flows.command import OK, Invocation, complain, run_command
-from nas.errors import ConfigurationError, HeirloomError, SearchBusyError
+from nas.core.errors import ConfigurationError, HeirloomError, SearchBusyError
 
 if TYPE_CHECKING:
-    from nas.metric import Metric
-    from nas.policy import PolicyPlan
+    from nas.core.metric import Metric
+    from nas.core.policy import PolicyPlan
+    from nas.core.trial import Trial
     from nas.store.files import Stored
     from nas.store.records import Records
     from nas.store.retention import Retention
     from nas.sweeper import Plan, Sweeper
-    from nas.trial import Trial
     from nas.tuners.base import Tuner
 
 FINALISTS = 2
@@ -53,9 +53,9 @@ class Cleaning:
     def dry_run(self) -> None:
         """Shows what would go, and why; writes nothing."""
         from flows.snapshot import last_session
+        from nas.core.trial import State
         from nas.session import have_ended
         from nas.store.garbage import LONG_GRACE_S, SHORT_GRACE_S
-        from nas.trial import State
 
         trials, _ = self.records.load()
         session = last_session(self.records, time.time())
@@ -72,7 +72,7 @@ class Cleaning:
             SearchBusyError: a session lives.
             StoreError: the disk has no room for the records of the sweep itself.
         """
-        from nas.errors import StoreError
+        from nas.core.errors import StoreError
         from nas.session import Session, have_ended
         from nas.store.garbage import LONG_GRACE_S, SHORT_GRACE_S
         from nas.store.posix import DISK_FULL
@@ -99,7 +99,7 @@ class Cleaning:
         self._show(plan, stored, dry=False)
 
     def _sweeper(self, session: int, grace_s: float) -> Sweeper:
-        from nas.ranking import Ranking
+        from nas.core.ranking import Ranking
         from nas.siblings import borrowed
         from nas.sweeper import Scope, Sweeper
 
@@ -114,7 +114,7 @@ class Cleaning:
         return Sweeper(self.records, self.retention, scope)
 
     def _inheritable(self, trials: Sequence[Trial]) -> frozenset[int]:
-        from nas.lineage import recall
+        from nas.core.lineage import recall
         from nas.tuners.base import inheritable
 
         in_stage = [trial for trial in trials if trial.stage == self.plan.search.name]
@@ -175,7 +175,7 @@ def read_cleaning(invocation: Invocation) -> Cleaning:
     from flows.searches import find_search
     from flows.settings import positive_int, reach_root, read_retention
     from flows.snapshot import read_header
-    from nas.policy import PolicyPlan
+    from nas.core.policy import PolicyPlan
     from nas.store.records import Records
 
     values = invocation.values

@@ -29,7 +29,7 @@ def main() -> int:
     from flows.engine import Engine
     from nas.compat.nni.config import read_experiment
     from nas.compat.nni.parents import ParentRule
-    from nas.errors import ConfigurationError
+    from nas.core.errors import ConfigurationError
 
     try:
         arguments = _parser().parse_args()
@@ -49,9 +49,9 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     from nas.compat.nni.maps import map_path
     from nas.compat.nni.process import private_folder
     from nas.compat.nni.search import nni_budget, nni_search
-    from nas.errors import ConfigurationError
+    from nas.core.errors import ConfigurationError
+    from nas.core.names import check_name
     from nas.program import Program
-    from nas.session import check_name
 
     if named := [key for key in FROM_FILE if any(key == name.partition(".")[0] for name in invocation.named)]:
         raise ConfigurationError(f"{named[0]} comes from the experiment's configuration file; change it there")
@@ -104,7 +104,7 @@ def _overrides(experiment: Experiment, root: str | None, given: Sequence[str]) -
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        from nas.errors import ConfigurationError
+        from nas.core.errors import ConfigurationError
 
         raise ConfigurationError(f"{message}; write python -m flows.nni --config config.yml [--root URL]")
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from flows.wording import clean, count, duration, last_line, size
+from nas.core.metric import Metric
+from nas.core.ranking import place_among
+from nas.core.trial import State, Trial
 from nas.executors.base import Event, Finished, Late, Left, Lost, Noted, Proposed, Started, Swept
-from nas.metric import Metric
-from nas.ranking import place_among
-from nas.trial import State, Trial
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,8 +10,8 @@ from flows.arguments import as_shell
 from flows.settings import TOKEN_VARIABLE
 from flows.trust import code_arguments
 from flows.wording import SECRET_HINT, count
+from nas.core.redaction import without_passwords
 from nas.executors.remote import Gate, RemotePlace
-from nas.passwords import without_passwords
 
 if TYPE_CHECKING:
     from flows.engine import Workplace

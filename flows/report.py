@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.command import OK, Invocation, complain, run_command
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from flows.snapshot import Snapshot
+    from nas.core.trial import Trial
     from nas.store.files import Files
-    from nas.trial import Trial
 
 FORMATS = ("table", "csv", "json", "html")
 COLUMNS = ("fit", "all")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from flows.snapshot import Snapshot, last_session, read_snapshot
 from flows.wording import cell, number
-from nas.errors import ConfigurationError, HeirloomError, SearchNotFoundError
+from nas.core.errors import ConfigurationError, HeirloomError, SearchNotFoundError
+from nas.core.trial import State
 from nas.store.records import Records
-from nas.trial import State
 
 if TYPE_CHECKING:
-    from nas.lineage import Lineage
+    from nas.core.lineage import Lineage
     from nas.store.files import Files
 
 LAST = "last"
@@ -41,7 +41,7 @@ def find_searches(root: Files, now: float, warn: Warn) -> list[Found]:
     Raises:
         ConfigurationError: the root is itself a search's folder.
     """
-    from nas.session import NAME
+    from nas.core.names import NAME
 
     found, others = [], []
     for name in root.names():
@@ -75,7 +75,7 @@ def find_search(root: Files, name: str, now: float, warn: Warn) -> Files:
     Raises:
         SearchNotFoundError: there is none; the line says which there are.
     """
-    from nas.session import check_name
+    from nas.core.names import check_name
 
     if name == LAST:
         searches = find_searches(root, now, warn)

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import urlsplit
 
-from nas.errors import ConfigurationError, ServerError
+from nas.core.errors import ConfigurationError, ServerError
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from flows.arguments import choices_of
 from flows.command import Invocation
 from flows.wording import masked
-from nas.budget import Budget
-from nas.cores import usable_cores
-from nas.errors import ConfigurationError, check_whole
+from nas.core.budget import Budget
+from nas.core.cpus import usable_cores
+from nas.core.errors import ConfigurationError, check_whole
+from nas.core.policy import PolicyPlan
 from nas.executors.simulated import Workers
 from nas.founders import Founders
-from nas.policy import PolicyPlan
 from nas.search import Search
 from nas.store.retention import Retention
 from nas.tuners.constrained import checked_limits

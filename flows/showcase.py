@@ -17,9 +17,9 @@ from typing import Any
 
 import httpx
 
+from nas.core.metric import Metric
+from nas.core.trial import Trial
 from nas.executors.base import Event, Finished, StopAsked
-from nas.metric import Metric
-from nas.trial import Trial
 
 LEADERBOARD_S = 5.0
 CANCEL_POLL_S = 5.0

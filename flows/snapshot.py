@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nas.errors import SearchNotFoundError
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.ranking import competitors
+from nas.core.errors import SearchNotFoundError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.ranking import competitors
+from nas.core.trial import State, Trial
 from nas.store.records import Records
-from nas.trial import State, Trial
 
 if TYPE_CHECKING:
     from nas.store.files import Files

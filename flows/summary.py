@@ -8,11 +8,11 @@ from flows.arguments import as_shell
 from flows.fronts import front_lines
 from flows.table import flat_point
 from flows.wording import brief, count
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.passwords import without_passwords
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.redaction import without_passwords
+from nas.core.trial import State
 from nas.program import Summary
-from nas.trial import State
 
 DEFAULT_ROOT = "heirloom"
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flows.wording import last_line
-from nas.pareto import numbers_on_front
-from nas.trial import Trial
+from nas.core.pareto import numbers_on_front
+from nas.core.trial import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nas.lineage import Lineage
-    from nas.metric import Metric
+    from nas.core.lineage import Lineage
+    from nas.core.metric import Metric
 
 Tests = Mapping[int, Mapping[str, Any]]
 """Test records by trial: ``{"metrics": {...}}`` or ``{"error": line}``."""

@@ -11,13 +11,13 @@ from flows.fronts import front_lines
 from flows.searches import search_lines, states_text
 from flows.table import lineage_columns
 from flows.wording import brief, cell, clean, count, number
-from nas.spec import Spec
+from nas.core.spec import Spec
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from flows.snapshot import Snapshot
-    from nas.trial import Trial
+    from nas.core.trial import Trial
 
 _ORDER = (
     *("trial", "parent", "second_parent", "donor", "state", "inherited", "score", "duration_s", "stage", "metric."),

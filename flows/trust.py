@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flows.command import Invocation
-    from nas.spec import Spec
+    from nas.core.spec import Spec
 
 
 def trusted_spec(
@@ -32,9 +32,9 @@ def trusted_spec(
             argument that is code, which the command line does not name.
     """
     from flows.arguments import as_shell
-    from nas.errors import ConfigurationError
+    from nas.core.errors import ConfigurationError
+    from nas.core.spec import Spec
     from nas.problems.base import Problem
-    from nas.spec import Spec
     from nas.stoppers.base import Stopper
     from nas.tuners.base import Tuner
 

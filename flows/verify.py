@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flows.command import FAILED, OK, Invocation, complain, run_command
-from nas.errors import ConfigurationError, SearchNotFoundError
+from nas.core.errors import ConfigurationError, SearchNotFoundError
 
 if TYPE_CHECKING:
     from nas.store.damage import Damage
@@ -101,7 +101,7 @@ def _found_name(root: Files, name: str) -> str:
         ConfigurationError: there is no such search, or nothing of it outlives its process.
     """
     from flows.searches import LAST, find_search
-    from nas.errors import CorruptError
+    from nas.core.errors import CorruptError
 
     if root.in_process:
         raise ConfigurationError(f"storage.root={root.url} lives in the searching process only; verify a folder")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from nas.passwords import without_passwords
+from nas.core.redaction import without_passwords
 from nas.problems.base import LATENCY
 
 SECRET_HINT = "  # *** stands for a secret: write it again"

@@ -75,7 +75,7 @@ def open_client(values: Any, token: str | None) -> ChannelClient:
     """
     from flows.settings import TOKEN_VARIABLE
     from nas.channel.client import ChannelClient
-    from nas.errors import ConfigurationError
+    from nas.core.errors import ConfigurationError
 
     url = values["channel"]
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
@@ -100,9 +100,9 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Mess
     from flows.trust import trusted_spec
     from nas.bench import BenchSpec
     from nas.channel.wire import spec_from_wire
-    from nas.cores import usable_cores
-    from nas.errors import ConfigurationError
-    from nas.session import check_name
+    from nas.core.cpus import usable_cores
+    from nas.core.errors import ConfigurationError
+    from nas.core.names import check_name
 
     values = invocation.values
     root, options = read_root(values)
@@ -139,8 +139,8 @@ def check_shared(records: Any, number: int, root: str) -> None:
     Raises:
         ConfigurationError: a proposal that the driver made durable before it ordered the trial is not there.
     """
-    from nas.errors import ConfigurationError
-    from nas.passwords import without_passwords
+    from nas.core.errors import ConfigurationError
+    from nas.core.redaction import without_passwords
 
     if records.proposed(number) is None:
         raise ConfigurationError(

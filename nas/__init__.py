@@ -9,56 +9,57 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nas.budget import Budget
+    from nas.core.budget import Budget
+    from nas.core.lineage import Lineage
+    from nas.core.metric import Metric
+    from nas.core.point import Point
+    from nas.core.policy import Policy, PolicyPlan, Stage
+    from nas.core.spec import Spec
+    from nas.core.trial import Proposal, State, Trial
     from nas.donors import LineageDonors
     from nas.job import Job
-    from nas.lineage import Lineage
-    from nas.metric import Metric
-    from nas.policy import Policy, PolicyPlan, Stage
     from nas.problems.base import Problem
     from nas.program import Summary, run_search
     from nas.run import TrialRun
     from nas.search import Search
-    from nas.spaces.base import Point, Space
+    from nas.spaces.base import Space
     from nas.spaces.nni import load_nni_space
     from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
-    from nas.spec import Spec
     from nas.stoppers.base import Stopper
     from nas.store.donors import DonorIndex
     from nas.store.retention import Retention
     from nas.store.signature import Signature
-    from nas.trial import Proposal, State, Trial
     from nas.tuners.base import STOP, WAIT, Tuner
     from nas.weights.inherit import inherit
 
     __version__: str
 
 _HOMES = {
-    "Budget": "nas.budget",
+    "Budget": "nas.core.budget",
     "Choice": "nas.spaces.parameter",
     "DonorIndex": "nas.store.donors",
     "Float": "nas.spaces.parameter",
     "Int": "nas.spaces.parameter",
-    "Lineage": "nas.lineage",
+    "Lineage": "nas.core.lineage",
     "LineageDonors": "nas.donors",
-    "Metric": "nas.metric",
+    "Metric": "nas.core.metric",
     "ParameterSpace": "nas.spaces.parameter",
-    "Point": "nas.spaces.base",
-    "Policy": "nas.policy",
-    "PolicyPlan": "nas.policy",
+    "Point": "nas.core.point",
+    "Policy": "nas.core.policy",
+    "PolicyPlan": "nas.core.policy",
     "Problem": "nas.problems.base",
-    "Proposal": "nas.trial",
+    "Proposal": "nas.core.trial",
     "Retention": "nas.store.retention",
     "STOP": "nas.tuners.base",
     "Search": "nas.search",
     "Signature": "nas.store.signature",
     "Space": "nas.spaces.base",
-    "Spec": "nas.spec",
-    "Stage": "nas.policy",
-    "State": "nas.trial",
+    "Spec": "nas.core.spec",
+    "Stage": "nas.core.policy",
+    "State": "nas.core.trial",
     "Stopper": "nas.stoppers.base",
     "Summary": "nas.program",
-    "Trial": "nas.trial",
+    "Trial": "nas.core.trial",
     "Job": "nas.job",
     "TrialRun": "nas.run",
     "Tuner": "nas.tuners.base",

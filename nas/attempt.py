@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nas.errors import (
+from nas.core.errors import (
     AlreadyPublishedError,
     CorruptError,
     MissingError,
@@ -19,11 +19,11 @@ from nas.errors import (
     TrialInterrupted,
     TrialOverdue,
 )
-from nas.metric import not_finite, plain_metrics
+from nas.core.metric import not_finite, plain_metrics
+from nas.core.tracebacks import traceback_of
+from nas.core.trial import Reason, State, Trial, cost_of, stopped
 from nas.run import Channel, TrialRun
 from nas.store.trial_log import MAX_LOG_BYTES, log_path, set_earlier_log_aside
-from nas.tracebacks import traceback_of
-from nas.trial import Reason, State, Trial, cost_of, stopped
 
 if TYPE_CHECKING:
     from nas.bench import Assignment, Bench

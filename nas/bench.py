@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nas.attempt import Attempt
-from nas.cores import usable_cores
-from nas.errors import ConfigurationError
+from nas.core.cpus import usable_cores
+from nas.core.errors import ConfigurationError
+from nas.core.metric import not_finite, plain_metrics
+from nas.core.spec import Spec
+from nas.core.trial import DonorWeights, Trial
 from nas.job import Job, JobLine
-from nas.metric import not_finite, plain_metrics
 from nas.problems.base import Problem
 from nas.resume import EVERY_S
-from nas.run import Channel, DonorWeights, TrialRun
-from nas.spec import Spec
+from nas.run import Channel, TrialRun
 from nas.store.files import Files, open_root
 from nas.store.records import Records
-from nas.trial import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 from nas.problems.base import Problem
 
 HASHED_BYTES = 2**30

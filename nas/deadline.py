@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from nas.budget import Budget
+from nas.core.budget import Budget
+from nas.core.policy import Stage
+from nas.core.trial import Trial
 from nas.executors.base import Event, Executor, Noted
-from nas.policy import Stage
 from nas.slots import Slots
 from nas.timetable import Spent, Timetable
-from nas.trial import Trial
 
 GRACE_S = 2.0
 GRACE_SHARE = 0.01

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from nas.errors import ConfigurationError, SearchFailedError
-from nas.lineage import Lineage, LineageLog, owed, recall
-from nas.spaces.base import point_key
-from nas.trial import Proposal, State, Trial, as_pending
+from nas.core.errors import ConfigurationError, SearchFailedError
+from nas.core.lineage import Lineage, LineageLog, owed, recall
+from nas.core.point import point_key
+from nas.core.trial import Proposal, State, Trial, as_pending
 from nas.tuners.base import Answer, Tuner, inheritable
 
 

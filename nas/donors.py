@@ -10,13 +10,14 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.spaces.base import Point, Space
+from nas.core.checkpoint import LETTERS, Checkpoint
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.trial import Donor, State, Trial
+from nas.spaces.base import Space
 from nas.spaces.entries import architecture_entries
-from nas.store.checkpoint import Checkpoint
-from nas.store.signature import LETTERS, Measure, Signature, common_layers, common_prefix, n_in_common
-from nas.trial import Donor, State, Trial
+from nas.store.signature import Measure, Signature, common_layers, common_prefix, n_in_common
 
 __all__ = ["BestDonor", "DonorTable", "LineageDonors", "Signature", "common_layers", "common_prefix"]
 

@@ -13,14 +13,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nas.errors import StoreError
+from nas.core.errors import StoreError
+from nas.core.reference import Reference
+from nas.core.trial import Trial
 from nas.problems.base import Problem
 from nas.run import TrialRun
 from nas.store.checkpoint import publish_tensors
-from nas.store.files import Files, Reference
+from nas.store.files import Files
 from nas.store.tensor_names import is_weight
 from nas.store.weights import StoredWeights
-from nas.trial import Trial
 
 if TYPE_CHECKING:
     import torch

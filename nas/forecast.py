@@ -7,8 +7,8 @@ from bisect import insort
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from nas.policy import Policy, PolicyPlan, Stage
-from nas.trial import Reason, State, Trial
+from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.trial import Reason, State, Trial
 
 OFTEN = 0.9
 """As long as this share of the trials is what one should count with."""

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
+from nas.core.point import Point
+from nas.core.reference import digest_of
+from nas.core.trial import Trial
 from nas.remote_file import read_file
-from nas.spaces.base import Point, check_points
-from nas.store.reference import digest_of
-from nas.trial import Trial
+from nas.spaces.base import check_points
 from nas.tuners.base import Tuner
 from nas.tuners.constrained import ConstrainedTuner
 

@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar, final
 
-from nas.budget import Budget
-from nas.errors import ConfigurationError, StoreError
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError, StoreError
+from nas.core.metric import Metric
+from nas.core.policy import PolicyPlan
+from nas.core.spec import Spec
+from nas.core.trial import State
 from nas.founders import Founders
-from nas.metric import Metric
-from nas.policy import PolicyPlan
 from nas.problems.base import Problem
 from nas.program import Program, run_here
 from nas.remote_file import read_file
@@ -19,9 +21,7 @@ from nas.search import Search
 from nas.session import claim_identity
 from nas.siblings import sibling_checkpoint
 from nas.spaces.parameter import ParameterSpace
-from nas.spec import Spec
 from nas.store.records import Records
-from nas.trial import State
 
 
 @final

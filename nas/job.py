@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from nas.attempt import Attempt
-from nas.errors import StoreError
+from nas.core.errors import StoreError
+from nas.core.tracebacks import traceback_of
+from nas.core.trial import Trial
 from nas.run import Channel, TrialRun
-from nas.tracebacks import traceback_of
-from nas.trial import Trial
 
 if TYPE_CHECKING:
     from nas.bench import Assignment, Bench, Stay

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from nas.errors import ConfigurationError
-from nas.trial import Trial
+from nas.core.errors import ConfigurationError
+from nas.core.trial import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

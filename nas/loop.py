@@ -11,10 +11,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nas.budget import Budget
+from nas.core.budget import Budget
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import SearchFailedError, SearchInterruptedError
+from nas.core.lineage import Lineage
+from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.trial import OnParentFailure, Proposal, Reason, State, Trial, as_pending, without_weights
 from nas.deadline import Deadline
 from nas.dialogue import Dialogue
-from nas.errors import SearchFailedError, SearchInterruptedError
 from nas.executors.base import (
     Asked,
     Broke,
@@ -32,21 +36,17 @@ from nas.executors.base import (
     Woke,
 )
 from nas.job_plan import JobPlan
-from nas.lineage import Lineage
 from nas.offers import Offers
-from nas.policy import Policy, PolicyPlan, Stage
 from nas.proposals import ProposalCheck, again, trial_of
 from nas.roster import JobRoster
 from nas.slots import Slots
 from nas.spaces.base import Space
 from nas.stoppers.base import Stopper
-from nas.store.checkpoint import Checkpoint
 from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records, Starts
 from nas.suspects import Suspects
 from nas.sweeper import Sweeper
 from nas.timetable import Timetable
-from nas.trial import OnParentFailure, Proposal, Reason, State, Trial, as_pending, without_weights
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.hosted import HostedTuner
 

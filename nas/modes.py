@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Any, TypeVar
 
-from nas.errors import check_whole
-from nas.policy import Policy
+from nas.core.errors import check_whole
+from nas.core.policy import Policy
 
 T = TypeVar("T")
 

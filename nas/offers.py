@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nas.metric import Metric
-from nas.policy import Policy
-from nas.run import DonorWeights
+from nas.core.checkpoint import Checkpoint
+from nas.core.lineage import ancestor_with_weights, lost_donors
+from nas.core.metric import Metric
+from nas.core.policy import Policy
+from nas.core.trial import SOURCES, Donor, DonorWeights, OnParentFailure, ParameterSource, Trial
 from nas.sources import trial_of_source
-from nas.store.checkpoint import Checkpoint
-from nas.store.marking import ancestor_with_weights, lost_donors
-from nas.trial import SOURCES, Donor, OnParentFailure, ParameterSource, Trial
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,20 +11,22 @@ from functools import partial
 from typing import Any
 
 from nas.bench import BenchSpec
-from nas.budget import Budget
-from nas.errors import ActionError, ConfigurationError, check_whole
+from nas.core.budget import Budget
+from nas.core.errors import ActionError, ConfigurationError, check_whole
+from nas.core.lineage import Lineage
+from nas.core.names import check_name
+from nas.core.ranking import Ranking
+from nas.core.trial import Trial
+from nas.core.validation import naming
 from nas.executors.base import Event, Executor, Finished, Noted, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
 from nas.founders import unused_weights
-from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
-from nas.ranking import Ranking
 from nas.search import Built, Search
-from nas.session import Session, check_name, claim_identity, open_records
+from nas.session import Session, claim_identity, open_records
 from nas.siblings import borrowed, sibling_checkpoint
 from nas.store.files import Files, open_root
-from nas.store.plain import naming
 from nas.store.records import Records, Starts
 from nas.store.retention import Retention
 from nas.store.search_records import check_best
@@ -32,7 +34,6 @@ from nas.store.sessions import spent_hours
 from nas.suspects import Suspects
 from nas.sweeper import Scope, Sweeper
 from nas.timetable import Bound, Spent, Timetable
-from nas.trial import Trial
 from nas.tuners.hosted import HostedTuner
 
 _BEST = re.compile(r"best-([0-9]{4,9})\.json")

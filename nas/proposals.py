@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nas.errors import ConfigurationError, PointError, SearchFailedError
-from nas.policy import Policy, Stage
-from nas.spaces.base import Space, is_json
-from nas.store.checkpoint import Checkpoint
-from nas.trial import SOURCES, Proposal, Trial
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import ConfigurationError, PointError, SearchFailedError
+from nas.core.point import is_json
+from nas.core.policy import Policy, Stage
+from nas.core.trial import SOURCES, Proposal, Trial
+from nas.spaces.base import Space
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import fsspec
 from fsspec.asyn import AsyncFileSystem, sync
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 
 _PATIENCE_S = 20  # for a host's answer, not for a download
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from nas.trial import Trial
+from nas.core.trial import Trial
 
 RECORD_BYTES = 3_990
 METRICS_BYTES = 600

@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
+from nas.core.reference import checked_path
+from nas.core.trial import Trial, cost_of
 from nas.store.files import Files
 from nas.store.folders import walk_folder
 from nas.store.partial import PartialCheckpoints
-from nas.store.reference import checked_path
 from nas.store.trial_records import check_saved
-from nas.trial import Trial, cost_of
 from nas.weights.report import InheritanceReport
 
 if TYPE_CHECKING:

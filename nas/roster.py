@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nas.bench import Assignment, Stay
+from nas.core.trial import DonorWeights, Trial
 from nas.executors.base import Executor, Left
 from nas.job_plan import JobPlan
-from nas.run import DonorWeights
 from nas.slots import Slots, Tenant
 from nas.store.records import Records
-from nas.trial import Trial
 
 
 class JobRoster:

@@ -7,19 +7,21 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nas.errors import ConfigurationError, CorruptError, MissingError, TrialStopped
-from nas.metric import not_finite, plain_metrics
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import ConfigurationError, CorruptError, MissingError, TrialStopped
+from nas.core.metric import not_finite, plain_metrics
+from nas.core.point import Point
+from nas.core.reference import Reference
+from nas.core.trial import Donor, DonorWeights, Trial
 from nas.modes import Modes
 from nas.resume import EVERY_S, Checkpointer, Resumption
-from nas.spaces.base import Point
-from nas.store.checkpoint import Checkpoint, fetch_folder, publish_checkpoint, publish_folder, publish_tensors
-from nas.store.files import Files, Reference
+from nas.store.checkpoint import fetch_folder, publish_checkpoint, publish_folder, publish_tensors
+from nas.store.files import Files
 from nas.store.trial_log import MAX_LOG_BYTES, log_path
-from nas.trial import Donor, Trial
 
 if TYPE_CHECKING:
     import torch
@@ -55,14 +57,6 @@ class Channel(Protocol):
 
     def late(self, result: str) -> None:
         """Tells the loop of a result after the result."""
-
-
-@dataclass(frozen=True, slots=True)
-class DonorWeights:
-    """A donor whose weights are whole: its name and its checkpoint, in this search or another."""
-
-    donor: Donor
-    checkpoint: Checkpoint
 
 
 class TrialRun(Modes):

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from nas.core.errors import ConfigurationError
+from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.spec import Spec
+from nas.core.trial import OnParentFailure
 from nas.data import contents
-from nas.errors import ConfigurationError
 from nas.founders import Founders
 from nas.job_plan import JobPlan
-from nas.policy import Policy, PolicyPlan, Stage
 from nas.problems.base import LATENCY, Problem
 from nas.result import METRICS_BYTES, NUMBER_BYTES, json_size
-from nas.spec import Spec
 from nas.stoppers.base import Stopper
-from nas.trial import OnParentFailure
 from nas.tuners.base import Tuner
 from nas.tuners.constrained import ConstrainedTuner, checked_limits
 from nas.tuners.founded import FoundedTuner

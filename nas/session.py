@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
 import threading
 import time
@@ -14,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nas.errors import AlreadyPublishedError, ConfigurationError, SearchBusyError, StoreError
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, SearchBusyError, StoreError
+from nas.core.validation import naming, whole
 from nas.search import FORMAT, Built, differences
 from nas.store.files import Files
-from nas.store.plain import naming, whole
 from nas.store.records import Records, to_bytes
 from nas.store.search_records import check_header
 from nas.store.sessions import past_sessions, read_beat, spent_hours
@@ -32,20 +31,6 @@ _STILL_S = 5.0
 IN_PROCESS = ("debug", "threads")
 """Runners whose trials share the driver's process."""
 logger = logging.getLogger(__name__)
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}")
-
-
-def check_name(name: str) -> str:
-    """The name of a search, which is also its folder's.
-
-    Raises:
-        ConfigurationError: it can't be a folder's name everywhere.
-    """
-    if not NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"name ({name!r}) must be 1 to 200 letters, digits, '.', '_', '+', '=' or '-', the first a letter or digit"
-        )
-    return name
 
 
 def claim_identity(records: Records, built: Built) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import re
 
-from nas.errors import ConfigurationError, CorruptError, StoreError
-from nas.session import NAME, check_name
-from nas.store.checkpoint import Checkpoint
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import ConfigurationError, CorruptError, StoreError
+from nas.core.names import NAME, check_name
+from nas.core.trial import ParameterSource
 from nas.store.records import Records
-from nas.trial import ParameterSource
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
+from nas.core.metric import Metric
+from nas.core.trial import Donor, ParameterSource, Trial
 from nas.donors import score_of
-from nas.metric import Metric
-from nas.trial import Donor, ParameterSource, Trial
 
 LOCAL = frozenset({ParameterSource.LOCAL_RECENT, ParameterSource.LOCAL_BEST})
 BEST = frozenset({ParameterSource.LOCAL_BEST, ParameterSource.GLOBAL_BEST})

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from nas.errors import CorruptError, SearchBusyError
-from nas.metric import Metric
-from nas.store.files import BLOCK, Stored, on_disk
+from nas.core.errors import CorruptError, SearchBusyError
+from nas.core.metric import Metric
+from nas.core.reference import BLOCK, is_path, on_disk
+from nas.core.trial import Trial
+from nas.store.files import Stored
 from nas.store.garbage import LONG_GRACE_S, Garbage, find_garbage
 from nas.store.marking import Ledger, Wanted, mark, named, needed, sizes_of
 from nas.store.records import Records
-from nas.store.reference import is_path
 from nas.store.retention import Retention, from_worst_to_best
 from nas.store.sessions import newest_number
-from nas.trial import Trial
 
 RETENTION_EVERY_S = 60.0
 """How often a running search applies its retention plan, where the disk does not ask for more."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from nas.budget import Budget
+from nas.core.budget import Budget
+from nas.core.policy import PolicyPlan, Stage
+from nas.core.trial import Trial
 from nas.forecast import Forecast
-from nas.policy import PolicyPlan, Stage
-from nas.trial import Trial
 
 Bound = Literal["hours", "gpu_hours"]
 MARGIN = 1.1

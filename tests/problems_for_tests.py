@@ -10,16 +10,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Direction, Metric
+from nas.core.point import Point
+from nas.core.policy import Policy
+from nas.core.trial import Proposal
 from nas.job import Job
-from nas.lineage import Lineage
-from nas.metric import Direction, Metric
-from nas.policy import Policy
 from nas.problems.base import Problem
 from nas.run import TrialRun
-from nas.spaces.base import Point, Space
+from nas.spaces.base import Space
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
-from nas.trial import Proposal
 from nas.tuners.base import STOP, Answer, Tuner
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from nas.core.checkpoint import Checkpoint
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.search import FORMAT
-from nas.store.checkpoint import Checkpoint, load_manifest, publish_checkpoint, publish_folder, publish_tensors
+from nas.store.checkpoint import load_manifest, publish_checkpoint, publish_folder, publish_tensors
 from nas.store.files import Files, open_root
 from nas.store.pack import write_pack
 from nas.store.records import Records
-from nas.trial import Proposal, Reason, State, Trial
 
 TENSORS = {"stem": torch.arange(64.0), "body": torch.arange(100.0, 200.0), "head": torch.arange(8.0)}
 

@@ -12,19 +12,19 @@ from uuid import uuid4
 import pytest
 from omegaconf import OmegaConf
 
-from nas.budget import Budget
-from nas.errors import ConfigurationError
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.policy import Policy
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.policy import Policy
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, Trial
 from nas.program import run_search
 from nas.run import TrialRun
 from nas.search import Search
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
-from nas.spec import Spec
 from nas.stoppers.base import Stopper
 from nas.testing import check_files, check_problem, check_stopper, check_tuner
-from nas.trial import Proposal, Trial
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner

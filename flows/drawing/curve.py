@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from flows.drawing.marks import LegendItem
 from flows.wording import markup, number
-from nas.policy import Policy
-from nas.trial import State, Trial
+from nas.core.policy import Policy
+from nas.core.trial import State, Trial
 
 if TYPE_CHECKING:
-    from nas.lineage import Lineage
-    from nas.metric import Metric
+    from nas.core.lineage import Lineage
+    from nas.core.metric import Metric
 
 _WIDTH, _HEIGHT = 1180.0, 320.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78.0, 70.0, 22.0, 54.0

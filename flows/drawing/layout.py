@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from nas.lineage import Lineage
-from nas.trial import Trial
+from nas.core.lineage import Lineage
+from nas.core.trial import Trial
 
 _FAMILY_GAP = 0.5
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flows.drawing.palette import N_STEPS, in_light
 from flows.wording import markup
-from nas.trial import State
+from nas.core.trial import State
 
 MARKS_CSS = """
 .tree text,.legend text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--ink)}

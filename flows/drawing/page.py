@@ -16,8 +16,8 @@ from flows.drawing.tree import draw_tree
 from flows.fronts import front_lines
 from flows.searches import states_text
 from flows.wording import brief, clock, count, duration, markup, number
-from nas.spec import Spec
-from nas.trial import Trial
+from nas.core.spec import Spec
+from nas.core.trial import Trial
 
 if TYPE_CHECKING:
     from flows.snapshot import Snapshot

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from flows.drawing.curve import ticks
 from flows.drawing.marks import LegendItem
 from flows.wording import markup, number
-from nas.pareto import numbers_on_front
-from nas.trial import State, Trial
+from nas.core.pareto import numbers_on_front
+from nas.core.trial import State, Trial
 
 if TYPE_CHECKING:
-    from nas.lineage import Lineage
-    from nas.metric import Metric
+    from nas.core.lineage import Lineage
+    from nas.core.metric import Metric
 
 _WIDTH, _HEIGHT = 1180.0, 460.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 86.0, 40.0, 22.0, 58.0

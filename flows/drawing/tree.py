@@ -8,24 +8,15 @@ from typing import TYPE_CHECKING
 
 from flows.details import donor_of, trial_details
 from flows.drawing.layout import Layout, lay_out
-from flows.drawing.marks import (
-    LegendItem,
-    dot,
-    edge_item,
-    legend_svg,
-    mark_item,
-    pill,
-    ramp_item,
-    standalone_css,
-)
+from flows.drawing.marks import LegendItem, dot, edge_item, legend_svg, mark_item, pill, ramp_item, standalone_css
 from flows.drawing.palette import ScoreScale, in_light
 from flows.wording import count, markup, number
-from nas.trial import State, Trial
+from nas.core.trial import State, Trial
 
 if TYPE_CHECKING:
     from flows.table import Tests
-    from nas.lineage import Lineage
-    from nas.metric import Metric
+    from nas.core.lineage import Lineage
+    from nas.core.metric import Metric
 
 MAX_LABELLED = 60
 _CHARACTER = 7.0  # the width of a digit in 12 px text

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nas.channel.wire import MAX_BODY_BYTES, Message, checked_welcome, dumps, heard, loads
-from nas.errors import ConfigurationError, CorruptError, HeirloomError, ServerError
+from nas.core.errors import ConfigurationError, CorruptError, HeirloomError, ServerError
 
 CONNECT_S = 10.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0

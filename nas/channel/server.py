@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from nas.channel.wire import MAX_BODY_BYTES, Message, dumps, loads
-from nas.errors import ConfigurationError, CorruptError, HeirloomError
+from nas.core.errors import ConfigurationError, CorruptError, HeirloomError
 
 Route = Callable[[Message], Awaitable[Message]]
 _Scope = MutableMapping[str, Any]

@@ -14,14 +14,13 @@ from types import NoneType
 from typing import Any
 
 from nas.bench import Assignment, Stay
-from nas.errors import CorruptError
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import CorruptError
+from nas.core.spec import Spec
+from nas.core.trial import DonorWeights, State, Trial
+from nas.core.validation import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, number_within, parse_object, shown, whole
 from nas.executors.base import Asked, Event, Finished, Late, Left, Lost, Reported, Started
-from nas.run import DonorWeights
-from nas.spec import Spec
-from nas.store.checkpoint import Checkpoint
-from nas.store.plain import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, number_within, parse_object, shown, whole
 from nas.store.trial_records import checked_donor, trial_from_records
-from nas.trial import State, Trial
 
 Message = dict[str, Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from nas.trial import Trial
+from nas.core.trial import Trial
 
 if TYPE_CHECKING:
     from nas.bench import Assignment, Stay

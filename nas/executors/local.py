@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from nas.bench import Assignment, Stay
-from nas.errors import SearchInterruptedError
+from nas.core.errors import SearchInterruptedError
+from nas.core.trial import Trial
 from nas.executors.base import Action, Broke, Event, Finished, Left, Lost, StopAsked, StopKind
 from nas.executors.place import Place, WorkerLostError
-from nas.trial import Trial
 
 ASK_S = 0.1
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nas.bench import Assignment, Bench, BenchSpec, Stay
-from nas.errors import ActionError, HeirloomError, StoreError, TrialInterrupted, TrialOverdue, TrialStopped
+from nas.core.errors import ActionError, HeirloomError, StoreError, TrialInterrupted, TrialOverdue, TrialStopped
+from nas.core.tracebacks import traceback_of
+from nas.core.trial import Trial
 from nas.executors.base import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
 from nas.problems.base import Problem
 from nas.store.files import Files
 from nas.store.trial_log import TrialLog, log_path
-from nas.tracebacks import traceback_of
-from nas.trial import Trial
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from nas.bench import Assignment, BenchSpec, Stay
-from nas.errors import ActionError, HeirloomError, StoreError
+from nas.core.errors import ActionError, HeirloomError, StoreError
+from nas.core.trial import Reason, State, Trial, cost_of, stopped
 from nas.executors.base import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
 from nas.executors.place import Place, WorkerLostError
 from nas.executors.worker import IGNORED, Stop, worker_main
@@ -31,7 +32,6 @@ from nas.store.files import open_root
 from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records
 from nas.store.trial_log import MAX_LOG_BYTES, log_path
-from nas.trial import Reason, State, Trial, cost_of, stopped
 
 logger = logging.getLogger(__name__)
 INTERRUPT_GRACE_S = 2.0

@@ -15,18 +15,12 @@ from typing import Any
 
 from nas.bench import Assignment, BenchSpec, Stay
 from nas.channel.server import ChannelServer, Outbox, RefusedError, listening_socket
-from nas.channel.wire import (
-    Message,
-    assignment_to_wire,
-    event_from_wire,
-    stay_to_wire,
-    trial_to_wire,
-)
-from nas.errors import ActionError, SearchFailedError, check_whole
+from nas.channel.wire import Message, assignment_to_wire, event_from_wire, stay_to_wire, trial_to_wire
+from nas.core.errors import ActionError, SearchFailedError, check_whole
+from nas.core.trial import Trial
+from nas.core.validation import checked_fields, whole
 from nas.executors.base import Action, Asked, Crowded, Event, Finished, Late, Left, Lost, Reported, Started, StopKind
 from nas.executors.place import Place, WorkerLostError
-from nas.store.plain import checked_fields, whole
-from nas.trial import Trial
 
 POLL_S = 5.0
 """How long a worker's question is left open where there is nothing to tell it."""

@@ -17,11 +17,11 @@ from multiprocessing.connection import Connection
 from typing import cast
 
 from nas.bench import Assignment, Bench, BenchSpec
-from nas.errors import HeirloomError, StoreError
+from nas.core.errors import HeirloomError, StoreError
+from nas.core.tracebacks import traceback_of
+from nas.core.trial import Trial
 from nas.executors.base import Late, StopKind
 from nas.executors.place import raise_stop
-from nas.tracebacks import traceback_of
-from nas.trial import Trial
 
 PARENT_POLL_S = 0.5
 IGNORED = (signal.SIGINT, signal.SIGTERM)

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from nas.metric import Metric
-from nas.policy import Policy
-from nas.spaces.base import Point, Space
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.policy import Policy
+from nas.spaces.base import Space
 
 if TYPE_CHECKING:
     import torch
 
+    from nas.core.trial import Trial
     from nas.job import Job
     from nas.run import TrialRun
-    from nas.trial import Trial
 
 
 LATENCY = "latency_s"

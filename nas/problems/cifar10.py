@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nas.errors import ConfigurationError, check_seed, check_whole
-from nas.policy import Policy
+from nas.core.errors import ConfigurationError, check_seed, check_whole
+from nas.core.policy import Policy
 from nas.problems.image_graph import graph_recipe, image_graphs
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import N_CLASSES, Images, split

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from nas.errors import check_seed
+from nas.core.errors import check_seed
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import Images
 from nas.problems.training import Recipe

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from nas.errors import ConfigurationError, check_seed, check_whole
-from nas.policy import Policy
+from nas.core.errors import ConfigurationError, check_seed, check_whole
+from nas.core.policy import Policy
 from nas.problems.idx import read_idx
 from nas.problems.image_graph import graph_recipe, image_graphs
 from nas.problems.images import ImageProblem

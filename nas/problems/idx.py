@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 from nas.remote_file import read_file
 
 _UNSIGNED_BYTE = 0x08

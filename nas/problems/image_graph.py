@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nas.errors import ConfigurationError, check_whole
+from nas.core.errors import ConfigurationError, check_whole
 from nas.problems.augmentation import Augmentation
 from nas.problems.pixels import N_CLASSES
 from nas.problems.training import Recipe, checked_precision

@@ -11,16 +11,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from nas.errors import ConfigurationError, TrialStopped
-from nas.metric import Metric
-from nas.policy import Policy
+from nas.core.errors import ConfigurationError, TrialStopped
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.policy import Policy
 from nas.problems.base import Problem
 from nas.problems.conv_net import ConvNet
 from nas.problems.image_graph import ImageGraph
 from nas.problems.pixels import Images
 from nas.problems.training import Recipe, Start, fit, optimizer_of, score
 from nas.run import TrialRun
-from nas.spaces.base import Point
 from nas.spaces.graph import NETWORK
 from nas.spaces.graphs.network import Network
 from nas.weights.optimizer import optimizer_tensors

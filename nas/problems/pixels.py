@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 
 N_CLASSES = 10
 MIN_IMAGES = 6

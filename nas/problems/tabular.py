@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from nas.errors import ConfigurationError, nearest_first
-from nas.metric import Direction, Metric, is_finite
+from nas.core.errors import ConfigurationError, nearest_first
+from nas.core.metric import Direction, Metric, is_finite
+from nas.core.point import Point, point_key
 from nas.problems.base import Problem, Simulation
 from nas.remote_file import options_of
-from nas.spaces.base import Point, point_key
 from nas.spaces.parameter import Choice, ParameterSpace
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from nas.core.trial import Trial
     from nas.run import TrialRun
-    from nas.trial import Trial
 
 
 class TabularProblem(Problem):

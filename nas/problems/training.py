@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
+from nas.core.point import Point
 from nas.problems.augmentation import Augmentation
 from nas.problems.pixels import Images
 from nas.run import TrialRun
-from nas.spaces.base import Point
 from nas.weights.freezing import set_frozen
 from nas.weights.report import InheritanceReport
 from nas.weights.rules import Rules

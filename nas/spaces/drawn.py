@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 from nas.spaces.domain import Ask, Decision, Numbers
 from nas.spaces.ranges import Parameter, Site, When, checked_conditions, refusal
 

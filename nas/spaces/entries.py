@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nas.spaces.base import Point, point_key
+from nas.core.point import Point, point_key
 
 
 def architecture_entries(point: Point, space: Mapping[str, Any]) -> list[str]:

@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from nas.errors import ConfigurationError, PointError, SpaceExhaustedError, nearest_first
-from nas.spaces.base import Point, Space, Variation, point_key
+from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError, nearest_first
+from nas.core.point import Point, point_key
+from nas.spaces.base import Space, Variation
 from nas.spaces.domain import Ask, Decision, Domain
 from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.crossover import Crossing, crossed

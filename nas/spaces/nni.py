@@ -12,7 +12,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 from nas.spaces.drawn import Drawn
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
 

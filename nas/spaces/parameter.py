@@ -20,8 +20,9 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from nas.errors import ConfigurationError, SpaceExhaustedError
-from nas.spaces.base import Point, Space
+from nas.core.errors import ConfigurationError, SpaceExhaustedError
+from nas.core.point import Point
+from nas.spaces.base import Space
 from nas.spaces.domain import Ask, Decision
 from nas.spaces.ranges import Float, Int, Parameter
 from nas.spaces.tree import MAX_POINTS, Choice, Group

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from nas.errors import ConfigurationError, PointError
-from nas.spaces.base import is_json, point_key
+from nas.core.errors import ConfigurationError, PointError
+from nas.core.point import is_json, point_key
 from nas.spaces.domain import Ask, Decision, Numbers
 
 Site: TypeAlias = tuple[str, ...]

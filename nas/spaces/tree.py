@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from nas.errors import ConfigurationError, PointError
-from nas.spaces.base import Point, is_json, point_key
+from nas.core.errors import ConfigurationError, PointError
+from nas.core.point import Point, is_json, point_key
 from nas.spaces.domain import Ask, Decision, Options
 from nas.spaces.ranges import Parameter, Site, When, checked_conditions, refusal
 

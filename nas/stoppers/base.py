@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.trial import Trial
 from nas.stoppers.learning_curve import LearningCurve
-from nas.trial import Trial
 
 
 class Stopper(ABC):

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from nas.errors import ConfigurationError, check_number, check_whole
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.errors import ConfigurationError, check_number, check_whole
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.trial import State, Trial
 from nas.stoppers.base import Stopper
-from nas.trial import State, Trial
 
 Array = npt.NDArray[np.float64]
 

@@ -6,8 +6,8 @@ from bisect import bisect_left, bisect_right
 from functools import cached_property
 from itertools import accumulate
 
-from nas.metric import Metric, is_finite
-from nas.trial import Trial
+from nas.core.metric import Metric, is_finite
+from nas.core.trial import Trial
 
 
 class LearningCurve:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from statistics import median
 
-from nas.errors import check_whole
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.errors import check_whole
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.trial import State, Trial
 from nas.stoppers.base import Stopper
-from nas.trial import State, Trial
 
 
 class MedianStopper(Stopper):

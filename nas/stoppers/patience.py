@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nas.errors import ConfigurationError, check_number, check_whole
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.errors import ConfigurationError, check_number, check_whole
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.trial import Trial
 from nas.stoppers.base import Stopper
-from nas.trial import Trial
 
 
 class PatienceStopper(Stopper):

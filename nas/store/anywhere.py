@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any, final
 
-from nas.errors import ConfigurationError
-from nas.passwords import without_passwords
+from nas.core.errors import ConfigurationError
+from nas.core.redaction import without_passwords
 from nas.store.chunks import Hashed, Run
 from nas.store.driver import Driver, check_small
 from nas.store.files import Stored

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
-from nas.cores import usable_cores
+from nas.core.cpus import usable_cores
 
 _ALONE = 1 << 20
 """Bytes that are hashed before a second thread is worth its start."""

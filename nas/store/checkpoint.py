@@ -4,96 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nas.errors import CorruptError
+from nas.core.checkpoint import Checkpoint, SavedFolder
+from nas.core.errors import CorruptError
+from nas.core.reference import Reference
+from nas.core.validation import MAX_RECORD_BYTES
 from nas.store.files import Files
-from nas.store.folders import SavedFolder, fetch_files, publish_folder
-from nas.store.manifest import Manifest, references
-from nas.store.plain import MAX_RECORD_BYTES, checked_fields, shown
-from nas.store.reference import Reference, is_path
-from nas.store.signature import Signature, checked_text
+from nas.store.folders import fetch_files, publish_folder
+from nas.store.manifest import Manifest
+from nas.store.signature import Signature
 from nas.store.tensor_names import is_weight
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Checkpoint",
     "fetch_folder",
     "load_manifest",
     "publish_checkpoint",
     "publish_folder",
     "publish_tensors",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """All that is needed to find a trial's weights, and to know that they are whole.
-
-    Attributes:
-        manifest: The file that says where each tensor lies.
-        packs: The files that hold tensors: the trial's own, and donors' where tensors are the same.
-        saved: What the trial left in its ``save_dir``, or None: nothing.
-        search: The search under the same root whose checkpoint it is, or None: this one.
-        signature: What the network's layers are called and look like (``Signature.text``); empty without tensors. In
-            the record, so that the best of many donors is found without their manifests.
-    """
-
-    manifest: Reference
-    packs: tuple[Reference, ...]
-    saved: SavedFolder | None = None
-    search: str | None = None
-    signature: str = ""
-
-    @property
-    def own_bytes(self) -> int:
-        """The size of what the trial itself published: without the packs of donors that it shares."""
-        stem = self.manifest.path.removeprefix("manifests/").removesuffix(".json")
-        own = [pack for pack in self.packs if pack.path.startswith(f"packs/{stem}")]
-        saved = 0 if self.saved is None else self.saved.bytes
-        return saved + sum(reference.bytes for reference in (self.manifest, *own))
-
-    def to_json(self) -> dict[str, object]:
-        """Plain data for a record."""
-        return {
-            "manifest": self.manifest.to_json(),
-            "packs": [pack.to_json() for pack in self.packs],
-            "saved": None if self.saved is None else self.saved.to_json(),
-            "search": self.search,
-            "signature": self.signature,
-        }
-
-    @classmethod
-    def from_json(cls, data: object) -> Checkpoint:
-        """The checkpoint that a record holds.
-
-        Raises:
-            CorruptError: anything but what ``to_json`` writes.
-        """
-        kinds = {
-            "manifest": (dict,),
-            "packs": (list,),
-            "saved": (dict, type(None)),
-            "search": (str, type(None)),
-            "signature": (str,),
-        }
-        fields = checked_fields(data, kinds)
-        found = cls(
-            manifest=Reference.from_json(fields["manifest"]),
-            packs=references(fields["packs"]),
-            saved=None if fields["saved"] is None else SavedFolder.from_json(fields["saved"]),
-            search=fields["search"],
-            signature=checked_text(fields["signature"]),
-        )
-        for folder, listed in (("manifests", (found.manifest,)), ("packs", found.packs)):
-            if stray := [file.path for file in listed if not file.path.startswith(f"{folder}/")]:
-                raise CorruptError(f"{shown(stray[0])} does not lie in {folder}/")
-        if found.search is not None and not ("/" not in found.search and is_path(found.search)):
-            raise CorruptError(f"{shown(found.search)} is no search's name")
-        return found
 
 
 def publish_tensors(

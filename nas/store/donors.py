@@ -8,14 +8,14 @@ from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any, Literal, final
 
+from nas.core.errors import CorruptError, SearchNotFoundError, StoreError
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.trial import Trial
 from nas.donors import BestDonor, DonorTable, Unroll, score_of, unroll_by
-from nas.errors import CorruptError, SearchNotFoundError, StoreError
-from nas.metric import Metric
-from nas.spaces.base import Point
 from nas.store.files import Files, open_root
 from nas.store.records import Records
 from nas.store.signature import Measure, Signature, common_prefix
-from nas.trial import Trial
 
 __all__ = ["BestDonor", "DonorIndex"]
 

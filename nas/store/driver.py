@@ -10,10 +10,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from nas.errors import CorruptError
+from nas.core.errors import CorruptError
+from nas.core.validation import MAX_RECORD_BYTES
 from nas.store.chunks import Hashed, Run
 from nas.store.files import Stored
-from nas.store.plain import MAX_RECORD_BYTES
 from nas.store.remote import in_order
 
 AnyDriver = TypeVar("AnyDriver", bound="Driver")

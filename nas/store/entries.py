@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import torch
 
-from nas.errors import CorruptError
+from nas.core.errors import CorruptError
+from nas.core.reference import Reference
+from nas.core.validation import MAX_WHOLE, shown
 from nas.store.manifest import TensorEntry
-from nas.store.plain import MAX_WHOLE, shown
-from nas.store.reference import Reference
 
 MAX_NAMES = 16
 """How many equal tensors are stored once: bounds the memory that reading takes by what lies on the disk."""

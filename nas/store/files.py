@@ -8,24 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
+from nas.core.reference import Reference, Span
 from nas.store.mounts import find_mount
-from nas.store.reference import Reference, Span
 
-__all__ = ["Buffer", "Files", "Reference", "Span", "Stored", "Witness", "no_witness", "on_disk", "open_root"]
+__all__ = ["Buffer", "Files", "Span", "Stored", "Witness", "no_witness", "open_root"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Witness: TypeAlias = Callable[[memoryview], object]
 """Is shown the contents of a file block by block; a block's memory is used again afterwards."""
-
-
-BLOCK = 4096
-"""Bytes of which a file takes a whole number on common disks."""
-
-
-def on_disk(n_bytes: int) -> int:
-    """The bytes that a file of this size takes on a common disk."""
-    return -(-n_bytes // BLOCK) * BLOCK
 
 
 def no_witness() -> Witness:

@@ -3,66 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from nas.errors import ConfigurationError, CorruptError, HeirloomError, StoreError
-from nas.store.files import Files, on_disk
-from nas.store.plain import checked_fields, shown, whole
-from nas.store.reference import Reference, checked_path, is_path
+from nas.core.errors import ConfigurationError, CorruptError, HeirloomError, StoreError
+from nas.core.reference import Reference, checked_path
+from nas.store.files import Files
 
 _BLOCK = 1 << 20
-_KINDS: Mapping[str, tuple[type, ...]] = {"path": (str,), "n_files": (int,), "bytes": (int,), "on_disk": (int,)}
-_PATH = re.compile("files/[^/]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedFolder:
-    """What a trial left in its ``save_dir``, in short: its files are listed in the checkpoint's manifest.
-
-    Attributes:
-        path: ``files/<stem>``; whatever lies there belongs to this one checkpoint.
-        n_files: How many there are, at least one.
-        bytes: What they hold.
-        on_disk: What they take on a common disk.
-    """
-
-    path: str
-    n_files: int
-    bytes: int
-    on_disk: int
-
-    @classmethod
-    def of(cls, path: str, saved: Sequence[Reference]) -> SavedFolder | None:
-        """The folder of what ``publish_folder`` gave; None where that is nothing.
-
-        Raises:
-            CorruptError: a file lies elsewhere.
-        """
-        if stray := [file.path for file in saved if not file.path.startswith(f"{path}/")]:
-            raise CorruptError(f"{shown(stray[0])} does not lie in {path}/")
-        sizes = [file.bytes for file in saved]
-        return cls(path=path, n_files=len(sizes), bytes=sum(sizes), on_disk=sum(map(on_disk, sizes))) if sizes else None
-
-    def to_json(self) -> dict[str, object]:
-        """Plain data for a record."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: object) -> SavedFolder:
-        """The folder that a record names.
-
-        Raises:
-            CorruptError: anything but what ``to_json`` writes.
-        """
-        fields = checked_fields(data, _KINDS)
-        if not (_PATH.fullmatch(fields["path"]) and is_path(fields["path"])):
-            raise CorruptError(f"{shown(fields['path'])} is no folder that a trial saved: it must be files/<stem>")
-        sizes = {key: whole(fields[key], key) for key in ("bytes", "on_disk")}
-        return cls(path=fields["path"], n_files=whole(fields["n_files"], "n_files", 1), **sizes)
 
 
 def publish_folder(files: Files, stem: str, local_dir: str | os.PathLike[str]) -> tuple[Reference, ...]:

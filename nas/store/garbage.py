@@ -9,9 +9,9 @@ import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from nas.core.reference import TEMPORARY, is_path
+from nas.core.trial import State, Trial
 from nas.store.files import Stored
-from nas.store.reference import TEMPORARY, is_path
-from nas.trial import State, Trial
 
 LONG_GRACE_S = 3600.0
 """How old a file must be where a process that writes it may live, though none is known to."""

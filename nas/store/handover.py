@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
-from nas.errors import AlreadyPublishedError, StoreError
+from nas.core.errors import AlreadyPublishedError, StoreError
+from nas.core.reference import Reference
 from nas.store.files import Files
 from nas.store.mailbox import LIMIT_S, Side
 from nas.store.promises import (
@@ -26,7 +27,6 @@ from nas.store.promises import (
     existing_folder,
     timed,
 )
-from nas.store.reference import Reference
 
 CLOCKS_AGREE_S = 30.0
 """Half of the time after which a session without a new beat counts as dead."""

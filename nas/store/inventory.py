@@ -12,17 +12,17 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nas.errors import CorruptError, StoreError
-from nas.store.checkpoint import Checkpoint
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import CorruptError, StoreError
+from nas.core.reference import Reference, digest_of, references
+from nas.core.trial import State, Trial
+from nas.core.validation import checked_fields, whole
 from nas.store.damage import Damage, Fate, reason_of
 from nas.store.files import Files
-from nas.store.manifest import Manifest, references
-from nas.store.plain import checked_fields, whole
+from nas.store.manifest import Manifest
 from nas.store.records import from_bytes
-from nas.store.reference import Reference, digest_of
 from nas.store.search_records import check_sweep
 from nas.store.trial_records import trial_from_records
-from nas.trial import State, Trial
 
 MAX_MISSING = 1000
 """How many records of one series are told to be missing."""

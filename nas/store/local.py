@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar, final
 
-from nas.errors import ConfigurationError, StoreError
+from nas.core.errors import ConfigurationError, StoreError
+from nas.core.reference import TEMPORARY, Reference, checked_path, checked_spans, read_verified
 from nas.store.files import Buffer, Files, Span, Stored, Witness, no_witness
 from nas.store.mounts import mount_of
 from nas.store.posix import (
@@ -32,7 +33,6 @@ from nas.store.posix import (
     sync_folder,
     write_durably,
 )
-from nas.store.reference import TEMPORARY, Reference, checked_path, checked_spans, read_verified
 from nas.store.regular import content, overwrite
 
 _OTHER_ROOT = NO_LINKS | {errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}

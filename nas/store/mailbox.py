@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from nas.errors import AlreadyPublishedError, StoreError
+from nas.core.errors import AlreadyPublishedError, StoreError
 from nas.store.files import Files
 from nas.store.promises import CHECKS, N_TRIES, clear
 from nas.store.records import from_bytes, to_bytes

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nas.errors import ConfigurationError, CorruptError
-from nas.store.plain import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, parse_object, shown, whole
-from nas.store.reference import Reference, checked_digest
+from nas.core.errors import ConfigurationError, CorruptError
+from nas.core.reference import Reference, checked_digest, references
+from nas.core.validation import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, parse_object, shown, whole
 
 FORMAT = 1
 MAX_DIMENSIONS = 64
@@ -137,15 +137,3 @@ def _entry(name: str, data: object) -> TensorEntry:
         return TensorEntry.from_json(data)
     except CorruptError as error:
         raise CorruptError(f"tensor {shown(name)}: {error}") from error
-
-
-def references(data: list[object]) -> tuple[Reference, ...]:
-    """The references of a JSON array.
-
-    Raises:
-        CorruptError: one is none, or two name the same file.
-    """
-    found = tuple(Reference.from_json(item) for item in data)
-    if len({reference.path for reference in found}) != len(found):
-        raise CorruptError(f"a file is listed twice: {shown(sorted(reference.path for reference in found))}")
-    return found

@@ -11,24 +11,11 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nas.policy import Policy
-from nas.store.checkpoint import Checkpoint
-from nas.store.files import on_disk
-from nas.trial import Donor, Trial, given_weights
-
-
-def lost_donors(trials: Iterable[Trial]) -> set[Donor]:
-    """The donors whose weights a trial found missing or corrupt: they have none for those that come later."""
-    return {donor for trial in trials for donor in trial.inheritance.get("lost", ())}
-
-
-def ancestor_with_weights(trials: Sequence[Trial], number: int, lost: Container[Donor]) -> int | None:
-    """The nearest one on the line of first parents, or None."""
-    while parents := trials[number].parents:
-        number = parents[0]
-        if trials[number].checkpoint is not None and number not in lost:
-            return number
-    return None
+from nas.core.checkpoint import Checkpoint
+from nas.core.lineage import ancestor_with_weights, lost_donors
+from nas.core.policy import Policy
+from nas.core.reference import on_disk
+from nas.core.trial import Trial, given_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,9 @@ from functools import partial
 from threading import Thread
 from typing import Any, TypeVar, final
 
-from nas.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StoreError
-from nas.passwords import without_passwords
-from nas.store.chunks import BLOCK, Hashed, Run, runs_for, runs_of
-from nas.store.driver import SMALL_AT_ONCE, Driver, open_driver
-from nas.store.files import Buffer, Files, Span, Stored, Witness, no_witness
-from nas.store.plain import MAX_RECORD_BYTES
-from nas.store.reference import (
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StoreError
+from nas.core.redaction import without_passwords
+from nas.core.reference import (
     TEMPORARY,
     Reference,
     WrongContentsError,
@@ -33,6 +29,10 @@ from nas.store.reference import (
     expect_span,
     read_verified,
 )
+from nas.core.validation import MAX_RECORD_BYTES
+from nas.store.chunks import BLOCK, Hashed, Run, runs_for, runs_of
+from nas.store.driver import SMALL_AT_ONCE, Driver, open_driver
+from nas.store.files import Buffer, Files, Span, Stored, Witness, no_witness
 from nas.store.remote import in_order
 from nas.store.secret import Secrets
 

@@ -16,12 +16,12 @@ from typing import TypeAlias
 
 import torch
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
+from nas.core.reference import Reference, digest_of
 from nas.store.background import Background, share
 from nas.store.entries import MAX_NAMES, check_entries, dtype_of
 from nas.store.files import Buffer, Files, Span
 from nas.store.manifest import MAX_DIMENSIONS, TensorEntry
-from nas.store.reference import Reference, digest_of
 
 __all__ = ["TensorEntry", "equal_tensors", "read_into", "read_tensors", "stream_tensors", "write_pack"]
 

@@ -13,13 +13,13 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from nas.errors import ConfigurationError, CorruptError, MissingError
+from nas.core.errors import ConfigurationError, CorruptError, MissingError
+from nas.core.reference import digest_of, is_path
+from nas.core.validation import MAX_RECORD_BYTES, checked_fields
 from nas.store.checkpoint import publish_tensors
 from nas.store.files import Files
 from nas.store.manifest import Manifest
-from nas.store.plain import MAX_RECORD_BYTES, checked_fields
 from nas.store.records import from_bytes, to_bytes
-from nas.store.reference import digest_of, is_path
 
 if TYPE_CHECKING:
     import torch

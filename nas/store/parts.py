@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from nas.errors import CorruptError
+from nas.core.errors import CorruptError
+from nas.core.reference import digest_of
 from nas.store.manifest import Manifest
-from nas.store.reference import digest_of
 
 
 class Part(NamedTuple):

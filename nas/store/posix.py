@@ -13,11 +13,11 @@ from typing import TypeVar, cast
 
 from blake3 import blake3
 
-from nas.errors import AlreadyPublishedError, HeirloomError, StoreError
+from nas.core.errors import AlreadyPublishedError, HeirloomError, StoreError
+from nas.core.reference import Reference, Span, WrongContentsError, digest_of, expect, expect_span, is_stale, waits
+from nas.core.validation import MAX_RECORD_BYTES
 from nas.store.background import Background, share
 from nas.store.files import Buffer, Witness
-from nas.store.plain import MAX_RECORD_BYTES
-from nas.store.reference import Reference, Span, WrongContentsError, digest_of, expect, expect_span, is_stale, waits
 from nas.store.regular import opened
 
 NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from nas.errors import HeirloomError
+from nas.core.errors import HeirloomError
 from nas.store.damage import reason_of
 from nas.store.files import Files
 from nas.store.mounts import Mount, find_mount

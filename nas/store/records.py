@@ -11,23 +11,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from nas.errors import AlreadyPublishedError, CorruptError, StoreError
+from nas.core.errors import AlreadyPublishedError, CorruptError, StoreError
+from nas.core.trial import Trial
+from nas.core.validation import MAX_DEPTH, MAX_RECORD_BYTES, is_deep, naming, parse_object, shown, time_of, whole
 from nas.result import ERROR_BYTES, fitted
 from nas.store.files import Files
-from nas.store.plain import (
-    MAX_DEPTH,
-    MAX_RECORD_BYTES,
-    is_deep,
-    naming,
-    parse_object,
-    shown,
-    time_of,
-    whole,
-)
 from nas.store.search_records import check_sweep, check_test
 from nas.store.trial_log import earlier_log_path, log_path
 from nas.store.trial_records import checked_donor, trial_from_records
-from nas.trial import Trial
 
 _NUMBER = re.compile("[0-9]{6,18}")
 _START = re.compile(r"([0-9]{6,18})\.(start|left)-([0-9]{1,9})\.json")

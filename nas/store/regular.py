@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
 
-from nas.errors import CorruptError
-from nas.store.plain import MAX_RECORD_BYTES
+from nas.core.errors import CorruptError
+from nas.core.validation import MAX_RECORD_BYTES
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nas.errors import CorruptError, MissingError
+from nas.core.errors import CorruptError, MissingError
 from nas.store.mounts import Mount
 from nas.store.posix import DISK_FULL, NO_LINKS
 

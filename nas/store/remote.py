@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from nas.store.reference import waits
+from nas.core.reference import waits
 
 T = TypeVar("T")
 

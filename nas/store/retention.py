@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nas import pareto
-from nas.errors import ConfigurationError
-from nas.metric import Metric
-from nas.trial import Trial, given_weights
+from nas.core import pareto
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric
+from nas.core.trial import Trial, given_weights
 
 _KEEP = re.compile(r"all|frontier|(best|last):([1-9][0-9]*)")
 
@@ -21,7 +21,7 @@ class Retention:
 
     Attributes:
         keep: ``all``; ``frontier``: the trials from which no finished trial that published weights was given weights;
-            and, of several objectives, the front of each stage (``nas.pareto``); ``best:K``: of each stage the K best
+            and, of several objectives, the front of each stage (``nas.core.pareto``); ``best:K``: of each stage the K best
             by the first metric; ``last:K``: the K that finished last. Only trials that have weights are counted.
         max_gb: Gigabytes (1,000,000,000 bytes) that the search's folder may take, or None. It goes before ``keep``.
     """

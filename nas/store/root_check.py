@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeAlias
 
-from nas.errors import AlreadyPublishedError
+from nas.core.errors import AlreadyPublishedError
+from nas.core.reference import digest_of
 from nas.store.files import Files
 from nas.store.mounts import Mount
 from nas.store.posix import link_new, rename_new, sync_folder
@@ -24,7 +25,6 @@ from nas.store.promises import (
     timed,
     tried,
 )
-from nas.store.reference import digest_of
 
 _Tried: TypeAlias = tuple[list[float], str]
 """Milliseconds of each try, and what was seen."""

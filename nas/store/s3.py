@@ -20,11 +20,11 @@ from urllib.parse import urlsplit
 from blake3 import blake3
 from botocore import exceptions as boto
 
+from nas.core.reference import TEMPORARY
 from nas.store.aws import is_passing, make_client, status_of, translated
 from nas.store.chunks import Hashed, Run, pieces, up_to
 from nas.store.driver import SMALL_AT_ONCE, Driver, check_small
 from nas.store.files import Stored
-from nas.store.reference import TEMPORARY
 from nas.store.remote import in_order, persist
 
 SINGLE = 64 << 20

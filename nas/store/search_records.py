@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
-from nas.errors import ConfigurationError, CorruptError
-from nas.metric import Metric
-from nas.store.manifest import references
-from nas.store.plain import checked_fields, number_within, numbers, shown, time_of, whole
+from nas.core.errors import ConfigurationError, CorruptError
+from nas.core.metric import Metric
+from nas.core.reference import references
+from nas.core.validation import checked_fields, number_within, numbers, shown, time_of, whole
 
 MAX_HOURS = 1e6
 """Of one session: a century."""

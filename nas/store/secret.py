@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
-from nas.passwords import passwords_of
+from nas.core.redaction import passwords_of
 
 _HARMLESS = frozenset(
     {"endpoint_url", "region_name", "profile", "host", "username", "known_hosts", "client_keys", "config"}

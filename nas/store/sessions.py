@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from nas.store.plain import naming
+from nas.core.validation import naming
 from nas.store.records import Records, from_bytes
 from nas.store.search_records import check_beat, check_session
 

@@ -20,10 +20,10 @@ from urllib.parse import unquote, urlsplit
 import asyncssh
 from asyncssh import SFTPClient
 
+from nas.core.reference import TEMPORARY
 from nas.store.chunks import Hashed, Run, pieces
 from nas.store.driver import Driver, check_small
 from nas.store.files import Stored
-from nas.store.reference import TEMPORARY
 from nas.store.remote import in_order, persist
 from nas.store.sftp_files import PIECE, Upload, holds, read, reader
 from nas.store.ssh import GONE, Connection, is_lost, translate, wait_for

@@ -11,7 +11,7 @@ import asyncssh
 from asyncssh import SFTPClient
 from blake3 import blake3
 
-from nas.errors import StoreError
+from nas.core.errors import StoreError
 from nas.store.chunks import Hashed, Run
 from nas.store.ssh import GONE
 

@@ -8,7 +8,6 @@ are not.
 from __future__ import annotations
 
 import json
-import re
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,17 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from blake3 import blake3
 
-from nas.errors import ConfigurationError, CorruptError
+from nas.core.checkpoint import LETTERS
+from nas.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import torch
 
-LETTERS = 6
-"""Of a digest: 36 bits, so that a layer is mistaken for one of a million others once in 70,000."""
 _N_SINGLE = 128
 _N_PER_DOUBLING = 32
-
-_TEXT = re.compile(rf"(?:[A-Za-z0-9_-]{{{LETTERS}}})*")
 
 
 class TensorLike(Protocol):
@@ -141,17 +137,6 @@ def n_in_common(text: str, other: str) -> int:
 def digests(text: str) -> Iterator[str]:
     """The digests of a text, one by one."""
     return (text[at : at + LETTERS] for at in range(0, len(text), LETTERS))
-
-
-def checked_text(text: str) -> str:
-    """The text of a signature that a record holds.
-
-    Raises:
-        CorruptError: it is none.
-    """
-    if not _TEXT.fullmatch(text):
-        raise CorruptError(f"{text!r:.80} is no signature")
-    return text
 
 
 def _groups(layers: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:

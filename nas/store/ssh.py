@@ -12,7 +12,7 @@ import asyncssh
 from asyncssh import SFTPClient
 from fsspec.asyn import get_loop
 
-from nas.errors import HeirloomError
+from nas.core.errors import HeirloomError
 
 T = TypeVar("T")
 

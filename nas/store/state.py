@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from nas.errors import ConfigurationError, CorruptError
+from nas.core.errors import ConfigurationError, CorruptError
 
 Json: TypeAlias = Any
 

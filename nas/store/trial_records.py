@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
-from nas.errors import ConfigurationError, CorruptError
-from nas.policy import Policy, parse_policies
-from nas.store.checkpoint import Checkpoint
-from nas.store.plain import MAX_WHOLE, checked_fields, naming, number_within, numbers, shown, time_of, whole
-from nas.trial import SOURCES, Donor, ParameterSource, Proposal, Reason, State, Trial, without_weights
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import ConfigurationError, CorruptError
+from nas.core.policy import Policy, parse_policies
+from nas.core.trial import SOURCES, Donor, ParameterSource, Proposal, Reason, State, Trial, without_weights
+from nas.core.validation import MAX_WHOLE, checked_fields, naming, number_within, numbers, shown, time_of, whole
 
 _PROPOSED: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("trial", "index", "job", "seed", "generation"), (int,)),

@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from nas.errors import CorruptError, MissingError, StoreError
-from nas.store.checkpoint import Checkpoint, load_manifest
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import CorruptError, MissingError, StoreError
+from nas.core.reference import Reference
+from nas.store.checkpoint import load_manifest
 from nas.store.damage import Damage, Fate, reason_of
 from nas.store.files import Files, Witness
 from nas.store.inventory import Inventory, take_inventory
 from nas.store.marking import named, sizes_of
 from nas.store.parts import Part, PartHashes, parts_of
-from nas.store.reference import Reference
 
 PATIENCE_S = 0.02
 """Enough for one more look past the caches; what still seems lost is looked at again at the end."""

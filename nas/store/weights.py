@@ -7,8 +7,9 @@ from functools import cached_property
 
 import torch
 
-from nas.errors import CorruptError
-from nas.store.checkpoint import Checkpoint, load_manifest
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import CorruptError
+from nas.store.checkpoint import load_manifest
 from nas.store.entries import check_entries, dtype_of
 from nas.store.files import Files
 from nas.store.pack import equal_tensors, read_into, read_tensors, stream_tensors

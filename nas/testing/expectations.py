@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Literal, TypeVar
 
-from nas.metric import Metric
+from nas.core.metric import Metric
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from uuid import uuid4
 
-from nas.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError
-from nas.store.files import Buffer, Files, Reference, Span, open_root
-from nas.store.reference import digest_of
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError
+from nas.core.reference import Reference, digest_of
+from nas.store.files import Buffer, Files, Span, open_root
 from nas.testing.expectations import expect, expect_raises, in_another_process
 
 

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
 from nas.bench import Assignment, BenchSpec
+from nas.core.checkpoint import Checkpoint
+from nas.core.metric import is_finite
+from nas.core.point import Point, point_key
+from nas.core.policy import Policy
+from nas.core.spec import Spec
+from nas.core.trial import DonorWeights, Proposal, State, Trial
 from nas.executors.base import Broke, Finished, Reported
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
-from nas.metric import is_finite
-from nas.policy import Policy
 from nas.problems.base import Problem
-from nas.run import DonorWeights
-from nas.spaces.base import Point, point_key
-from nas.spec import Spec
-from nas.store.checkpoint import Checkpoint, load_manifest, publish_checkpoint, publish_tensors
+from nas.store.checkpoint import load_manifest, publish_checkpoint, publish_tensors
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.testing.expectations import expect, in_another_process
-from nas.trial import Proposal, State, Trial
 
 if TYPE_CHECKING:
     import torch

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from nas.lineage import Lineage, LineageLog
-from nas.metric import Metric
-from nas.spec import Spec
+from nas.core.lineage import Lineage, LineageLog
+from nas.core.metric import Metric
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.stoppers.base import Stopper
 from nas.testing.expectations import compare, expect, global_states, in_another_process, opposite, share
-from nas.trial import Proposal, Reason, State, Trial
 
 N_TRIALS = 30
 N_STEPS = 27

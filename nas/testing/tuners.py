@@ -10,25 +10,26 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from nas.bench import Assignment, Stay
-from nas.budget import Budget
-from nas.errors import ConfigurationError, HeirloomError, SearchInterruptedError
+from nas.core.budget import Budget
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import is_json, point_key
+from nas.core.policy import Policy, Stage
+from nas.core.reference import Reference, digest_of
+from nas.core.spec import Spec
+from nas.core.trial import Donor, Proposal, Reason, State, Trial
 from nas.executors.base import Action, Event, Finished, Lost, StopAsked, StopKind
-from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
-from nas.metric import Metric
-from nas.policy import Policy, Stage
-from nas.spaces.base import Space, is_json, point_key
+from nas.spaces.base import Space
 from nas.spaces.parameter import ParameterSpace
-from nas.spec import Spec
-from nas.store.checkpoint import Checkpoint
-from nas.store.files import Reference, open_root
+from nas.store.files import open_root
 from nas.store.records import Records
-from nas.store.reference import digest_of
 from nas.store.retention import Retention
 from nas.store.trial_records import proposal_from_json
 from nas.sweeper import Scope, Sweeper
 from nas.testing.expectations import compare, expect, global_states, in_another_process, opposite, share
-from nas.trial import Donor, Proposal, Reason, State, Trial
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 
 _SEARCH = Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS}))

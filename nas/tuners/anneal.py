@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import random
 
-from nas.errors import ConfigurationError, check_whole
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.spaces.base import Point, Space, point_key
+from nas.core.errors import ConfigurationError, check_whole
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point, point_key
+from nas.core.trial import Proposal, Trial
+from nas.spaces.base import Space
 from nas.spaces.domain import Decision, Domain, Numbers
-from nas.trial import Proposal, Trial
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.founders import draw_new_point
 

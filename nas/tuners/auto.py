@@ -6,11 +6,11 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, Trial
 from nas.spaces.base import Space
-from nas.spec import Spec
-from nas.trial import Proposal, Trial
 from nas.tuners.base import Answer, Tuner
 
 logger = logging.getLogger(__name__)

@@ -8,11 +8,12 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import ClassVar
 
-from nas.lineage import Lineage, LineageLog, owed
-from nas.metric import Metric
-from nas.spaces.base import Point, Space
-from nas.spec import Spec
-from nas.trial import Proposal, State, Trial, as_pending
+from nas.core.lineage import Lineage, LineageLog, owed
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, State, Trial, as_pending
+from nas.spaces.base import Space
 
 
 class Answer(Enum):

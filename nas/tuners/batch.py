@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nas.errors import ConfigurationError
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.trial import Proposal
 from nas.spaces.base import Space, check_points
-from nas.trial import Proposal
 from nas.tuners.base import STOP, Answer
 from nas.tuners.donors import DonorTuner
 

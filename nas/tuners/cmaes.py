@@ -11,11 +11,11 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nas.errors import ConfigurationError
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.trial import Proposal, Trial
 from nas.spaces.base import Space
-from nas.trial import Proposal, Trial
 from nas.tuners.base import Answer
 from nas.tuners.donors import DonorTuner
 from nas.tuners.flat import FlatSpace

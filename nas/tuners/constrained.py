@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from nas.errors import ConfigurationError
-from nas.lineage import Lineage
-from nas.metric import plain_metrics
-from nas.spaces.base import Point, point_key
-from nas.trial import Proposal, Trial
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import plain_metrics
+from nas.core.point import Point, point_key
+from nas.core.trial import Proposal, Trial
 from nas.tuners.base import STOP, Answer, Tuner
 
 MAX_ANSWERS = 200

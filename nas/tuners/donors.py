@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.trial import SOURCES, Donor, ParameterSource, Proposal, Trial
 from nas.donors import LineageDonors, to_give
-from nas.errors import ConfigurationError
-from nas.lineage import Lineage
-from nas.metric import Metric
 from nas.sources import LOCAL, trial_of_source
-from nas.spaces.base import Point, Space
-from nas.trial import SOURCES, Donor, ParameterSource, Proposal, Trial
+from nas.spaces.base import Space
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.founders import draw_new_point
 

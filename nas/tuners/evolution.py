@@ -14,11 +14,12 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any, Literal, get_args
 
-from nas.errors import ConfigurationError, SpaceExhaustedError
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.spaces.base import Point, Space, Variation
-from nas.trial import Donor, Proposal, Trial
+from nas.core.errors import ConfigurationError, SpaceExhaustedError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.trial import Donor, Proposal, Trial
+from nas.spaces.base import Space, Variation
 from nas.tuners.base import Answer, Tuner
 from nas.tuners.donors import DonorChooser
 from nas.tuners.founders import draw_new_point, wants_founder

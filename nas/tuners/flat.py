@@ -6,7 +6,8 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from nas.spaces.base import Point, Space
+from nas.core.point import Point
+from nas.spaces.base import Space
 from nas.spaces.domain import Domain, Numbers
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from nas.core.lineage import Lineage
+from nas.core.trial import Proposal, Trial
 from nas.founders import Founders
-from nas.lineage import Lineage
-from nas.trial import Proposal, Trial
 from nas.tuners.base import Answer, Tuner
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 
-from nas.lineage import Lineage
-from nas.spaces.base import Point, Space
+from nas.core.lineage import Lineage
+from nas.core.point import Point
+from nas.spaces.base import Space
 
 MAX_DRAWS = 64
 MAX_ENUMERATED = 20_000

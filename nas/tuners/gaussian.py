@@ -6,7 +6,7 @@ import warnings
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from nas.errors import ConfigurationError, check_whole
+from nas.core.errors import ConfigurationError, check_whole
 
 if TYPE_CHECKING:
     import numpy as np

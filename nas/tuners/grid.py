@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nas.errors import check_whole
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.spaces.base import Point, Space
+from nas.core.errors import check_whole
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.trial import Proposal
+from nas.spaces.base import Space
 from nas.spaces.domain import Domain
-from nas.trial import Proposal
 from nas.tuners.base import STOP, Answer
 from nas.tuners.donors import DonorTuner
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 
-from nas.lineage import Lineage
-from nas.trial import Trial
+from nas.core.lineage import Lineage
+from nas.core.trial import Trial
 from nas.tuners.base import Tuner
 
 

@@ -12,7 +12,8 @@ import statistics
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from nas.spaces.base import Point, Space, point_key
+from nas.core.point import Point, point_key
+from nas.spaces.base import Space
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,11 +18,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nas.errors import SpaceExhaustedError, check_whole
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.spaces.base import Point, Space, point_key
-from nas.trial import Proposal, Trial
+from nas.core.errors import SpaceExhaustedError, check_whole
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point, point_key
+from nas.core.trial import Proposal, Trial
+from nas.spaces.base import Space
 from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.donors import DonorTuner
 from nas.tuners.flat import FlatSpace

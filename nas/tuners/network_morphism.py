@@ -19,11 +19,11 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from nas.errors import ConfigurationError, SpaceExhaustedError, check_whole
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.errors import ConfigurationError, SpaceExhaustedError, check_whole
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.trial import Proposal, Trial
 from nas.spaces.base import Space, Variation
-from nas.trial import Proposal, Trial
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.founders import draw_new_point
 from nas.tuners.gaussian import ScoreModel, check_max_points

@@ -12,12 +12,13 @@ import random
 from collections.abc import Collection
 from typing import TypeAlias
 
-from nas.errors import ConfigurationError, SpaceExhaustedError, check_whole
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.pareto import Losses, best_first, losses_of
-from nas.spaces.base import Point, Space, Variation
-from nas.trial import Proposal
+from nas.core.errors import ConfigurationError, SpaceExhaustedError, check_whole
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.pareto import Losses, best_first, losses_of
+from nas.core.point import Point
+from nas.core.trial import Proposal
+from nas.spaces.base import Space, Variation
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.founders import draw_new_point, wants_founder
 

@@ -13,12 +13,13 @@ from datetime import datetime
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from nas.errors import ConfigurationError, SpaceExhaustedError, check_whole
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.spaces.base import Point, Space
+from nas.core.errors import ConfigurationError, SpaceExhaustedError, check_whole
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.trial import Proposal, Trial
+from nas.spaces.base import Space
 from nas.spaces.domain import Domain, Options
-from nas.trial import Proposal, Trial
 from nas.tuners.base import Answer
 from nas.tuners.donors import DonorTuner
 from nas.tuners.flat import FlatSpace

@@ -12,12 +12,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nas.errors import ConfigurationError, check_whole, nearest_first
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.spaces.base import Point, Space
+from nas.core.errors import ConfigurationError, check_whole, nearest_first
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.trial import Proposal, Trial
+from nas.spaces.base import Space
 from nas.spaces.domain import Domain, Numbers
-from nas.trial import Proposal, Trial
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.founders import draw_new_point
 

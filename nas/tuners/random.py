@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.trial import Proposal
 from nas.spaces.base import Space
-from nas.trial import Proposal
 from nas.tuners.base import Answer
 from nas.tuners.donors import DonorTuner
 

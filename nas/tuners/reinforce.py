@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from nas.errors import ConfigurationError
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.trial import Proposal, Trial
 from nas.spaces.base import Space
 from nas.spaces.domain import Domain, Numbers
-from nas.trial import Proposal, Trial
 from nas.tuners.base import Answer
 from nas.tuners.donors import DonorTuner
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from nas.errors import ConfigurationError, PointError
+from nas.core.errors import ConfigurationError, PointError
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.module import graph_in
 from nas.spaces.graphs.network import Network

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 from nas.weights.child import Weights
 
 Donor: TypeAlias = Mapping[str, Tensor] | Weights | nn.Module

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.derivation import Derivation
 from nas.store.tensor_names import is_weight

@@ -19,7 +19,7 @@ from copy import copy, deepcopy
 import torch
 from torch import Tensor, nn
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 from nas.store.tensor_names import OPTIMIZER, is_weight
 from nas.weights.child import ChildTensor, Weights, offers_of, settle
 from nas.weights.donors import Donor, listed, source_of

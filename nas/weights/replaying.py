@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor, nn
 
-from nas.errors import ConfigurationError, PointError
+from nas.core.errors import ConfigurationError, PointError
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import graph_in
 from nas.spaces.graphs.network import Network

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from types import NoneType
 from typing import Any, Literal, get_args
 
-from nas.errors import CorruptError
-from nas.store.plain import checked_fields, number_within, shown, whole
+from nas.core.errors import CorruptError
+from nas.core.validation import checked_fields, number_within, shown, whole
 
 NO_DONOR = "no donor"
 How = Literal["copied", "morphed", "made", "sliced", "fresh"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from nas.errors import ConfigurationError, check_number, check_whole, nearest_first
+from nas.core.errors import ConfigurationError, check_number, check_whole, nearest_first
 
 Match = Literal["name", "structure"]
 Rest = Literal["scaled", "own"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 _MAX_CELLS = 4_000_000  # two thousand blocks each: half a second and 32 MB

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from nas.core.trial import Trial
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import Trial
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("+tuner=random", "problem._target_=quick.QuickProblem", "device=cpu", "threads=1")

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nas.metric import Metric
-from nas.policy import Policy
+from nas.core.checkpoint import Checkpoint
+from nas.core.metric import Metric
+from nas.core.policy import Policy
+from nas.core.reference import Reference
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.search import FORMAT
-from nas.store.checkpoint import Checkpoint
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.store.reference import Reference
-from nas.trial import Proposal, Reason, State, Trial
 
 IDENTITY: dict[str, Any] = {
     "problem": {"target": "nas.problems.digits.DigitsProblem", "arguments": {}},

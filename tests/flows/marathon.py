@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nas import Choice, Float, Lineage, Metric, ParameterSpace, Policy, Problem, Stopper, Trial, TrialRun
-from nas.errors import TrialStopped
+from nas.core.errors import TrialStopped
 
 N_EPOCHS = 12
 HELD_EPOCH = 6

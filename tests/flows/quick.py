@@ -10,7 +10,7 @@ import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nas import Float, Int, Metric, ParameterSpace, Policy, Problem, TrialRun
-from nas.errors import TrialStopped
+from nas.core.errors import TrialStopped
 
 if TYPE_CHECKING:
     from torch import nn

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from nas.cores import usable_cores
-from nas.policy import Policy
+from nas.core.cpus import usable_cores
+from nas.core.policy import Policy
 from nas.store.files import open_root
 from nas.store.records import Records
 from tests.flows.commands import QUICK, Command, environment, on_terminal, only_search, resume_line, run, trials, until

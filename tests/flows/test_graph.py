@@ -19,9 +19,9 @@ from typing import Any
 import httpx
 import pytest
 
+from nas.core.trial import Trial
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import Trial
 
 pytestmark = pytest.mark.slow
 

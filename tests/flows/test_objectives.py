@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from nas.metric import Metric
-from nas.pareto import numbers_on_front
+from nas.core.metric import Metric
+from nas.core.pareto import numbers_on_front
 from tests.flows.commands import run, trials
 
 METRICS = (Metric("accuracy"), Metric("parameters", "minimize"))

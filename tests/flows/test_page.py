@@ -24,12 +24,12 @@ from flows.drawing.palette import N_STEPS, ScoreScale
 from flows.drawing.scatter import objectives_scatter
 from flows.drawing.tree import MAX_LABELLED, draw_tree, family_tree_svg
 from flows.snapshot import Snapshot, read_snapshot
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.pareto import numbers_on_front
-from nas.policy import Policy
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.pareto import numbers_on_front
+from nas.core.policy import Policy
+from nas.core.trial import Reason, State, Trial
 from nas.store.files import open_root
-from nas.trial import Reason, State, Trial
 from tests.flows.lineages import BEGAN, evolved, trial, write_search
 
 ACCURACY = Metric("accuracy")

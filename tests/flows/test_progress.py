@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from flows.progress import Progress
+from nas.core.metric import Metric
+from nas.core.ranking import competitors
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.base import Finished, Proposed
-from nas.metric import Metric
-from nas.ranking import competitors
-from nas.trial import Proposal, Reason, State, Trial
 
 
 def trial(number: int, stage: str, state: State = State.WAITING) -> Trial:

@@ -9,12 +9,12 @@ import pytest
 from flows.drawing.page import lineage_page
 from flows.snapshot import read_snapshot
 from flows.terminal import summary_lines
-from nas.budget import Budget
+from nas.core.budget import Budget
+from nas.core.spec import Spec
+from nas.core.trial import State
 from nas.program import run_search
 from nas.search import Search
-from nas.spec import Spec
 from nas.store.files import open_root
-from nas.trial import State
 from tests.flows.commands import only_search, run, trials
 
 TEMPLATE = """

@@ -22,10 +22,10 @@ from flows.command import run_command
 from flows.report import report
 from flows.searches import find_searches
 from flows.snapshot import read_snapshot
-from nas.metric import Metric
+from nas.core.metric import Metric
+from nas.core.trial import State
 from nas.session import Session
 from nas.store.files import open_root
-from nas.trial import State
 from tests.flows.lineages import BEGAN, evolved, trial, write_search
 
 ROOT = Path(__file__).parents[2]

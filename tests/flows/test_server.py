@@ -25,7 +25,7 @@ from flows.server import (
     use_server,
     wait_for_backlog,
 )
-from nas.errors import ConfigurationError, ServerError
+from nas.core.errors import ConfigurationError, ServerError
 
 ROOT = Path(__file__).parents[2]
 

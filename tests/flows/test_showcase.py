@@ -19,11 +19,11 @@ import httpx
 import pytest
 
 from flows.showcase import Showcase, checkpoint_text
+from nas.core.checkpoint import Checkpoint
+from nas.core.metric import Metric
+from nas.core.reference import Reference, digest_of
+from nas.core.trial import Proposal, State, Trial
 from nas.executors.base import Event, Finished, StopAsked
-from nas.metric import Metric
-from nas.store.checkpoint import Checkpoint
-from nas.store.reference import Reference, digest_of
-from nas.trial import Proposal, State, Trial
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = Reference("manifests/000007-ab.json", 120, digest_of(b"manifest"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nas.trial import Reason, State, Trial
+from nas.core.trial import Reason, State, Trial
 from tests.flows.commands import run, trials
 from tests.flows.remotely import run_remotely
 

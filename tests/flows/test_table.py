@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from flows.table import lineage_table, to_csv, to_json
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.policy import Policy
-from nas.trial import Reason, State
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.policy import Policy
+from nas.core.trial import Reason, State
 from tests.flows.lineages import evolved, trial
 
 FIRST = [

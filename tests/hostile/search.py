@@ -17,8 +17,12 @@ from flows.snapshot import read_snapshot
 from flows.table import lineage_table, to_csv, to_json
 from flows.terminal import open_console, print_search, print_trial
 from nas.bench import BenchSpec
-from nas.budget import Budget
-from nas.errors import HeirloomError
+from nas.core.budget import Budget
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import HeirloomError
+from nas.core.reference import digest_of
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, Trial
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
 from nas.loop import Loop, LoopSettings
@@ -26,14 +30,11 @@ from nas.program import Program, run_search
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import check_free, claim_identity
-from nas.spec import Spec
-from nas.store.checkpoint import Checkpoint, fetch_folder
+from nas.store.checkpoint import fetch_folder
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.store.reference import digest_of
 from nas.store.verify import verify_search
 from nas.store.weights import StoredWeights
-from nas.trial import Proposal, Trial
 from tests.problems_for_tests import InOrderTuner, ScoreProblem
 
 ROOT = Path(__file__).parents[2]

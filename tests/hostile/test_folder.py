@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from nas.errors import ConfigurationError, CorruptError, StoreError
-from nas.store.files import Files, Reference, open_root
-from nas.store.plain import MAX_RECORD_BYTES
+from nas.core.errors import ConfigurationError, CorruptError, StoreError
+from nas.core.reference import Reference, digest_of
+from nas.core.trial import Proposal, Trial
+from nas.core.validation import MAX_RECORD_BYTES
+from nas.store.files import Files, open_root
 from nas.store.records import Records
-from nas.store.reference import digest_of
-from nas.trial import Proposal, Trial
 from tests.hostile.search import ROOT
 
 RECORD = "trials/000000.proposal.json"

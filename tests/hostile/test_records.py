@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nas.errors import CorruptError
+from nas.core.errors import CorruptError
 from tests.hostile.search import KINDS, HostileSearch
 
 CORPUS = Path(__file__).parent / "corpus"

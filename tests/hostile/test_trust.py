@@ -8,7 +8,7 @@ import pytest
 
 from flows.command import Invocation
 from flows.trust import trusted_spec
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 
 
 def invocation(**values: Any) -> Invocation:

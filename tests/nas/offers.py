@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, takewhile
 from typing import Any
 
-from nas.store.checkpoint import Checkpoint
-from nas.store.files import Files, Reference
+from nas.core.checkpoint import Checkpoint
+from nas.core.reference import Reference, digest_of
+from nas.core.trial import Proposal, State, Trial
+from nas.store.files import Files
 from nas.store.manifest import TensorEntry
 from nas.store.records import Records
-from nas.store.reference import digest_of
 from nas.store.signature import Signature
-from nas.trial import Proposal, State, Trial
 
 Network = Mapping[str, TensorEntry]
 

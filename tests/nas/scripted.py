@@ -12,18 +12,17 @@ from uuid import uuid4
 import fsspec
 
 from nas.bench import Assignment, Stay
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point, point_key
+from nas.core.policy import Policy, Stage
+from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.base import Action, Event, Finished, Lost, Reported, Started, StopAsked, StopKind
-from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
-from nas.metric import Metric
-from nas.policy import Policy, Stage
-from nas.run import DonorWeights
-from nas.spaces.base import Point, point_key
 from nas.spaces.parameter import Int, ParameterSpace
 from nas.store.checkpoint import publish_checkpoint
 from nas.store.files import Files, open_root
 from nas.store.records import Records
-from nas.trial import Proposal, Reason, State, Trial
 from nas.tuners.base import Answer, Tuner
 
 METRIC = Metric("accuracy")

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from nas.budget import Budget
-from nas.errors import ConfigurationError
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError
 
 
 def test_nothing_set_is_sixteen_trials() -> None:

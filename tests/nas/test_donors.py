@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nas.core.lineage import Lineage, LineageLog
+from nas.core.metric import Metric
+from nas.core.trial import State, Trial
 from nas.donors import LineageDonors
-from nas.lineage import Lineage, LineageLog
-from nas.metric import Metric
 from nas.spaces.parameter import Choice, Float, ParameterSpace
 from nas.store.signature import Signature, common_layers
-from nas.trial import State, Trial
 from tests.nas.offers import Network, best_of, chain, offer
 
 SPACE = ParameterSpace({"depth": Choice(1, 2, 3), "lr": Float(0, 1), "width": Choice(4, 8)})

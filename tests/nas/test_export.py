@@ -17,13 +17,13 @@ from safetensors.torch import load_file
 from torch import nn
 
 from nas.bench import Assignment, Bench, BenchSpec
+from nas.core.spec import Spec
+from nas.core.trial import DonorWeights, Proposal, State, Trial
 from nas.executors.place import InProcessPlace
 from nas.problems.base import Problem
-from nas.run import DonorWeights, TrialRun
-from nas.spec import Spec
+from nas.run import TrialRun
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import Proposal, State, Trial
 from nas.weights.optimizer import optimizer_tensors
 from tests.problems_for_tests import N_CLASSES, N_INPUTS, ExportProblem, PlainProblem, ScoreProblem, network
 

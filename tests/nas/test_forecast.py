@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.forecast import Forecast, cost_ratio
-from nas.policy import Policy, PolicyPlan, Stage
-from nas.trial import Proposal, Reason, State, Trial
 
 CHEAP = frozenset({Policy.EARLY_STOP, Policy.DOWNSCALE})
 SEARCH, RECHECK, FINAL = (

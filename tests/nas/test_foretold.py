@@ -13,20 +13,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nas.budget import Budget
-from nas.errors import ConfigurationError
-from nas.metric import Metric
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.spec import Spec
+from nas.core.trial import Reason, State, Trial
 from nas.problems.base import Problem
 from nas.problems.cost import N_PASSES, forward_latency_s
 from nas.program import run_search
 from nas.run import TrialRun
 from nas.search import Search
-from nas.spaces.base import Point
 from nas.spaces.parameter import Int, ParameterSpace
-from nas.spec import Spec
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import Reason, State, Trial
 from nas.tuners.grid import GridTuner
 
 

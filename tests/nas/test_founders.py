@@ -12,22 +12,22 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from nas.budget import Budget
-from nas.errors import ConfigurationError, StoreError
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError, StoreError
+from nas.core.metric import Metric
+from nas.core.policy import Policy
+from nas.core.spec import Spec
+from nas.core.trial import State
 from nas.executors.base import Event, Noted
 from nas.founders import Founders
 from nas.imported import import_founders
-from nas.metric import Metric
-from nas.policy import Policy
 from nas.problems.base import Problem
 from nas.program import Program, run_here, run_search
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import claim_identity, open_records
 from nas.spaces.parameter import Choice, Int, ParameterSpace
-from nas.spec import Spec
 from nas.store.files import open_root
-from nas.trial import State
 
 POINTS = [{"width": 3, "op": "b"}, {"width": 1, "op": "a"}]
 WEIGHTS = {"weight": torch.full((2, 2), 7.0), "bias": torch.full((2,), 7.0)}

@@ -16,26 +16,26 @@ import pytest
 
 from flows.snapshot import read_snapshot
 from nas.bench import BenchSpec
-from nas.budget import AtDeadline, Budget
-from nas.errors import SearchInterruptedError
+from nas.core.budget import AtDeadline, Budget
+from nas.core.errors import SearchInterruptedError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.base import Event, Finished, Noted, StopAsked, StopKind
 from nas.executors.place import InProcessPlace
 from nas.executors.simulated import SimulatedExecutor, Workers
-from nas.lineage import Lineage
 from nas.loop import LoopSettings
-from nas.metric import Metric
-from nas.policy import Policy, PolicyPlan, Stage
 from nas.problems.base import Problem, Simulation
 from nas.program import Program, Summary
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import Session, claim_identity
 from nas.spaces.parameter import Int, ParameterSpace
-from nas.spec import Spec
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.sessions import spent_hours
-from nas.trial import Proposal, Reason, State, Trial
 from nas.tuners.base import Answer, Tuner
 from nas.tuners.hosted import HostedTuner
 from nas.tuners.random import RandomTuner

@@ -13,22 +13,22 @@ import pytest
 
 from nas import Budget, Int, Metric, ParameterSpace, Problem, Proposal, Search, Tuner, run_search
 from nas.bench import BenchSpec
-from nas.errors import ConfigurationError, SearchInterruptedError, TrialStopped
+from nas.core.errors import ConfigurationError, SearchInterruptedError, TrialStopped
+from nas.core.lineage import Lineage
+from nas.core.policy import Policy, Stage
+from nas.core.spec import Spec
+from nas.core.trial import Reason, State, Trial
 from nas.executors.base import Event, Left, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
 from nas.job import Job
 from nas.job_plan import JobPlan
-from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
-from nas.policy import Policy, Stage
 from nas.run import TrialRun
-from nas.spec import Spec
 from nas.stoppers.base import Stopper
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.trial_log import log_path
-from nas.trial import Reason, State, Trial
 from nas.tuners.base import STOP, WAIT, Answer
 
 Code = Callable[[Job], None]

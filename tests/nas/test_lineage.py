@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nas.errors import PointError, TrialNotFoundError
-from nas.lineage import Lineage, LineageLog
-from nas.metric import Metric
-from nas.trial import Proposal, State, Trial
+from nas.core.errors import PointError, TrialNotFoundError
+from nas.core.lineage import Lineage, LineageLog
+from nas.core.metric import Metric
+from nas.core.trial import Proposal, State, Trial
 
 ACCURACY = Metric("accuracy")
 LOSS = Metric("loss", "minimize")

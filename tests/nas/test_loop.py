@@ -12,20 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nas.budget import Budget
-from nas.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
+from nas.core.budget import Budget
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
+from nas.core.lineage import Lineage
+from nas.core.point import Point
+from nas.core.policy import Policy, Stage
+from nas.core.trial import OnParentFailure, Proposal, Reason, State, Trial
 from nas.executors.base import Broke, Event, Finished, StopAsked
-from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
-from nas.policy import Policy, Stage
 from nas.proposals import trial_seed
-from nas.spaces.base import Point
 from nas.spaces.parameter import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.stoppers.median import MedianStopper
-from nas.store.checkpoint import Checkpoint, publish_checkpoint
+from nas.store.checkpoint import publish_checkpoint
 from nas.store.records import Records
-from nas.trial import OnParentFailure, Proposal, Reason, State, Trial
 from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nas.errors import ConfigurationError
-from nas.metric import Metric, not_finite, plain_metrics
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric, not_finite, plain_metrics
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
+from nas.core.policy import Policy
 from nas.modes import Modes
-from nas.policy import Policy
 
 
 def modes(*policies: Policy, fidelity: float | None = None) -> Modes:

@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from nas.metric import Metric
-from nas.pareto import Losses, best_first, crowding, front_of, fronts, hypervolume, numbers_on_front
-from nas.trial import Proposal, State, Trial
+from nas.core.metric import Metric
+from nas.core.pareto import Losses, best_first, crowding, front_of, fronts, hypervolume, numbers_on_front
+from nas.core.trial import Proposal, State, Trial
 
 METRICS = (Metric("accuracy"), Metric("flops", "minimize"))
 

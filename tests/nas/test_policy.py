@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.policy import Policy, PolicyPlan, Stage, parse_policies
+from nas.core.errors import ConfigurationError
+from nas.core.policy import Policy, PolicyPlan, Stage, parse_policies
 from nas.search import TWO_STAGE
 
 ALL = frozenset(Policy)

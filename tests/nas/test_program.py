@@ -11,24 +11,24 @@ from uuid import uuid4
 import pytest
 
 from nas.bench import BenchSpec
-from nas.budget import Budget
-from nas.errors import ConfigurationError, SearchFailedError, TrialStopped
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError, SearchFailedError, TrialStopped
+from nas.core.lineage import Lineage
+from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.spec import Spec
+from nas.core.trial import Reason, State, Trial
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
-from nas.lineage import Lineage
 from nas.loop import LoopSettings
-from nas.policy import Policy, PolicyPlan, Stage
 from nas.problems.base import Problem
 from nas.program import Program, Summary, run_search
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import Session
-from nas.spec import Spec
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.retention import Retention
 from nas.store.weights import StoredWeights
-from nas.trial import Reason, State, Trial
 from nas.tuners.random import RandomTuner
 from tests.nas.scripted import paths_in_order
 from tests.problems_for_tests import (

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.policy import PolicyPlan, Stage
-from nas.ranking import Ranking, competitors
-from nas.trial import Proposal, State, Trial
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.policy import PolicyPlan, Stage
+from nas.core.ranking import Ranking, competitors
+from nas.core.trial import Proposal, State, Trial
 
 STAGES = ("search", "final")
 

@@ -19,17 +19,17 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from nas.bench import Assignment, BenchSpec
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
+from nas.core.policy import Policy
+from nas.core.spec import Spec
+from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.base import Event, Reported
 from nas.executors.place import InProcessPlace
-from nas.policy import Policy
-from nas.run import DonorWeights, TrialRun
-from nas.spec import Spec
+from nas.run import TrialRun
 from nas.store.checkpoint import load_manifest
 from nas.store.files import Files, open_root
 from nas.store.records import Records
 from nas.store.weights import StoredWeights
-from nas.trial import Proposal, Reason, State, Trial
 from tests.problems_for_tests import BodyProblem, network
 
 Body = Callable[[TrialRun], object]

@@ -16,30 +16,25 @@ import pytest
 import torch
 from torch import nn
 
-from nas.bench import (
-    Assignment,
-    Bench,
-    BenchSpec,
-    set_torch_settings,
-    torch_settings,
-)
-from nas.errors import ActionError, CorruptError, MissingError, StoreError, TrialStopped
+from nas.bench import Assignment, Bench, BenchSpec, set_torch_settings, torch_settings
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import ActionError, CorruptError, MissingError, StoreError, TrialStopped
+from nas.core.policy import Policy
+from nas.core.reference import Reference, digest_of
+from nas.core.spec import Spec
+from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.base import Event, Reported, Started
 from nas.executors.place import InProcessPlace
-from nas.policy import Policy
 from nas.randomness import seed_everything
-from nas.run import DonorWeights, TrialRun
+from nas.run import TrialRun
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.removing import Remove
 from nas.spaces.graphs.resizing import Widen
-from nas.spec import Spec
-from nas.store.checkpoint import Checkpoint, load_manifest
+from nas.store.checkpoint import load_manifest
 from nas.store.files import Files, open_root
 from nas.store.records import Records, to_bytes
-from nas.store.reference import Reference, digest_of
 from nas.store.weights import StoredWeights
-from nas.trial import Proposal, Reason, State, Trial
 from nas.weights.rules import Rules
 from tests.nas.spaces.graphs.networks import STARTS
 from tests.problems_for_tests import BodyProblem, network

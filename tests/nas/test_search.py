@@ -13,14 +13,14 @@ from uuid import uuid4
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.metric import Metric
-from nas.policy import Policy, PolicyPlan, Stage
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric
+from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.spec import Spec
 from nas.problems.tabular import TabularProblem
 from nas.search import FORMAT, TWO_STAGE, Search, differences
 from nas.session import claim_identity
 from nas.spaces.parameter import Int, ParameterSpace
-from nas.spec import Spec
 from nas.stoppers.median import MedianStopper
 from nas.store.files import open_root
 from nas.store.records import Records
@@ -119,7 +119,7 @@ class TestIdentity:
     def test_digest_is_the_same_in_every_process(self) -> None:
         """The default name follows from the identity, whatever the process and its hash seed."""
         program = (
-            "from nas.search import Search; from nas.spec import Spec;"
+            "from nas.search import Search; from nas.core.spec import Spec;"
             "from tests.problems_for_tests import ScoreProblem; from nas.tuners.random import RandomTuner;"
             "print(Search(problem=Spec.of(ScoreProblem), tuner=Spec.of(RandomTuner)).build().default_name)"
         )
@@ -228,8 +228,8 @@ class TestRefusals:
             ({"problem": Spec.of(Metric, name="accuracy")}, "Metric must be a subclass of nas.Problem"),
             ({"problem": Spec.of(WithoutMetrics)}, "WithoutMetrics must set `metrics`"),
             ({"problem": Spec.of(ManyMetrics)}, r"ManyMetrics declares 20 metrics that take \d+ bytes .* most are 600"),
-            ({"tuner": Spec("nas.spec.Spec", {})}, "nas.spec.Spec: .*seed"),
-            ({"stopper": Spec("nas.budget.Budget", {})}, "nas.budget.Budget: too many positional arguments"),
+            ({"tuner": Spec("nas.core.spec.Spec", {})}, "nas.core.spec.Spec: .*seed"),
+            ({"stopper": Spec("nas.core.budget.Budget", {})}, "nas.core.budget.Budget: too many positional arguments"),
             ({"stopper": Spec("builtins.list", {})}, "list must be a subclass of nas.Stopper"),
             (
                 {"problem": Spec.of(WithSet, choices={1, 2})},

@@ -18,8 +18,9 @@ from uuid import uuid4
 
 import pytest
 
-from nas.errors import ConfigurationError, SearchBusyError
-from nas.session import Driver, Session, check_free, check_name, open_records
+from nas.core.errors import ConfigurationError, SearchBusyError
+from nas.core.names import check_name
+from nas.session import Driver, Session, check_free, open_records
 from nas.store.files import open_root
 from nas.store.records import Records, to_bytes
 from nas.store.sessions import past_sessions
@@ -39,7 +40,7 @@ time.sleep(60)
 WATCHER = """
 import sys
 from functools import partial
-from nas.errors import SearchBusyError
+from nas.core.errors import SearchBusyError
 from nas.session import check_free
 from nas.store.files import open_root
 from nas.store.records import Records

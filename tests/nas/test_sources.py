@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nas.budget import Budget
-from nas.errors import SearchFailedError
-from nas.lineage import Lineage
+from nas.core.budget import Budget
+from nas.core.errors import SearchFailedError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.policy import Policy
+from nas.core.trial import ParameterSource, Proposal, Trial
 from nas.loop import LoopSettings
-from nas.metric import Metric
-from nas.policy import Policy
 from nas.siblings import sibling_checkpoint
 from nas.store.records import Records
-from nas.trial import ParameterSource, Proposal, Trial
 from nas.tuners.base import Answer
 from nas.tuners.random import RandomTuner
 from tests.nas.scripted import (

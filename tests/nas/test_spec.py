@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.metric import Metric
-from nas.spec import Spec
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric
+from nas.core.spec import Spec
 from nas.tuners.evolution import EvolutionTuner
 from tests.nas.scripted import METRIC, SPACE
 
@@ -84,7 +84,7 @@ def test_description_leaves_out_what_it_is_told() -> None:
         ("nas.tuners.evolution.Evolution", "module nas.tuners.evolution has no Evolution"),
         ("nas.tuners.evolved.EvolutionTuner", "no module nas.tuners.evolved"),
         ("no_such_package.sub.MyProblem", "no module no_such_package; run the command in the folder that holds it"),
-        ("nas.budget.DEFAULT_TRIALS", "must be a class, not 16"),
+        ("nas.core.budget.DEFAULT_TRIALS", "must be a class, not 16"),
     ],
 )
 def test_wrong_target_is_named(target: str, message: str) -> None:

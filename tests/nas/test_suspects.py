@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from nas.budget import Budget
-from nas.errors import SearchInterruptedError
+from nas.core.budget import Budget
+from nas.core.errors import SearchInterruptedError
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.loop import LoopSettings
 from nas.session import Driver, Session
 from nas.store.records import Records, to_bytes
 from nas.store.sessions import past_sessions
 from nas.suspects import Suspects
-from nas.trial import Proposal, Reason, State, Trial
 from tests.nas.scripted import SEARCH, ListTuner, ScriptedExecutor, fresh_records, make_loop
 
 N = 4

@@ -16,14 +16,15 @@ from typing import Any
 
 import pytest
 
-from nas.errors import AlreadyPublishedError, CorruptError, MissingError, SearchBusyError
-from nas.metric import Metric
+from nas.core.errors import AlreadyPublishedError, CorruptError, MissingError, SearchBusyError
+from nas.core.metric import Metric
+from nas.core.reference import Reference
+from nas.core.trial import State, Trial, without_weights
 from nas.siblings import borrowed
-from nas.store.files import Reference, open_root
+from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.retention import Retention
 from nas.sweeper import Plan, Scope, Sweeper
-from nas.trial import State, Trial, without_weights
 from tests.nas.store.stocked import all_files, real_checkpoint, trial
 
 METRIC = Metric("accuracy")

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nas.budget import Budget
-from nas.errors import SearchInterruptedError
+from nas.core.budget import Budget
+from nas.core.errors import SearchInterruptedError
+from nas.core.lineage import Lineage, recall
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.base import Event, Swept
-from nas.lineage import Lineage, recall
 from nas.loop import LoopSettings, OnParentFailure
 from nas.store.records import Records
 from nas.store.retention import Retention
 from nas.sweeper import Scope, Sweeper
-from nas.trial import Proposal, Reason, State, Trial
 from nas.tuners.base import Answer, Tuner, inheritable
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner

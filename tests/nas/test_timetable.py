@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from nas.budget import Budget
-from nas.policy import Policy, PolicyPlan, Stage
+from nas.core.budget import Budget
+from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.trial import State
 from nas.timetable import CROWN_MOST_S, MARGIN, Spent, Timetable
-from nas.trial import State
 from tests.nas.test_forecast import trial
 
 SEARCH, FINAL = Stage(name="search", policies=frozenset({Policy.EARLY_STOP})), Stage(name="final")

@@ -6,8 +6,9 @@ import random
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from nas.errors import ConfigurationError
-from nas.spaces.base import Point, Space
+from nas.core.errors import ConfigurationError
+from nas.core.point import Point
+from nas.spaces.base import Space
 from nas.spaces.domain import Ask, Decision
 
 

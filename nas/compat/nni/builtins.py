@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nas.compat.nni.config import Experiment, TunerChoice
-from nas.errors import ConfigurationError
-from nas.metric import Direction
-from nas.spec import Spec
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Direction
+from nas.core.spec import Spec
 
 Arguments = dict[str, Any]
 

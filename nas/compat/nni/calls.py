@@ -9,10 +9,10 @@ from typing import Any
 
 from nas.compat.nni.names import is_job_id
 from nas.compat.nni.parameters import parameters_of
-from nas.errors import CorruptError
-from nas.lineage import Lineage
-from nas.store.plain import checked_fields, naming, shown, whole
-from nas.trial import State, Trial
+from nas.core.errors import CorruptError
+from nas.core.lineage import Lineage
+from nas.core.trial import State, Trial
+from nas.core.validation import checked_fields, naming, shown, whole
 
 LATE_CHARS = 1 << 16
 """What a record says of late results; those beyond are not told again after an interruption."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nas.errors import ConfigurationError, check_whole
+from nas.core.errors import ConfigurationError, check_whole
 
 PLATFORMS = ("remote", "pai", "paiYarn", "openpai", "kubeflow", "frameworkcontroller", "dlts", "aml", "adl", "hybrid")
 _HERE = "trials run as processes of this machine, or, with runner=remote, of others (docs/remote_workers.md)"

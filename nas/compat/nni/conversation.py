@@ -11,7 +11,7 @@ from typing import Any
 
 from nas.compat.nni.calls import Call, numbers_of
 from nas.compat.nni.host import Host
-from nas.errors import SearchFailedError
+from nas.core.errors import SearchFailedError
 
 BUSY = 0.05
 """The share of a core that a tuner takes which is not idle."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 
 
 def map_path(text: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nas.spaces.base import Point
+from nas.core.point import Point
 
 _KEY = "parameters"
 

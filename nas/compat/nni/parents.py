@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 
 NUMBERS = ("parent_id", "prev_id", "father_id", "parent", "father")
 """Parameters that name a parameter_id."""

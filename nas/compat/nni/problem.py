@@ -18,9 +18,9 @@ from nas.compat.nni.host import SDK
 from nas.compat.nni.names import experiment_id, job_id
 from nas.compat.nni.parameters import parameters_of
 from nas.compat.nni.process import TrialProcess
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Direction, Metric
 from nas.job import Job
-from nas.metric import Direction, Metric
 from nas.problems.base import Problem
 from nas.run import TrialRun
 from nas.spaces.nni import load_nni_space

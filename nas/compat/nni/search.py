@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nas.budget import Budget
 from nas.compat.nni.builtins import optimize_mode, stopper_spec, tuner_spec
 from nas.compat.nni.config import Experiment
 from nas.compat.nni.names import experiment_id
 from nas.compat.nni.parents import ParentRule
 from nas.compat.nni.tuner import PATIENCE_S
-from nas.errors import ConfigurationError
-from nas.policy import PolicyPlan, Stage
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError
+from nas.core.policy import PolicyPlan, Stage
+from nas.core.spec import Spec
 from nas.search import Search
-from nas.spec import Spec
 
 PLAN = PolicyPlan((Stage(name="search"),))
 """An experiment has one stage, and no policies."""

@@ -13,10 +13,10 @@ from nas.compat.nni.conversation import Conversation
 from nas.compat.nni.names import experiment_id, job_id
 from nas.compat.nni.parameters import parameters_of, point_of
 from nas.compat.nni.parents import ParentRule
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.trial import Proposal, Trial
 from nas.spaces.base import Space
-from nas.trial import Proposal, Trial
 from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.hosted import HostedTuner
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from nas.compat.rafiki.template import importing
-from nas.errors import ConfigurationError, HeirloomError
-from nas.tracebacks import traceback_of
+from nas.core.errors import ConfigurationError, HeirloomError
+from nas.core.tracebacks import traceback_of
 
 
 def main() -> int:

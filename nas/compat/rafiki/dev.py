@@ -12,23 +12,23 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-from nas.budget import Budget
 from nas.compat.rafiki.log import shown
 from nas.compat.rafiki.model import BaseModel, Params
 from nas.compat.rafiki.params import from_tensors
 from nas.compat.rafiki.problem import RafikiProblem
 from nas.compat.rafiki.space import realised
 from nas.compat.rafiki.template import Template, load_template
-from nas.errors import ConfigurationError, HeirloomError, nearest_first
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError, HeirloomError, nearest_first
+from nas.core.spec import Spec
+from nas.core.trial import State, Trial
 from nas.executors.base import Event, Finished
 from nas.program import Program, run_here
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import claim_identity, open_records
-from nas.spec import Spec
 from nas.store.files import Files, open_root
 from nas.store.records import Records
-from nas.trial import State, Trial
 
 HOURS = 0.01
 """The budget where none is given, as in Rafiki."""

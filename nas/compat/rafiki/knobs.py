@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from nas.policy import ALIASES, Policy
+from nas.core.policy import ALIASES, Policy
 
 Scalar: TypeAlias = str | int | float | bool
 

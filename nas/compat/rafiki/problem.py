@@ -15,9 +15,9 @@ from nas.compat.rafiki.params import from_tensors, to_tensors
 from nas.compat.rafiki.space import fixed_knob, knob_policies, knob_space, realised
 from nas.compat.rafiki.template import destroy_after_error, load_template
 from nas.compat.rafiki.utils import logger
-from nas.errors import ConfigurationError
-from nas.metric import Metric
-from nas.policy import Policy
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric
+from nas.core.policy import Policy
 from nas.problems.base import Problem
 from nas.run import TrialRun
 

@@ -17,9 +17,9 @@ from nas.compat.rafiki.knobs import (
     KnobValue,
     PolicyKnob,
 )
-from nas.errors import ConfigurationError
-from nas.policy import Policy, parse_policies
-from nas.spaces.base import Point
+from nas.core.errors import ConfigurationError
+from nas.core.point import Point
+from nas.core.policy import Policy, parse_policies
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
 
 LEAST_EXP = 1e-12

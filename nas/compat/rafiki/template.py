@@ -19,7 +19,7 @@ from typing import Any
 
 from nas.compat.rafiki.knobs import BaseKnob
 from nas.compat.rafiki.model import BaseModel, Params
-from nas.errors import ConfigurationError, HeirloomError, TrialStopped
+from nas.core.errors import ConfigurationError, HeirloomError, TrialStopped
 
 SDK = Path(__file__).with_name("sdk")
 """The folder in which a template's code finds ``import rafiki`` and ``import singa_auto``."""

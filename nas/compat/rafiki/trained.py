@@ -9,7 +9,7 @@ from nas.compat.rafiki.model import BaseModel
 from nas.compat.rafiki.params import from_tensors
 from nas.compat.rafiki.space import realised
 from nas.compat.rafiki.template import load_template
-from nas.errors import ConfigurationError, TrialNotFoundError
+from nas.core.errors import ConfigurationError, TrialNotFoundError
 from nas.program import newest_best
 from nas.run import TrialRun
 from nas.store.files import open_root

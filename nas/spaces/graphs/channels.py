@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from nas.errors import PointError
+from nas.core.errors import PointError
 from nas.spaces.graphs.layers import Add, Concat, Conv, Flatten, Linear
 from nas.spaces.graphs.network import INPUT, Network, Node
 

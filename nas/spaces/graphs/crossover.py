@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nas.errors import PointError
+from nas.core.errors import PointError
+from nas.core.validation import shown
 from nas.spaces.graphs.network import INPUT, MAX_NODES, Network, Node
 from nas.spaces.graphs.operation import Operation
 from nas.spaces.graphs.operations import operations_from_json
-from nas.store.plain import shown
 
 CROSSING = "crossing"
 """Where a proposal's derivation holds one."""

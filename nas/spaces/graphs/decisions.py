@@ -12,18 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from nas.spaces.domain import Ask, Decision, Domain, Numbers, Options
-from nas.spaces.graphs.layers import (
-    LAYERS,
-    Activation,
-    Add,
-    Conv,
-    GlobalPool,
-    Layer,
-    Linear,
-    Pool,
-    ReasonError,
-    Shape,
-)
+from nas.spaces.graphs.layers import LAYERS, Activation, Add, Conv, GlobalPool, Layer, Linear, Pool, ReasonError, Shape
 from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.network import INPUT, MAX_NODES, Network, Node
 from nas.spaces.graphs.rewiring import pruned

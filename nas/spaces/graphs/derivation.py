@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nas.errors import PointError
+from nas.core.errors import PointError
+from nas.core.validation import shown
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.operation import Operation
 from nas.spaces.graphs.operations import operations_from_json
-from nas.store.plain import shown
 
 _KEY = "morphism"
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
-from nas.errors import PointError, nearest_first
-from nas.store.plain import shown
+from nas.core.errors import PointError, nearest_first
+from nas.core.validation import shown
 
 Shape: TypeAlias = tuple[int, ...]
 Activations = Literal["relu", "prelu"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 from nas.spaces.graphs.layers import MAX_KERNEL, MAX_SIZE, Conv, Layer, Linear, Pool
 from nas.spaces.graphs.network import MAX_NODES, Network
 

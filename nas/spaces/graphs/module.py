@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nas.errors import PointError
+from nas.core.errors import PointError
 from nas.spaces.graphs.layers import (
     Activation,
     Add,

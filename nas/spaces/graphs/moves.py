@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from nas.errors import PointError
+from nas.core.errors import PointError
 from nas.spaces.graphs.branching import Branch, Merge, Split
 from nas.spaces.graphs.inserting import InsertActivation, InsertBlock, InsertResidual
 from nas.spaces.graphs.layers import Add, Concat, Conv, Linear, Norm

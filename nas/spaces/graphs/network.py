@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nas.errors import PointError
+from nas.core.errors import PointError
+from nas.core.validation import shown
 from nas.spaces.graphs.layers import MAX_SIZE, Layer, ReasonError, Shape, layer_from_json
-from nas.store.plain import shown
 
 INPUT = 0
 """Stands for the network's input where nodes are named."""

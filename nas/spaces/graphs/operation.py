@@ -1,7 +1,7 @@
 """What an operation on networks is: data, and the graph that it makes of another.
 
-`nas.weights.morphism` does the same to the weights; what an operation leaves to chance there comes from its ``seed``,
-so that it can be replayed from JSON, in another process and years later.
+`nas.weights.morphism` does the same to the weights; what an operation leaves to chance there comes from its
+``seed``, so that it can be replayed from JSON, in another process and years later.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from nas.errors import PointError
+from nas.core.errors import PointError
+from nas.core.validation import shown
 from nas.spaces.graphs.channels import ChannelMap
 from nas.spaces.graphs.layers import Conv, Layer, Linear, ReasonError, Shape
 from nas.spaces.graphs.network import INPUT, Network, Node
-from nas.store.plain import shown
 
 Exactness: TypeAlias = Literal["always", "eval", "no"]
 """When the child's outputs are its parent's: in eval mode and train mode, in eval mode, or not."""

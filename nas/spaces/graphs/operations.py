@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from nas.errors import PointError, nearest_first
+from nas.core.errors import PointError, nearest_first
+from nas.core.validation import shown
 from nas.spaces.graphs.branching import Branch, Merge, Split
 from nas.spaces.graphs.inserting import (
     InsertActivation,
@@ -21,7 +22,6 @@ from nas.spaces.graphs.removing import Disconnect, Remove
 from nas.spaces.graphs.resizing import GrowKernel, Narrow, ShrinkKernel, Widen
 from nas.spaces.graphs.skipping import AddSkip, ConcatSkip
 from nas.spaces.graphs.striding import DelayStride, FuseStride
-from nas.store.plain import shown
 
 OPERATIONS: dict[str, type[Operation]] = {
     operation.kind: operation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nas.errors import PointError
+from nas.core.errors import PointError
 from nas.spaces.graphs.channels import ChannelMap, resized, spread
 from nas.spaces.graphs.layers import Add, Concat
 from nas.spaces.graphs.network import Network

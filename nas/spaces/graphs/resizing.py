@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nas.errors import PointError
+from nas.core.errors import PointError
 from nas.spaces.graphs.channels import ChannelMap, resized, spread
 from nas.spaces.graphs.layers import MAX_KERNEL, MAX_SIZE, Conv
 from nas.spaces.graphs.network import Network

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nas.errors import PointError
+from nas.core.errors import PointError
 from nas.spaces.graphs.layers import Activation, Add, Concat, Flatten, GlobalPool, Pool
 from nas.spaces.graphs.network import INPUT, Network, Node
 

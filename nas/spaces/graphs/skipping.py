@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nas.errors import PointError
+from nas.core.errors import PointError
 from nas.spaces.graphs.channels import NEW, ChannelMap, spread
 from nas.spaces.graphs.layers import Add, Concat, Conv, Layer, Linear, Pool, Scale
 from nas.spaces.graphs.network import INPUT, Network, Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from nas.errors import ConfigurationError, check_whole
+from nas.core.errors import ConfigurationError, check_whole
 from nas.spaces.graphs.layers import Activation, Add, Conv, GlobalPool, Layer, Linear, Norm, Pool, Shape
 from nas.spaces.graphs.network import INPUT, Network, Node
 from nas.spaces.graphs.rewiring import pruned

@@ -15,9 +15,9 @@ import pytest
 from nas.bench import BenchSpec
 from nas.channel.agent import Agent, Ending
 from nas.channel.client import ChannelClient
-from nas.errors import ServerError
+from nas.core.errors import ServerError
+from nas.core.spec import Spec
 from nas.executors.place import InProcessPlace
-from nas.spec import Spec
 from nas.store.files import open_root
 
 WELCOME = {

@@ -24,14 +24,13 @@ from nas.channel.wire import (
     trial_from_wire,
     trial_to_wire,
 )
-from nas.errors import CorruptError
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import CorruptError
+from nas.core.policy import Policy
+from nas.core.reference import Reference
+from nas.core.spec import Spec
+from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.base import Asked, Event, Finished, Late, Left, Lost, Reported, Started
-from nas.policy import Policy
-from nas.run import DonorWeights
-from nas.spec import Spec
-from nas.store.checkpoint import Checkpoint
-from nas.store.reference import Reference
-from nas.trial import Proposal, Reason, State, Trial
 
 DIGEST = "blake3:" + "0" * 64
 CHECKPOINT = Checkpoint(

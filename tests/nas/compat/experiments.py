@@ -16,7 +16,8 @@ import yaml
 from nas.bench import BenchSpec
 from nas.compat.nni.config import read_experiment
 from nas.compat.nni.search import nni_budget, nni_search
-from nas.errors import SearchInterruptedError
+from nas.core.errors import SearchInterruptedError
+from nas.core.trial import Trial
 from nas.executors.base import Event, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
@@ -26,7 +27,6 @@ from nas.session import Session, claim_identity, open_records
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.trial_log import log_path
-from nas.trial import Trial
 
 X = {"x": {"_type": "uniform", "_value": [0, 1]}}
 ONCE = """

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
+from nas.core.trial import Reason, State
 from nas.executors.base import Late
-from nas.trial import Reason, State
 from tests.nas.compat.experiments import Shop, until
 
 PHASES = """

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nas.errors import CorruptError, SearchFailedError
-from nas.trial import Reason, State
+from nas.core.errors import CorruptError, SearchFailedError
+from nas.core.trial import Reason, State
 from tests.nas.compat.experiments import Shop
 
 OWN = {"codeDir": ".", "classFileName": "tuner.py", "className": "MyTuner"}

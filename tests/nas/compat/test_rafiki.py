@@ -24,37 +24,29 @@ import torch
 from PIL import Image
 
 from nas.bench import Bench, BenchSpec
-from nas.budget import Budget
 from nas.compat.rafiki.__main__ import main
 from nas.compat.rafiki.dataset import DatasetUtils, InvalidDatasetFormatException, SingaAutoDatasetUtils
 from nas.compat.rafiki.dev import test_model_class as try_model_class
 from nas.compat.rafiki.dev import tune_model
-from nas.compat.rafiki.knobs import (
-    ArchKnob,
-    CategoricalKnob,
-    FixedKnob,
-    FloatKnob,
-    IntegerKnob,
-    KnobValue,
-    PolicyKnob,
-)
+from nas.compat.rafiki.knobs import ArchKnob, CategoricalKnob, FixedKnob, FloatKnob, IntegerKnob, KnobValue, PolicyKnob
 from nas.compat.rafiki.params import InvalidParamsFormatError, from_tensors, to_tensors
 from nas.compat.rafiki.problem import RafikiProblem
 from nas.compat.rafiki.space import knob_policies, knob_space, realised
 from nas.compat.rafiki.template import load_template
 from nas.compat.rafiki.trained import load_trial_model
-from nas.errors import ConfigurationError, TrialNotFoundError
-from nas.lineage import Lineage
-from nas.policy import Policy
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError, TrialNotFoundError
+from nas.core.lineage import Lineage
+from nas.core.policy import Policy
+from nas.core.spec import Spec
+from nas.core.trial import Reason, State, Trial
 from nas.program import Summary, run_search
 from nas.search import Search, differences
 from nas.session import read_beat
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
-from nas.spec import Spec
 from nas.stoppers.base import Stopper
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import Reason, State, Trial
 from nas.tuners.auto import chosen_tuner
 from tests.rafiki_data import TEMPLATES, table_files
 

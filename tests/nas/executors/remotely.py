@@ -13,9 +13,9 @@ import nas
 from nas.bench import BenchSpec
 from nas.channel.agent import Agent, Ending
 from nas.channel.client import ChannelClient
+from nas.core.spec import Spec
 from nas.executors.place import InProcessPlace
 from nas.problems.base import Problem
-from nas.spec import Spec
 from nas.store.files import open_root
 
 TOKEN = "a token of one session"

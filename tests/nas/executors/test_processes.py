@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 
 from nas.bench import Assignment, BenchSpec
-from nas.budget import Budget
-from nas.errors import ActionError, ConfigurationError, SearchInterruptedError
+from nas.core.budget import Budget
+from nas.core.errors import ActionError, ConfigurationError, SearchInterruptedError
+from nas.core.policy import Stage
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.base import Event, Finished, Late, Left, Reported, Started, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import WorkerLostError
 from nas.executors.processes import ProcessPlace
 from nas.loop import Loop, LoopSettings
-from nas.policy import Stage
-from nas.spec import Spec
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import Proposal, Reason, State, Trial
 from tests.nas.scripted import ListTuner
 from tests.problems_for_tests import KnownTroubleProblem, TroubleProblem, TwiceProblem
 

@@ -19,7 +19,7 @@ from nas.bench import Assignment, BenchSpec
 from nas.channel import server
 from nas.channel.client import ChannelClient, Connection, GivenUpError
 from nas.channel.wire import dumps
-from nas.errors import (
+from nas.core.errors import (
     ActionError,
     ConfigurationError,
     SearchFailedError,
@@ -27,20 +27,20 @@ from nas.errors import (
     ServerError,
     TrialStopped,
 )
+from nas.core.lineage import Lineage
+from nas.core.policy import Policy, Stage
+from nas.core.spec import Spec
+from nas.core.trial import Reason, State, Trial
 from nas.executors.base import Asked, Crowded, Event, Finished, Late, Left, Lost, Reported, Started, StopAsked, Woke
 from nas.executors.local import LocalExecutor
 from nas.executors.remote import BROKEN, Gate, RemotePlace
 from nas.job import Job
 from nas.job_plan import JobPlan
-from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
-from nas.policy import Policy, Stage
 from nas.run import TrialRun
-from nas.spec import Spec
 from nas.stoppers.base import Stopper
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import Reason, State, Trial
 from nas.tuners.base import Answer
 from tests.nas.executors.remotely import TOKEN, Lossy, Worker
 

@@ -9,20 +9,20 @@ from uuid import uuid4
 
 import pytest
 
-from nas.budget import Budget
-from nas.errors import ConfigurationError, SearchInterruptedError
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError, SearchInterruptedError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.policy import Stage
+from nas.core.trial import Reason, State, Trial
 from nas.executors.base import StopAsked
 from nas.executors.simulated import SimulatedExecutor, Workers
-from nas.lineage import Lineage
 from nas.loop import Loop, LoopSettings
-from nas.metric import Metric
-from nas.policy import Stage
 from nas.problems.base import Problem, Simulation
 from nas.spaces.parameter import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import Reason, State, Trial
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from nas.policy import Policy
+from nas.core.point import Point
+from nas.core.policy import Policy
+from nas.core.trial import DonorWeights, Proposal, Trial
 from nas.problems.base import Problem
 from nas.randomness import seed_everything
 from nas.resume import EVERY_S
-from nas.run import Channel, DonorWeights, TrialRun
-from nas.spaces.base import Point
+from nas.run import Channel, TrialRun
 from nas.store.files import Files, open_root
 from nas.store.weights import StoredWeights
-from nas.trial import Proposal, Trial
 
 SEARCH = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.QUICK_EVAL, Policy.DOWNSCALE})
 

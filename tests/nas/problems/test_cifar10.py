@@ -16,8 +16,8 @@ import pytest
 import torch
 import yaml
 
-from nas.errors import ConfigurationError
-from nas.policy import Policy
+from nas.core.errors import ConfigurationError
+from nas.core.policy import Policy
 from nas.problems.cifar10 import Cifar10Problem
 from nas.spaces.base import Variation
 

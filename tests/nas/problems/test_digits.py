@@ -17,8 +17,8 @@ import yaml
 from torch import Tensor
 from torch.export import Dim
 
-from nas.errors import ConfigurationError, TrialInterrupted, TrialStopped
-from nas.policy import Policy
+from nas.core.errors import ConfigurationError, TrialInterrupted, TrialStopped
+from nas.core.policy import Policy
 from nas.problems.digits import DigitsProblem
 from nas.run import TrialRun
 from nas.store.files import Files

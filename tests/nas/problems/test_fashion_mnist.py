@@ -21,8 +21,8 @@ import torch
 import yaml
 
 from nas import remote_file
-from nas.errors import ConfigurationError
-from nas.policy import Policy
+from nas.core.errors import ConfigurationError
+from nas.core.policy import Policy
 from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.spaces.base import Variation
 

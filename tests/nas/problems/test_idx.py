@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 from nas.problems.idx import parse_idx, read_idx
 
 

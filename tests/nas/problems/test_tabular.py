@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.metric import Metric
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric
+from nas.core.trial import Proposal, Trial
 from nas.problems.tabular import TabularProblem
 from nas.run import TrialRun
 from nas.store.files import open_root
-from nas.trial import Proposal, Trial
 
 FRAME = pd.DataFrame(
     {

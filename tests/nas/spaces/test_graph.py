@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from nas.budget import Budget
-from nas.errors import ConfigurationError, PointError, SpaceExhaustedError
-from nas.metric import Metric
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError
+from nas.core.metric import Metric
+from nas.core.point import is_json, point_key
+from nas.core.spec import Spec
 from nas.problems.base import Problem
 from nas.program import run_search
 from nas.run import TrialRun
 from nas.search import Search
-from nas.spaces.base import Variation, is_json, point_key
+from nas.spaces.base import Variation
 from nas.spaces.domain import Domain
 from nas.spaces.entries import architecture_entries
 from nas.spaces.graph import GraphSpace
@@ -32,7 +34,6 @@ from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.network import Network, Node
 from nas.spaces.graphs.starts import plain_cnn, resnet
 from nas.spaces.parameter import Choice, Float
-from nas.spec import Spec
 from nas.testing import check_tuner
 from nas.tuners.network_morphism import NetworkMorphismTuner
 from nas.tuners.random import RandomTuner

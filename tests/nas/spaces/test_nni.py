@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from nas.errors import ConfigurationError, PointError
-from nas.metric import Metric
-from nas.spaces.base import point_key
+from nas.core.errors import ConfigurationError, PointError
+from nas.core.metric import Metric
+from nas.core.point import point_key
+from nas.core.spec import Spec
 from nas.spaces.nni import load_nni_space
 from nas.spaces.parameter import ParameterSpace
-from nas.spec import Spec
 from nas.testing import check_tuner
 
 EVERY_TYPE: dict[str, Any] = {

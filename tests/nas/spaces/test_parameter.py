@@ -16,8 +16,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nas.errors import ConfigurationError, PointError, SpaceExhaustedError
-from nas.spaces.base import is_json, point_key
+from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError
+from nas.core.point import is_json, point_key
 from nas.spaces.domain import Domain, Numbers, Options
 from nas.spaces.parameter import Choice, Float, Int, Parameter, ParameterSpace
 

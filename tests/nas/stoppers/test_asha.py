@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.trial import State, Trial
 from nas.stoppers.asha import AshaStopper
-from nas.trial import State, Trial
 from tests.nas.stoppers.trials import METRIC, others, trial
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.metric import Metric
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric
+from nas.core.trial import State
 from nas.stoppers.curve import CurveStopper
 from nas.stoppers.curve import chance_to_beat as chance
-from nas.trial import State
 from tests.nas.stoppers.trials import METRIC, others, trial
 
 TARGET = 60

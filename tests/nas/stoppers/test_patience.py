@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.metric import Metric
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric
 from nas.stoppers.patience import PatienceStopper
 from tests.nas.stoppers.trials import METRIC, others, trial
 

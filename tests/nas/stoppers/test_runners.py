@@ -9,15 +9,15 @@ from uuid import uuid4
 
 import pytest
 
-from nas.budget import Budget
+from nas.core.budget import Budget
+from nas.core.spec import Spec
+from nas.core.trial import State, Trial
 from nas.executors.simulated import SimulatedExecutor
 from nas.loop import Loop, LoopSettings
 from nas.program import run_search
 from nas.search import Search
-from nas.spec import Spec
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import State, Trial
 
 N_STEPS = 16
 STOPPERS = {

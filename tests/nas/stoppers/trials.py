@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.trial import Proposal, State, Trial
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.trial import Proposal, State, Trial
 
 METRIC = Metric("acc")
 Curve = Mapping[int, float] | Iterable[float]

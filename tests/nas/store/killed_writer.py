@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import torch
 
+from nas.core.trial import Proposal, State, Trial
 from nas.store.checkpoint import load_manifest, publish_checkpoint, publish_folder, publish_tensors
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import Proposal, State, Trial
 
 N_TENSORS = 6
 

@@ -18,14 +18,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from nas.budget import Budget
-from nas.errors import ConfigurationError, StoreError
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError, StoreError
+from nas.core.reference import Reference
+from nas.core.spec import Spec
 from nas.program import Summary, run_search
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import Session, check_free
-from nas.spec import Spec
-from nas.store.files import Files, Reference, open_root
+from nas.store.files import Files, open_root
 from nas.store.records import Records
 from nas.store.verify import verify_search
 from tests.problems_for_tests import InOrderTuner, ScoreProblem

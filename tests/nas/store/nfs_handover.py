@@ -15,8 +15,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from nas.errors import AlreadyPublishedError, MissingError, StoreError
-from nas.store.files import Files, Reference, open_root
+from nas.core.errors import AlreadyPublishedError, MissingError, StoreError
+from nas.core.reference import Reference
+from nas.store.files import Files, open_root
 
 N_HANDOVERS = 1000
 N_RECORDS = 50

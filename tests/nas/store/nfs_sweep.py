@@ -14,12 +14,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from nas.metric import Metric
+from nas.core.metric import Metric
+from nas.core.trial import Trial
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.retention import Retention
 from nas.sweeper import Scope, Sweeper
-from nas.trial import Trial
 from tests.nas.store.stocked import all_files, real_checkpoint, trial
 
 N_TRIALS = 12

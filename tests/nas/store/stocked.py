@@ -8,12 +8,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from nas.policy import Policy
-from nas.store.checkpoint import Checkpoint
-from nas.store.files import Files, Reference
-from nas.store.folders import SavedFolder
-from nas.store.reference import digest_of
-from nas.trial import Donor, Proposal, Reason, State, Trial
+from nas.core.checkpoint import Checkpoint, SavedFolder
+from nas.core.policy import Policy
+from nas.core.reference import Reference, digest_of
+from nas.core.trial import Donor, Proposal, Reason, State, Trial
+from nas.store.files import Files
 
 SHARE = frozenset({Policy.SHARE_PARAMS})
 

@@ -12,19 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from nas.errors import ConfigurationError, CorruptError
-from nas.store.checkpoint import (
-    Checkpoint,
-    fetch_folder,
-    load_manifest,
-    publish_checkpoint,
-    publish_folder,
-    publish_tensors,
-)
-from nas.store.files import Files, Reference, open_root
-from nas.store.folders import SavedFolder
+from nas.core.checkpoint import Checkpoint, SavedFolder
+from nas.core.errors import ConfigurationError, CorruptError
+from nas.core.reference import Reference, digest_of
+from nas.store.checkpoint import fetch_folder, load_manifest, publish_checkpoint, publish_folder, publish_tensors
+from nas.store.files import Files, open_root
 from nas.store.manifest import Manifest
-from nas.store.reference import digest_of
 from nas.store.weights import StoredWeights
 
 TENSORS = {"weight": torch.arange(6.0).reshape(2, 3), "steps": torch.tensor(7)}

@@ -17,15 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nas.budget import Budget
-from nas.errors import CorruptError, SearchNotFoundError
+from nas.core.budget import Budget
+from nas.core.errors import CorruptError, SearchNotFoundError
+from nas.core.spec import Spec
+from nas.core.trial import State, Trial
 from nas.program import run_search
 from nas.search import Search
-from nas.spec import Spec
 from nas.store.donors import DonorIndex
 from nas.store.files import Files, open_root
 from nas.store.signature import Signature, common_layers
-from nas.trial import State, Trial
 from tests.nas.offers import Network, begin, best_of, chain, layers, n_same, offer, publish
 from tests.nfs.guest import run_in_guest
 from tests.problems_for_tests import InOrderTuner, ScoreProblem, network

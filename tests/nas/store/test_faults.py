@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from nas.budget import Budget
-from nas.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
+from nas.core.budget import Budget
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
+from nas.core.spec import Spec
 from nas.program import Summary, run_search
 from nas.search import Search
-from nas.spec import Spec
 from nas.store.files import Files, open_root
 from nas.store.records import Records
 from nas.store.verify import verify_search

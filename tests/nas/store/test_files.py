@@ -18,15 +18,9 @@ from uuid import uuid4
 
 import pytest
 
-from nas.errors import (
-    AlreadyPublishedError,
-    ConfigurationError,
-    CorruptError,
-    MissingError,
-    StoreError,
-)
-from nas.store.files import Files, Reference, Span, open_root
-from nas.store.reference import digest_of
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
+from nas.core.reference import Reference, digest_of
+from nas.store.files import Files, Span, open_root
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -583,7 +577,7 @@ for number in itertools.count():
 
 PUBLISH_ALL = """
 import sys, time
-from nas.errors import AlreadyPublishedError
+from nas.core.errors import AlreadyPublishedError
 from nas.store.files import open_root
 files, won = open_root(sys.argv[1]), 0
 print("ready", flush=True)

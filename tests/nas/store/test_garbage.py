@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from nas.core.trial import State
 from nas.store.files import Stored
 from nas.store.garbage import find_garbage
-from nas.trial import State
 from tests.nas.store.stocked import trial
 
 TRIALS = [

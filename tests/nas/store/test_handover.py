@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from nas.errors import StoreError
+from nas.core.errors import StoreError
 from nas.store.files import open_root
 from nas.store.handover import hand_over, hand_over_here
 from nas.store.mailbox import Side, meet

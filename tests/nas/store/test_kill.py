@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from nas.errors import StoreError
+from nas.core.errors import StoreError
+from nas.core.trial import Trial
 from nas.store.checkpoint import load_manifest
 from nas.store.files import Files, open_root
 from nas.store.records import Records
 from nas.store.weights import StoredWeights
-from nas.trial import Trial
 from tests.nas.store.faulty_disk import FaultyDisk
 from tests.nas.store.killed_writer import N_TENSORS, tensors_of, write_trials
 

@@ -9,11 +9,12 @@ from hypothesis import given as over
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from nas.metric import Metric
-from nas.store.files import on_disk
-from nas.store.marking import Ledger, Wanted, ancestor_with_weights, lost_donors, mark, needed
+from nas.core.lineage import ancestor_with_weights, lost_donors
+from nas.core.metric import Metric
+from nas.core.reference import on_disk
+from nas.core.trial import Reason, State, Trial, without_weights
+from nas.store.marking import Ledger, Wanted, mark, needed
 from nas.store.retention import from_worst_to_best
-from nas.trial import Reason, State, Trial, without_weights
 from tests.nas.store.stocked import all_files, given, lineages, paper_checkpoint, trial
 
 METRIC = Metric("accuracy")

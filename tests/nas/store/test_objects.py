@@ -15,8 +15,8 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nas.bench import BenchSpec
-from nas.errors import AlreadyPublishedError, ConfigurationError, StoreError
-from nas.spec import Spec
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, StoreError
+from nas.core.spec import Spec
 from nas.store.files import Files, open_root
 from tests.problems_for_tests import PlainProblem
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from nas.errors import ConfigurationError, CorruptError, MissingError
-from nas.store.files import Files, Reference, open_root
+from nas.core.errors import ConfigurationError, CorruptError, MissingError
+from nas.core.reference import Reference, digest_of
+from nas.store.files import Files, open_root
 from nas.store.manifest import TensorEntry
 from nas.store.pack import MAX_PACKS, read_into, read_tensors, stream_tensors
 from nas.store.pack import write_pack as write_pack_if_needed
-from nas.store.reference import digest_of
 
 DTYPES = sorted(
     {v for v in vars(torch).values() if isinstance(v, torch.dtype) and not str(v).startswith("torch.q")},

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from nas.errors import StoreError
+from nas.core.errors import StoreError
+from nas.core.reference import digest_of
 from nas.store.files import open_root
 from nas.store.partial import PartialCheckpoints
-from nas.store.reference import digest_of
 from tests.nfs.guest import run_in_guest
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from nas.errors import CorruptError
+from nas.core.errors import CorruptError
+from nas.core.trial import Proposal, State, Trial
 from nas.store.files import open_root
 from nas.store.records import Records, Starts
 from nas.store.weights import StoredWeights
-from nas.trial import Proposal, State, Trial
 from tests.nas.offers import chain, offer, publish
 
 REPOSITORY = Path(__file__).parents[3]
@@ -35,11 +35,11 @@ import sys, time
 sys.path.insert(0, sys.argv[1])
 import torch
 from dataclasses import replace
-from nas.errors import AlreadyPublishedError
+from nas.core.errors import AlreadyPublishedError
 from nas.store.checkpoint import publish_checkpoint, publish_tensors
 from nas.store.files import open_root
 from nas.store.records import Records
-from nas.trial import Proposal, State, Trial
+from nas.core.trial import Proposal, State, Trial
 records, me = Records(open_root(sys.argv[2])), float(sys.argv[3])
 print("ready", flush=True)
 start_s = float(sys.stdin.readline())

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given as over
 
-from nas.errors import ConfigurationError
-from nas.metric import Metric
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric
+from nas.core.trial import State, Trial, given_weights
 from nas.store.retention import Retention
-from nas.trial import State, Trial, given_weights
 from tests.nas.store.stocked import lineages, paper_checkpoint, trial
 
 METRIC = Metric("accuracy")

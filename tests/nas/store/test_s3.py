@@ -12,10 +12,10 @@ from uuid import uuid4
 
 import pytest
 
-from nas.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
+from nas.core.reference import Reference, digest_of
 from nas.store import s3 as module
-from nas.store.files import Files, Reference, Span, open_root
-from nas.store.reference import digest_of
+from nas.store.files import Files, Span, open_root
 from tests.servers import KEY_ID, S3, SECRET, HttpProxy, assert_walked, eventually, s3_server
 
 pytestmark = pytest.mark.usefixtures("silence")

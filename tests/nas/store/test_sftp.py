@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from nas.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
-from nas.store.files import Files, Reference, Span, open_root
-from nas.store.reference import digest_of
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
+from nas.core.reference import Reference, digest_of
+from nas.store.files import Files, Span, open_root
 from nas.testing import check_files
 from tests.servers import SECRET, TcpProxy, assert_walked, openssh_server, sftp_root, sftp_server
 

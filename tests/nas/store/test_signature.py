@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from nas.errors import ConfigurationError, CorruptError
+from nas.core.checkpoint import LETTERS, Checkpoint, checked_text
+from nas.core.errors import ConfigurationError, CorruptError
 from nas.problems.digits import DigitsProblem
-from nas.store.checkpoint import Checkpoint, load_manifest, publish_checkpoint, publish_tensors
+from nas.store.checkpoint import load_manifest, publish_checkpoint, publish_tensors
 from nas.store.files import open_root
-from nas.store.signature import LETTERS, Signature, checked_text, common_layers, common_prefix
+from nas.store.signature import Signature, common_layers, common_prefix
 from nas.weights.inherit import inherit
 from tests.nas.offers import chain, layers, n_same
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from nas.errors import ConfigurationError, CorruptError
+from nas.core.errors import ConfigurationError, CorruptError
 from nas.store.state import decode_state, encode_state
 
 

@@ -15,13 +15,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nas.core.reference import digest_of
 from nas.store.damage import Damage, Fate
 from nas.store.files import open_root
 from nas.store.manifest import Manifest
 from nas.store.partial import PartialCheckpoints
 from nas.store.parts import Part, PartHashes
 from nas.store.records import Records
-from nas.store.reference import digest_of
 from nas.store.verify import PATIENCE_S, Findings, verify_search
 from tests.stored_search import TENSORS, finish, proposed, publish, write_stored_search
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.policy import Stage
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.policy import Stage
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.proposals import trial_of
-from nas.spaces.base import Point
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
-from nas.trial import Proposal, Reason, State, Trial
 from nas.tuners.base import Tuner
 
 METRIC = Metric("loss", "minimize")

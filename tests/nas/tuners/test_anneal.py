@@ -6,10 +6,10 @@ import statistics
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.lineage import Lineage
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.spaces.parameter import Choice, ParameterSpace
-from nas.trial import Proposal, Reason, State, Trial
 from nas.tuners.anneal import AnnealTuner
 from nas.tuners.base import STOP
 from nas.tuners.random import RandomTuner

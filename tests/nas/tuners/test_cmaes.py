@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.spaces.base import Point
+from nas.core.errors import ConfigurationError
+from nas.core.point import Point
 from nas.spaces.parameter import Choice, Float, ParameterSpace
 from nas.tuners.cmaes import CmaEsTuner
 from nas.tuners.random import RandomTuner

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from nas.budget import Budget
-from nas.errors import ConfigurationError, SearchFailedError
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError, SearchFailedError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.spec import Spec
+from nas.core.trial import Proposal
 from nas.problems.digits import DigitsProblem
 from nas.program import Summary, run_search
 from nas.search import Search
 from nas.spaces.base import Space
 from nas.spaces.parameter import Choice, Int, ParameterSpace
-from nas.spec import Spec
 from nas.testing import check_tuner
-from nas.trial import Proposal
 from nas.tuners import constrained
 from nas.tuners.anneal import AnnealTuner
 from nas.tuners.base import STOP, Answer, Tuner

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.reference import Reference, digest_of
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.spaces.parameter import Choice, Float, ParameterSpace
-from nas.store.checkpoint import Checkpoint
-from nas.store.reference import Reference, digest_of
-from nas.trial import Proposal, Reason, State, Trial
 from nas.tuners.donors import DonorChooser
 
 METRIC = Metric("accuracy")

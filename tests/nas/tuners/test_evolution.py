@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from nas.budget import Budget
-from nas.errors import ConfigurationError
-from nas.metric import Metric
-from nas.policy import Policy, PolicyPlan, Stage
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric
+from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.spec import Spec
+from nas.core.trial import Trial
 from nas.problems.base import Problem
 from nas.program import run_search
 from nas.run import TrialRun
 from nas.search import Search
 from nas.spaces.parameter import Choice, ParameterSpace
-from nas.spec import Spec
-from nas.trial import Trial
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
 from tests.nas.tuners.landscape import METRIC, SPACE, mean_best, search

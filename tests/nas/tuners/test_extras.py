@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.spec import Spec
+from nas.core.errors import ConfigurationError
+from nas.core.spec import Spec
 from tests.nas.tuners.landscape import METRIC, SPACE
 
 

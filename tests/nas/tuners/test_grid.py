@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.spaces.base import Point, point_key
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point, point_key
+from nas.core.trial import Proposal
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
-from nas.trial import Proposal
 from nas.tuners.base import STOP, Tuner
 from nas.tuners.batch import BatchTuner
 from nas.tuners.grid import GridTuner

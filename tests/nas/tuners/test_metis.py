@@ -8,11 +8,11 @@ from collections import Counter
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.lineage import Lineage
-from nas.spaces.base import Point, point_key
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.point import Point, point_key
+from nas.core.trial import Proposal, Trial
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
-from nas.trial import Proposal, Trial
 from nas.tuners.base import STOP, WAIT
 from nas.tuners.metis import MetisTuner
 from nas.tuners.random import RandomTuner

@@ -9,18 +9,19 @@ from collections.abc import Callable
 
 import pytest
 
-from nas.budget import Budget
-from nas.errors import ConfigurationError
-from nas.lineage import Lineage
-from nas.metric import Metric
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.spec import Spec
+from nas.core.trial import State
 from nas.program import run_search
 from nas.search import Search
-from nas.spaces.base import Point, Variation
+from nas.spaces.base import Variation
 from nas.spaces.graph import GraphSpace
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.parameter import Choice, ParameterSpace
-from nas.spec import Spec
-from nas.trial import State
 from nas.tuners.base import STOP, Tuner
 from nas.tuners.landmarks import Distances, Landmarks
 from nas.tuners.network_morphism import NetworkMorphismTuner

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.pareto import hypervolume, losses_of
-from nas.spaces.base import Point, point_key
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.pareto import hypervolume, losses_of
+from nas.core.point import Point, point_key
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
-from nas.spec import Spec
 from nas.testing import check_tuner
-from nas.trial import Proposal, Reason, State, Trial
 from nas.tuners.base import STOP, Tuner
 from nas.tuners.nsga2 import Nsga2Tuner
 from nas.tuners.random import RandomTuner

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.spaces.base import Point, point_key
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point, point_key
+from nas.core.trial import Trial
 from nas.spaces.parameter import Choice, Float, ParameterSpace
-from nas.trial import Trial
 from nas.tuners.base import STOP
 from nas.tuners.optuna import OptunaTuner
 from tests.nas.tuners.landscape import search

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from nas import Search, run_search
-from nas.budget import Budget
-from nas.errors import ConfigurationError
-from nas.metric import Metric
-from nas.policy import Policy
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric
+from nas.core.policy import Policy
+from nas.core.spec import Spec
 from nas.problems.base import Problem
 from nas.run import TrialRun
 from nas.spaces.parameter import Choice, Float, ParameterSpace
-from nas.spec import Spec
 from nas.tuners.pbt import PbtTuner
 from tests.nas.tuners.landscape import METRIC, SPACE, search
 

@@ -6,8 +6,8 @@ import statistics
 
 import pytest
 
-from nas.errors import ConfigurationError
-from nas.spaces.base import Point
+from nas.core.errors import ConfigurationError
+from nas.core.point import Point
 from nas.spaces.parameter import Choice, Float, ParameterSpace
 from nas.tuners.random import RandomTuner
 from nas.tuners.reinforce import ReinforceTuner

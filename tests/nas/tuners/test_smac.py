@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.spaces.base import point_key
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import point_key
+from nas.core.trial import State, Trial
 from nas.spaces.parameter import Choice, Int, ParameterSpace
-from nas.trial import State, Trial
 from nas.tuners.base import STOP
 from nas.tuners.smac import SmacTuner
 from tests.nas.tuners.landscape import search

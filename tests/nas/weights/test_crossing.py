@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nas.errors import PointError
+from nas.core.errors import PointError
 from nas.spaces.graphs.branching import Branch
 from nas.spaces.graphs.crossover import Crossing, crossed
 from nas.spaces.graphs.derivation import Derivation, derivation_from_json

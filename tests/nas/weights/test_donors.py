@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 from nas.spaces.graphs.branching import Branch
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import GraphModule

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nas.errors import ConfigurationError, PointError
+from nas.core.errors import ConfigurationError, PointError
 from nas.spaces.graphs.branching import Branch
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.inserting import InsertConv, InsertResidual

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from nas.errors import ConfigurationError, PointError
+from nas.core.errors import ConfigurationError, PointError
 from nas.spaces.graphs.branching import Branch, Merge, Split
 from nas.spaces.graphs.inserting import (
     InsertActivation,

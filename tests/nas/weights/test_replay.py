@@ -7,10 +7,12 @@ from collections.abc import Collection, Mapping
 import pytest
 import torch
 
-from nas.budget import Budget
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.policy import Policy
+from nas.core.budget import Budget
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.policy import Policy
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, State
 from nas.problems.base import Problem
 from nas.program import run_search
 from nas.run import TrialRun
@@ -20,8 +22,6 @@ from nas.spaces.graph import GraphSpace
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.starts import plain_cnn
-from nas.spec import Spec
-from nas.trial import Proposal, State
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.nsga2 import Nsga2Tuner

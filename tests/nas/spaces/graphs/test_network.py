@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from nas.errors import ConfigurationError, PointError
+from nas.core.errors import ConfigurationError, PointError
 from nas.problems.cost import NetworkCost
 from nas.spaces.graphs.layers import Linear
 from nas.spaces.graphs.module import GraphModule

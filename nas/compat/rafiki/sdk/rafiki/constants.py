@@ -1,11 +1,5 @@
 """The words that templates use."""
 
-from nas.compat.rafiki.constants import (
-    BudgetOption,
-    ModelAccessRight,
-    ModelDependency,
-    Tasks,
-    TaskType,
-)
+from nas.compat.rafiki.constants import BudgetOption, ModelAccessRight, ModelDependency, Tasks, TaskType
 
 __all__ = ["BudgetOption", "ModelAccessRight", "ModelDependency", "TaskType", "Tasks"]

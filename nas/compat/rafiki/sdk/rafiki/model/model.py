@@ -1,10 +1,5 @@
 """The class that a template extends."""
 
-from nas.compat.rafiki.model import (
-    BaseModel,
-    KnobConfig,
-    Knobs,
-    Params,
-)
+from nas.compat.rafiki.model import BaseModel, KnobConfig, Knobs, Params
 
 __all__ = ["BaseModel", "KnobConfig", "Knobs", "Params"]

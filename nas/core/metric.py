@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 
 MAX_NAME = 100
 Direction = Literal["maximize", "minimize"]
@@ -19,7 +19,7 @@ class Metric:
 
     Attributes:
         reference: A value beyond which a score counts nothing: the metric's part of the reference point of the
-            hypervolume (``nas.pareto``). None: the worst value that the search has seen.
+            hypervolume (``nas.core.pareto``). None: the worst value that the search has seen.
     """
 
     name: str

@@ -6,7 +6,7 @@ import contextlib
 import traceback
 from pathlib import Path
 
-_HERE = str(Path(__file__).parent)
+_HERE = str(Path(__file__).parents[1])
 _CALLERS = ("<frozen runpy>", contextlib.__file__)
 """What stands between our frames and the user's."""
 

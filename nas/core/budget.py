@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 
 DEFAULT_TRIALS = 16
 AtDeadline = Literal["finish", "stop"]

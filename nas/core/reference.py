@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from blake3 import blake3
 
-from nas.errors import ConfigurationError, CorruptError, MissingError, StoreError
-from nas.store.plain import MAX_WHOLE, checked_fields, shown
+from nas.core.errors import ConfigurationError, CorruptError, MissingError, StoreError
+from nas.core.validation import MAX_WHOLE, checked_fields, shown
 
 TEMPORARY = ".tmp-"
 """How the name of an unfinished file begins; what lies under such a name is litter, and no published path has it."""
@@ -241,3 +241,24 @@ def read_verified(reference: Reference, attempt: Callable[[bool], T], where: Cal
         f"{where()} on host {socket.gethostname()} is {'missing' if kind is MissingError else 'corrupt'}: expected "
         f"{reference.bytes} bytes {reference.digest}, found {reason}, looked for {patience_s:g} s"
     ) from cause
+
+
+BLOCK = 4096
+"""Bytes of which a file takes a whole number on common disks."""
+
+
+def references(data: list[object]) -> tuple[Reference, ...]:
+    """The references of a JSON array.
+
+    Raises:
+        CorruptError: one is none, or two name the same file.
+    """
+    found = tuple(Reference.from_json(item) for item in data)
+    if len({reference.path for reference in found}) != len(found):
+        raise CorruptError(f"a file is listed twice: {shown(sorted(reference.path for reference in found))}")
+    return found
+
+
+def on_disk(n_bytes: int) -> int:
+    """The bytes that a file of this size takes on a common disk."""
+    return -(-n_bytes // BLOCK) * BLOCK

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nas import pareto
-from nas.lineage import Lineage
-from nas.metric import Metric
-from nas.policy import PolicyPlan, Stage
-from nas.spaces.base import point_key
-from nas.trial import State, Trial
+from nas.core import pareto
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import point_key
+from nas.core.policy import PolicyPlan, Stage
+from nas.core.trial import State, Trial
 
 
 def competitors(trials: Iterable[Trial], metric: Metric, stages: Sequence[str]) -> list[Trial]:

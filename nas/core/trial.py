@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from nas.errors import ConfigurationError
-from nas.metric import is_finite
-from nas.policy import Policy
-from nas.spaces.base import Point
-from nas.store.checkpoint import Checkpoint
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import ConfigurationError
+from nas.core.metric import is_finite
+from nas.core.point import Point
+from nas.core.policy import Policy
 
 Donor = int | str
 """A trial of this search by its number, or another search's as ``"name:42"`` (under the same root)."""
@@ -309,3 +309,11 @@ def given_weights(trial: Trial) -> tuple[Donor, ...]:
 def without_weights(trial: Trial) -> Trial:
     """The trial after its weights were swept."""
     return replace(trial, checkpoint=None, swept=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DonorWeights:
+    """A donor whose weights are whole: its name and its checkpoint, in this search or another."""
+
+    donor: Donor
+    checkpoint: Checkpoint

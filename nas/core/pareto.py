@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nas.metric import Metric
-from nas.trial import State, Trial
+from nas.core.metric import Metric
+from nas.core.trial import State, Trial
 
 Losses: TypeAlias = tuple[float, ...]
 """One number an objective, lower is better; all finite."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nas.errors import ConfigurationError
+from nas.core.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import cast
 
-from nas.errors import ConfigurationError, nearest_first
+from nas.core.errors import ConfigurationError, nearest_first
 
 
 class Policy(StrEnum):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from typing import overload
 
-from nas.errors import CorruptError, TrialNotFoundError
-from nas.metric import Metric
-from nas.spaces.base import Point, point_key
-from nas.trial import State, Trial, without_weights
+from nas.core.errors import CorruptError, TrialNotFoundError
+from nas.core.metric import Metric
+from nas.core.point import Point, point_key
+from nas.core.trial import Donor, State, Trial, without_weights
 
 
 class LineageLog:
@@ -305,3 +305,17 @@ class _Ranked(Sequence[Trial]):
         if isinstance(index, slice):
             return [self._learned[entry[2]] for entry in self._entries[index]]
         return self._learned[self._entries[index][2]]
+
+
+def lost_donors(trials: Iterable[Trial]) -> set[Donor]:
+    """The donors whose weights a trial found missing or corrupt: they have none for those that come later."""
+    return {donor for trial in trials for donor in trial.inheritance.get("lost", ())}
+
+
+def ancestor_with_weights(trials: Sequence[Trial], number: int, lost: Container[Donor]) -> int | None:
+    """The nearest one on the line of first parents, or None."""
+    while parents := trials[number].parents:
+        number = parents[0]
+        if trials[number].checkpoint is not None and number not in lost:
+            return number
+    return None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from nas.errors import CorruptError
+from nas.core.errors import CorruptError
 
 MAX_RECORD_BYTES = 64 << 20
 """What a record, a manifest or a log takes at the most: a larger file is not read into memory."""

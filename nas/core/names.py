@@ -1,0 +1,22 @@
+"""Names of searches."""
+
+from __future__ import annotations
+
+import re
+
+from nas.core.errors import ConfigurationError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}")
+
+
+def check_name(name: str) -> str:
+    """The name of a search, which is also its folder's.
+
+    Raises:
+        ConfigurationError: it can't be a folder's name everywhere.
+    """
+    if not NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"name ({name!r}) must be 1 to 200 letters, digits, '.', '_', '+', '=' or '-', the first a letter or digit"
+        )
+    return name

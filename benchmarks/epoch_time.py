@@ -28,8 +28,8 @@ from torch.nn import functional
 from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.problems.image_graph import ImageGraph, image_graphs
 from nas.problems.training import optimizer_of, precision_of
-from nas.spaces.base import Variation
 from nas.spaces.graphs.network import Network
+from nas.spaces.space import Variation
 
 N_DRAWS, N_GROWN = 10, 20
 N_STEPS, N_WARM = 14, 3

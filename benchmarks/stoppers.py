@@ -42,7 +42,7 @@ from nas.executors.simulated import SimulatedExecutor
 from nas.loop import Loop, LoopSettings
 from nas.problems.base import Problem, Simulation
 from nas.run import TrialRun
-from nas.spaces.parameter import Int, ParameterSpace
+from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.tuners.random import RandomTuner

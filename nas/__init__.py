@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from nas.program import Summary, run_search
     from nas.run import TrialRun
     from nas.search import Search
-    from nas.spaces.base import Space
-    from nas.spaces.nni import load_nni_space
-    from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+    from nas.spaces.parameters.nni_json import load_nni_space
+    from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
+    from nas.spaces.space import Space
     from nas.stoppers.base import Stopper
     from nas.store.donors import DonorIndex
     from nas.store.retention import Retention
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Budget": "nas.core.budget",
-    "Choice": "nas.spaces.parameter",
+    "Choice": "nas.spaces.parameters.space",
     "DonorIndex": "nas.store.donors",
-    "Float": "nas.spaces.parameter",
-    "Int": "nas.spaces.parameter",
+    "Float": "nas.spaces.parameters.space",
+    "Int": "nas.spaces.parameters.space",
     "Lineage": "nas.core.lineage",
     "LineageDonors": "nas.donors",
     "Metric": "nas.core.metric",
-    "ParameterSpace": "nas.spaces.parameter",
+    "ParameterSpace": "nas.spaces.parameters.space",
     "Point": "nas.core.point",
     "Policy": "nas.core.policy",
     "PolicyPlan": "nas.core.policy",
@@ -53,7 +53,7 @@ _HOMES = {
     "STOP": "nas.tuners.base",
     "Search": "nas.search",
     "Signature": "nas.store.signature",
-    "Space": "nas.spaces.base",
+    "Space": "nas.spaces.space",
     "Spec": "nas.core.spec",
     "Stage": "nas.core.policy",
     "State": "nas.core.trial",
@@ -65,7 +65,7 @@ _HOMES = {
     "Tuner": "nas.tuners.base",
     "WAIT": "nas.tuners.base",
     "inherit": "nas.weights.inherit",
-    "load_nni_space": "nas.spaces.nni",
+    "load_nni_space": "nas.spaces.parameters.nni_json",
     "run_search": "nas.program",
 }
 

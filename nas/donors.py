@@ -15,8 +15,8 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Donor, State, Trial
-from nas.spaces.base import Space
 from nas.spaces.entries import architecture_entries
+from nas.spaces.space import Space
 from nas.store.signature import Measure, Signature, common_layers, common_prefix, n_in_common
 
 __all__ = ["BestDonor", "DonorTable", "LineageDonors", "Signature", "common_layers", "common_prefix"]

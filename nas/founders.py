@@ -13,7 +13,7 @@ from nas.core.point import Point
 from nas.core.reference import digest_of
 from nas.core.trial import Trial
 from nas.remote_file import read_file
-from nas.spaces.base import check_points
+from nas.spaces.space import check_points
 from nas.tuners.base import Tuner
 from nas.tuners.constrained import ConstrainedTuner
 

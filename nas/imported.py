@@ -20,7 +20,7 @@ from nas.run import TrialRun
 from nas.search import Search
 from nas.session import claim_identity
 from nas.siblings import sibling_checkpoint
-from nas.spaces.parameter import ParameterSpace
+from nas.spaces.parameters.space import ParameterSpace
 from nas.store.records import Records
 
 

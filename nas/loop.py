@@ -40,7 +40,7 @@ from nas.offers import Offers
 from nas.proposals import ProposalCheck, again, trial_of
 from nas.roster import JobRoster
 from nas.slots import Slots
-from nas.spaces.base import Space
+from nas.spaces.space import Space
 from nas.stoppers.base import Stopper
 from nas.store.partial import PartialCheckpoints
 from nas.store.records import Records, Starts

@@ -12,7 +12,7 @@ from nas.core.errors import ConfigurationError, PointError, SearchFailedError
 from nas.core.point import is_json
 from nas.core.policy import Policy, Stage
 from nas.core.trial import SOURCES, Proposal, Trial
-from nas.spaces.base import Space
+from nas.spaces.space import Space
 
 
 @dataclass(frozen=True, slots=True)

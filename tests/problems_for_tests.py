@@ -19,8 +19,8 @@ from nas.core.trial import Proposal
 from nas.job import Job
 from nas.problems.base import Problem
 from nas.run import TrialRun
-from nas.spaces.base import Space
-from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
+from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer, Tuner
 
 if TYPE_CHECKING:

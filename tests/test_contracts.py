@@ -22,7 +22,7 @@ from nas.core.trial import Proposal, Trial
 from nas.program import run_search
 from nas.run import TrialRun
 from nas.search import Search
-from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.testing import check_files, check_problem, check_stopper, check_tuner
 from nas.tuners.base import WAIT, Answer, Tuner

@@ -5,9 +5,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from nas import Float, Metric, Policy, Problem
-from nas.spaces.graph import GraphSpace
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.network import Network
+from nas.spaces.graphs.space import GraphSpace
 from nas.spaces.graphs.starts import plain_cnn
 
 

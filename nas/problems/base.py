@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
-from nas.spaces.base import Space
+from nas.spaces.space import Space
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from nas.core.errors import check_seed
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import Images
 from nas.problems.training import Recipe
-from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.weights.rules import Rules
 
 _WIDTHS = (8, 16, 24, 32)

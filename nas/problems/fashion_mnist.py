@@ -15,7 +15,7 @@ from nas.problems.images import ImageProblem
 from nas.problems.pixels import N_CLASSES, Images, split
 from nas.problems.training import Recipe, checked_precision
 from nas.remote_file import check_presence, options_of
-from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.weights.rules import Rules
 
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"

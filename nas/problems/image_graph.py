@@ -11,13 +11,13 @@ from nas.core.errors import ConfigurationError, check_whole
 from nas.problems.augmentation import Augmentation
 from nas.problems.pixels import N_CLASSES
 from nas.problems.training import Recipe, checked_precision
-from nas.spaces.graph import GraphSpace
 from nas.spaces.graphs.layers import Shape
 from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.network import Network
+from nas.spaces.graphs.space import GraphSpace
 from nas.spaces.graphs.starts import plain_cnn
-from nas.spaces.parameter import Float
+from nas.spaces.parameters.space import Float
 
 
 class ImageGraph(GraphModule):

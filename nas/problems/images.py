@@ -21,8 +21,8 @@ from nas.problems.image_graph import ImageGraph
 from nas.problems.pixels import Images
 from nas.problems.training import Recipe, Start, fit, optimizer_of, score
 from nas.run import TrialRun
-from nas.spaces.graph import NETWORK
 from nas.spaces.graphs.network import Network
+from nas.spaces.graphs.space import NETWORK
 from nas.weights.optimizer import optimizer_tensors
 from nas.weights.rules import Rules
 
@@ -30,7 +30,7 @@ from nas.weights.rules import Rules
 class ImageProblem(Problem):
     """Ten classes of small images, by a convolutional network; what is left to say is the data and the space.
 
-    A point either holds a network (`nas.spaces.graph`), or names the parameters of a chain of blocks
+    A point either holds a network (`nas.spaces.graphs.space`), or names the parameters of a chain of blocks
     (`nas.problems.conv_net`). Only the latter can be halved, so DOWNSCALE is not declared for the former.
 
     Trained by stochastic gradient descent with Nesterov momentum and a one-cycle learning rate (Smith 2018,

@@ -12,7 +12,7 @@ from nas.core.metric import Direction, Metric, is_finite
 from nas.core.point import Point, point_key
 from nas.problems.base import Problem, Simulation
 from nas.remote_file import options_of
-from nas.spaces.parameter import Choice, ParameterSpace
+from nas.spaces.parameters.space import Choice, ParameterSpace
 
 if TYPE_CHECKING:
     import pandas as pd

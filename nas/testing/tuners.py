@@ -22,8 +22,8 @@ from nas.core.spec import Spec
 from nas.core.trial import Donor, Proposal, Reason, State, Trial
 from nas.executors.base import Action, Event, Finished, Lost, StopAsked, StopKind
 from nas.loop import Loop, LoopSettings
-from nas.spaces.base import Space
-from nas.spaces.parameter import ParameterSpace
+from nas.spaces.parameters.space import ParameterSpace
+from nas.spaces.space import Space
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.retention import Retention

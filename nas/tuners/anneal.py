@@ -14,8 +14,8 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
 from nas.core.trial import Proposal, Trial
-from nas.spaces.base import Space
 from nas.spaces.domain import Decision, Domain, Numbers
+from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.founders import draw_new_point
 

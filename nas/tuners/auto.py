@@ -10,7 +10,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
-from nas.spaces.base import Space
+from nas.spaces.space import Space
 from nas.tuners.base import Answer, Tuner
 
 logger = logging.getLogger(__name__)

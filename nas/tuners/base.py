@@ -13,7 +13,7 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, State, Trial, as_pending
-from nas.spaces.base import Space
+from nas.spaces.space import Space
 
 
 class Answer(Enum):

@@ -9,7 +9,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal
-from nas.spaces.base import Space, check_points
+from nas.spaces.space import Space, check_points
 from nas.tuners.base import STOP, Answer
 from nas.tuners.donors import DonorTuner
 

@@ -12,7 +12,7 @@ from nas.core.point import Point
 from nas.core.trial import SOURCES, Donor, ParameterSource, Proposal, Trial
 from nas.donors import LineageDonors, to_give
 from nas.sources import LOCAL, trial_of_source
-from nas.spaces.base import Space
+from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.founders import draw_new_point
 

@@ -19,7 +19,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Donor, Proposal, Trial
-from nas.spaces.base import Space, Variation
+from nas.spaces.space import Space, Variation
 from nas.tuners.base import Answer, Tuner
 from nas.tuners.donors import DonorChooser
 from nas.tuners.founders import draw_new_point, wants_founder

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from nas.core.point import Point
-from nas.spaces.base import Space
 from nas.spaces.domain import Domain, Numbers
+from nas.spaces.space import Space
 
 if TYPE_CHECKING:
     import numpy as np

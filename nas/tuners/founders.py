@@ -6,7 +6,7 @@ import random
 
 from nas.core.lineage import Lineage
 from nas.core.point import Point
-from nas.spaces.base import Space
+from nas.spaces.space import Space
 
 MAX_DRAWS = 64
 MAX_ENUMERATED = 20_000

@@ -9,8 +9,8 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Proposal
-from nas.spaces.base import Space
 from nas.spaces.domain import Domain
+from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer
 from nas.tuners.donors import DonorTuner
 

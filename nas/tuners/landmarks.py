@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nas.core.point import Point, point_key
-from nas.spaces.base import Space
+from nas.spaces.space import Space
 
 if TYPE_CHECKING:
     import numpy as np

@@ -23,7 +23,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
 from nas.core.trial import Proposal, Trial
-from nas.spaces.base import Space
+from nas.spaces.space import Space
 from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.donors import DonorTuner
 from nas.tuners.flat import FlatSpace

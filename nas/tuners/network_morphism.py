@@ -23,7 +23,7 @@ from nas.core.errors import ConfigurationError, SpaceExhaustedError, check_whole
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
-from nas.spaces.base import Space, Variation
+from nas.spaces.space import Space, Variation
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.founders import draw_new_point
 from nas.tuners.gaussian import ScoreModel, check_max_points
@@ -53,7 +53,7 @@ class NetworkMorphismTuner(Tuner):
     """Proposes children of measured trials by the upper confidence bound; the parent is the donor.
 
     Args:
-        space: Any; made for network graphs (`nas.spaces.graph`), where a child computes what its parent did.
+        space: Any; made for network graphs (`nas.spaces.graphs.space`), where a child computes what its parent did.
         metrics: The first one.
         seed: Seeds every ask together with its number.
         n_founders: Random points before the first child.

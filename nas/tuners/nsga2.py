@@ -18,7 +18,7 @@ from nas.core.metric import Metric
 from nas.core.pareto import Losses, best_first, losses_of
 from nas.core.point import Point
 from nas.core.trial import Proposal
-from nas.spaces.base import Space, Variation
+from nas.spaces.space import Space, Variation
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.founders import draw_new_point, wants_founder
 

@@ -18,8 +18,8 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Proposal, Trial
-from nas.spaces.base import Space
 from nas.spaces.domain import Domain, Options
+from nas.spaces.space import Space
 from nas.tuners.base import Answer
 from nas.tuners.donors import DonorTuner
 from nas.tuners.flat import FlatSpace

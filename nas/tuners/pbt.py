@@ -17,8 +17,8 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Proposal, Trial
-from nas.spaces.base import Space
 from nas.spaces.domain import Domain, Numbers
+from nas.spaces.space import Space
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.founders import draw_new_point
 

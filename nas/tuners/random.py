@@ -5,7 +5,7 @@ from __future__ import annotations
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal
-from nas.spaces.base import Space
+from nas.spaces.space import Space
 from nas.tuners.base import Answer
 from nas.tuners.donors import DonorTuner
 

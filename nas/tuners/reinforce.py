@@ -15,8 +15,8 @@ from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
-from nas.spaces.base import Space
 from nas.spaces.domain import Domain, Numbers
+from nas.spaces.space import Space
 from nas.tuners.base import Answer
 from nas.tuners.donors import DonorTuner
 

@@ -19,7 +19,7 @@ from nas.core.policy import Policy, Stage
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.base import Action, Event, Finished, Lost, Reported, Started, StopAsked, StopKind
 from nas.loop import Loop, LoopSettings
-from nas.spaces.parameter import Int, ParameterSpace
+from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.store.checkpoint import publish_checkpoint
 from nas.store.files import Files, open_root
 from nas.store.records import Records

@@ -12,7 +12,7 @@ from nas.core.lineage import Lineage, LineageLog
 from nas.core.metric import Metric
 from nas.core.trial import State, Trial
 from nas.donors import LineageDonors
-from nas.spaces.parameter import Choice, Float, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.store.signature import Signature, common_layers
 from tests.nas.offers import Network, best_of, chain, offer
 

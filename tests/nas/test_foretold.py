@@ -24,7 +24,7 @@ from nas.problems.cost import N_PASSES, forward_latency_s
 from nas.program import run_search
 from nas.run import TrialRun
 from nas.search import Search
-from nas.spaces.parameter import Int, ParameterSpace
+from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.tuners.grid import GridTuner

@@ -26,7 +26,7 @@ from nas.program import Program, run_here, run_search
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import claim_identity, open_records
-from nas.spaces.parameter import Choice, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.store.files import open_root
 
 POINTS = [{"width": 3, "op": "b"}, {"width": 1, "op": "a"}]

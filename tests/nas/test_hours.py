@@ -32,7 +32,7 @@ from nas.program import Program, Summary
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import Session, claim_identity
-from nas.spaces.parameter import Int, ParameterSpace
+from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.store.files import open_root
 from nas.store.records import Records
 from nas.store.sessions import spent_hours

@@ -22,7 +22,7 @@ from nas.core.trial import OnParentFailure, Proposal, Reason, State, Trial
 from nas.executors.base import Broke, Event, Finished, StopAsked
 from nas.loop import Loop, LoopSettings
 from nas.proposals import trial_seed
-from nas.spaces.parameter import Choice, ParameterSpace
+from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.stoppers.median import MedianStopper
 from nas.store.checkpoint import publish_checkpoint

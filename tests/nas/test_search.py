@@ -20,7 +20,7 @@ from nas.core.spec import Spec
 from nas.problems.tabular import TabularProblem
 from nas.search import FORMAT, TWO_STAGE, Search, differences
 from nas.session import claim_identity
-from nas.spaces.parameter import Int, ParameterSpace
+from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.stoppers.median import MedianStopper
 from nas.store.files import open_root
 from nas.store.records import Records

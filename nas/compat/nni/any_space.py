@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
-from nas.spaces.base import Space
 from nas.spaces.domain import Ask, Decision
+from nas.spaces.space import Space
 
 
 class AnySpace(Space):

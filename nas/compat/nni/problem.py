@@ -23,7 +23,7 @@ from nas.core.metric import Direction, Metric
 from nas.job import Job
 from nas.problems.base import Problem
 from nas.run import TrialRun
-from nas.spaces.nni import load_nni_space
+from nas.spaces.parameters.nni_json import load_nni_space
 
 POLL_S = 0.2
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from nas.compat.nni.parents import ParentRule
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
-from nas.spaces.base import Space
+from nas.spaces.space import Space
 from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.hosted import HostedTuner
 

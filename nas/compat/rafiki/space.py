@@ -20,7 +20,7 @@ from nas.compat.rafiki.knobs import (
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
 from nas.core.policy import Policy, parse_policies
-from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 
 LEAST_EXP = 1e-12
 """What Rafiki took for a bound of 0 on a logarithmic scale."""

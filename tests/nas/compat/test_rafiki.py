@@ -43,7 +43,7 @@ from nas.core.trial import Reason, State, Trial
 from nas.program import Summary, run_search
 from nas.search import Search, differences
 from nas.session import read_beat
-from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.store.files import open_root
 from nas.store.records import Records

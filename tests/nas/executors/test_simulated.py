@@ -19,7 +19,7 @@ from nas.executors.base import StopAsked
 from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.loop import Loop, LoopSettings
 from nas.problems.base import Problem, Simulation
-from nas.spaces.parameter import Choice, ParameterSpace
+from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.store.files import open_root
 from nas.store.records import Records

@@ -19,7 +19,7 @@ import yaml
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.problems.cifar10 import Cifar10Problem
-from nas.spaces.base import Variation
+from nas.spaces.space import Variation
 
 ROOT = Path(__file__).parents[3]
 SEARCH = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.QUICK_EVAL})

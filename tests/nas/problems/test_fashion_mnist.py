@@ -24,7 +24,7 @@ from nas import remote_file
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.problems.fashion_mnist import FashionMnistProblem
-from nas.spaces.base import Variation
+from nas.spaces.space import Variation
 
 SEARCH = frozenset(Policy) - {Policy.SKIP_TRAIN}
 Train = Callable[..., Any]

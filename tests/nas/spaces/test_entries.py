@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nas.problems.digits import DigitsProblem
 from nas.spaces.entries import architecture_entries
-from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 
 SPACE = ParameterSpace(
     {

@@ -20,10 +20,8 @@ from nas.problems.base import Problem
 from nas.program import run_search
 from nas.run import TrialRun
 from nas.search import Search
-from nas.spaces.base import Variation
 from nas.spaces.domain import Domain
 from nas.spaces.entries import architecture_entries
-from nas.spaces.graph import GraphSpace
 from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.crossover import Crossing, bottlenecks, crossed
 from nas.spaces.graphs.derivation import Derivation
@@ -32,8 +30,10 @@ from nas.spaces.graphs.inserting import InsertConv
 from nas.spaces.graphs.layers import Activation, Linear
 from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.network import Network, Node
+from nas.spaces.graphs.space import GraphSpace
 from nas.spaces.graphs.starts import plain_cnn, resnet
-from nas.spaces.parameter import Choice, Float
+from nas.spaces.parameters.space import Choice, Float
+from nas.spaces.space import Variation
 from nas.testing import check_tuner
 from nas.tuners.network_morphism import NetworkMorphismTuner
 from nas.tuners.random import RandomTuner

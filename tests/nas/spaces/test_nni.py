@@ -16,8 +16,8 @@ from nas.core.errors import ConfigurationError, PointError
 from nas.core.metric import Metric
 from nas.core.point import point_key
 from nas.core.spec import Spec
-from nas.spaces.nni import load_nni_space
-from nas.spaces.parameter import ParameterSpace
+from nas.spaces.parameters.nni_json import load_nni_space
+from nas.spaces.parameters.space import ParameterSpace
 from nas.testing import check_tuner
 
 EVERY_TYPE: dict[str, Any] = {

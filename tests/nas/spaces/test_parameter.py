@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError
 from nas.core.point import is_json, point_key
 from nas.spaces.domain import Domain, Numbers, Options
-from nas.spaces.parameter import Choice, Float, Int, Parameter, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, Int, Parameter, ParameterSpace
 
 SCALARS: list[Any] = [0, 1, 1.0, True, None, "a", [3, 3], {"k": [1]}]
 
@@ -720,7 +720,7 @@ def test_point_keys_are_of_json_only(value: Any) -> None:
 
 def test_spaces_import_nothing_heavy() -> None:
     """A worker that imports the spaces pays for neither torch nor numpy nor pandas."""
-    code = "import nas.spaces, nas.spaces.parameter, sys; print({'torch', 'numpy', 'pandas'} & set(sys.modules))"
+    code = "import nas.spaces, nas.spaces.parameters.space, sys; print({'torch', 'numpy', 'pandas'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert result.stdout.strip() == "set()"

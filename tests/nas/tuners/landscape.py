@@ -14,7 +14,7 @@ from nas.core.point import Point
 from nas.core.policy import Stage
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.proposals import trial_of
-from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.tuners.base import Tuner
 
 METRIC = Metric("loss", "minimize")

@@ -9,7 +9,7 @@ import pytest
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.spaces.parameter import Choice, ParameterSpace
+from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.tuners.anneal import AnnealTuner
 from nas.tuners.base import STOP
 from nas.tuners.random import RandomTuner

@@ -6,7 +6,7 @@ import pytest
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
-from nas.spaces.parameter import Choice, Float, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.tuners.cmaes import CmaEsTuner
 from nas.tuners.random import RandomTuner
 from tests.nas.tuners.landscape import METRIC, SPACE, mean_best, search

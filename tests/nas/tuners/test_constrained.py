@@ -16,8 +16,8 @@ from nas.core.trial import Proposal
 from nas.problems.digits import DigitsProblem
 from nas.program import Summary, run_search
 from nas.search import Search
-from nas.spaces.base import Space
-from nas.spaces.parameter import Choice, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Int, ParameterSpace
+from nas.spaces.space import Space
 from nas.testing import check_tuner
 from nas.tuners import constrained
 from nas.tuners.anneal import AnnealTuner

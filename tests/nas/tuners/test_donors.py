@@ -15,7 +15,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.reference import Reference, digest_of
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.spaces.parameter import Choice, Float, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.tuners.donors import DonorChooser
 
 METRIC = Metric("accuracy")
@@ -72,7 +72,7 @@ def test_best_donor_needs_no_score() -> None:
 def test_nearest_is_the_same_in_every_process() -> None:
     """Of two that are as near but for the last bit of a sum, each process names one, whatever its order of names."""
     script = """
-from nas.spaces.parameter import Float, ParameterSpace
+from nas.spaces.parameters.space import Float, ParameterSpace
 space = ParameterSpace({name: Float(0.0, 1.0) for name in "abc"})
 one, other = ({"a": x, "b": 0.2, "c": 0.4 - x} for x in (0.1, 0.3))
 origin = dict.fromkeys("abc", 0.0)

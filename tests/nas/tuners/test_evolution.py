@@ -20,7 +20,7 @@ from nas.problems.base import Problem
 from nas.program import run_search
 from nas.run import TrialRun
 from nas.search import Search
-from nas.spaces.parameter import Choice, ParameterSpace
+from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
 from tests.nas.tuners.landscape import METRIC, SPACE, mean_best, search

@@ -11,7 +11,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
 from nas.core.trial import Proposal
-from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.tuners.base import STOP, Tuner
 from nas.tuners.batch import BatchTuner
 from nas.tuners.grid import GridTuner

@@ -12,7 +12,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.point import Point, point_key
 from nas.core.trial import Proposal, Trial
-from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.tuners.base import STOP, WAIT
 from nas.tuners.metis import MetisTuner
 from nas.tuners.random import RandomTuner

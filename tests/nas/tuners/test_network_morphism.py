@@ -18,10 +18,10 @@ from nas.core.spec import Spec
 from nas.core.trial import State
 from nas.program import run_search
 from nas.search import Search
-from nas.spaces.base import Variation
-from nas.spaces.graph import GraphSpace
 from nas.spaces.graphs.derivation import Derivation
-from nas.spaces.parameter import Choice, ParameterSpace
+from nas.spaces.graphs.space import GraphSpace
+from nas.spaces.parameters.space import Choice, ParameterSpace
+from nas.spaces.space import Variation
 from nas.tuners.base import STOP, Tuner
 from nas.tuners.landmarks import Distances, Landmarks
 from nas.tuners.network_morphism import NetworkMorphismTuner

@@ -16,7 +16,7 @@ from nas.core.pareto import hypervolume, losses_of
 from nas.core.point import Point, point_key
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.testing import check_tuner
 from nas.tuners.base import STOP, Tuner
 from nas.tuners.nsga2 import Nsga2Tuner

@@ -12,7 +12,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
 from nas.core.trial import Trial
-from nas.spaces.parameter import Choice, Float, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.tuners.base import STOP
 from nas.tuners.optuna import OptunaTuner
 from tests.nas.tuners.landscape import search

@@ -17,7 +17,7 @@ from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.problems.base import Problem
 from nas.run import TrialRun
-from nas.spaces.parameter import Choice, Float, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.tuners.pbt import PbtTuner
 from tests.nas.tuners.landscape import METRIC, SPACE, search
 

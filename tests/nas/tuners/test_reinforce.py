@@ -8,7 +8,7 @@ import pytest
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
-from nas.spaces.parameter import Choice, Float, ParameterSpace
+from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.tuners.random import RandomTuner
 from nas.tuners.reinforce import ReinforceTuner
 from tests.nas.tuners.landscape import METRIC, SPACE, mean_best, search

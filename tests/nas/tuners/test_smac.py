@@ -8,7 +8,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import point_key
 from nas.core.trial import State, Trial
-from nas.spaces.parameter import Choice, Int, ParameterSpace
+from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.tuners.base import STOP
 from nas.tuners.smac import SmacTuner
 from tests.nas.tuners.landscape import search

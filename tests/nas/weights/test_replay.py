@@ -17,11 +17,11 @@ from nas.problems.base import Problem
 from nas.program import run_search
 from nas.run import TrialRun
 from nas.search import Search
-from nas.spaces.base import Variation
-from nas.spaces.graph import GraphSpace
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.module import GraphModule
+from nas.spaces.graphs.space import GraphSpace
 from nas.spaces.graphs.starts import plain_cnn
+from nas.spaces.space import Variation
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.nsga2 import Nsga2Tuner

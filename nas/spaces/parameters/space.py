@@ -22,10 +22,10 @@ from typing import Any
 
 from nas.core.errors import ConfigurationError, SpaceExhaustedError
 from nas.core.point import Point
-from nas.spaces.base import Space
 from nas.spaces.domain import Ask, Decision
-from nas.spaces.ranges import Float, Int, Parameter
-from nas.spaces.tree import MAX_POINTS, Choice, Group
+from nas.spaces.parameters.numeric import Float, Int, Parameter
+from nas.spaces.parameters.tree import MAX_POINTS, Choice, Group
+from nas.spaces.space import Space
 
 __all__ = ["Choice", "Float", "Int", "Parameter", "ParameterSpace"]
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError, nearest_first
 from nas.core.point import Point, point_key
-from nas.spaces.base import Space, Variation
 from nas.spaces.domain import Ask, Decision, Domain
 from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.crossover import Crossing, crossed
@@ -21,7 +20,8 @@ from nas.spaces.graphs.distance import Steps, edit_distance, steps_of
 from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.moves import MOVES, drawn_move
 from nas.spaces.graphs.network import Network
-from nas.spaces.parameter import ParameterSpace
+from nas.spaces.parameters.space import ParameterSpace
+from nas.spaces.space import Space, Variation
 
 NETWORK = "network"
 """Where a point holds its network."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from nas.core.errors import ConfigurationError
-from nas.spaces.drawn import Drawn
-from nas.spaces.parameter import Choice, Float, Int, ParameterSpace
+from nas.spaces.parameters.drawn import Drawn
+from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 
 MAX_SUBSETS = 10_000
 

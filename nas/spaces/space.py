@@ -21,7 +21,7 @@ class Variation:
     Attributes:
         origin: The other one.
         point: What has become of it.
-        operations: What was done, in order, where the space knows operations (`nas.spaces.graph`).
+        operations: What was done, in order, where the space knows operations (`nas.spaces.graphs.space`).
         crossing: How the origin was made of two points (``Space.cross``), where the space knows that.
     """
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from nas.core.errors import ConfigurationError
 from nas.spaces.domain import Ask, Decision, Numbers
-from nas.spaces.ranges import Parameter, Site, When, checked_conditions, refusal
+from nas.spaces.parameters.numeric import Parameter, Site, When, checked_conditions, refusal
 
 N_SIGMAS = 5.0
 """How far a normal distribution reaches here: one draw in two million falls beyond, and is drawn again."""

@@ -13,7 +13,7 @@ from typing import Any
 from nas.core.errors import ConfigurationError, PointError
 from nas.core.point import Point, is_json, point_key
 from nas.spaces.domain import Ask, Decision, Options
-from nas.spaces.ranges import Parameter, Site, When, checked_conditions, refusal
+from nas.spaces.parameters.numeric import Parameter, Site, When, checked_conditions, refusal
 
 MAX_POINTS = 1_000_000
 

@@ -27,9 +27,9 @@ from scipy.stats import kendalltau, spearmanr
 from nas.core.policy import Stage
 from nas.core.trial import State, Trial
 from nas.forecast import cost_ratio
-from nas.store.files import open_root
-from nas.store.records import Records
-from nas.store.sessions import spent_hours
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.sessions import spent_hours
 
 
 def search(data: Path, root: Path, hours: float, overrides: list[str]) -> float:

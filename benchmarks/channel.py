@@ -33,8 +33,8 @@ from nas.executors.processes import ProcessPlace
 from nas.executors.remote import Gate, RemotePlace
 from nas.job_plan import JobPlan
 from nas.loop import Loop, LoopSettings
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.tuners.random import RandomTuner
 
 N_ASKS = 500

@@ -27,8 +27,8 @@ from rows import Results
 from scipy.stats import t as student
 
 from nas.core.lineage import Lineage
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 
 SCORES = ("validation", "test")
 FIELDS = ("seed", "start", "generation", "parameters", "searched", *SCORES)

@@ -17,7 +17,8 @@ import shutil
 import time
 from pathlib import Path
 
-from nas.store.files import Files, open_root
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
 
 LIMIT_MS = 50.0
 

@@ -39,9 +39,9 @@ from nas.core.lineage import Lineage
 from nas.problems.training import precision_of
 from nas.program import newest_best
 from nas.spaces.graphs.starts import plain_cnn
-from nas.store.files import open_root
-from nas.store.records import Records
-from nas.store.sessions import spent_hours
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.sessions import spent_hours
 
 FIELDS = (
     "arm", "minutes", "seed", "options", "precision", "epoch_s", "epochs", "hours", "final_minutes", "trials",

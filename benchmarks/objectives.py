@@ -32,8 +32,8 @@ from nas.core.spec import Spec
 from nas.executors.simulated import SimulatedExecutor
 from nas.loop import Loop, LoopSettings
 from nas.problems.tabular import TabularProblem
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Results(path=ROOT / "docs" / "objectives.csv", fields=("tuner", "slots", "seed", "trials", "share"))

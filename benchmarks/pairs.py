@@ -51,8 +51,8 @@ from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.problems.pixels import Images
 from nas.problems.training import Start, fit, optimizer_of, score
 from nas.randomness import seed_everything
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 
 FIELDS = (
     "images", "epochs", "seed", "trial", "arm", "parent", "parameters", "inherited", "accuracy", "curve",

@@ -27,9 +27,10 @@ import torch
 from store import MB, Network, milliseconds, ratio, row, turns
 
 from nas.core.checkpoint import Checkpoint
-from nas.store.checkpoint import publish_checkpoint, publish_tensors
-from nas.store.files import Files, open_root
-from nas.store.weights import StoredWeights
+from nas.storage.blobs import Files
+from nas.storage.checkpoints import publish_checkpoint, publish_tensors
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.open import open_root
 
 sys.path.append(str(Path(__file__).parents[1]))
 from tests.servers import KEY_ID, SECRET, openssh_server, s3_server, sftp_server

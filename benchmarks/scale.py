@@ -28,8 +28,8 @@ from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.loop import Loop, LoopSettings
 from nas.problems.base import Simulation
 from nas.run import TrialRun
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 

@@ -43,8 +43,8 @@ from nas.loop import Loop, LoopSettings
 from nas.problems.base import Problem, Simulation
 from nas.run import TrialRun
 from nas.spaces.parameters.space import Int, ParameterSpace
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.tuners.random import RandomTuner
 
 N_EPOCHS = 200

@@ -27,9 +27,10 @@ import torch
 from torch import nn
 
 from nas.core.checkpoint import Checkpoint
-from nas.store.checkpoint import load_manifest, publish_checkpoint, publish_tensors
-from nas.store.files import Files, open_root
-from nas.store.weights import StoredWeights
+from nas.storage.blobs import Files
+from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.open import open_root
 
 MB = 1 << 20
 N_TENSORS = 200

@@ -31,8 +31,8 @@ from nas.executors.simulated import SimulatedExecutor, check_simulated
 from nas.loop import LoopSettings
 from nas.program import Program, Summary
 from nas.session import Session, check_free, claim_identity
-from nas.store.records import Records
-from nas.store.sessions import past_sessions, spent_hours
+from nas.storage.records import Records
+from nas.storage.sessions import past_sessions, spent_hours
 
 if TYPE_CHECKING:
     from flows.server import TemporaryServer

@@ -33,7 +33,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     from nas.core.policy import PolicyPlan
     from nas.program import Program
     from nas.session import read_header
-    from nas.store.records import Records
+    from nas.storage.records import Records
 
     if invocation.values["name"] is None:
         raise ConfigurationError("no name: add name=N; `python -m flows.report` lists the searches")

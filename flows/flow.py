@@ -18,7 +18,7 @@ from nas.core.errors import SearchInterruptedError
 from nas.core.redaction import without_passwords
 from nas.executors.base import Event, Finished
 from nas.executors.place import Place
-from nas.store.sessions import past_sessions
+from nas.storage.sessions import past_sessions
 
 if TYPE_CHECKING:
     from flows.engine import _Task

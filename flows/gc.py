@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from nas.core.metric import Metric
     from nas.core.policy import PolicyPlan
     from nas.core.trial import Trial
-    from nas.store.files import Stored
-    from nas.store.records import Records
-    from nas.store.retention import Retention
-    from nas.sweeper import Plan, Sweeper
+    from nas.storage.blobs import Stored
+    from nas.storage.maintenance.gc.collector import Plan, Sweeper
+    from nas.storage.maintenance.gc.retention import Retention
+    from nas.storage.records import Records
     from nas.tuners.base import Tuner
 
 FINALISTS = 2
@@ -55,7 +55,7 @@ class Cleaning:
         from flows.snapshot import last_session
         from nas.core.trial import State
         from nas.session import have_ended
-        from nas.store.garbage import LONG_GRACE_S, SHORT_GRACE_S
+        from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
 
         trials, _ = self.records.load()
         session = last_session(self.records, time.time())
@@ -74,8 +74,8 @@ class Cleaning:
         """
         from nas.core.errors import StoreError
         from nas.session import Session, have_ended
-        from nas.store.garbage import LONG_GRACE_S, SHORT_GRACE_S
-        from nas.store.posix import DISK_FULL
+        from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
+        from nas.storage.posix import DISK_FULL
 
         grace_s = SHORT_GRACE_S if have_ended(self.records) else LONG_GRACE_S
         settings = {"command": "gc", "keep": self.retention.keep, "max_gb": self.retention.max_gb}
@@ -101,7 +101,7 @@ class Cleaning:
     def _sweeper(self, session: int, grace_s: float) -> Sweeper:
         from nas.core.ranking import Ranking
         from nas.siblings import borrowed
-        from nas.sweeper import Scope, Sweeper
+        from nas.storage.maintenance.gc.collector import Scope, Sweeper
 
         scope = Scope(
             metrics=self.metrics,
@@ -176,7 +176,7 @@ def read_cleaning(invocation: Invocation) -> Cleaning:
     from flows.settings import positive_int, reach_root, read_retention
     from flows.snapshot import read_header
     from nas.core.policy import PolicyPlan
-    from nas.store.records import Records
+    from nas.storage.records import Records
 
     values = invocation.values
     if values["name"] is None:
@@ -199,7 +199,7 @@ def read_cleaning(invocation: Invocation) -> Cleaning:
 
 
 def _last_finalists(records: Records) -> int:
-    from nas.store.sessions import past_sessions
+    from nas.storage.sessions import past_sessions
 
     said = [session["settings"].get("finalists") for session in past_sessions(records).values()]
     return next((n for n in reversed(said) if isinstance(n, int)), FINALISTS)

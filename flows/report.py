@@ -16,7 +16,7 @@ from nas.core.errors import ConfigurationError
 if TYPE_CHECKING:
     from flows.snapshot import Snapshot
     from nas.core.trial import Trial
-    from nas.store.files import Files
+    from nas.storage.blobs import Files
 
 FORMATS = ("table", "csv", "json", "html")
 COLUMNS = ("fit", "all")
@@ -135,7 +135,7 @@ def _show(root: Files, snapshot: Snapshot, request: Request) -> None:
 
 
 def _show_trial(root: Files, snapshot: Snapshot, request: Request) -> None:
-    from nas.store.records import Records
+    from nas.storage.records import Records
 
     trial = _trial(snapshot, request.trial)
     if request.format == "csv":

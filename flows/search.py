@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flows.command import Invocation
     from flows.engine import Engine
-    from nas.store.records import Records
+    from nas.storage.records import Records
 
 
 MAX_LOOKS = 20
@@ -56,8 +56,8 @@ def search(invocation: Invocation, engine: Engine) -> int:
 def _candidates(invocation: Invocation) -> dict[str, Records] | None:
     """The searches in a local root that this one may be, by name, before its own is known; None: it can't be told."""
     from flows.settings import read_root
-    from nas.store.files import open_root
-    from nas.store.records import Records
+    from nas.storage.open import open_root
+    from nas.storage.records import Records
 
     root, options = read_root(invocation.values)
     problem, tuner, name = invocation.spec("problem"), invocation.spec("tuner"), invocation.values["name"]

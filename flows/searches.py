@@ -11,11 +11,11 @@ from flows.snapshot import Snapshot, last_session, read_snapshot
 from flows.wording import cell, number
 from nas.core.errors import ConfigurationError, HeirloomError, SearchNotFoundError
 from nas.core.trial import State
-from nas.store.records import Records
+from nas.storage.records import Records
 
 if TYPE_CHECKING:
     from nas.core.lineage import Lineage
-    from nas.store.files import Files
+    from nas.storage.blobs import Files
 
 LAST = "last"
 _N_NAMED = 5

@@ -19,12 +19,12 @@ from nas.core.policy import PolicyPlan
 from nas.executors.simulated import Workers
 from nas.founders import Founders
 from nas.search import Search
-from nas.store.retention import Retention
+from nas.storage.maintenance.gc.retention import Retention
 from nas.tuners.constrained import checked_limits
 
 if TYPE_CHECKING:
     from nas.executors.remote import Gate
-    from nas.store.files import Files
+    from nas.storage.blobs import Files
 
 RunnerKind = Literal["debug", "threads", "processes", "remote", "simulated"]
 RUNNERS = ("debug", "threads", "processes", "remote", "simulated")
@@ -321,7 +321,7 @@ def reach_root(values: Mapping[str, Any]) -> Files:
         ConfigurationError: there can't be such a root, or it refuses.
         StoreError: nobody answers within seconds.
     """
-    from nas.store.files import open_root
+    from nas.storage.open import open_root
 
     url, options = read_root(values)
     if values["storage"].get("mounted"):
@@ -344,7 +344,7 @@ def search_url(root: str, files: Files, name: str) -> str:
 
 def _check_mounted(url: str) -> None:
     """Refuses a folder where a network file system should be mounted, and none is."""
-    from nas.store.mounts import find_mount
+    from nas.storage.mounts import find_mount
 
     mount = find_mount(url.removeprefix("file://"))
     if mount is not None and mount.is_local:

@@ -11,10 +11,10 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.ranking import competitors
 from nas.core.trial import State, Trial
-from nas.store.records import Records
+from nas.storage.records import Records
 
 if TYPE_CHECKING:
-    from nas.store.files import Files
+    from nas.storage.blobs import Files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ def last_session(records: Records, now: float) -> LastSession | None:
         CorruptError: its record can't be read.
     """
     from nas.session import DEAD_AFTER_S, Driver, driver_of
-    from nas.store.sessions import newest_session
+    from nas.storage.sessions import newest_session
 
     newest = newest_session(records)
     if newest is None:

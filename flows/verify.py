@@ -13,10 +13,10 @@ from flows.command import FAILED, OK, Invocation, complain, run_command
 from nas.core.errors import ConfigurationError, SearchNotFoundError
 
 if TYPE_CHECKING:
-    from nas.store.damage import Damage
-    from nas.store.files import Files
-    from nas.store.promises import Promise
-    from nas.store.verify import Findings
+    from nas.storage.blobs import Files
+    from nas.storage.maintenance.damage import Damage
+    from nas.storage.maintenance.guarantees import Promise
+    from nas.storage.maintenance.verification import Findings
 
 PROGRESS_S = 10.0
 _N_TRIALS = 8
@@ -82,8 +82,8 @@ def verify(invocation: Invocation) -> int:
 def verify_one(name: str, root: Files, invocation: Invocation) -> int:
     """Prints what was read of a search and what of it is lost."""
     from flows.settings import read_root
-    from nas.store.files import open_root
-    from nas.store.verify import PATIENCE_S, verify_search
+    from nas.storage.maintenance.verification import PATIENCE_S, verify_search
+    from nas.storage.open import open_root
 
     name = _found_name(root, name)
     files = open_root(*read_root(invocation.values), patience_s=PATIENCE_S).below(name)
@@ -171,7 +171,7 @@ def _trials(numbers: Iterable[int]) -> str:
 
 def _consequences(damages: Sequence[Damage], findings: Findings) -> Iterator[str]:
     """What the losses mean for the search, and what ends them."""
-    from nas.store.damage import Fate
+    from nas.storage.maintenance.damage import Fate
 
     records = {damage.path: damage.fate for damage in damages if damage.kind == "record"}
     if any(fate != Fate.MISSING or path.endswith((".proposal.json", "search.json")) for path, fate in records.items()):
@@ -194,9 +194,9 @@ def _consequences(damages: Sequence[Damage], findings: Findings) -> Iterator[str
 def check(request: Request, root: Files, invocation: Invocation) -> int:
     """Prints which promises a root keeps."""
     from flows.settings import read_root
-    from nas.store.files import open_root
-    from nas.store.promises import Verdict, workplace
-    from nas.store.root_check import check_root
+    from nas.storage.maintenance.backend_check import check_root
+    from nas.storage.maintenance.guarantees import Verdict, workplace
+    from nas.storage.open import open_root
 
     if request.second is not None:
         _, options = read_root(invocation.values)
@@ -207,7 +207,7 @@ def check(request: Request, root: Files, invocation: Invocation) -> int:
         promises = list(check_root(root.below(folder)))
         is_usable = promises[0].verdict != Verdict.BROKEN
         if request.second is not None and is_usable:
-            from nas.store.handover import hand_over_here
+            from nas.storage.maintenance.two_host_check import hand_over_here
 
             with workplace(second, folder):
                 sides = f"{folder}/sides"
@@ -220,8 +220,8 @@ def check(request: Request, root: Files, invocation: Invocation) -> int:
 
 
 def _with_another_machine(root: Files, wait_s: float) -> Iterator[Promise]:
-    from nas.store.handover import hand_over
-    from nas.store.mailbox import meet
+    from nas.storage.maintenance.mailbox import meet
+    from nas.storage.maintenance.two_host_check import hand_over
 
     complain(f"start the same command on the other machine now, with its path of this root; waiting {wait_s:g} s")
     side = meet(root, wait_s=wait_s)
@@ -234,8 +234,8 @@ def show_places(root: Files, second: Files | None) -> None:
     import shutil
 
     from flows.wording import size
-    from nas.store.mounts import mount_of
-    from nas.store.promises import existing_folder
+    from nas.storage.maintenance.guarantees import existing_folder
+    from nas.storage.mounts import mount_of
 
     for what, files in (("storage.root", root), ("second", second)):
         if files is None:
@@ -252,7 +252,7 @@ def show_promises(promises: Sequence[Promise]) -> None:
     """Prints the promises, then what to change where one is not kept."""
     from flows.terminal import open_console, print_table
     from flows.wording import clean, count
-    from nas.store.promises import Verdict
+    from nas.storage.maintenance.guarantees import Verdict
 
     console = open_console()
     columns = {

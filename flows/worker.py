@@ -48,8 +48,8 @@ def serve(
     from flows.settings import read_root
     from nas.channel.agent import Agent, Ending
     from nas.executors.processes import ProcessPlace
-    from nas.store.files import open_root
-    from nas.store.records import Records
+    from nas.storage.open import open_root
+    from nas.storage.records import Records
 
     root, _ = read_root(invocation.values)
     records = Records(open_root(spec.url, spec.options))

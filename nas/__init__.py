@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
     from nas.spaces.space import Space
     from nas.stoppers.base import Stopper
+    from nas.storage.maintenance.gc.retention import Retention
+    from nas.storage.signature import Signature
     from nas.store.donors import DonorIndex
-    from nas.store.retention import Retention
-    from nas.store.signature import Signature
     from nas.tuners.base import STOP, WAIT, Tuner
     from nas.weights.inherit import inherit
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Budget": "nas.core.budget",
     "Choice": "nas.spaces.parameters.space",
-    "DonorIndex": "nas.store.donors",
+    "DonorIndex": "nas.storage.donors",
     "Float": "nas.spaces.parameters.space",
     "Int": "nas.spaces.parameters.space",
     "Lineage": "nas.core.lineage",
@@ -49,10 +49,10 @@ _HOMES = {
     "PolicyPlan": "nas.core.policy",
     "Problem": "nas.problems.base",
     "Proposal": "nas.core.trial",
-    "Retention": "nas.store.retention",
+    "Retention": "nas.storage.maintenance.gc.retention",
     "STOP": "nas.tuners.base",
     "Search": "nas.search",
-    "Signature": "nas.store.signature",
+    "Signature": "nas.storage.signature",
     "Space": "nas.spaces.space",
     "Spec": "nas.core.spec",
     "Stage": "nas.core.policy",

@@ -23,7 +23,7 @@ from nas.core.metric import not_finite, plain_metrics
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Reason, State, Trial, cost_of, stopped
 from nas.run import Channel, TrialRun
-from nas.store.trial_log import MAX_LOG_BYTES, log_path, set_earlier_log_aside
+from nas.storage.trial_log import MAX_LOG_BYTES, log_path, set_earlier_log_aside
 
 if TYPE_CHECKING:
     from nas.bench import Assignment, Bench

@@ -16,8 +16,9 @@ from nas.job import Job, JobLine
 from nas.problems.base import Problem
 from nas.resume import EVERY_S
 from nas.run import Channel, TrialRun
-from nas.store.files import Files, open_root
-from nas.store.records import Records
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
+from nas.storage.records import Records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from nas.core.point import Point
 from nas.core.trial import Donor, State, Trial
 from nas.spaces.entries import architecture_entries
 from nas.spaces.space import Space
-from nas.store.signature import Measure, Signature, common_layers, common_prefix, n_in_common
+from nas.storage.signature import Measure, Signature, common_layers, common_prefix, n_in_common
 
 __all__ = ["BestDonor", "DonorTable", "LineageDonors", "Signature", "common_layers", "common_prefix"]
 

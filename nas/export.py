@@ -18,10 +18,10 @@ from nas.core.reference import Reference
 from nas.core.trial import Trial
 from nas.problems.base import Problem
 from nas.run import TrialRun
-from nas.store.checkpoint import publish_tensors
-from nas.store.files import Files
-from nas.store.tensor_names import is_weight
-from nas.store.weights import StoredWeights
+from nas.storage.blobs import Files
+from nas.storage.checkpoints import publish_tensors
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.tensor_names import is_weight
 
 if TYPE_CHECKING:
     import torch

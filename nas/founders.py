@@ -10,10 +10,10 @@ from typing import Any
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
-from nas.core.reference import digest_of
 from nas.core.trial import Trial
-from nas.remote_file import read_file
 from nas.spaces.space import check_points
+from nas.storage.remote_file import read_file
+from nas.storage.verified import digest_of
 from nas.tuners.base import Tuner
 from nas.tuners.constrained import ConstrainedTuner
 

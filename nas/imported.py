@@ -15,13 +15,13 @@ from nas.core.trial import State
 from nas.founders import Founders
 from nas.problems.base import Problem
 from nas.program import Program, run_here
-from nas.remote_file import read_file
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import claim_identity
 from nas.siblings import sibling_checkpoint
 from nas.spaces.parameters.space import ParameterSpace
-from nas.store.records import Records
+from nas.storage.records import Records
+from nas.storage.remote_file import read_file
 
 
 @final

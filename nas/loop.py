@@ -42,10 +42,10 @@ from nas.roster import JobRoster
 from nas.slots import Slots
 from nas.spaces.space import Space
 from nas.stoppers.base import Stopper
-from nas.store.partial import PartialCheckpoints
-from nas.store.records import Records, Starts
+from nas.storage.maintenance.gc.collector import Sweeper
+from nas.storage.records import Records, Starts
+from nas.storage.resume_points import PartialCheckpoints
 from nas.suspects import Suspects
-from nas.sweeper import Sweeper
 from nas.timetable import Timetable
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.hosted import HostedTuner

@@ -26,13 +26,14 @@ from nas.loop import Loop, LoopSettings
 from nas.search import Built, Search
 from nas.session import Session, claim_identity, open_records
 from nas.siblings import borrowed, sibling_checkpoint
-from nas.store.files import Files, open_root
-from nas.store.records import Records, Starts
-from nas.store.retention import Retention
-from nas.store.search_records import check_best
-from nas.store.sessions import spent_hours
+from nas.storage.blobs import Files
+from nas.storage.maintenance.gc.collector import Scope, Sweeper
+from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.open import open_root
+from nas.storage.records import Records, Starts
+from nas.storage.search_records import check_best
+from nas.storage.sessions import spent_hours
 from nas.suspects import Suspects
-from nas.sweeper import Scope, Sweeper
 from nas.timetable import Bound, Spent, Timetable
 from nas.tuners.hosted import HostedTuner
 

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, final
 from nas.core.errors import ConfigurationError
 from nas.core.reference import checked_path
 from nas.core.trial import Trial, cost_of
-from nas.store.files import Files
-from nas.store.folders import walk_folder
-from nas.store.partial import PartialCheckpoints
-from nas.store.trial_records import check_saved
+from nas.storage.blobs import Files
+from nas.storage.folders import walk_folder
+from nas.storage.resume_points import PartialCheckpoints
+from nas.storage.trial_records import check_saved
 from nas.weights.report import InheritanceReport
 
 if TYPE_CHECKING:
     import torch
 
     from nas.run import Channel, TrialRun
-    from nas.store.state import Json
+    from nas.storage.state_codec import Json
 
 EVERY_S = 300.0
 """By default. Least is lost where saves lie sqrt(2 x duration of a save x time between failures) apart (Young 1974,
@@ -128,7 +128,7 @@ class Checkpointer:
         if self._must_look and not self._n_saves:
             logger.warning(_NEVER_ASKED, self._trial.number)
         from nas.randomness import random_state
-        from nas.store.state import encode_state
+        from nas.storage.state_codec import encode_state
 
         tensors: dict[str, torch.Tensor] = {}
         saved, folder = self._run.unpublished()
@@ -151,7 +151,7 @@ class Checkpointer:
     def restore(self, parts: Sequence[object], state: Json, tensors: Mapping[str, torch.Tensor]) -> None:
         """Puts the parts and the run where they were; called by ``Resumption.load``."""
         from nas.randomness import set_random_state
-        from nas.store.state import decode_state
+        from nas.storage.state_codec import decode_state
 
         device = self._run.device
         for part, (_, saved) in zip(parts, state["parts"], strict=True):
@@ -211,7 +211,7 @@ def _listed(kinds: Sequence[str]) -> str:
 
 
 def _encode_part(place: int, part: object, tensors: dict[str, torch.Tensor]) -> Json:
-    from nas.store.state import encode_state
+    from nas.storage.state_codec import encode_state
 
     kind = type(part).__name__
     return [kind, encode_state(_state(place, part), f"part {place} ({kind})", tensors)]

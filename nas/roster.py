@@ -10,7 +10,7 @@ from nas.core.trial import DonorWeights, Trial
 from nas.executors.base import Executor, Left
 from nas.job_plan import JobPlan
 from nas.slots import Slots, Tenant
-from nas.store.records import Records
+from nas.storage.records import Records
 
 
 class JobRoster:

@@ -19,15 +19,15 @@ from nas.core.reference import Reference
 from nas.core.trial import Donor, DonorWeights, Trial
 from nas.modes import Modes
 from nas.resume import EVERY_S, Checkpointer, Resumption
-from nas.store.checkpoint import fetch_folder, publish_checkpoint, publish_folder, publish_tensors
-from nas.store.files import Files
-from nas.store.trial_log import MAX_LOG_BYTES, log_path
+from nas.storage.blobs import Files
+from nas.storage.checkpoints import fetch_folder, publish_checkpoint, publish_folder, publish_tensors
+from nas.storage.trial_log import MAX_LOG_BYTES, log_path
 
 if TYPE_CHECKING:
     import torch
 
-    from nas.store.manifest import Manifest
-    from nas.store.weights import StoredWeights
+    from nas.storage.lazy_weights import StoredWeights
+    from nas.storage.manifest import Manifest
     from nas.weights.inherit import InheritanceReport
     from nas.weights.rules import Rules
 
@@ -133,7 +133,7 @@ class TrialRun(Modes):
             MissingError: a file of a donor is gone; ``lost`` names the donor.
             CorruptError: a donor's bytes are not those that were published; likewise.
         """
-        from nas.store.weights import StoredWeights
+        from nas.storage.lazy_weights import StoredWeights
 
         for place, donor in enumerate(self.donors):
             files = self._files_of(donor.donor)
@@ -240,7 +240,7 @@ class TrialRun(Modes):
         """
         if self._own is None:
             raise LookupError(f"trial {self.number} published no weights")
-        from nas.store.weights import StoredWeights
+        from nas.storage.lazy_weights import StoredWeights
 
         return StoredWeights(self._files, self._own).read_all()
 
@@ -254,8 +254,8 @@ class TrialRun(Modes):
         """
         if self._own is None:
             raise LookupError(f"trial {self.number} published no weights")
-        from nas.store.tensor_names import is_weight
-        from nas.store.weights import StoredWeights
+        from nas.storage.lazy_weights import StoredWeights
+        from nas.storage.tensor_names import is_weight
         from nas.weights.state import copies_in
 
         weights = StoredWeights(self._files, self._own, is_weight)
@@ -394,7 +394,7 @@ class TrialRun(Modes):
         """What would be published if the trial ended now: the tensors last saved, and the folder of files."""
         tensors: dict[str, torch.Tensor] = {}
         if self._saved is not None:
-            from nas.store.pack import read_tensors
+            from nas.storage.pack import read_tensors
 
             tensors = read_tensors(self._files, self._saved.tensors, {pack.path: pack for pack in self._saved.packs})
         return tensors, Path(self._folders["save"].name) if "save" in self._folders else None

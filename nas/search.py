@@ -17,8 +17,8 @@ from nas.data import contents
 from nas.founders import Founders
 from nas.job_plan import JobPlan
 from nas.problems.base import LATENCY, Problem
-from nas.result import METRICS_BYTES, NUMBER_BYTES, json_size
 from nas.stoppers.base import Stopper
+from nas.storage.record_size import METRICS_BYTES, NUMBER_BYTES, json_size
 from nas.tuners.base import Tuner
 from nas.tuners.constrained import ConstrainedTuner, checked_limits
 from nas.tuners.founded import FoundedTuner

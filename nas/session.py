@@ -16,10 +16,10 @@ from typing import Any
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, SearchBusyError, StoreError
 from nas.core.validation import naming, whole
 from nas.search import FORMAT, Built, differences
-from nas.store.files import Files
-from nas.store.records import Records, to_bytes
-from nas.store.search_records import check_header
-from nas.store.sessions import past_sessions, read_beat, spent_hours
+from nas.storage.blobs import Files
+from nas.storage.records import Records, to_bytes
+from nas.storage.search_records import check_header
+from nas.storage.sessions import past_sessions, read_beat, spent_hours
 
 BEAT_S = 10.0
 DEAD_AFTER_S = 60.0

@@ -9,7 +9,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError, StoreError
 from nas.core.names import NAME, check_name
 from nas.core.trial import ParameterSource
-from nas.store.records import Records
+from nas.storage.records import Records
 
 logger = logging.getLogger(__name__)
 

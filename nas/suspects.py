@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nas.session import IN_PROCESS, Driver, Session, driver_of
-from nas.store.records import Records, Starts
-from nas.store.sessions import past_sessions, read_beat
+from nas.storage.records import Records, Starts
+from nas.storage.sessions import past_sessions, read_beat
 
 ALONE_AFTER = 2
 LOST_AFTER = 3

@@ -19,7 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from nas.store.files import Files, open_root
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
 
 SECRET = "hunter2-hunter2"
 KEY_ID = "heirloomkey"

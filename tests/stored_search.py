@@ -12,10 +12,11 @@ import torch
 from nas.core.checkpoint import Checkpoint
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.search import FORMAT
-from nas.store.checkpoint import load_manifest, publish_checkpoint, publish_folder, publish_tensors
-from nas.store.files import Files, open_root
-from nas.store.pack import write_pack
-from nas.store.records import Records
+from nas.storage.blobs import Files
+from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_folder, publish_tensors
+from nas.storage.open import open_root
+from nas.storage.pack import write_pack
+from nas.storage.records import Records
 
 TENSORS = {"stem": torch.arange(64.0), "body": torch.arange(100.0, 200.0), "head": torch.arange(8.0)}
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from nas import Budget, Search, Spec, run_search
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 
 ROOT = Path(__file__).parents[1]
 BRING = ROOT / "examples" / "02_bring_your_problem"

@@ -20,7 +20,7 @@ from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, State, Trial
 from nas.core.validation import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, number_within, parse_object, shown, whole
 from nas.executors.base import Asked, Event, Finished, Late, Left, Lost, Reported, Started
-from nas.store.trial_records import checked_donor, trial_from_records
+from nas.storage.trial_records import checked_donor, trial_from_records
 
 Message = dict[str, Any]
 

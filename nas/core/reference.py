@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import re
-import socket
-import time
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import pairwise
-from typing import TypeVar
 
-from blake3 import blake3
-
-from nas.core.errors import ConfigurationError, CorruptError, MissingError, StoreError
+from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.validation import MAX_WHOLE, checked_fields, shown
 
 TEMPORARY = ".tmp-"
 """How the name of an unfinished file begins; what lies under such a name is litter, and no published path has it."""
 
-T = TypeVar("T")
 
 MAX_PATH_BYTES = 1024
 """S3 takes keys no longer."""
@@ -31,11 +22,6 @@ _DIGEST = re.compile(r"blake3:[0-9a-f]{64}")
 _ORDINARY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 """What nearly every path is, and what needs no closer look."""
 _NO_NAME = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-
-
-def digest_of(data: bytes | bytearray | memoryview) -> str:
-    """The digest as every record writes it: ``blake3:`` and 64 hexadecimal digits."""
-    return f"blake3:{blake3(data).hexdigest()}"
 
 
 def checked_path(path: str, *, unfinished: bool = False) -> str:
@@ -131,116 +117,6 @@ _KINDS = {"path": (str,), "bytes": (int,), "digest": (str,)}
 def _reference(path: str, size: int, digest: str) -> Reference:
     """The records of a lineage name the same packs again and again."""
     return Reference(path, size, digest)
-
-
-def is_stale(error: OSError) -> bool:
-    """Whether a network file system's server has lost the file behind a cached name: opening it again helps."""
-    return error.errno == errno.ESTALE
-
-
-def waits(patience_s: float, *, first_s: float = 0.005, longest_s: float = 0.25) -> Iterator[float]:
-    """The seconds to wait before each attempt: none before the first, then longer and longer until the bound."""
-    give_up_s = time.monotonic() + patience_s
-    yield 0.0
-    wait_s = first_s
-    while (left_s := give_up_s - time.monotonic()) > 0:
-        yield min(wait_s, left_s)
-        wait_s = min(2 * wait_s, longest_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A part of a published file, and the memory that takes it.
-
-    Attributes:
-        offset: Where the part begins, in bytes.
-        digest: What it holds, as ``digest_of`` writes it.
-        memory: Writable bytes, as many as the part has.
-    """
-
-    offset: int
-    digest: str
-    memory: memoryview
-
-    @property
-    def end(self) -> int:
-        """Where the part ends."""
-        return self.offset + self.memory.nbytes
-
-
-def checked_spans(reference: Reference, spans: Sequence[Span]) -> list[Span]:
-    """The parts in the order of their offsets.
-
-    Raises:
-        CorruptError: two overlap, or one lies outside the file.
-    """
-    ordered = sorted(spans, key=lambda span: (span.offset, span.end))
-    for one, other in pairwise(ordered):
-        if other.offset < one.end:
-            raise CorruptError(f"{reference.path}: two parts can't share bytes, at {other.offset}")
-    if ordered and (ordered[0].offset < 0 or ordered[-1].end > reference.bytes):
-        raise CorruptError(f"{reference.path}: a part lies outside of its {reference.bytes} bytes")
-    return ordered
-
-
-class WrongContentsError(Exception):
-    """An attempt to read a file found other contents than were promised; the message says what it found."""
-
-
-def expect(reference: Reference, data: bytes | bytearray | memoryview) -> None:
-    """Compares contents with the reference.
-
-    Raises:
-        WrongContentsError: they are others.
-    """
-    if len(data) != reference.bytes or digest_of(data) != reference.digest:
-        raise WrongContentsError(f"{len(data)} bytes {digest_of(data)}")
-
-
-def expect_span(reference: Reference, span: Span, digest: str) -> None:
-    """Compares the digest of a part with the promised one.
-
-    Raises:
-        WrongContentsError: it is another.
-    """
-    if digest != span.digest:
-        raise WrongContentsError(
-            f"{reference.bytes} bytes, of which those from {span.offset} to {span.end} are {digest} "
-            f"instead of {span.digest}"
-        )
-
-
-def read_verified(reference: Reference, attempt: Callable[[bool], T], where: Callable[[], str], patience_s: float) -> T:
-    """What the first attempt gives that finds what was promised; they go on while a cache may be at fault.
-
-    Args:
-        reference: What to read.
-        attempt: Reads the file; raises ``WrongContentsError`` where it holds something else. Told whether to go around
-            the caches, because the last contents were wrong.
-        where: Names the file and its mount for the error.
-        patience_s: The bound; at least one attempt is made.
-
-    Raises:
-        MissingError: not found within the bound.
-        CorruptError: other contents than promised, still at the bound.
-    """
-    kind: type[StoreError] = MissingError
-    reason, cause = "", None
-    for wait_s in waits(patience_s):
-        if wait_s:  # sleep(0) would give the processor away
-            time.sleep(wait_s)
-        try:
-            return attempt(kind is CorruptError)
-        except WrongContentsError as error:
-            kind, reason, cause = CorruptError, str(error), None
-        except OSError as error:
-            if not (isinstance(error, FileNotFoundError) or is_stale(error)):
-                raise
-            kind, reason, cause = MissingError, error.strerror or "no such file", error
-    raise kind(
-        f"{where()} on host {socket.gethostname()} is {'missing' if kind is MissingError else 'corrupt'}: expected "
-        f"{reference.bytes} bytes {reference.digest}, found {reason}, looked for {patience_s:g} s"
-    ) from cause
 
 
 BLOCK = 4096

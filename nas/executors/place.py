@@ -15,8 +15,8 @@ from nas.core.tracebacks import traceback_of
 from nas.core.trial import Trial
 from nas.executors.base import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
 from nas.problems.base import Problem
-from nas.store.files import Files
-from nas.store.trial_log import TrialLog, log_path
+from nas.storage.blobs import Files
+from nas.storage.trial_log import TrialLog, log_path
 
 logger = logging.getLogger(__name__)
 

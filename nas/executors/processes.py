@@ -28,10 +28,10 @@ from nas.core.trial import Reason, State, Trial, cost_of, stopped
 from nas.executors.base import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
 from nas.executors.place import Place, WorkerLostError
 from nas.executors.worker import IGNORED, Stop, worker_main
-from nas.store.files import open_root
-from nas.store.partial import PartialCheckpoints
-from nas.store.records import Records
-from nas.store.trial_log import MAX_LOG_BYTES, log_path
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.resume_points import PartialCheckpoints
+from nas.storage.trial_log import MAX_LOG_BYTES, log_path
 
 logger = logging.getLogger(__name__)
 INTERRUPT_GRACE_S = 2.0

@@ -23,7 +23,7 @@ from nas.core.trial import Reason, State, Trial, cost_of, stopped
 from nas.executors.base import Action, Asked, Event, Finished, Left, Lost, Reported, Started, StopAsked, StopKind
 from nas.executors.place import Place
 from nas.problems.base import Problem, Simulation
-from nas.store.records import Records
+from nas.storage.records import Records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from nas.core.policy import Policy
 from nas.problems.image_graph import graph_recipe, image_graphs
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import N_CLASSES, Images, split
-from nas.remote_file import check_presence, options_of, read_file
+from nas.storage.remote_file import check_presence, options_of, read_file
 from nas.weights.rules import Rules
 
 HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"

@@ -14,8 +14,8 @@ from nas.problems.image_graph import graph_recipe, image_graphs
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import N_CLASSES, Images, split
 from nas.problems.training import Recipe, checked_precision
-from nas.remote_file import check_presence, options_of
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
+from nas.storage.remote_file import check_presence, options_of
 from nas.weights.rules import Rules
 
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nas.core.errors import ConfigurationError
-from nas.remote_file import read_file
+from nas.storage.remote_file import read_file
 
 _UNSIGNED_BYTE = 0x08
 

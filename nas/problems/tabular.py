@@ -11,8 +11,8 @@ from nas.core.errors import ConfigurationError, nearest_first
 from nas.core.metric import Direction, Metric, is_finite
 from nas.core.point import Point, point_key
 from nas.problems.base import Problem, Simulation
-from nas.remote_file import options_of
 from nas.spaces.parameters.space import Choice, ParameterSpace
+from nas.storage.remote_file import options_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,9 +13,10 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Trial
 from nas.donors import BestDonor, DonorTable, Unroll, score_of, unroll_by
-from nas.store.files import Files, open_root
-from nas.store.records import Records
-from nas.store.signature import Measure, Signature, common_prefix
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.signature import Measure, Signature, common_prefix
 
 __all__ = ["BestDonor", "DonorIndex"]
 

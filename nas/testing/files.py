@@ -10,8 +10,10 @@ from functools import partial
 from uuid import uuid4
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError
-from nas.core.reference import Reference, digest_of
-from nas.store.files import Buffer, Files, Span, open_root
+from nas.core.reference import Reference
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
+from nas.storage.verified import Buffer, Span, digest_of
 from nas.testing.expectations import expect, expect_raises, in_another_process
 
 

@@ -20,9 +20,9 @@ from nas.executors.base import Broke, Finished, Reported
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
 from nas.problems.base import Problem
-from nas.store.checkpoint import load_manifest, publish_checkpoint, publish_tensors
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.testing.expectations import expect, in_another_process
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class _Trainer:
         """Every bit that the trial has published."""
         if trial.checkpoint is None:
             return []
-        from nas.store.weights import StoredWeights
+        from nas.storage.lazy_weights import StoredWeights
 
         tensors = StoredWeights(self.files, trial.checkpoint).read_all()
         found: list[tuple[object, ...]] = [(n, str(t.dtype), t.shape, _bytes_of(t)) for n, t in tensors.items()]
@@ -184,7 +184,7 @@ def _check_policies(trainer: _Trainer, built: Problem, parent: Trial) -> None:
 def _check_checkpoint(trainer: _Trainer, trial: Trial) -> None:
     if trial.checkpoint is None or not trial.checkpoint.packs:
         return
-    from nas.store.weights import StoredWeights
+    from nas.storage.lazy_weights import StoredWeights
 
     tensors = StoredWeights(trainer.files, trial.checkpoint).read_all()
     other = open_root(f"memory://contract-{uuid4().hex}", patience_s=0)

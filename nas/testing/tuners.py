@@ -17,18 +17,19 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import is_json, point_key
 from nas.core.policy import Policy, Stage
-from nas.core.reference import Reference, digest_of
+from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.core.trial import Donor, Proposal, Reason, State, Trial
 from nas.executors.base import Action, Event, Finished, Lost, StopAsked, StopKind
 from nas.loop import Loop, LoopSettings
 from nas.spaces.parameters.space import ParameterSpace
 from nas.spaces.space import Space
-from nas.store.files import open_root
-from nas.store.records import Records
-from nas.store.retention import Retention
-from nas.store.trial_records import proposal_from_json
-from nas.sweeper import Scope, Sweeper
+from nas.storage.maintenance.gc.collector import Scope, Sweeper
+from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.trial_records import proposal_from_json
+from nas.storage.verified import digest_of
 from nas.testing.expectations import compare, expect, global_states, in_another_process, opposite, share
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 

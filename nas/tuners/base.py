@@ -66,8 +66,8 @@ class Tuner(ABC):
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
         """The trials that this or any later proposal may name as parent or donor, of those in the lineage; all of them.
 
-        What is not among them may lose its weights (``nas.store.marking``). A trial that is left out once is never
-        given again, and no answer depends on whether it still has weights.
+        What is not among them may lose its weights (``nas.storage.maintenance.gc.mark``). A trial that is left
+        out once is never given again, and no answer depends on whether it still has weights.
         """
         return [trial.number for trial in lineage]
 

@@ -17,7 +17,7 @@ from nas.weights.traits import Trait
 
 
 class Weights(Protocol):
-    """Tensors that are read only when they are wanted (``nas.store.weights.StoredWeights``)."""
+    """Tensors that are read only when they are wanted (``nas.storage.lazy_weights.StoredWeights``)."""
 
     @property
     def shapes(self) -> Mapping[str, Tensor]:

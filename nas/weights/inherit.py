@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 from nas.core.errors import ConfigurationError
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.derivation import Derivation
-from nas.store.tensor_names import is_weight
+from nas.storage.tensor_names import is_weight
 from nas.weights.child import ChildTensor, Weights, offers_of, settle, settle_by_leaders
 from nas.weights.crossing import prefer_origins
 from nas.weights.donors import Donor, listed, source_of

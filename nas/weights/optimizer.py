@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError
-from nas.store.tensor_names import OPTIMIZER, is_weight
+from nas.storage.tensor_names import OPTIMIZER, is_weight
 from nas.weights.child import ChildTensor, Weights, offers_of, settle
 from nas.weights.donors import Donor, listed, source_of
 from nas.weights.inherit import report_of

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 
 from nas.core.trial import Trial
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("+tuner=random", "problem._target_=quick.QuickProblem", "device=cpu", "threads=1")

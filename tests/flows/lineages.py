@@ -14,8 +14,8 @@ from nas.core.policy import Policy
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.search import FORMAT
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 
 IDENTITY: dict[str, Any] = {
     "problem": {"target": "nas.problems.digits.DigitsProblem", "arguments": {}},

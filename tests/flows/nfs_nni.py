@@ -56,8 +56,8 @@ def start(folder: Path, name: str, root: Path) -> subprocess.Popen[str]:
 
 def trials(folder: Path) -> list[dict[str, object]]:
     """State, parents and result of each trial."""
-    from nas.store.files import open_root
-    from nas.store.records import Records
+    from nas.storage.open import open_root
+    from nas.storage.records import Records
 
     found = Records(open_root(str(folder))).load()[0]
     return [{"state": t.state, "parents": t.parents, "returned": t.returned, "attempt": t.attempt} for t in found]

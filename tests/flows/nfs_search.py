@@ -54,9 +54,9 @@ def main() -> None:
 def weights(root: str) -> dict[str, object]:
     """What the trials and the winner published, read and verified."""
     from nas.core.reference import Reference
-    from nas.store.files import open_root
-    from nas.store.records import Records
-    from nas.store.weights import StoredWeights
+    from nas.storage.lazy_weights import StoredWeights
+    from nas.storage.open import open_root
+    from nas.storage.records import Records
 
     files = open_root(f"{root}/{NAME}")
     records = Records(files)

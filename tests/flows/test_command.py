@@ -15,8 +15,8 @@ import pytest
 
 from nas.core.cpus import usable_cores
 from nas.core.policy import Policy
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from tests.flows.commands import QUICK, Command, environment, on_terminal, only_search, resume_line, run, trials, until
 
 DEBUG = (*QUICK, "runner=debug", "budget.trials=2", "finalists=1")

@@ -19,8 +19,8 @@ from flows.gc import gc
 from flows.report import report
 from nas.core.trial import State, Trial
 from nas.session import Session
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from tests.flows.commands import QUICK, ROOT, Command, environment, records, run, trials, until
 from tests.flows.lineages import write_search
 from tests.nas.store.stocked import all_files, real_checkpoint, trial

@@ -20,8 +20,8 @@ import httpx
 import pytest
 
 from nas.core.trial import Trial
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 
 pytestmark = pytest.mark.slow
 

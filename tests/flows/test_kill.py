@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nas.store.checkpoint import load_manifest
+from nas.storage.checkpoints import load_manifest
 from tests.flows.commands import QUICK, Command, records, run, trials, until
 
 N_KILLS = 10

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from nas import Budget, Search, Spec, State, run_search
-from nas.store.files import open_root
-from nas.store.weights import StoredWeights
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.open import open_root
 from tests.flows.commands import ROOT, Command, run, trials, until
 from tests.flows.test_kill import attempts, finished, n_starts, table
 

@@ -29,7 +29,7 @@ from nas.core.metric import Metric
 from nas.core.pareto import numbers_on_front
 from nas.core.policy import Policy
 from nas.core.trial import Reason, State, Trial
-from nas.store.files import open_root
+from nas.storage.open import open_root
 from tests.flows.lineages import BEGAN, evolved, trial, write_search
 
 ACCURACY = Metric("accuracy")

@@ -14,7 +14,7 @@ from nas.core.spec import Spec
 from nas.core.trial import State
 from nas.program import run_search
 from nas.search import Search
-from nas.store.files import open_root
+from nas.storage.open import open_root
 from tests.flows.commands import only_search, run, trials
 
 TEMPLATE = """

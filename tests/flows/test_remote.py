@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nas.store.files import Files
-from nas.store.records import Records
+from nas.storage.blobs import Files
+from nas.storage.records import Records
 from tests.flows.commands import Command, Done, run, until
 from tests.servers import S3, SECRET, TcpProxy, sftp_root
 

@@ -25,7 +25,7 @@ from flows.snapshot import read_snapshot
 from nas.core.metric import Metric
 from nas.core.trial import State
 from nas.session import Session
-from nas.store.files import open_root
+from nas.storage.open import open_root
 from tests.flows.lineages import BEGAN, evolved, trial, write_search
 
 ROOT = Path(__file__).parents[2]

@@ -21,9 +21,10 @@ import pytest
 from flows.showcase import Showcase, checkpoint_text
 from nas.core.checkpoint import Checkpoint
 from nas.core.metric import Metric
-from nas.core.reference import Reference, digest_of
+from nas.core.reference import Reference
 from nas.core.trial import Proposal, State, Trial
 from nas.executors.base import Event, Finished, StopAsked
+from nas.storage.verified import digest_of
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = Reference("manifests/000007-ab.json", 120, digest_of(b"manifest"))

@@ -13,7 +13,7 @@ import pytest
 
 from flows.command import run_command
 from flows.verify import verify
-from nas.store.files import open_root
+from nas.storage.open import open_root
 from tests.flows.commands import ROOT, everything, run
 from tests.stored_search import write_stored_search
 
@@ -242,7 +242,7 @@ def test_secrets_are_not_shown(tmp_path: Path, asked: Callable[..., tuple[int, s
 
 def test_stored_search_can_be_read(whole: Path) -> None:
     """The search of these tests is one that Heirloom loads."""
-    from nas.store.records import Records
+    from nas.storage.records import Records
 
     trials, _ = Records(open_root(f"{whole}/stored")).load()
 

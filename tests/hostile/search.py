@@ -20,7 +20,6 @@ from nas.bench import BenchSpec
 from nas.core.budget import Budget
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import HeirloomError
-from nas.core.reference import digest_of
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
 from nas.executors.local import LocalExecutor
@@ -30,11 +29,12 @@ from nas.program import Program, run_search
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import check_free, claim_identity
-from nas.store.checkpoint import fetch_folder
-from nas.store.files import open_root
-from nas.store.records import Records
-from nas.store.verify import verify_search
-from nas.store.weights import StoredWeights
+from nas.storage.checkpoints import fetch_folder
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.maintenance.verification import verify_search
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.verified import digest_of
 from tests.problems_for_tests import InOrderTuner, ScoreProblem
 
 ROOT = Path(__file__).parents[2]

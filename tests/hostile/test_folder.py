@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from nas.core.errors import ConfigurationError, CorruptError, StoreError
-from nas.core.reference import Reference, digest_of
+from nas.core.reference import Reference
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import MAX_RECORD_BYTES
-from nas.store.files import Files, open_root
-from nas.store.records import Records
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.verified import digest_of
 from tests.hostile.search import ROOT
 
 RECORD = "trials/000000.proposal.json"

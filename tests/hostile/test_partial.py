@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from nas.core.reference import digest_of
 from nas.core.trial import Proposal, Trial
 from nas.run import TrialRun
-from nas.store.files import open_root
+from nas.storage.open import open_root
+from nas.storage.verified import digest_of
 from tests.hostile.test_records import MUCH, changed, lies
 
 

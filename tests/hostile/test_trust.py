@@ -25,7 +25,7 @@ def stored(target: str) -> dict[str, Any]:
         "subprocess.Popen",
         "nas.session.Path",
         "nas.executors.processes.ProcessPlace",
-        "nas.store.local.LocalFiles",
+        "nas.storage.backends.local.LocalFiles",
         "nas.tuners.random.RandomTuner",
         "nas.os.system",
         "nas..os.system",

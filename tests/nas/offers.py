@@ -8,12 +8,13 @@ from itertools import groupby, takewhile
 from typing import Any
 
 from nas.core.checkpoint import Checkpoint
-from nas.core.reference import Reference, digest_of
+from nas.core.reference import Reference
 from nas.core.trial import Proposal, State, Trial
-from nas.store.files import Files
-from nas.store.manifest import TensorEntry
-from nas.store.records import Records
-from nas.store.signature import Signature
+from nas.storage.blobs import Files
+from nas.storage.manifest import TensorEntry
+from nas.storage.records import Records
+from nas.storage.signature import Signature
+from nas.storage.verified import digest_of
 
 Network = Mapping[str, TensorEntry]
 

@@ -20,9 +20,10 @@ from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.base import Action, Event, Finished, Lost, Reported, Started, StopAsked, StopKind
 from nas.loop import Loop, LoopSettings
 from nas.spaces.parameters.space import Int, ParameterSpace
-from nas.store.checkpoint import publish_checkpoint
-from nas.store.files import Files, open_root
-from nas.store.records import Records
+from nas.storage.blobs import Files
+from nas.storage.checkpoints import publish_checkpoint
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.tuners.base import Answer, Tuner
 
 METRIC = Metric("accuracy")

@@ -13,7 +13,7 @@ from nas.core.metric import Metric
 from nas.core.trial import State, Trial
 from nas.donors import LineageDonors
 from nas.spaces.parameters.space import Choice, Float, ParameterSpace
-from nas.store.signature import Signature, common_layers
+from nas.storage.signature import Signature, common_layers
 from tests.nas.offers import Network, best_of, chain, offer
 
 SPACE = ParameterSpace({"depth": Choice(1, 2, 3), "lr": Float(0, 1), "width": Choice(4, 8)})

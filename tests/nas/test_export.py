@@ -22,8 +22,8 @@ from nas.core.trial import DonorWeights, Proposal, State, Trial
 from nas.executors.place import InProcessPlace
 from nas.problems.base import Problem
 from nas.run import TrialRun
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.weights.optimizer import optimizer_tensors
 from tests.problems_for_tests import N_CLASSES, N_INPUTS, ExportProblem, PlainProblem, ScoreProblem, network
 

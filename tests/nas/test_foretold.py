@@ -25,8 +25,8 @@ from nas.program import run_search
 from nas.run import TrialRun
 from nas.search import Search
 from nas.spaces.parameters.space import Int, ParameterSpace
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.tuners.grid import GridTuner
 
 

@@ -27,7 +27,7 @@ from nas.run import TrialRun
 from nas.search import Search
 from nas.session import claim_identity, open_records
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
-from nas.store.files import open_root
+from nas.storage.open import open_root
 
 POINTS = [{"width": 3, "op": "b"}, {"width": 1, "op": "a"}]
 WEIGHTS = {"weight": torch.full((2, 2), 7.0), "bias": torch.full((2,), 7.0)}

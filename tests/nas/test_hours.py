@@ -33,9 +33,9 @@ from nas.run import TrialRun
 from nas.search import Search
 from nas.session import Session, claim_identity
 from nas.spaces.parameters.space import Int, ParameterSpace
-from nas.store.files import open_root
-from nas.store.records import Records
-from nas.store.sessions import spent_hours
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.sessions import spent_hours
 from nas.tuners.base import Answer, Tuner
 from nas.tuners.hosted import HostedTuner
 from nas.tuners.random import RandomTuner

@@ -26,9 +26,9 @@ from nas.job_plan import JobPlan
 from nas.loop import Loop, LoopSettings
 from nas.run import TrialRun
 from nas.stoppers.base import Stopper
-from nas.store.files import open_root
-from nas.store.records import Records
-from nas.store.trial_log import log_path
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.trial_log import log_path
 from nas.tuners.base import STOP, WAIT, Answer
 
 Code = Callable[[Job], None]

@@ -25,8 +25,8 @@ from nas.proposals import trial_seed
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.stoppers.median import MedianStopper
-from nas.store.checkpoint import publish_checkpoint
-from nas.store.records import Records
+from nas.storage.checkpoints import publish_checkpoint
+from nas.storage.records import Records
 from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner

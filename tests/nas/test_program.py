@@ -25,10 +25,10 @@ from nas.program import Program, Summary, run_search
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import Session
-from nas.store.files import open_root
-from nas.store.records import Records
-from nas.store.retention import Retention
-from nas.store.weights import StoredWeights
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.tuners.random import RandomTuner
 from tests.nas.scripted import paths_in_order
 from tests.problems_for_tests import (

@@ -26,10 +26,11 @@ from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.base import Event, Reported
 from nas.executors.place import InProcessPlace
 from nas.run import TrialRun
-from nas.store.checkpoint import load_manifest
-from nas.store.files import Files, open_root
-from nas.store.records import Records
-from nas.store.weights import StoredWeights
+from nas.storage.blobs import Files
+from nas.storage.checkpoints import load_manifest
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from tests.problems_for_tests import BodyProblem, network
 
 Body = Callable[[TrialRun], object]

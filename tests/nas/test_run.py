@@ -20,7 +20,7 @@ from nas.bench import Assignment, Bench, BenchSpec, set_torch_settings, torch_se
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ActionError, CorruptError, MissingError, StoreError, TrialStopped
 from nas.core.policy import Policy
-from nas.core.reference import Reference, digest_of
+from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.base import Event, Reported, Started
@@ -31,10 +31,12 @@ from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.removing import Remove
 from nas.spaces.graphs.resizing import Widen
-from nas.store.checkpoint import load_manifest
-from nas.store.files import Files, open_root
-from nas.store.records import Records, to_bytes
-from nas.store.weights import StoredWeights
+from nas.storage.blobs import Files
+from nas.storage.checkpoints import load_manifest
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.open import open_root
+from nas.storage.records import Records, to_bytes
+from nas.storage.verified import digest_of
 from nas.weights.rules import Rules
 from tests.nas.spaces.graphs.networks import STARTS
 from tests.problems_for_tests import BodyProblem, network

@@ -22,8 +22,8 @@ from nas.search import FORMAT, TWO_STAGE, Search, differences
 from nas.session import claim_identity
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.stoppers.median import MedianStopper
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
 from tests.problems_for_tests import BodyProblem, PlainProblem, ScoreProblem

@@ -21,16 +21,16 @@ import pytest
 from nas.core.errors import ConfigurationError, SearchBusyError
 from nas.core.names import check_name
 from nas.session import Driver, Session, check_free, open_records
-from nas.store.files import open_root
-from nas.store.records import Records, to_bytes
-from nas.store.sessions import past_sessions
+from nas.storage.open import open_root
+from nas.storage.records import Records, to_bytes
+from nas.storage.sessions import past_sessions
 
 REPOSITORY = Path(__file__).parents[2]
 
 HOLDER = """
 import sys, time
 from nas.session import Session, open_records
-from nas.store.files import open_root
+from nas.storage.open import open_root
 
 session = Session(open_records(open_root(sys.argv[1])), takeover="takeover" in sys.argv)
 print(session.number, flush=True)
@@ -42,8 +42,8 @@ import sys
 from functools import partial
 from nas.core.errors import SearchBusyError
 from nas.session import check_free
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 
 try:
     check_free(Records(open_root(sys.argv[1])), watch_s=3, say=partial(print, flush=True))

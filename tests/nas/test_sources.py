@@ -17,7 +17,7 @@ from nas.core.policy import Policy
 from nas.core.trial import ParameterSource, Proposal, Trial
 from nas.loop import LoopSettings
 from nas.siblings import sibling_checkpoint
-from nas.store.records import Records
+from nas.storage.records import Records
 from nas.tuners.base import Answer
 from nas.tuners.random import RandomTuner
 from tests.nas.scripted import (

@@ -15,8 +15,8 @@ from nas.core.errors import SearchInterruptedError
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.loop import LoopSettings
 from nas.session import Driver, Session
-from nas.store.records import Records, to_bytes
-from nas.store.sessions import past_sessions
+from nas.storage.records import Records, to_bytes
+from nas.storage.sessions import past_sessions
 from nas.suspects import Suspects
 from tests.nas.scripted import SEARCH, ListTuner, ScriptedExecutor, fresh_records, make_loop
 

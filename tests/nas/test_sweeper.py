@@ -21,10 +21,10 @@ from nas.core.metric import Metric
 from nas.core.reference import Reference
 from nas.core.trial import State, Trial, without_weights
 from nas.siblings import borrowed
-from nas.store.files import open_root
-from nas.store.records import Records
-from nas.store.retention import Retention
-from nas.sweeper import Plan, Scope, Sweeper
+from nas.storage.maintenance.gc.collector import Plan, Scope, Sweeper
+from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from tests.nas.store.stocked import all_files, real_checkpoint, trial
 
 METRIC = Metric("accuracy")

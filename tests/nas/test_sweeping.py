@@ -17,9 +17,9 @@ from nas.core.lineage import Lineage, recall
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.base import Event, Swept
 from nas.loop import LoopSettings, OnParentFailure
-from nas.store.records import Records
-from nas.store.retention import Retention
-from nas.sweeper import Scope, Sweeper
+from nas.storage.maintenance.gc.collector import Scope, Sweeper
+from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.records import Records
 from nas.tuners.base import Answer, Tuner, inheritable
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.policy import Policy
-from nas.core.reference import Reference, digest_of
+from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial, stopped
-from nas.store.records import from_bytes, to_bytes
-from nas.store.trial_records import proposal_from_json, trial_from_records
+from nas.storage.records import from_bytes, to_bytes
+from nas.storage.trial_records import proposal_from_json, trial_from_records
+from nas.storage.verified import digest_of
 
 REFERENCE = Reference("manifests/000007-ab.json", 12, digest_of(b"manifest"))
 CHECKPOINT = Checkpoint(manifest=REFERENCE, packs=(replace(REFERENCE, path="packs/a"),))

@@ -27,8 +27,9 @@ from nas.program import Program, run_here
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import claim_identity, open_records
-from nas.store.files import Files, open_root
-from nas.store.records import Records
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
+from nas.storage.records import Records
 
 HOURS = 0.01
 """The budget where none is given, as in Rafiki."""

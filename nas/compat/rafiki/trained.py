@@ -12,8 +12,8 @@ from nas.compat.rafiki.template import load_template
 from nas.core.errors import ConfigurationError, TrialNotFoundError
 from nas.program import newest_best
 from nas.run import TrialRun
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 
 
 def load_trial_model(

@@ -18,7 +18,7 @@ from nas.channel.client import ChannelClient
 from nas.core.errors import ServerError
 from nas.core.spec import Spec
 from nas.executors.place import InProcessPlace
-from nas.store.files import open_root
+from nas.storage.open import open_root
 
 WELCOME = {
     "search": "search",

@@ -24,9 +24,9 @@ from nas.executors.place import InProcessPlace
 from nas.loop import LoopSettings
 from nas.program import Program
 from nas.session import Session, claim_identity, open_records
-from nas.store.files import open_root
-from nas.store.records import Records
-from nas.store.trial_log import log_path
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.trial_log import log_path
 
 X = {"x": {"_type": "uniform", "_value": [0, 1]}}
 ONCE = """

@@ -45,8 +45,8 @@ from nas.search import Search, differences
 from nas.session import read_beat
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.tuners.auto import chosen_tuner
 from tests.rafiki_data import TEMPLATES, table_files
 

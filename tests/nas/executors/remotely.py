@@ -16,7 +16,7 @@ from nas.channel.client import ChannelClient
 from nas.core.spec import Spec
 from nas.executors.place import InProcessPlace
 from nas.problems.base import Problem
-from nas.store.files import open_root
+from nas.storage.open import open_root
 
 TOKEN = "a token of one session"
 

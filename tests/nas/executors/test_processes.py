@@ -25,8 +25,8 @@ from nas.executors.local import LocalExecutor
 from nas.executors.place import WorkerLostError
 from nas.executors.processes import ProcessPlace
 from nas.loop import Loop, LoopSettings
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from tests.nas.scripted import ListTuner
 from tests.problems_for_tests import KnownTroubleProblem, TroubleProblem, TwiceProblem
 

@@ -39,8 +39,8 @@ from nas.job_plan import JobPlan
 from nas.loop import Loop, LoopSettings
 from nas.run import TrialRun
 from nas.stoppers.base import Stopper
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.tuners.base import Answer
 from tests.nas.executors.remotely import TOKEN, Lossy, Worker
 

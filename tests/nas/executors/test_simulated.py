@@ -21,8 +21,8 @@ from nas.loop import Loop, LoopSettings
 from nas.problems.base import Problem, Simulation
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
 

@@ -17,8 +17,9 @@ from nas.problems.base import Problem
 from nas.randomness import seed_everything
 from nas.resume import EVERY_S
 from nas.run import Channel, TrialRun
-from nas.store.files import Files, open_root
-from nas.store.weights import StoredWeights
+from nas.storage.blobs import Files
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.open import open_root
 
 SEARCH = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.QUICK_EVAL, Policy.DOWNSCALE})
 

@@ -21,8 +21,8 @@ from nas.core.errors import ConfigurationError, TrialInterrupted, TrialStopped
 from nas.core.policy import Policy
 from nas.problems.digits import DigitsProblem
 from nas.run import TrialRun
-from nas.store.files import Files
-from nas.store.weights import StoredWeights
+from nas.storage.blobs import Files
+from nas.storage.lazy_weights import StoredWeights
 
 SEARCH = frozenset(Policy) - {Policy.SKIP_TRAIN}
 Train = Callable[..., Any]

@@ -20,11 +20,11 @@ import pytest
 import torch
 import yaml
 
-from nas import remote_file
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.spaces.space import Variation
+from nas.storage import remote_file
 
 SEARCH = frozenset(Policy) - {Policy.SKIP_TRAIN}
 Train = Callable[..., Any]

@@ -14,7 +14,7 @@ from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
 from nas.problems.tabular import TabularProblem
 from nas.run import TrialRun
-from nas.store.files import open_root
+from nas.storage.open import open_root
 
 FRAME = pd.DataFrame(
     {

@@ -16,8 +16,8 @@ from nas.executors.simulated import SimulatedExecutor
 from nas.loop import Loop, LoopSettings
 from nas.program import run_search
 from nas.search import Search
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 
 N_STEPS = 16
 STOPPERS = {

@@ -17,9 +17,9 @@ from dataclasses import replace
 import torch
 
 from nas.core.trial import Proposal, State, Trial
-from nas.store.checkpoint import load_manifest, publish_checkpoint, publish_folder, publish_tensors
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_folder, publish_tensors
+from nas.storage.open import open_root
+from nas.storage.records import Records
 
 N_TENSORS = 6
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+from nas.storage.open import open_root
+from nas.storage.signature import Signature
 from nas.store.donors import DonorIndex
-from nas.store.files import open_root
-from nas.store.signature import Signature
 from tests.nas.offers import begin, chain, offer
 
 N = 40

@@ -26,9 +26,10 @@ from nas.program import Summary, run_search
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import Session, check_free
-from nas.store.files import Files, open_root
-from nas.store.records import Records
-from nas.store.verify import verify_search
+from nas.storage.blobs import Files
+from nas.storage.maintenance.verification import verify_search
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from tests.problems_for_tests import InOrderTuner, ScoreProblem
 
 YEAR_S = 365 * 86_400
@@ -214,7 +215,7 @@ def jumping(here: str, there: str) -> dict[str, Any]:
 
 def hours(records: Records) -> float:
     """What the search says that it has taken."""
-    from nas.store.sessions import spent_hours
+    from nas.storage.sessions import spent_hours
 
     return spent_hours(records)
 

@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from nas.core.errors import AlreadyPublishedError, MissingError, StoreError
 from nas.core.reference import Reference
-from nas.store.files import Files, open_root
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
 
 N_HANDOVERS = 1000
 N_RECORDS = 50

@@ -15,8 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import torch
 
-from nas.store.files import Files, open_root
-from nas.store.partial import PartialCheckpoints
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
+from nas.storage.resume_points import PartialCheckpoints
 
 TICK_S = 0.03
 """NFSv3 sees no change of a folder within one tick of the server's clock."""

@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from nas.core.metric import Metric
 from nas.core.trial import Trial
-from nas.store.files import open_root
-from nas.store.records import Records
-from nas.store.retention import Retention
-from nas.sweeper import Scope, Sweeper
+from nas.storage.maintenance.gc.collector import Scope, Sweeper
+from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from tests.nas.store.stocked import all_files, real_checkpoint, trial
 
 N_TRIALS = 12

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from nas.core.checkpoint import Checkpoint, SavedFolder
 from nas.core.policy import Policy
-from nas.core.reference import Reference, digest_of
+from nas.core.reference import Reference
 from nas.core.trial import Donor, Proposal, Reason, State, Trial
-from nas.store.files import Files
+from nas.storage.blobs import Files
+from nas.storage.verified import digest_of
 
 SHARE = frozenset({Policy.SHARE_PARAMS})
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nas.store import background
-from nas.store.background import share
+from nas.storage import background
+from nas.storage.background import share
 
 MUCH = 64 << 20
 

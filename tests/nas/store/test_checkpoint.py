@@ -14,11 +14,13 @@ import torch
 
 from nas.core.checkpoint import Checkpoint, SavedFolder
 from nas.core.errors import ConfigurationError, CorruptError
-from nas.core.reference import Reference, digest_of
-from nas.store.checkpoint import fetch_folder, load_manifest, publish_checkpoint, publish_folder, publish_tensors
-from nas.store.files import Files, open_root
-from nas.store.manifest import Manifest
-from nas.store.weights import StoredWeights
+from nas.core.reference import Reference
+from nas.storage.blobs import Files
+from nas.storage.checkpoints import fetch_folder, load_manifest, publish_checkpoint, publish_folder, publish_tensors
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.manifest import Manifest
+from nas.storage.open import open_root
+from nas.storage.verified import digest_of
 
 TENSORS = {"weight": torch.arange(6.0).reshape(2, 3), "steps": torch.tensor(7)}
 

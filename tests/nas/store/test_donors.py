@@ -23,9 +23,10 @@ from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.program import run_search
 from nas.search import Search
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
+from nas.storage.signature import Signature, common_layers
 from nas.store.donors import DonorIndex
-from nas.store.files import Files, open_root
-from nas.store.signature import Signature, common_layers
 from tests.nas.offers import Network, begin, best_of, chain, layers, n_same, offer, publish
 from tests.nfs.guest import run_in_guest
 from tests.problems_for_tests import InOrderTuner, ScoreProblem, network
@@ -291,8 +292,8 @@ WORKER = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from tests.nas.offers import chain, offer
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 records, own, n = Records(open_root(sys.argv[2]).below("search")), int(sys.argv[3]), int(sys.argv[4])
 for number in range(n):
     trial = offer(number, chain(*(4 + 4 * (number // 3**place % 3) for place in range(4))), score=number * 7 % 10 / 10)

@@ -15,10 +15,11 @@ from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptEr
 from nas.core.spec import Spec
 from nas.program import Summary, run_search
 from nas.search import Search
-from nas.store.files import Files, open_root
-from nas.store.records import Records
-from nas.store.verify import verify_search
-from nas.store.weights import StoredWeights
+from nas.storage.blobs import Files
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.maintenance.verification import verify_search
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from tests.nas.store.faulty_disk import FaultyDisk
 from tests.problems_for_tests import InOrderTuner, ScoreProblem
 

@@ -19,8 +19,10 @@ from uuid import uuid4
 import pytest
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
-from nas.core.reference import Reference, digest_of
-from nas.store.files import Files, Span, open_root
+from nas.core.reference import Reference
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
+from nas.storage.verified import Span, digest_of
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -338,9 +340,9 @@ class TestOpenRoot:
     def test_local_root_imports_little(self, tmp_path: Path) -> None:
         """Publishing and reading in a folder imports neither torch, pandas, numpy nor fsspec."""
         script = (
-            "import sys; from nas.store.files import open_root; f = open_root(sys.argv[1]); "
+            "import sys; from nas.storage.open import open_root; f = open_root(sys.argv[1]); "
             "f.read(f.publish('a', [b'1'])); "
-            "import nas.store.checkpoint; "
+            "import nas.storage.checkpoints; "
             "print([m for m in ('torch', 'pandas', 'numpy', 'fsspec') if m in sys.modules])"
         )
 
@@ -485,7 +487,7 @@ class TestLocal:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             return open(path, mode, **kwargs)
 
-        monkeypatch.setattr("nas.store.regular.open", stale, raising=False)
+        monkeypatch.setattr("nas.storage.regular_files.open", stale, raising=False)
         for read in (
             lambda: local.read(reference),
             lambda: local.read_if_present("trials/a.json"),
@@ -531,8 +533,8 @@ class TestLocal:
         """A root that this user may not write is refused in one line with URL and reason."""
         tmp_path.chmod(0o555)
         script = (
-            "import os, sys, nas.store.local\n"
-            "from nas.store.files import open_root\n"
+            "import os, sys, nas.storage.backends.local\n"
+            "from nas.storage.open import open_root\n"
             "if os.getuid() == 0: os.setuid(65534)  # root may write anywhere\n"
             "try: open_root(sys.argv[1]).check_writable()\n"
             "except Exception as error: print(type(error).__name__, error)"
@@ -567,7 +569,7 @@ class TestLocal:
 
 PUBLISH_FOR_EVER = """
 import itertools, sys
-from nas.store.files import open_root
+from nas.storage.open import open_root
 files = open_root(sys.argv[1])
 print("ready", flush=True)
 for number in itertools.count():
@@ -578,7 +580,7 @@ for number in itertools.count():
 PUBLISH_ALL = """
 import sys, time
 from nas.core.errors import AlreadyPublishedError
-from nas.store.files import open_root
+from nas.storage.open import open_root
 files, won = open_root(sys.argv[1]), 0
 print("ready", flush=True)
 while time.time() < float(sys.argv[3]): pass

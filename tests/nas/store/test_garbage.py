@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nas.core.trial import State
-from nas.store.files import Stored
-from nas.store.garbage import find_garbage
+from nas.storage.blobs import Stored
+from nas.storage.maintenance.gc.orphans import find_garbage
 from tests.nas.store.stocked import trial
 
 TRIALS = [

@@ -10,10 +10,10 @@ from uuid import uuid4
 import pytest
 
 from nas.core.errors import StoreError
-from nas.store.files import open_root
-from nas.store.handover import hand_over, hand_over_here
-from nas.store.mailbox import Side, meet
-from nas.store.promises import Promise, Verdict
+from nas.storage.maintenance.guarantees import Promise, Verdict
+from nas.storage.maintenance.mailbox import Side, meet
+from nas.storage.maintenance.two_host_check import hand_over, hand_over_here
+from nas.storage.open import open_root
 
 NAMES = [
     "both see one root",

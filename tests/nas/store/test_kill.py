@@ -16,10 +16,11 @@ import torch
 
 from nas.core.errors import StoreError
 from nas.core.trial import Trial
-from nas.store.checkpoint import load_manifest
-from nas.store.files import Files, open_root
-from nas.store.records import Records
-from nas.store.weights import StoredWeights
+from nas.storage.blobs import Files
+from nas.storage.checkpoints import load_manifest
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from tests.nas.store.faulty_disk import FaultyDisk
 from tests.nas.store.killed_writer import N_TENSORS, tensors_of, write_trials
 

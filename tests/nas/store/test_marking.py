@@ -13,8 +13,8 @@ from nas.core.lineage import ancestor_with_weights, lost_donors
 from nas.core.metric import Metric
 from nas.core.reference import on_disk
 from nas.core.trial import Reason, State, Trial, without_weights
-from nas.store.marking import Ledger, Wanted, mark, needed
-from nas.store.retention import from_worst_to_best
+from nas.storage.maintenance.gc.mark import Ledger, Wanted, mark, needed
+from nas.storage.maintenance.gc.retention import from_worst_to_best
 from tests.nas.store.stocked import all_files, given, lineages, paper_checkpoint, trial
 
 METRIC = Metric("accuracy")

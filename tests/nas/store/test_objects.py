@@ -17,7 +17,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from nas.bench import BenchSpec
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, StoreError
 from nas.core.spec import Spec
-from nas.store.files import Files, open_root
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
 from tests.problems_for_tests import PlainProblem
 
 SECRET = "hunter2-hunter2"
@@ -113,7 +114,7 @@ def test_unknown_protocol_lists_the_known() -> None:
 def test_missing_driver_names_its_package(url: str, package: str) -> None:
     """A root whose driver is not installed names the package to install."""
     script = (
-        "import sys; sys.modules[sys.argv[2]] = None; from nas.store.files import open_root; open_root(sys.argv[1])"
+        "import sys; sys.modules[sys.argv[2]] = None; from nas.storage.open import open_root; open_root(sys.argv[1])"
     )
 
     done = subprocess.run(

@@ -17,11 +17,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from nas.core.errors import ConfigurationError, CorruptError, MissingError
-from nas.core.reference import Reference, digest_of
-from nas.store.files import Files, open_root
-from nas.store.manifest import TensorEntry
-from nas.store.pack import MAX_PACKS, read_into, read_tensors, stream_tensors
-from nas.store.pack import write_pack as write_pack_if_needed
+from nas.core.reference import Reference
+from nas.storage.blobs import Files
+from nas.storage.manifest import TensorEntry
+from nas.storage.open import open_root
+from nas.storage.pack import MAX_PACKS, read_into, read_tensors, stream_tensors
+from nas.storage.pack import write_pack as write_pack_if_needed
+from nas.storage.verified import digest_of
 
 DTYPES = sorted(
     {v for v in vars(torch).values() if isinstance(v, torch.dtype) and not str(v).startswith("torch.q")},

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from nas.core.errors import StoreError
-from nas.core.reference import digest_of
-from nas.store.files import open_root
-from nas.store.partial import PartialCheckpoints
+from nas.storage.open import open_root
+from nas.storage.resume_points import PartialCheckpoints
+from nas.storage.verified import digest_of
 from tests.nfs.guest import run_in_guest
 
 
@@ -237,7 +237,7 @@ def test_the_sweep_leaves_nothing(drawer: Drawer) -> None:
 PUBLISH_AND_DIE = """
 import os, signal, sys
 
-from nas.store.files import open_root
+from nas.storage.open import open_root
 
 def parts():
     yield bytes(100_000)

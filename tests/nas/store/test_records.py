@@ -14,9 +14,9 @@ import torch
 
 from nas.core.errors import CorruptError
 from nas.core.trial import Proposal, State, Trial
-from nas.store.files import open_root
-from nas.store.records import Records, Starts
-from nas.store.weights import StoredWeights
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.open import open_root
+from nas.storage.records import Records, Starts
 from tests.nas.offers import chain, offer, publish
 
 REPOSITORY = Path(__file__).parents[3]
@@ -25,8 +25,8 @@ PUBLISH = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from tests.nas.offers import chain, offer, publish
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.open import open_root
+from nas.storage.records import Records
 publish(Records(open_root(sys.argv[2])), *(offer(number, chain(4)) for number in range(120)))
 """
 
@@ -36,9 +36,9 @@ sys.path.insert(0, sys.argv[1])
 import torch
 from dataclasses import replace
 from nas.core.errors import AlreadyPublishedError
-from nas.store.checkpoint import publish_checkpoint, publish_tensors
-from nas.store.files import open_root
-from nas.store.records import Records
+from nas.storage.checkpoints import publish_checkpoint, publish_tensors
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.core.trial import Proposal, State, Trial
 records, me = Records(open_root(sys.argv[2])), float(sys.argv[3])
 print("ready", flush=True)

@@ -10,7 +10,7 @@ from hypothesis import given as over
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.trial import State, Trial, given_weights
-from nas.store.retention import Retention
+from nas.storage.maintenance.gc.retention import Retention
 from tests.nas.store.stocked import lineages, paper_checkpoint, trial
 
 METRIC = Metric("accuracy")

@@ -13,10 +13,10 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from nas.store.files import open_root
-from nas.store.mounts import find_mount
-from nas.store.promises import Promise, Verdict, workplace
-from nas.store.root_check import check_root
+from nas.storage.maintenance.backend_check import check_root
+from nas.storage.maintenance.guarantees import Promise, Verdict, workplace
+from nas.storage.mounts import find_mount
+from nas.storage.open import open_root
 
 
 class WillingFileSystem(LocalFileSystem):  # type: ignore[misc]

@@ -13,9 +13,11 @@ from uuid import uuid4
 import pytest
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
-from nas.core.reference import Reference, digest_of
-from nas.store import s3 as module
-from nas.store.files import Files, Span, open_root
+from nas.core.reference import Reference
+from nas.storage.backends import s3 as module
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
+from nas.storage.verified import Span, digest_of
 from tests.servers import KEY_ID, S3, SECRET, HttpProxy, assert_walked, eventually, s3_server
 
 pytestmark = pytest.mark.usefixtures("silence")
@@ -166,7 +168,7 @@ class TestPlain:
     def test_what_is_no_record_is_refused(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
         """An object larger than any record, where a record should be, is refused by its size."""
         files.publish("trials/a.json", [bytes(2001)])
-        monkeypatch.setattr("nas.store.driver.MAX_RECORD_BYTES", 2000)
+        monkeypatch.setattr("nas.storage.backends.object_backend.MAX_RECORD_BYTES", 2000)
 
         for read in (lambda: files.read_if_present("trials/a.json"), lambda: files.read_all("trials", ".json")):
             with pytest.raises(CorruptError, match=r"trials/a\.json holds 2001 bytes; a record has at most 2000"):
@@ -176,7 +178,7 @@ class TestPlain:
         """An object of another size that is larger than any record is corrupt by its size alone."""
         reference = files.publish("packs/a", [b"12345678"])
         files.put("packs/a", bytes(2001))
-        monkeypatch.setattr("nas.store.objects.MAX_RECORD_BYTES", 2000)
+        monkeypatch.setattr("nas.storage.backends.object_store.MAX_RECORD_BYTES", 2000)
 
         with pytest.raises(CorruptError, match="found 2001 bytes, looked"):
             files.check_size(reference)
@@ -366,7 +368,7 @@ class TestRefusals:
 
     def test_silent_server_is_told(self, s3: S3, url: str, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch) -> None:
         """The first contact waits seconds for an answer, whatever patience later requests have."""
-        monkeypatch.setattr("nas.store.objects._SILENT_S", 0.2)
+        monkeypatch.setattr("nas.storage.backends.object_store._SILENT_S", 0.2)
         proxy.fail("silent", method="GET", times=9)
         files = s3.root(url, patience_s=60, endpoint=proxy.endpoint)
 

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
-from nas.core.reference import Reference, digest_of
-from nas.store.files import Files, Span, open_root
+from nas.core.reference import Reference
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
+from nas.storage.verified import Span, digest_of
 from nas.testing import check_files
 from tests.servers import SECRET, TcpProxy, assert_walked, openssh_server, sftp_root, sftp_server
 

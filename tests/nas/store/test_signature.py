@@ -14,9 +14,9 @@ from torch import nn
 from nas.core.checkpoint import LETTERS, Checkpoint, checked_text
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.problems.digits import DigitsProblem
-from nas.store.checkpoint import load_manifest, publish_checkpoint, publish_tensors
-from nas.store.files import open_root
-from nas.store.signature import Signature, common_layers, common_prefix
+from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
+from nas.storage.open import open_root
+from nas.storage.signature import Signature, common_layers, common_prefix
 from nas.weights.inherit import inherit
 from tests.nas.offers import chain, layers, n_same
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nas.core.errors import ConfigurationError, CorruptError
-from nas.store.state import decode_state, encode_state
+from nas.storage.state_codec import decode_state, encode_state
 
 
 def back(value: object) -> Any:

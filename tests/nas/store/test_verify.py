@@ -15,14 +15,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nas.core.reference import digest_of
-from nas.store.damage import Damage, Fate
-from nas.store.files import open_root
-from nas.store.manifest import Manifest
-from nas.store.partial import PartialCheckpoints
-from nas.store.parts import Part, PartHashes
-from nas.store.records import Records
-from nas.store.verify import PATIENCE_S, Findings, verify_search
+from nas.storage.maintenance.damage import Damage, Fate
+from nas.storage.maintenance.parts import Part, PartHashes
+from nas.storage.maintenance.verification import PATIENCE_S, Findings, verify_search
+from nas.storage.manifest import Manifest
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.resume_points import PartialCheckpoints
+from nas.storage.verified import digest_of
 from tests.stored_search import TENSORS, finish, proposed, publish, write_stored_search
 
 PACKS = ("packs/000000-aa.safetensors", "packs/000001-aa.safetensors")

@@ -13,9 +13,10 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
-from nas.core.reference import Reference, digest_of
+from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.spaces.parameters.space import Choice, Float, ParameterSpace
+from nas.storage.verified import digest_of
 from nas.tuners.donors import DonorChooser
 
 METRIC = Metric("accuracy")

@@ -1,0 +1,332 @@
+"""A root in S3, over sftp, or in whatever else fsspec reaches (``gs://``, ``memory://``): whole objects.
+
+An object store shows an object when all of it has arrived, and so does our sftp; other file systems show it while it
+grows, which a reader with a reference notices by the digest.
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from threading import Thread
+from typing import Any, TypeVar, final
+
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StoreError
+from nas.core.redaction import without_passwords
+from nas.core.reference import TEMPORARY, Reference, checked_path
+from nas.core.validation import MAX_RECORD_BYTES
+from nas.storage.backends.chunks import BLOCK, Hashed, Run, runs_for, runs_of
+from nas.storage.backends.object_backend import SMALL_AT_ONCE, Driver, open_driver
+from nas.storage.backends.retry import in_order
+from nas.storage.backends.secrets import Secrets
+from nas.storage.blobs import Files, Stored
+from nas.storage.verified import (
+    Buffer,
+    Span,
+    Witness,
+    WrongContentsError,
+    checked_spans,
+    digest_of,
+    expect,
+    expect_span,
+    no_witness,
+    read_verified,
+)
+
+_PACKAGES = {"smbclient": "smbprotocol"}
+"""The package that brings a module, where their names differ."""
+_CHECK_S = 5.0
+"""How long a root is tried again, at the start of a command, that can't be reached ..."""
+_SILENT_S = 10.0
+"""... and how long one is waited for that says nothing at all."""
+
+T = TypeVar("T")
+
+
+@final
+class ObjectFiles(Files):
+    """The objects under one URL; what each method promises stands at ``Files``.
+
+    A name is exclusive where the store sees to it (S3, sftp and ``memory://`` do). Others are asked before a put: two
+    writers within the same moment can both win.
+    """
+
+    batch_bytes = 32 << 20
+
+    def __init__(self, url: str, options: Mapping[str, object], *, patience_s: float = 60.0) -> None:
+        self.url = without_passwords(url)
+        self.patience_s = patience_s
+        self._opening = (url, dict(options))
+        self._secrets = Secrets(url, options)
+        self._driver, root = self._open()
+        self._root = root.rstrip("/")
+        self.in_process = self._driver.in_process
+
+    def publish(self, path: str, chunks: Iterable[Buffer], *, exclusive: bool = False) -> Reference:
+        """One put of the whole object, which the store shows when the last chunk has arrived."""
+        hashed = Hashed(chunks)
+        with self._calling("publish", path, hashed):
+            self._driver.put(self._target(path), hashed, exclusive=exclusive)
+        return Reference(path, hashed.bytes, hashed.digest)
+
+    def read(self, reference: Reference) -> bytes:
+        """Gets the object; one that is missing or wrong is tried again, as some stores show new objects late."""
+
+        def attempt() -> bytes:
+            with closing(self._fill(reference, runs_of(reference.bytes))) as runs:
+                data = b"".join(run.views[0] for run in runs)
+            expect(reference, data)
+            return data
+
+        return self._read(reference, attempt)
+
+    def read_spans(self, reference: Reference, spans: Sequence[Span]) -> None:
+        """Gets ranges, near parts in one, straight into their memory."""
+        ordered = checked_spans(reference, spans)
+        runs = list(runs_for([span for span in ordered if span.memory.nbytes]))
+
+        def attempt() -> None:
+            waiting = deque(ordered)
+            with closing(self._fill(reference, runs)) as filled:
+                for run in filled:
+                    while waiting and waiting[0].end <= run.begin + run.bytes:
+                        expect_span(reference, span := waiting.popleft(), digest_of(span.memory))
+            for span in waiting:  # without bytes
+                expect_span(reference, span, digest_of(span.memory))
+
+        self._read(reference, attempt)
+
+    def check_size(self, reference: Reference) -> None:
+        """Asks for the object's size."""
+
+        def attempt() -> None:
+            with self._calling("read", reference.path):
+                self._expect_size(reference, self._driver.size(self._target(reference.path)))
+
+        self._read(reference, attempt)
+
+    def check_contents(self, reference: Reference, witness: Callable[[], Witness] = no_witness) -> None:
+        """Gets the object block by block."""
+
+        def attempt() -> None:
+            self.check_size(reference)
+            show = witness()
+            with closing(self._fill(reference, runs_of(reference.bytes, BLOCK))) as runs:
+                found = Hashed(run.views[0] for run in runs)
+                for block in found:
+                    show(block)
+            if found.digest != reference.digest:
+                raise WrongContentsError(f"{found.bytes} bytes {found.digest}")
+
+        self._read(reference, attempt)
+
+    def read_if_present(self, path: str) -> bytes | None:
+        """Gets the object and does not ask first whether there is one."""
+        with suppress(FileNotFoundError), self._calling("read", path):
+            return self._driver.get(self._target(path))
+        return None
+
+    def read_all(self, folder: str, suffix: str) -> dict[str, bytes]:
+        """Lists the folder and gets its objects, many at once."""
+        names = [name for name in self.names(folder) if name.endswith(suffix)]
+        with self._calling("read", folder):
+            contents = self._driver.get_all([f"{self._folder(folder)}/{name}" for name in names])
+        return {name: content for name, content in zip(names, contents, strict=True) if content is not None}
+
+    def names(self, folder: str = "") -> list[str]:
+        """A listing that no cache answers."""
+        found: list[str] = []
+        with suppress(FileNotFoundError), self._calling("list", folder):
+            found = self._driver.names(self._folder(folder))
+        return sorted(name for name in set(found) if name and not name.startswith(TEMPORARY))
+
+    def replace(self, path: str, data: bytes) -> None:
+        """One put of the whole object."""
+        source = Hashed([data])
+        with self._calling("replace", path, source):
+            self._driver.put(self._target(path), source, exclusive=False)
+
+    def put(self, path: str, data: bytes) -> None:
+        """One put of the whole object."""
+        self.replace(path, data)
+
+    def delete(self, path: str) -> None:
+        """Removes the object; then a checkpoint's folder that is empty, where there are folders."""
+        self.delete_all([path])
+
+    def delete_all(self, paths: Iterable[str]) -> None:
+        """Removes the objects, several at once; then checkpoints' folders that are empty, where there are folders."""
+        folders: set[str] = set()
+        for path in in_order((partial(self._remove, path) for path in paths), SMALL_AT_ONCE):
+            folders.add(path.rpartition("/")[0])
+        for folder in sorted(folders):
+            with self._calling("delete", folder):
+                while "/" in folder and self._driver.prune(f"{self._root}/{folder}"):  # files/<stem>/, never files/
+                    folder = folder.rpartition("/")[0]
+
+    def _remove(self, path: str) -> str:
+        with suppress(FileNotFoundError), self._calling("delete", path):
+            self._driver.delete(f"{self._root}/{checked_path(path, unfinished=True)}")
+        return path
+
+    def walk(self) -> list[Stored]:
+        """A listing of everything that no cache answers."""
+        found: list[Stored] = []
+        with suppress(FileNotFoundError), self._calling("list", ""):
+            found = self._driver.walk(self._root)
+        return sorted(found, key=lambda stored: stored.path)
+
+    def check_reachable(self) -> None:
+        """Asks the store for anything, in a thread that is left alone where it hangs."""
+        driver, answer = self._driver.within(min(_CHECK_S, self.patience_s)), Future[None]()
+
+        def ask() -> None:
+            try:
+                driver.reach(self._root)
+            except Exception as error:
+                answer.set_exception(error)
+            else:
+                answer.set_result(None)
+
+        Thread(target=ask, name="heirloom-first-contact", daemon=True).start()
+        if wait((answer,), _SILENT_S).not_done:
+            raise StoreError(f"storage root {self.url} can't be used: no answer within {_SILENT_S:g} s")
+        if (error := answer.exception()) is not None:
+            cause = self._secrets.cause(error) if isinstance(error, Exception) else error
+            raise self._unusable(self._secrets.masked(error), cause) from cause
+
+    def check_writable(self) -> None:
+        """Publishes a small object, proves that no second writer gets its name, replaces it, and deletes it."""
+        quick = self._with(_driver=self._driver.within(min(_CHECK_S, self.patience_s)))
+        path = f"check-{secrets.token_hex(8)}"
+        try:
+            quick.publish(path, [b"heirloom"], exclusive=True)
+            try:
+                with suppress(AlreadyPublishedError):
+                    quick.publish(path, [b"a second writer"], exclusive=True)
+                is_first = quick.read_if_present(path) == b"heirloom"
+                quick.replace(path, b"replaced")
+            finally:
+                quick.delete(path)
+        except StoreError as error:
+            raise self._unusable(error, error.__cause__) from error.__cause__
+        if not is_first:
+            raise ConfigurationError(
+                f"storage root {self.url} can't be used: it lets a second writer replace a record; choose a store that "
+                "honours conditional writes (S3's If-None-Match), or a folder"
+            )
+
+    def below(self, folder: str) -> ObjectFiles:
+        """The objects under a folder of this root."""
+        return self._with(_root=self._target(folder), url=f"{self.url.rstrip('/')}/{folder}")
+
+    def sibling(self, name: str) -> ObjectFiles:
+        """The objects under the folder of that name beside this root."""
+        parent, _, own = self._root.rpartition("/")
+        url = self.url.rstrip("/").removesuffix(own) + name
+        return self._with(_root=f"{parent}/{checked_path(name)}", url=url)
+
+    def siblings(self) -> list[str]:
+        """The names in the folder above, without this one's."""
+        parent, _, own = self._root.rpartition("/")
+        above = self._with(_root=parent, url=self.url.rstrip("/").removesuffix(own).rstrip("/"))
+        return [name for name in above.names() if name != own]
+
+    def local_path(self, path: str) -> str | None:
+        """None: the objects are elsewhere."""
+        checked_path(path)
+        return None
+
+    def _unusable(self, why: object, cause: BaseException | None) -> ConfigurationError | StoreError:
+        """The line on a root that does not do, by what the driver said."""
+        other = isinstance(cause, PermissionError | FileNotFoundError | ValueError)
+        refuses = isinstance(cause, OSError) and cause.errno in (errno.ENOSYS, errno.ENOTSUP)
+        kind = ConfigurationError if other or refuses else StoreError
+        return kind(f"storage root {self.url} can't be used: {why}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_driver"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._driver, _ = self._open()
+
+    def _with(self, **changes: object) -> ObjectFiles:
+        """The same, with other attributes; the driver, and its connection, are shared."""
+        other = object.__new__(ObjectFiles)
+        other.__dict__.update(self.__dict__ | changes)
+        return other
+
+    def _open(self) -> tuple[Driver, str]:
+        url, options = self._opening
+        try:
+            return open_driver(url, options, patience_s=self.patience_s)
+        except ImportError as error:
+            module = getattr(error.__cause__, "name", None) or error.name or "fsspec"
+            package = _PACKAGES.get(module, module)
+            raise ConfigurationError(
+                f"storage root {self.url} needs the package {package}: pip install {package}"
+            ) from error
+        except ConfigurationError:
+            raise
+        except (TypeError, ValueError, KeyError) as error:
+            raise ConfigurationError(
+                f"storage root {self.url} refuses its URL or storage.options: {self._secrets.masked(error)}"
+            ) from self._secrets.cause(error)
+        except Exception as error:
+            raise StoreError(
+                f"can't reach storage root {self.url}: {self._secrets.masked(error)}"
+            ) from self._secrets.cause(error)
+
+    def _target(self, path: str) -> str:
+        return f"{self._root}/{checked_path(path)}"
+
+    def _folder(self, folder: str) -> str:
+        return self._target(folder) if folder else self._root
+
+    def _read(self, reference: Reference, attempt: Callable[[], T]) -> T:
+        where = f"{self.url}/{reference.path}"
+        return read_verified(reference, lambda _around_cache: attempt(), lambda: where, self.patience_s)
+
+    def _fill(self, reference: Reference, runs: Iterable[Run]) -> Generator[Run, None, None]:
+        """The runs, filled, if the object's size is the promised one."""
+        target, is_known = self._target(reference.path), False
+        with self._calling("read", reference.path):
+            with closing(self._driver.fill(target, runs)) as filled:
+                for size, run in filled:
+                    self._expect_size(reference, size)
+                    is_known = True
+                    yield run
+            if not is_known:
+                self._expect_size(reference, self._driver.size(target))
+
+    def _expect_size(self, reference: Reference, size: int) -> None:
+        if size != reference.bytes:
+            if size > MAX_RECORD_BYTES:  # a terabyte is not got for a message
+                raise WrongContentsError(f"{size} bytes")
+            runs = self._driver.fill(self._target(reference.path), runs_of(size, BLOCK))
+            found = Hashed(run.views[0] for _, run in runs)
+            deque(found, maxlen=0)
+            raise WrongContentsError(f"{found.bytes} bytes {found.digest}")
+
+    @contextmanager
+    def _calling(self, doing: str, path: str, source: Hashed | None = None) -> Iterator[None]:
+        """Errors in one line, without credentials; those of the source that is published pass as they are."""
+        try:
+            yield
+        except (HeirloomError, WrongContentsError):
+            raise
+        except Exception as error:
+            if source is not None and source.error is error:
+                raise
+            where, cause = f"{self.url}/{path}", self._secrets.cause(error)
+            if isinstance(error, FileExistsError):
+                raise AlreadyPublishedError(f"{where} is published already") from cause
+            if isinstance(error, FileNotFoundError) and source is None:
+                raise FileNotFoundError(errno.ENOENT, "no such object", where) from cause
+            raise StoreError(f"can't {doing} {where}: {self._secrets.masked(error)}") from cause

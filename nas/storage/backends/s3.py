@@ -1,0 +1,262 @@
+"""Objects in S3, or in what speaks its language (MinIO, Ceph, R2), by Amazon's own client.
+
+One request puts up to 64 MB; more goes up in parts, which S3 makes an object of when the last one is there. A name is
+exclusive by a conditional write (``If-None-Match``, which S3 has since 2024). Nothing here is cached.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+import secrets
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from functools import partial
+from itertools import chain
+from typing import Any, TypeVar, final
+from urllib.parse import urlsplit
+
+from blake3 import blake3
+from botocore import exceptions as boto
+
+from nas.core.reference import TEMPORARY
+from nas.storage.backends.aws import is_passing, make_client, status_of, translated
+from nas.storage.backends.chunks import Hashed, Run, pieces, up_to
+from nas.storage.backends.object_backend import SMALL_AT_ONCE, Driver, check_small
+from nas.storage.backends.retry import in_order, persist
+from nas.storage.blobs import Stored
+
+SINGLE = 64 << 20
+PART = 16 << 20
+"""Bytes of a part: four are on their way and in memory; 10,000 parts are the limit, which is 160 GB."""
+_AT_ONCE = 4
+_STEP = 1 << 20
+_WRITER = "heirloom-writer"
+"""The name, in an object's metadata, of the token by which a writer knows its own work after a lost reply."""
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+@final
+class S3Driver(Driver):
+    """Whole objects by S3's own requests; a full name is ``bucket/key``.
+
+    Args:
+        client: boto3's, which makes one attempt a request: repeating them is this class's.
+        extra: What goes with each request that makes an object: encryption, storage class.
+        patience_s: How long requests are repeated.
+    """
+
+    def __init__(self, client: Any, extra: Mapping[str, Any], patience_s: float) -> None:
+        self._client = client
+        self._extra = extra
+        self.patience_s = patience_s
+
+    def put(self, target: str, chunks: Hashed, *, exclusive: bool) -> None:
+        """One request, or one a part; failing, the parts are thrown away."""
+        place, token = _place(target), secrets.token_hex(16)
+        condition = {"IfNoneMatch": "*"} if exclusive else {}
+        new = {**self._extra, "Metadata": {_WRITER: token}}
+        source = iter(chunks)
+        first, rest = up_to(source, SINGLE)
+        if rest is None:
+            body = b"".join(first)
+            self._create(token, "put_object", **place, **condition, **new, Body=body)
+            return
+        upload = {**place, "UploadId": self._call("create_multipart_upload", **place, **new)["UploadId"]}
+        try:
+            numbered = enumerate(pieces(chain(first, [rest], source), PART), 1)
+            uploads = (partial(self._upload, upload, number, body) for number, body in numbered)
+            parts = list(in_order(uploads, _AT_ONCE))
+            self._create(token, "complete_multipart_upload", **upload, **condition, MultipartUpload={"Parts": parts})
+        except BaseException:
+            self._abort(upload)
+            raise
+
+    def get(self, target: str) -> bytes:
+        """One request."""
+
+        def attempt() -> bytes:
+            found = self._once("get_object", **_place(target))
+            with closing(found["Body"]) as body:
+                check_small(target, found["ContentLength"])
+                return bytes(body.read())
+
+        return self._persist(attempt)
+
+    def size(self, target: str) -> int:
+        """One request."""
+        return int(self._call("head_object", **_place(target))["ContentLength"])
+
+    def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
+        """A request a run, which tells the size, too."""
+        return in_order((partial(self._fill, target, run) for run in runs), _AT_ONCE)
+
+    def reach(self, folder: str) -> None:
+        """The shortest listing, whose refusal has words, unlike that of a look at an object."""
+        bucket, _, prefix = f"{folder}/".partition("/")
+        self._call("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
+
+    def names(self, folder: str) -> list[str]:
+        """A listing page by page."""
+        bucket, _, prefix = f"{folder}/".partition("/")
+        names: list[str] = []
+        for page in self._pages("list_objects_v2", bucket, prefix, Delimiter="/"):
+            names += [item["Key"].removeprefix(prefix) for item in page.get("Contents", ())]
+            names += [item["Prefix"].removeprefix(prefix).rstrip("/") for item in page.get("CommonPrefixes", ())]
+        return names
+
+    def walk(self, folder: str) -> list[Stored]:
+        """A listing page by page, and one of uploads that were begun and not ended: they look like unfinished files."""
+        bucket, _, prefix = f"{folder}/".partition("/")
+        found: list[Stored] = []
+        for page in self._pages("list_objects_v2", bucket, prefix):
+            found += [
+                Stored(item["Key"].removeprefix(prefix), item["Size"], item["LastModified"].timestamp())
+                for item in page.get("Contents", ())
+            ]
+        try:
+            for page in self._pages("list_multipart_uploads", bucket, prefix):
+                for item in page.get("Uploads", ()):
+                    name = _unfinished(item["Key"].removeprefix(prefix), item["UploadId"])
+                    found.append(Stored(name, 0, item["Initiated"].timestamp()))
+        except OSError as error:  # a permission of its own, and not everywhere
+            if error.errno not in (errno.EACCES, errno.ENOSYS):
+                raise
+        return found
+
+    def delete(self, target: str) -> None:
+        """One request, which succeeds also where there is nothing; an unfinished upload is aborted."""
+        if (mark := _begun(target)) is None:
+            self._call("delete_object", **_place(target))
+            return
+        bucket, _, folder = target.rpartition("/")[0].partition("/")
+        for page in self._pages("list_multipart_uploads", bucket, f"{folder}/"):
+            for item in page.get("Uploads", ()):
+                if _mark(item["UploadId"]) == mark:
+                    self._call("abort_multipart_upload", Bucket=bucket, Key=item["Key"], UploadId=item["UploadId"])
+
+    def _pages(self, request: str, bucket: str, prefix: str, **details: str) -> Iterator[dict[str, Any]]:
+        more: dict[str, str] | None = {}
+        while more is not None:
+            page = self._call(request, Bucket=bucket, Prefix=prefix, **details, **more)
+            yield page
+            marks = {"NextContinuationToken": "ContinuationToken", "NextKeyMarker": "KeyMarker"}
+            marks |= {"NextUploadIdMarker": "UploadIdMarker"}
+            is_last = not page.get("IsTruncated")
+            more = None if is_last else {own: page[theirs] for theirs, own in marks.items() if theirs in page}
+
+    def _create(self, token: str, request: str, **arguments: Any) -> None:
+        """A request that makes the object; where it finds its own work, an earlier reply was lost."""
+
+        def attempt() -> None:
+            try:
+                self._once(request, **arguments)
+            except (FileExistsError, FileNotFoundError):  # taken, or no such upload any more
+                if self._writer(arguments) != token:
+                    raise
+
+        self._persist(attempt)
+
+    def _writer(self, place: Mapping[str, Any]) -> str | None:
+        """Whose object has the name."""
+        with suppress(FileNotFoundError):
+            head = self._once("head_object", Bucket=place["Bucket"], Key=place["Key"])
+            return str(head["Metadata"].get(_WRITER))
+        return None
+
+    def _upload(self, upload: Mapping[str, Any], number: int, body: bytes) -> dict[str, Any]:
+        reply = self._call("upload_part", **upload, PartNumber=number, Body=body)
+        # some stores want the checksum that the client has computed to be told again
+        sums = {key: value for key, value in reply.items() if key.startswith("Checksum") and key != "ChecksumType"}
+        return {"PartNumber": number, "ETag": reply["ETag"], **sums}
+
+    def _abort(self, upload: Mapping[str, Any]) -> None:
+        """Throws the parts away."""
+        try:
+            with suppress(FileNotFoundError):
+                self.within(min(self.patience_s, 5.0))._call("abort_multipart_upload", **upload)
+        except Exception as error:
+            what = f"{upload['Bucket']}/{upload['Key']} (upload {upload['UploadId']})"
+            logger.warning("parts of %s stay in the bucket as litter (%s)", what, type(error).__name__)
+
+    def _fill(self, target: str, run: Run) -> tuple[int, Run]:
+        """Fills one run, and tells the object's size."""
+
+        def attempt() -> tuple[int, Run]:
+            place, end = _place(target), run.begin + run.bytes
+            try:
+                reply = self._once("get_object", **place, Range=f"bytes={run.begin}-{end - 1}")
+            except boto.ClientError as error:
+                if status_of(error) != 416:
+                    raise
+                return self.size(target), run  # the object ends before the run begins
+            if "ContentRange" not in reply and run.begin:
+                raise OSError(errno.ENOTSUP, "the store does not honour ranges")
+            with closing(reply["Body"]) as body:
+                offset, size = 0, int(reply.get("ContentRange", f"/{reply['ContentLength']}").rpartition("/")[2])
+                while offset < run.bytes and (n := body.readinto(run.at(offset)[:_STEP])):
+                    offset += n
+            return size, run
+
+        return self._persist(attempt)
+
+    def _call(self, request: str, **arguments: Any) -> dict[str, Any]:
+        """A request that may be repeated."""
+        return self._persist(partial(self._once, request, **arguments))
+
+    def _persist(self, attempt: Callable[[], T]) -> T:
+        return persist(attempt, is_passing, self.patience_s)
+
+    def _once(self, request: str, **arguments: Any) -> dict[str, Any]:
+        """One attempt, with the errors that a driver raises."""
+        try:
+            reply: dict[str, Any] = getattr(self._client, request)(**arguments)
+            return reply
+        except boto.ClientError as error:
+            if (found := translated(error)) is error:
+                raise
+            raise found from error
+        except boto.ParamValidationError as error:  # a bucket that can't have that name
+            raise ValueError(" ".join(str(error).split())) from error
+        except boto.NoCredentialsError as error:
+            raise PermissionError(errno.EACCES, f"{error}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
+
+
+def _place(target: str) -> dict[str, str]:
+    bucket, _, key = target.partition("/")
+    return {"Bucket": bucket, "Key": key}
+
+
+def _unfinished(path: str, upload: str) -> str:
+    """The name of an unfinished upload: that of an unfinished file beside the object that was to be.
+
+    Its id is marked in few letters, and of a long name the end is kept: S3 sets no bound to ids, and names have one.
+    """
+    folder, slash, name = path.rpartition("/")
+    return f"{folder}{slash}{TEMPORARY}{_mark(upload)}~{name[-100:]}"
+
+
+def _mark(upload: str) -> str:
+    return blake3(upload.encode()).hexdigest(length=8)
+
+
+def _begun(target: str) -> str | None:
+    """The mark of the upload, if the name is one of ``_unfinished``."""
+    found = re.fullmatch(rf"{re.escape(TEMPORARY)}([0-9a-f]{{16}})~.*", target.rpartition("/")[2], re.DOTALL)
+    return None if found is None else found[1]
+
+
+def open_driver(url: str, options: Mapping[str, Any], *, patience_s: float) -> tuple[S3Driver, str]:
+    """The driver, and ``bucket/prefix``. Options are those of ``nas.storage.backends.aws.make_client``.
+
+    Raises:
+        ImportError, TypeError, ValueError: as ``nas.storage.backends.object_backend.open_driver``.
+    """
+    parts = urlsplit(url)
+    if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("an S3 root is s3://bucket/prefix; credentials have their own variables or options")
+    client = make_client(options, n_connections=2 * SMALL_AT_ONCE)
+    return S3Driver(client, options.get("s3_additional_kwargs") or {}, patience_s), f"{parts.netloc}{parts.path}"

@@ -1,0 +1,219 @@
+"""Objects on a server that speaks sftp: asyncssh's connection, many requests under way, names given to whole files.
+
+A file goes to a temporary name beside its own, is synced where the server can do that (``fsync@openssh.com``), and is
+renamed: sftp's own rename refuses a name that is taken, OpenSSH's other one replaces it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar, final
+from urllib.parse import unquote, urlsplit
+
+import asyncssh
+from asyncssh import SFTPClient
+
+from nas.core.reference import TEMPORARY
+from nas.storage.backends.chunks import Hashed, Run, pieces
+from nas.storage.backends.object_backend import Driver, check_small
+from nas.storage.backends.retry import in_order, persist
+from nas.storage.backends.sftp_files import PIECE, Upload, holds, read, reader
+from nas.storage.backends.ssh import GONE, Connection, is_lost, translate, wait_for
+from nas.storage.blobs import Stored
+
+_AT_ONCE = 4
+_TAKEN = (asyncssh.SFTPFailure, asyncssh.SFTPFileAlreadyExists)
+"""How servers refuse a name; "failure" is also what they call everything else."""
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+@final
+class SftpDriver(Driver):
+    """Whole files by sftp's own requests; a full name is a path on the server."""
+
+    def __init__(self, connection: Connection, patience_s: float) -> None:
+        self._connection = connection
+        self.patience_s = patience_s
+
+    def put(self, target: str, chunks: Hashed, *, exclusive: bool) -> None:
+        """Piece by piece to a temporary name, which is renamed when all of it is there."""
+        temporary = f"{target.rpartition('/')[0]}/{TEMPORARY}{secrets.token_hex(8)}"
+        upload = Upload(self.persistently, temporary)
+        try:
+            numbered = enumerate(pieces(chunks, PIECE))
+            writes = (partial(upload.write, piece, number * PIECE) for number, piece in numbered)
+            for _ in in_order(writes, _AT_ONCE):
+                pass
+            upload.finish(chunks)
+            self._rename(temporary, target, chunks, exclusive=exclusive)
+        except BaseException:
+            if upload.has_begun:
+                self._discard(temporary)
+            raise
+
+    def get(self, target: str) -> bytes:
+        """Open, read, close."""
+
+        async def whole(client: SFTPClient) -> bytes:
+            async with reader(client, target) as file:
+                size = (await file.stat()).size or 0
+                check_small(target, size)
+                data = bytearray(size)
+                n = await read(file, Run(0, [memoryview(data)]))
+                return bytes(data[:n])
+
+        return self._reading(whole)
+
+    def size(self, target: str) -> int:
+        """The server's own word."""
+        return self._reading(lambda client: client.stat(target)).size or 0
+
+    def reach(self, folder: str) -> None:
+        """Connects, and asks for the folder."""
+        with suppress(FileNotFoundError):
+            self.size(folder)
+
+    def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
+        """Several runs at once, each in many requests."""
+
+        def one(run: Run) -> tuple[int, Run]:
+            async def filled(client: SFTPClient) -> int:
+                async with reader(client, target) as file:
+                    found, _ = await asyncio.gather(file.stat(), read(file, run))
+                return found.size or 0
+
+            return self._reading(filled), run
+
+        return in_order((partial(one, run) for run in runs), _AT_ONCE)
+
+    def names(self, folder: str) -> list[str]:
+        """The server's listing."""
+
+        async def listed(client: SFTPClient) -> list[str]:
+            return [str(entry.filename) async for entry in client.scandir(folder)]
+
+        return [name for name in self._reading(listed) if name not in (".", "..")]
+
+    def walk(self, folder: str) -> list[Stored]:
+        """The server's listings, folder by folder."""
+
+        async def below(client: SFTPClient, path: str) -> list[Stored]:
+            found: list[Stored] = []
+            with suppress(*GONE):  # meanwhile
+                async for entry in client.scandir(f"{folder}/{path}".rstrip("/")):
+                    name, kind = path + str(entry.filename), entry.attrs.type
+                    if kind == asyncssh.FILEXFER_TYPE_DIRECTORY and entry.filename not in (".", ".."):
+                        found += await below(client, f"{name}/")
+                    elif kind != asyncssh.FILEXFER_TYPE_DIRECTORY:
+                        found.append(Stored(name, entry.attrs.size or 0, entry.attrs.mtime))
+            return found
+
+        return self._reading(lambda client: below(client, ""))
+
+    def delete(self, target: str) -> None:
+        """Removes the file."""
+        self.persistently(lambda client: client.remove(target))
+
+    def prune(self, folder: str) -> bool:
+        """Asks the server, which refuses where there is something in it."""
+
+        async def remove(client: SFTPClient) -> bool:
+            try:
+                await client.rmdir(folder)
+            except (*GONE, *_TAKEN, asyncssh.SFTPDirNotEmpty):
+                return False
+            return True
+
+        return self.persistently(remove)
+
+    def _rename(self, temporary: str, target: str, chunks: Hashed, *, exclusive: bool) -> None:
+        """Gives the file its name; where the reply to a rename was lost, success is what it did."""
+        n_attempts = 0
+
+        async def rename(client: SFTPClient) -> None:
+            nonlocal n_attempts
+            n_attempts += 1
+            try:
+                await (client.rename if exclusive else client.posix_rename)(temporary, target)
+            except (*GONE, *_TAKEN) as error:
+                if n_attempts > 1 and await holds(client, target, chunks):
+                    return
+                if exclusive and isinstance(error, _TAKEN) and await client.lexists(target):
+                    raise FileExistsError(errno.EEXIST, "the name is taken") from error
+                raise
+
+        self.persistently(rename)
+
+    def _discard(self, temporary: str) -> None:
+        """Removes what came of an upload that failed."""
+        try:
+            with suppress(FileNotFoundError):
+                self.within(min(self.patience_s, 5.0)).delete(temporary)
+        except Exception as error:
+            logger.warning("%s stays on the server as litter (%s)", temporary, type(error).__name__)
+
+    def _reading(self, use: Callable[[SFTPClient], Awaitable[T]]) -> T:
+        """As ``persistently``; a "failure" may pass, too: it may be a stale handle of the server's own file system."""
+        return self.persistently(use, asyncssh.SFTPFailure)
+
+    def persistently(self, use: Callable[[SFTPClient], Awaitable[T]], *passing: type[Exception]) -> T:
+        """What the use of a client gives, on another connection where one is lost, with the errors of a driver."""
+
+        async def attempt() -> T:
+            client = await self._connection.client()
+            try:
+                return await use(client)
+            except Exception as error:
+                if is_lost(error):
+                    self._connection.drop(client)
+                raise
+
+        def may_pass(error: Exception) -> bool:
+            return is_lost(error) or isinstance(error, passing)
+
+        try:
+            return persist(lambda: wait_for(attempt()), may_pass, self.patience_s)
+        except Exception as error:
+            translate(error)
+
+
+def open_driver(url: str, options: Mapping[str, object], *, patience_s: float) -> tuple[SftpDriver, str]:
+    """The driver, and the URL's path on the server. Options are those of ``asyncssh.connect``.
+
+    A host's key must be known (``~/.ssh/known_hosts``), but for this machine's own.
+
+    Raises:
+        ImportError, TypeError, ValueError: as ``nas.storage.backends.object_backend.open_driver``.
+    """
+    parts = urlsplit(url)
+    given = {"username": parts.username, "password": parts.password, "port": parts.port}
+    settings: dict[str, Any] = {key: unquote(str(value)) for key, value in given.items() if value is not None}
+    settings |= options
+    host = str(settings.pop("host", parts.hostname) or "")
+    port = int(settings.pop("port", 22))
+    path = parts.path.removeprefix("/~/") or "/"
+    if not host or parts.query or parts.fragment:
+        raise ValueError("an sftp root is sftp://user@host:port/path")
+    if _is_here(host):
+        settings.setdefault("known_hosts", None)
+    settings.setdefault("keepalive_interval", 10)
+    settings.setdefault("keepalive_count_max", 1)  # 20 s of silence: well below the patience
+    settings.setdefault("connect_timeout", 15)
+    settings.setdefault("encryption_algs", "^aes128-gcm@openssh.com,aes256-gcm@openssh.com")  # half as fast again
+    return SftpDriver(Connection(host, port, asyncssh.SSHClientConnectionOptions(**settings)), patience_s), path
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

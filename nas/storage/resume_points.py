@@ -1,0 +1,128 @@
+"""Partial checkpoints: what a trial without a result has reached, in a folder of its own until the result is there.
+
+``resume/000042/`` holds, of each one, a pack ``000007-<nonce>.safetensors`` and, written after it, the record
+``000007-<digest of the record>.json``: found by listing the folder, it is believed only if the digest is right.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from nas.core.errors import ConfigurationError, CorruptError, MissingError
+from nas.core.reference import is_path
+from nas.core.validation import MAX_RECORD_BYTES, checked_fields
+from nas.storage.blobs import Files
+from nas.storage.checkpoints import publish_tensors
+from nas.storage.manifest import Manifest
+from nas.storage.records import from_bytes, to_bytes
+from nas.storage.verified import digest_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from nas.storage.state_codec import Json
+
+FORMAT = 1
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"(\d{6,})-(?:([0-9a-f]{64})\.json|[0-9a-f]{8}\.safetensors)")
+_KINDS: Mapping[str, tuple[type, ...]] = {"format": (int,), "manifest": (dict,), "state": (dict,)}
+
+
+class PartialCheckpoints:
+    """The partial checkpoints of one trial, of which the last two are kept.
+
+    Args:
+        files: The search's root.
+        trial: Its number.
+    """
+
+    def __init__(self, files: Files, trial: int) -> None:
+        self.folder = f"resume/{trial:06d}"
+        self._files = files
+        self._damaged: set[int] = set()
+
+    def publish(self, state: Json, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Makes one durable, and sweeps all but the whole one before it.
+
+        Args:
+            state: A JSON object.
+            tensors: Those that the state names.
+
+        Raises:
+            ConfigurationError: a tensor that has no place in a pack, or a state that is too large.
+            StoreError: the store failed.
+        """
+        names = self._names()
+        number = 1 + max(names.values(), default=0)
+        path = f"{self.folder}/{number:06d}-{secrets.token_hex(4)}.safetensors"
+        manifest = publish_tensors(self._files, path, tensors)
+        record = {"format": FORMAT, "manifest": json.loads(manifest.to_bytes()), "state": state}
+        try:
+            data = to_bytes(record)
+        except ValueError as error:
+            raise ConfigurationError(f"the state beside the tensors can't be kept: {error}; make it flatter") from error
+        if len(data) > MAX_RECORD_BYTES:
+            raise ConfigurationError(
+                f"the state beside the tensors takes {len(data)} bytes of JSON; a partial checkpoint takes at most "
+                f"{MAX_RECORD_BYTES}: keep what is large in tensors or arrays"
+            )
+        self._files.publish(f"{self.folder}/{number:06d}-{digest_of(data).removeprefix('blake3:')}.json", [data])
+        whole = [n for name, n in names.items() if name.endswith(".json") and n not in self._damaged]
+        oldest = max(whole, default=number)
+        self._delete([name for name, n in names.items() if n < oldest or n in self._damaged])
+
+    def newest(self, check: Callable[[Json], None] = lambda state: None) -> tuple[Json, dict[str, torch.Tensor]] | None:
+        """The state and the tensors of the newest one that is whole, or None; the log tells of damaged ones.
+
+        Args:
+            check: Raises CorruptError where the state is none that the caller can go on from.
+        """
+        names = self._names()
+        for name in sorted((name for name in names if name.endswith(".json")), key=lambda name: -names[name]):
+            try:
+                return self._read(f"{self.folder}/{name}", check)
+            except (MissingError, CorruptError) as error:
+                self._damaged.add(names[name])
+                logger.warning("a partial checkpoint is lost, and the one before it, if any, is taken: %s", error)
+        return None
+
+    def sweep(self) -> None:
+        """Deletes all of them, and what a killed attempt was about to publish: the trial has its result."""
+        found = [stored.path for stored in self._files.below(self.folder).walk()]
+        self._delete([path for path in found if is_path(path, unfinished=True)])
+
+    def _names(self) -> dict[str, int]:
+        """The files of the folder, as of now, with their numbers; files that are none of ours left out."""
+        found = {name: _NAME.fullmatch(name) for name in self._files.names(self.folder)}
+        return {name: int(match[1]) for name, match in found.items() if match}
+
+    def _delete(self, names: list[str]) -> None:
+        for name in sorted(names, key=lambda name: not name.endswith(".json")):  # a record without a pack alarms
+            self._files.delete(f"{self.folder}/{name}")
+
+    def _read(self, path: str, check: Callable[[Json], None]) -> tuple[Json, dict[str, torch.Tensor]]:
+        from nas.storage.pack import read_tensors
+
+        place = f"{self._files.url}/{path}"
+        data = self._files.read_if_present(path)
+        if data is None:
+            raise MissingError(f"{place} is missing")
+        if digest_of(data).removeprefix("blake3:") != path.rpartition("-")[2].removesuffix(".json"):
+            raise CorruptError(f"{place} is corrupt: its {len(data)} bytes have the digest {digest_of(data)}")
+        try:
+            fields = checked_fields(from_bytes(data, "the record"), _KINDS)
+            if fields["format"] != FORMAT:
+                raise CorruptError(f"format {fields['format']} is not {FORMAT}, which this version of Heirloom reads")
+            manifest = Manifest.from_bytes(json.dumps(fields["manifest"]).encode())
+            check(fields["state"])
+        except CorruptError as error:
+            raise CorruptError(f"{place} is no partial checkpoint: {error}") from error
+        return fields["state"], read_tensors(
+            self._files, manifest.tensors, {pack.path: pack for pack in manifest.packs}
+        )

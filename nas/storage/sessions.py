@@ -1,0 +1,61 @@
+"""Sessions on record: which there were, when each last said that it lived, and the hours that they took."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from nas.core.validation import naming
+from nas.storage.records import Records, from_bytes
+from nas.storage.search_records import check_beat, check_session
+
+_SESSION = re.compile(r"[0-9]{4,9}\.json")
+
+
+def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
+    """The sessions of a search by number, oldest first."""
+    found = records.files.read_all("sessions", ".json")
+    numbers = {int(name.removesuffix(".json")): name for name in found if _SESSION.fullmatch(name)}
+    return {
+        number: _checked_session(found[name], records.place(f"sessions/{name}"))
+        for number, name in sorted(numbers.items())
+    }
+
+
+def newest_session(records: Records) -> tuple[int, dict[str, Any], dict[str, Any] | None] | None:
+    """The number, the record and the last beat of the newest session, or None before the first one."""
+    if (number := newest_number(records)) is None:
+        return None
+    path = f"sessions/{number:04d}.json"
+    data = records.files.read_if_present(path)
+    return None if data is None else (number, _checked_session(data, records.place(path)), read_beat(records, number))
+
+
+def newest_number(records: Records) -> int | None:
+    """The number of the newest session, or None before the first one."""
+    names = records.files.names("sessions")
+    return max((int(name.removesuffix(".json")) for name in names if _SESSION.fullmatch(name)), default=None)
+
+
+def read_beat(records: Records, number: int) -> dict[str, Any] | None:
+    """The last beat of a session, or None before the first one."""
+    path = f"sessions/{number:04d}.beat"
+    record = records.read(path)
+    if record is not None:
+        with naming(records.place(path)):
+            check_beat(record)
+    return record
+
+
+def spent_hours(records: Records, sessions: Iterable[int] | None = None) -> float:
+    """Hours that these sessions have taken, by their last beats; all of the search's by default."""
+    numbers = past_sessions(records) if sessions is None else sessions
+    return sum(float((read_beat(records, number) or {}).get("hours", 0.0)) for number in numbers)
+
+
+def _checked_session(data: bytes, place: str) -> dict[str, Any]:
+    record = from_bytes(data, place)
+    with naming(place):
+        check_session(record)
+    return record

@@ -26,6 +26,9 @@ import torch
 from rows import Results
 from torch import nn
 
+from nas.inheritance.channel_edits import Weights
+from nas.inheritance.inherit import inherit
+from nas.inheritance.morphism import replay
 from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.distance import edit_distance, steps_of
 from nas.spaces.graphs.limits import Limits
@@ -33,9 +36,6 @@ from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.moves import MOVES, drawn_move
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.starts import nas_bench_201, plain_cnn, resnet
-from nas.weights.carrying import Weights
-from nas.weights.inherit import inherit
-from nas.weights.morphism import replay
 
 POWERS = (-8, -7, -6, -5, -4)
 RESULTS = Results(

@@ -27,14 +27,14 @@ from scipy.stats import t as student
 from torch import nn
 from torch.nn import functional
 
+from nas.inheritance.freezing import set_frozen
+from nas.inheritance.inherit import inherit
+from nas.inheritance.optimizer_state import inherit_optimizer, optimizer_tensors
+from nas.inheritance.report import InheritanceReport
+from nas.inheritance.rules import Rules
 from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.problems.pixels import Images
 from nas.problems.training import precision_of, score
-from nas.weights.freezing import set_frozen
-from nas.weights.inherit import inherit
-from nas.weights.optimizer import inherit_optimizer, optimizer_tensors
-from nas.weights.report import InheritanceReport
-from nas.weights.rules import Rules
 
 MOMENTS = ("inherited", "epoch_1", "epoch_3")
 RESULTS = Results(path=Path(__file__).parents[1] / "docs" / "rules.csv", fields=("rule", "child", "seed", *MOMENTS))

@@ -100,7 +100,7 @@ class Cleaning:
 
     def _sweeper(self, session: int, grace_s: float) -> Sweeper:
         from nas.core.ranking import Ranking
-        from nas.siblings import borrowed
+        from nas.inheritance.donors.other_searches import borrowed
         from nas.storage.maintenance.gc.collector import Scope, Sweeper
 
         scope = Scope(

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from nas.core.policy import Policy, PolicyPlan, Stage
     from nas.core.spec import Spec
     from nas.core.trial import Proposal, State, Trial
-    from nas.donors import LineageDonors
+    from nas.inheritance.donors.index import DonorIndex
+    from nas.inheritance.donors.ranking import LineageDonors
+    from nas.inheritance.inherit import inherit
     from nas.job import Job
     from nas.problems.base import Problem
     from nas.program import Summary, run_search
@@ -28,9 +30,7 @@ if TYPE_CHECKING:
     from nas.stoppers.base import Stopper
     from nas.storage.maintenance.gc.retention import Retention
     from nas.storage.signature import Signature
-    from nas.store.donors import DonorIndex
     from nas.tuners.base import STOP, WAIT, Tuner
-    from nas.weights.inherit import inherit
 
     __version__: str
 
@@ -41,7 +41,7 @@ _HOMES = {
     "Float": "nas.spaces.parameters.space",
     "Int": "nas.spaces.parameters.space",
     "Lineage": "nas.core.lineage",
-    "LineageDonors": "nas.donors",
+    "LineageDonors": "nas.inheritance.donors.ranking",
     "Metric": "nas.core.metric",
     "ParameterSpace": "nas.spaces.parameters.space",
     "Point": "nas.core.point",
@@ -64,7 +64,7 @@ _HOMES = {
     "TrialRun": "nas.run",
     "Tuner": "nas.tuners.base",
     "WAIT": "nas.tuners.base",
-    "inherit": "nas.weights.inherit",
+    "inherit": "nas.inheritance.inherit",
     "load_nni_space": "nas.spaces.parameters.nni_json",
     "run_search": "nas.program",
 }

@@ -13,12 +13,12 @@ from nas.core.policy import PolicyPlan
 from nas.core.spec import Spec
 from nas.core.trial import State
 from nas.founders import Founders
+from nas.inheritance.donors.other_searches import sibling_checkpoint
 from nas.problems.base import Problem
 from nas.program import Program, run_here
 from nas.run import TrialRun
 from nas.search import Search
 from nas.session import claim_identity
-from nas.siblings import sibling_checkpoint
 from nas.spaces.parameters.space import ParameterSpace
 from nas.storage.records import Records
 from nas.storage.remote_file import read_file

@@ -35,8 +35,8 @@ from nas.executors.base import (
     Swept,
     Woke,
 )
+from nas.inheritance.donors.resolve import Offers
 from nas.job_plan import JobPlan
-from nas.offers import Offers
 from nas.proposals import ProposalCheck, again, trial_of
 from nas.roster import JobRoster
 from nas.slots import Slots

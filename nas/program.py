@@ -22,10 +22,10 @@ from nas.executors.base import Event, Executor, Finished, Noted, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
 from nas.founders import unused_weights
+from nas.inheritance.donors.other_searches import borrowed, sibling_checkpoint
 from nas.loop import Loop, LoopSettings
 from nas.search import Built, Search
 from nas.session import Session, claim_identity, open_records
-from nas.siblings import borrowed, sibling_checkpoint
 from nas.storage.blobs import Files
 from nas.storage.maintenance.gc.collector import Scope, Sweeper
 from nas.storage.maintenance.gc.retention import Retention

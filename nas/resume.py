@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, final
 from nas.core.errors import ConfigurationError
 from nas.core.reference import checked_path
 from nas.core.trial import Trial, cost_of
+from nas.inheritance.report import InheritanceReport
 from nas.storage.blobs import Files
 from nas.storage.folders import walk_folder
 from nas.storage.resume_points import PartialCheckpoints
 from nas.storage.trial_records import check_saved
-from nas.weights.report import InheritanceReport
 
 if TYPE_CHECKING:
     import torch

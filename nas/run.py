@@ -26,10 +26,10 @@ from nas.storage.trial_log import MAX_LOG_BYTES, log_path
 if TYPE_CHECKING:
     import torch
 
+    from nas.inheritance.inherit import InheritanceReport
+    from nas.inheritance.rules import Rules
     from nas.storage.lazy_weights import StoredWeights
     from nas.storage.manifest import Manifest
-    from nas.weights.inherit import InheritanceReport
-    from nas.weights.rules import Rules
 
 logger = logging.getLogger(__name__)
 
@@ -168,15 +168,15 @@ class TrialRun(Modes):
             cache: Tensors in memory, by name (``train_many``: the state dict of the trial before). One that holds, byte
                 for byte, what a donor published under its name, by the digest, is not read from the store; any other
                 is not looked at. So with it and without the result is the same.
-            rules: What follows the weights, and how much of it is kept (`nas.weights.rules`).
+            rules: What follows the weights, and how much of it is kept (`nas.inheritance.rules`).
 
         Raises:
             PointError: the derivation holds operations that can't be.
             MissingError: a donor's weights have gone; the trial is FAILED then, whatever the problem's code does.
             CorruptError: they are not those that were published; likewise.
         """
+        from nas.inheritance.inherit import inherit
         from nas.spaces.graphs.derivation import derivation_from_json
-        from nas.weights.inherit import inherit
 
         self._check_open("inherit")
         self._check_readable()
@@ -195,7 +195,7 @@ class TrialRun(Modes):
         return report
 
     def inherit_optimizer(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> InheritanceReport:
-        """Has a fresh optimiser go on with what fits of the state that donors published (`nas.weights.optimizer`).
+        """Has a fresh optimiser go on with what fits of the state that donors published (`nas.inheritance.optimizer_state`).
 
         The report is not the trial's, which tells of the weights.
 
@@ -207,7 +207,7 @@ class TrialRun(Modes):
             MissingError: as ``inherit`` does.
             CorruptError: likewise.
         """
-        from nas.weights.optimizer import inherit_optimizer
+        from nas.inheritance.optimizer_state import inherit_optimizer
 
         self._check_open("inherit_optimizer")
         self._check_readable()
@@ -247,16 +247,16 @@ class TrialRun(Modes):
     def restore(self, model: torch.nn.Module) -> torch.nn.Module:
         """``model`` with the weights that this trial has published, all of them, on ``device`` (for test, export).
 
-        What it published of its optimiser (`nas.weights.optimizer`) is left out.
+        What it published of its optimiser (`nas.inheritance.optimizer_state`) is left out.
 
         Raises:
             LookupError: the trial published no weights.
         """
         if self._own is None:
             raise LookupError(f"trial {self.number} published no weights")
+        from nas.inheritance.module_state import copies_in
         from nas.storage.lazy_weights import StoredWeights
         from nas.storage.tensor_names import is_weight
-        from nas.weights.state import copies_in
 
         weights = StoredWeights(self._files, self._own, is_weight)
         state = model.state_dict()

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from nas import inherit
-from nas.weights.rules import Rules
+from nas.inheritance.rules import Rules
 
 
 def network(width, depth):

@@ -5,9 +5,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from nas import inherit
-from nas.weights.freezing import set_frozen
-from nas.weights.optimizer import inherit_optimizer, optimizer_tensors
-from nas.weights.rules import Rules
+from nas.inheritance.freezing import set_frozen
+from nas.inheritance.optimizer_state import inherit_optimizer, optimizer_tensors
+from nas.inheritance.rules import Rules
 
 images, labels = load_digits(return_X_y=True)
 order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))

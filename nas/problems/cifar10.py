@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from nas.core.errors import ConfigurationError, check_seed, check_whole
 from nas.core.policy import Policy
+from nas.inheritance.rules import Rules
 from nas.problems.image_graph import graph_recipe, image_graphs
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import N_CLASSES, Images, split
 from nas.storage.remote_file import check_presence, options_of, read_file
-from nas.weights.rules import Rules
 
 HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 _REMEDY = f"download {HOME}, and set problem.data_file=FILE"
@@ -43,7 +43,7 @@ class Cifar10Problem(ImageProblem):
         max_activations: How many numbers the layers of a network may give for one image, all together; None: any.
         precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.training`).
         objectives: ``accuracy`` (alone by default), ``parameters``, ``flops``, ``latency_s``; known before training.
-        rules: Of inheritance, by their names (`nas.weights.rules`); None: as these are by default.
+        rules: Of inheritance, by their names (`nas.inheritance.rules`); None: as these are by default.
 
     Raises:
         ConfigurationError: the file is not there, its host does not answer, or a number is out of range.

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, final
 import torch
 
 from nas.core.errors import check_seed
+from nas.inheritance.rules import Rules
 from nas.problems.images import ImageProblem
 from nas.problems.pixels import Images
 from nas.problems.training import Recipe
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
-from nas.weights.rules import Rules
 
 _WIDTHS = (8, 16, 24, 32)
 
@@ -24,7 +24,7 @@ class DigitsProblem(ImageProblem):
     Args:
         split_seed: Decides which images are for training (60 %), validation (20 %) and testing (20 %), by class alike.
         objectives: ``accuracy`` (alone by default), ``parameters``, ``flops``, ``latency_s``; known before training.
-        rules: Of inheritance, by their names (`nas.weights.rules`); None: as these are by default.
+        rules: Of inheritance, by their names (`nas.inheritance.rules`); None: as these are by default.
     """
 
     space = ParameterSpace(

@@ -9,6 +9,7 @@ import torch
 
 from nas.core.errors import ConfigurationError, check_seed, check_whole
 from nas.core.policy import Policy
+from nas.inheritance.rules import Rules
 from nas.problems.idx import read_idx
 from nas.problems.image_graph import graph_recipe, image_graphs
 from nas.problems.images import ImageProblem
@@ -16,7 +17,6 @@ from nas.problems.pixels import N_CLASSES, Images, split
 from nas.problems.training import Recipe, checked_precision
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.storage.remote_file import check_presence, options_of
-from nas.weights.rules import Rules
 
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 PARTS = ("train", "t10k")
@@ -73,7 +73,7 @@ class FashionMnistProblem(ImageProblem):
         precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.training`).
             Tests and exports are float32 in any case.
         objectives: ``accuracy`` (alone by default), ``parameters``, ``flops``, ``latency_s``; known before training.
-        rules: Of inheritance, by their names (`nas.weights.rules`); None: as these are by default.
+        rules: Of inheritance, by their names (`nas.inheritance.rules`); None: as these are by default.
 
     Raises:
         ConfigurationError: a file is not there, its host does not answer, a number is out of range, or an argument

@@ -15,6 +15,8 @@ from nas.core.errors import ConfigurationError, TrialStopped
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
+from nas.inheritance.optimizer_state import optimizer_tensors
+from nas.inheritance.rules import Rules
 from nas.problems.base import Problem
 from nas.problems.conv_net import ConvNet
 from nas.problems.image_graph import ImageGraph
@@ -23,8 +25,6 @@ from nas.problems.training import Recipe, Start, fit, optimizer_of, score
 from nas.run import TrialRun
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.space import NETWORK
-from nas.weights.optimizer import optimizer_tensors
-from nas.weights.rules import Rules
 
 
 class ImageProblem(Problem):

@@ -12,12 +12,12 @@ from torch.nn import functional
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
+from nas.inheritance.freezing import set_frozen
+from nas.inheritance.report import InheritanceReport
+from nas.inheritance.rules import Rules
 from nas.problems.augmentation import Augmentation
 from nas.problems.pixels import Images
 from nas.run import TrialRun
-from nas.weights.freezing import set_frozen
-from nas.weights.report import InheritanceReport
-from nas.weights.rules import Rules
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 _WARM_UP = 0.2  # share of the steps in which the learning rate rises: inherited weights survive the start

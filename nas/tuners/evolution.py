@@ -19,9 +19,9 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Donor, Proposal, Trial
+from nas.inheritance.donors.choice import DonorChooser
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import Answer, Tuner
-from nas.tuners.donors import DonorChooser
 from nas.tuners.founders import draw_new_point, wants_founder
 
 Dies = Literal["oldest", "worst", "loser"]
@@ -44,7 +44,8 @@ class EvolutionTuner(Tuner):
             point that a trial has already, it is mutated as well.
         dies: Who makes room: the ``oldest``; the ``worst`` of all; or the ``loser`` of each tournament, of two or more.
         donor: Whose weights a child takes first: the ``parent``'s; or ``best_donor``, those of the trial whose
-            architecture has most in common with the child's (``nas.donors``), and its parents' after them.
+            architecture has most in common with the child's (``nas.inheritance.donors.ranking``), and its parents'
+            after them.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nas.core.lineage import Lineage, LineageLog
 from nas.core.metric import Metric
 from nas.core.trial import State, Trial
-from nas.donors import LineageDonors
+from nas.inheritance.donors.ranking import LineageDonors
 from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.storage.signature import Signature, common_layers
 from tests.nas.offers import Network, best_of, chain, offer

@@ -20,11 +20,11 @@ from nas.bench import Assignment, Bench, BenchSpec
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, State, Trial
 from nas.executors.place import InProcessPlace
+from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.problems.base import Problem
 from nas.run import TrialRun
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.weights.optimizer import optimizer_tensors
 from tests.problems_for_tests import N_CLASSES, N_INPUTS, ExportProblem, PlainProblem, ScoreProblem, network
 
 BATCH_SIZES = (1, 2, 7, 64)

@@ -25,6 +25,7 @@ from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.base import Event, Reported, Started
 from nas.executors.place import InProcessPlace
+from nas.inheritance.rules import Rules
 from nas.randomness import seed_everything
 from nas.run import TrialRun
 from nas.spaces.graphs.derivation import Derivation
@@ -37,7 +38,6 @@ from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
 from nas.storage.records import Records, to_bytes
 from nas.storage.verified import digest_of
-from nas.weights.rules import Rules
 from tests.nas.spaces.graphs.networks import STARTS
 from tests.problems_for_tests import BodyProblem, network
 

@@ -20,7 +20,7 @@ from nas.core.errors import AlreadyPublishedError, CorruptError, MissingError, S
 from nas.core.metric import Metric
 from nas.core.reference import Reference
 from nas.core.trial import State, Trial, without_weights
-from nas.siblings import borrowed
+from nas.inheritance.donors.other_searches import borrowed
 from nas.storage.maintenance.gc.collector import Plan, Scope, Sweeper
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root

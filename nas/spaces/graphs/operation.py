@@ -1,6 +1,6 @@
 """What an operation on networks is: data, and the graph that it makes of another.
 
-`nas.weights.morphism` does the same to the weights; what an operation leaves to chance there comes from its
+`nas.inheritance.morphism` does the same to the weights; what an operation leaves to chance there comes from its
 ``seed``, so that it can be replayed from JSON, in another process and years later.
 """
 

@@ -8,8 +8,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nas.inheritance.donors.point_entries import architecture_entries
 from nas.problems.digits import DigitsProblem
-from nas.spaces.entries import architecture_entries
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 
 SPACE = ParameterSpace(

@@ -16,12 +16,12 @@ from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError
 from nas.core.metric import Metric
 from nas.core.point import is_json, point_key
 from nas.core.spec import Spec
+from nas.inheritance.donors.point_entries import architecture_entries
 from nas.problems.base import Problem
 from nas.program import run_search
 from nas.run import TrialRun
 from nas.search import Search
 from nas.spaces.domain import Domain
-from nas.spaces.entries import architecture_entries
 from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.crossover import Crossing, bottlenecks, crossed
 from nas.spaces.graphs.derivation import Derivation

@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+from nas.inheritance.donors.index import DonorIndex
 from nas.storage.open import open_root
 from nas.storage.signature import Signature
-from nas.store.donors import DonorIndex
 from tests.nas.offers import begin, chain, offer
 
 N = 40

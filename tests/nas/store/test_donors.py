@@ -21,12 +21,12 @@ from nas.core.budget import Budget
 from nas.core.errors import CorruptError, SearchNotFoundError
 from nas.core.spec import Spec
 from nas.core.trial import State, Trial
+from nas.inheritance.donors.index import DonorIndex
 from nas.program import run_search
 from nas.search import Search
 from nas.storage.blobs import Files
 from nas.storage.open import open_root
 from nas.storage.signature import Signature, common_layers
-from nas.store.donors import DonorIndex
 from tests.nas.offers import Network, begin, best_of, chain, layers, n_same, offer, publish
 from tests.nfs.guest import run_in_guest
 from tests.problems_for_tests import InOrderTuner, ScoreProblem, network

@@ -15,9 +15,9 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial
+from nas.inheritance.donors.choice import DonorChooser
 from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.storage.verified import digest_of
-from nas.tuners.donors import DonorChooser
 
 METRIC = Metric("accuracy")
 SPACE = ParameterSpace({"first": Choice(8, 16), "second": Choice(8, 16), "rate": Float(0.0, 1.0)})

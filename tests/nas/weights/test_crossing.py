@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nas.core.errors import PointError
+from nas.inheritance.inherit import inherit
 from nas.spaces.graphs.branching import Branch
 from nas.spaces.graphs.crossover import Crossing, crossed
 from nas.spaces.graphs.derivation import Derivation, derivation_from_json
@@ -23,7 +24,6 @@ from nas.spaces.graphs.moves import drawn_move
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.resizing import Widen
 from nas.spaces.graphs.starts import plain_cnn
-from nas.weights.inherit import inherit
 from tests.nas.spaces.graphs.networks import SHAPE, STARTS
 
 START = plain_cnn(SHAPE, 3, widths=[8, 8, 8], pool_after=[0])

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn, optim
 
 from nas.core.errors import ConfigurationError
+from nas.inheritance.inherit import inherit
+from nas.inheritance.morphism import morph
+from nas.inheritance.optimizer_state import inherit_optimizer, optimizer_tensors
 from nas.spaces.graphs.branching import Branch
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.starts import plain_cnn
-from nas.weights.inherit import inherit
-from nas.weights.morphism import morph
-from nas.weights.optimizer import inherit_optimizer, optimizer_tensors
 
 
 class Counting(nn.Module):

@@ -16,6 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError, PointError
+from nas.inheritance.freezing import set_frozen
+from nas.inheritance.inherit import Rules, inherit
+from nas.inheritance.morphism import outcome
+from nas.inheritance.optimizer_state import inherit_optimizer, optimizer_tensors
+from nas.inheritance.rules import Match, Rest
 from nas.spaces.graphs.branching import Branch
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.inserting import InsertConv, InsertResidual
@@ -24,11 +29,6 @@ from nas.spaces.graphs.moves import MOVES, Move, drawn_move
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.resizing import Widen
 from nas.spaces.graphs.skipping import AddSkip
-from nas.weights.freezing import set_frozen
-from nas.weights.inherit import Rules, inherit
-from nas.weights.morphism import outcome
-from nas.weights.optimizer import inherit_optimizer, optimizer_tensors
-from nas.weights.rules import Match, Rest
 from tests.nas.spaces.graphs.networks import LIMITS, STARTS
 
 sizes = st.integers(1, 6)
@@ -238,7 +238,7 @@ def test_projections_of_attention_are_not_mixed() -> None:
         (["parent.safetensors"], None, r"a donor \(a str\) must be a state dict, a module or weights"),
         ([None], None, r"a donor \(a NoneType\) must be"),
         ([{"model": {}, "epoch": 3}], None, "'model' of it is a dict: give that"),
-        ([], {"rest": "own"}, r"rules \(a dict\) must be nas.weights.rules.Rules"),
+        ([], {"rest": "own"}, r"rules \(a dict\) must be nas.inheritance.rules.Rules"),
     ],
 )
 def test_donors_that_are_none(donors: Any, rules: Any, message: str) -> None:

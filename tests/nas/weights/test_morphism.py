@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from nas.core.errors import ConfigurationError, PointError
+from nas.inheritance.morphism import morph, replay
 from nas.spaces.graphs.branching import Branch, Merge, Split
 from nas.spaces.graphs.inserting import (
     InsertActivation,
@@ -29,7 +30,6 @@ from nas.spaces.graphs.removing import Disconnect, Remove
 from nas.spaces.graphs.resizing import GrowKernel, Narrow, ShrinkKernel, Widen
 from nas.spaces.graphs.skipping import AddSkip, ConcatSkip
 from nas.spaces.graphs.striding import DelayStride, FuseStride
-from nas.weights.morphism import morph, replay
 from tests.nas.spaces.graphs.networks import MORPHISMS, STARTS, seeds, small, walk
 
 PLAIN, RESIDUAL, _, VECTORS = STARTS

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from nas.weights.traits import Trait
+from nas.inheritance.tensor_roles import Trait
 
 NO_DATA = "it is on the device meta, without data"
 

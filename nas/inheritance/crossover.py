@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from torch import nn
 
 from nas.core.errors import ConfigurationError, PointError
+from nas.inheritance.channel_edits import node_of
+from nas.inheritance.replay import names_in_graph
+from nas.inheritance.tensor_matching import ChildTensor, Offer, Weights
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.module import graph_in
 from nas.spaces.graphs.network import Network
-from nas.weights.carrying import node_of
-from nas.weights.child import ChildTensor, Offer, Weights
-from nas.weights.replaying import names_in_graph
 
 
 def prefer_origins(

@@ -15,7 +15,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Donor, State, Trial
-from nas.spaces.entries import architecture_entries
+from nas.inheritance.donors.point_entries import architecture_entries
 from nas.spaces.space import Space
 from nas.storage.signature import Measure, Signature, common_layers, common_prefix, n_in_common
 

@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError, PointError
+from nas.inheritance.channel_edits import node_of
+from nas.inheritance.morphism import check_weights, outcome, replay
+from nas.inheritance.report import TensorInheritance
+from nas.inheritance.shape_rules import all_finite, storage_refusal
+from nas.inheritance.tensor_matching import ChildTensor, Weights
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import graph_in
 from nas.spaces.graphs.network import Network
-from nas.weights.carrying import node_of
-from nas.weights.child import ChildTensor, Weights
-from nas.weights.fitting import all_finite, storage_refusal
-from nas.weights.morphism import check_weights, outcome, replay
-from nas.weights.report import TensorInheritance
 
 
 def replay_on_best(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from nas.weights.fitting import storage_refusal
+from nas.inheritance.shape_rules import storage_refusal
 
 
 def copies_in(state: Mapping[str, object], model: nn.Module) -> set[str]:

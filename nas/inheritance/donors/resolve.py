@@ -10,7 +10,7 @@ from nas.core.lineage import ancestor_with_weights, lost_donors
 from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.trial import SOURCES, Donor, DonorWeights, OnParentFailure, ParameterSource, Trial
-from nas.sources import trial_of_source
+from nas.inheritance.donors.rules import trial_of_source
 
 
 @dataclass(frozen=True, slots=True)

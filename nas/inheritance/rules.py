@@ -33,9 +33,9 @@ class Rules:
             Adams 2020, arXiv:1910.08475).
         perturb: How much of the child's own initial values is added to them.
         optimizer: Of its state. ``fresh``: a child's has none. ``inherit``: it goes on from the donor's, where the
-            problem hands it down (`nas.weights.optimizer`).
+            problem hands it down (`nas.inheritance.optimizer_state`).
         warm_up_steps: In so many steps the learning rate rises to what it is meant to be (``warm_up``).
-        freeze_epochs: For so many epochs the tensors that were copied do not learn (`nas.weights.freezing`).
+        freeze_epochs: For so many epochs the tensors that were copied do not learn (`nas.inheritance.freezing`).
 
     Raises:
         ConfigurationError: one is not what is allowed.

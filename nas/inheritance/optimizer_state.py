@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError
+from nas.inheritance.inherit import report_of
+from nas.inheritance.report import InheritanceReport
+from nas.inheritance.rules import Rules
+from nas.inheritance.tensor_matching import ChildTensor, Weights, offers_of, settle
+from nas.inheritance.tensor_roles import Trait, Traits
+from nas.inheritance.tensor_sources import Donor, listed, source_of
 from nas.storage.tensor_names import OPTIMIZER, is_weight
-from nas.weights.child import ChildTensor, Weights, offers_of, settle
-from nas.weights.donors import Donor, listed, source_of
-from nas.weights.inherit import report_of
-from nas.weights.report import InheritanceReport
-from nas.weights.rules import Rules
-from nas.weights.traits import Trait, Traits
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

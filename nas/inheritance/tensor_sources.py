@@ -8,7 +8,7 @@ from typing import TypeAlias
 from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError
-from nas.weights.child import Weights
+from nas.inheritance.tensor_matching import Weights
 
 Donor: TypeAlias = Mapping[str, Tensor] | Weights | nn.Module
 _EXTRA = "_extra_state"  # what a module's get_extra_state returns may be anything

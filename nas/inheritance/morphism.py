@@ -20,6 +20,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from nas.core.errors import ConfigurationError
+from nas.inheritance.channel_edits import Shares, Weights, carried, tensors_of
+from nas.inheritance.shape_rules import storage_refusal
 from nas.spaces.graphs.branching import Branch, Merge, Split
 from nas.spaces.graphs.inserting import InsertResidual
 from nas.spaces.graphs.layers import Activation, Add, Conv, Layer, Linear, Norm, Scale
@@ -28,8 +30,6 @@ from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.operation import Operation
 from nas.spaces.graphs.resizing import GrowKernel, ShrinkKernel, Widen
 from nas.spaces.graphs.skipping import AddSkip
-from nas.weights.carrying import Shares, Weights, carried, tensors_of
-from nas.weights.fitting import storage_refusal
 
 _EPS = 1e-5
 """What torch's batch-norm adds to the variance by default."""

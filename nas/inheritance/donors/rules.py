@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 
 from nas.core.metric import Metric
 from nas.core.trial import Donor, ParameterSource, Trial
-from nas.donors import score_of
+from nas.inheritance.donors.ranking import score_of
 
 LOCAL = frozenset({ParameterSource.LOCAL_RECENT, ParameterSource.LOCAL_BEST})
 BEST = frozenset({ParameterSource.LOCAL_BEST, ParameterSource.GLOBAL_BEST})

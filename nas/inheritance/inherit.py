@@ -1,12 +1,12 @@
 """Inheritance between any two networks: one takes from others' weights what fits, however much they differ.
 
-What follows the weights, and what does not, is said by `nas.weights.rules.Rules`:
+What follows the weights, and what does not, is said by `nas.inheritance.rules.Rules`:
 
 * **Batch-norm statistics travel with their channels.** ``running_mean`` and ``running_var`` are copied or sliced as the
   ``weight`` beside them is, so that an inherited channel is normalised as it was; fresh channels keep mean 0 and
   variance 1. ``num_batches_tracked`` comes along (integers are copied whole or not at all).
-* **Optimiser state** is inherited where a problem publishes and asks for it (`nas.weights.optimizer`).
-* **Warm-up and freezing are the problem's to do**, by ``Rules.warm_up`` and `nas.weights.freezing`. Whether
+* **Optimiser state** is inherited where a problem publishes and asks for it (`nas.inheritance.optimizer_state`).
+* **Warm-up and freezing are the problem's to do**, by ``Rules.warm_up`` and `nas.inheritance.freezing`. Whether
   they pay is measured in docs/inheritance.md.
 """
 
@@ -21,19 +21,19 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from nas.core.errors import ConfigurationError
+from nas.inheritance.crossover import prefer_origins
+from nas.inheritance.layer_alignment import execution_order, layers_of, leaders_of, renamed
+from nas.inheritance.module_state import copies_in, load_refusal
+from nas.inheritance.replay import replay_on_best
+from nas.inheritance.report import NO_DONOR, InheritanceReport, TensorInheritance
+from nas.inheritance.rules import Rules
+from nas.inheritance.shape_rules import storage_refusal
+from nas.inheritance.tensor_matching import ChildTensor, Weights, offers_of, settle, settle_by_leaders
+from nas.inheritance.tensor_roles import Traits
+from nas.inheritance.tensor_sources import Donor, listed, source_of
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.derivation import Derivation
 from nas.storage.tensor_names import is_weight
-from nas.weights.child import ChildTensor, Weights, offers_of, settle, settle_by_leaders
-from nas.weights.crossing import prefer_origins
-from nas.weights.donors import Donor, listed, source_of
-from nas.weights.fitting import storage_refusal
-from nas.weights.replaying import replay_on_best
-from nas.weights.report import NO_DONOR, InheritanceReport, TensorInheritance
-from nas.weights.rules import Rules
-from nas.weights.state import copies_in, load_refusal
-from nas.weights.structure import execution_order, layers_of, leaders_of, renamed
-from nas.weights.traits import Traits
 
 __all__ = ["InheritanceReport", "Rules", "TensorInheritance", "Weights", "inherit"]
 
@@ -90,7 +90,9 @@ def inherit(
     """
     rules = Rules() if rules is None else rules
     if not isinstance(rules, Rules):
-        raise ConfigurationError(f"rules (a {type(rules).__name__}) must be nas.weights.rules.Rules; give Rules(...)")
+        raise ConfigurationError(
+            f"rules (a {type(rules).__name__}) must be nas.inheritance.rules.Rules; give Rules(...)"
+        )
     donors = listed(donors)
     sources = [source_of(donor) for donor in donors]
     _check_derivation(derivation, parents, len(sources))

@@ -12,7 +12,7 @@ from nas.core.errors import CorruptError, SearchNotFoundError, StoreError
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Trial
-from nas.donors import BestDonor, DonorTable, Unroll, score_of, unroll_by
+from nas.inheritance.donors.ranking import BestDonor, DonorTable, Unroll, score_of, unroll_by
 from nas.storage.blobs import Files
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -32,7 +32,8 @@ class DonorIndex:
 
     A view that each process keeps for itself of records that never change, so that writers need not know of it: the
     first question loads the search, each further one reads the records that have appeared since. For one thread.
-    A tuner asks ``nas.donors.LineageDonors``, whose answers do not depend on what has been committed meanwhile.
+    A tuner asks ``nas.inheritance.donors.ranking.LineageDonors``, whose answers do not depend on what has been
+    committed meanwhile.
 
     Args:
         root: The storage root: a folder or URL, or as ``open_root`` gives it where it takes options.

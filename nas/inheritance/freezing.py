@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from nas.weights.report import InheritanceReport
-from nas.weights.rules import Rules
+from nas.inheritance.report import InheritanceReport
+from nas.inheritance.rules import Rules
 
 _HELD = "_held_by_rules"
 """The attribute of a model that names the parameters that are frozen for now."""

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from nas.weights.fitting import NO_DATA, reckonable, shape_refusal, shapes_told, storage_refusal, value_refusal
-from nas.weights.report import TensorInheritance
-from nas.weights.rules import Rules
-from nas.weights.traits import Trait
+from nas.inheritance.report import TensorInheritance
+from nas.inheritance.rules import Rules
+from nas.inheritance.shape_rules import NO_DATA, reckonable, shape_refusal, shapes_told, storage_refusal, value_refusal
+from nas.inheritance.tensor_roles import Trait
 
 
 class Weights(Protocol):

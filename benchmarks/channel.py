@@ -23,7 +23,6 @@ from pathlib import Path
 
 import nas
 from nas import Budget, Float, Job, Metric, ParameterSpace, Problem, Spec
-from nas.bench import BenchSpec
 from nas.channel.client import Connection
 from nas.channel.server import ChannelServer
 from nas.core.policy import Stage
@@ -35,6 +34,7 @@ from nas.job_plan import JobPlan
 from nas.loop import Loop, LoopSettings
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.messages import BenchSpec
 from nas.tuners.random import RandomTuner
 
 N_ASKS = 500

@@ -50,9 +50,9 @@ from nas.core.trial import DonorWeights
 from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.problems.pixels import Images
 from nas.problems.training import Start, fit, optimizer_of, score
-from nas.randomness import seed_everything
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.seeds import seed_everything
 
 FIELDS = (
     "images", "epochs", "seed", "trial", "arm", "parent", "parameters", "inherited", "accuracy", "curve",

@@ -26,10 +26,10 @@ from nas.core.policy import Stage
 from nas.core.trial import Proposal, Trial
 from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.loop import Loop, LoopSettings
-from nas.problems.base import Simulation
-from nas.run import TrialRun
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.problem import Simulation
+from nas.training.trial_run import TrialRun
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 

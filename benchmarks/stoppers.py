@@ -40,11 +40,11 @@ from nas.core.spec import Spec
 from nas.core.trial import Trial
 from nas.executors.simulated import SimulatedExecutor
 from nas.loop import Loop, LoopSettings
-from nas.problems.base import Problem, Simulation
-from nas.run import TrialRun
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.problem import Problem, Simulation
+from nas.training.trial_run import TrialRun
 from nas.tuners.random import RandomTuner
 
 N_EPOCHS = 200

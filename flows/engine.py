@@ -20,7 +20,6 @@ from flows.interruption import Interruption
 from flows.progress import Progress
 from flows.settings import KILLABLE, WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root, search_url
 from flows.wording import count
-from nas.bench import BenchSpec
 from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
 from nas.core.redaction import without_passwords
 from nas.core.trial import State
@@ -33,6 +32,7 @@ from nas.program import Program, Summary
 from nas.session import Session, check_free, claim_identity
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions, spent_hours
+from nas.training.messages import BenchSpec
 
 if TYPE_CHECKING:
     from flows.server import TemporaryServer

@@ -16,7 +16,7 @@ from nas.executors.remote import Gate, RemotePlace
 if TYPE_CHECKING:
     from flows.engine import Workplace
     from flows.progress import Progress
-    from nas.bench import BenchSpec
+    from nas.training.messages import BenchSpec
 
 EVERYWHERE = ("0.0.0.0", "::")
 

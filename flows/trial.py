@@ -19,12 +19,12 @@ from prefect.client.schemas.objects import State
 from prefect.context import TagsContext
 from prefect.states import Cancelled, Completed
 
-from nas.bench import Assignment, Stay
 from nas.core.errors import HeirloomError
 from nas.core.trial import Trial
 from nas.executors.base import Action, Broke, Event, Finished, Lost, StopKind
 from nas.executors.local import ASK_S, EventQueue, execute, resume
 from nas.executors.place import Place
+from nas.training.messages import Assignment, Stay
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture

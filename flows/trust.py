@@ -34,8 +34,8 @@ def trusted_spec(
     from flows.arguments import as_shell
     from nas.core.errors import ConfigurationError
     from nas.core.spec import Spec
-    from nas.problems.base import Problem
     from nas.stoppers.base import Stopper
+    from nas.training.problem import Problem
     from nas.tuners.base import Tuner
 
     target = str(stored["target"])

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nas.core.redaction import without_passwords
-from nas.problems.base import LATENCY
+from nas.training.problem import LATENCY
 
 SECRET_HINT = "  # *** stands for a secret: write it again"
 """Follows a command to copy that lacks one; a shell takes it for a comment."""

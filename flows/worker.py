@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flows.command import Invocation
     from flows.interruption import Interruption
-    from nas.bench import BenchSpec
     from nas.channel.client import ChannelClient
     from nas.channel.wire import Message
     from nas.executors.base import StopAsked
+    from nas.training.messages import BenchSpec
 
 
 def main() -> int:
@@ -98,11 +98,11 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Mess
     import nas
     from flows.settings import positive_int, reach_root, read_device, read_root, search_url
     from flows.trust import trusted_spec
-    from nas.bench import BenchSpec
     from nas.channel.wire import spec_from_wire
     from nas.core.cpus import usable_cores
     from nas.core.errors import ConfigurationError
     from nas.core.names import check_name
+    from nas.training.messages import BenchSpec
 
     values = invocation.values
     root, options = read_root(values)

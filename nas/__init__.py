@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from nas.inheritance.donors.index import DonorIndex
     from nas.inheritance.donors.ranking import LineageDonors
     from nas.inheritance.inherit import inherit
-    from nas.job import Job
-    from nas.problems.base import Problem
     from nas.program import Summary, run_search
-    from nas.run import TrialRun
     from nas.search import Search
     from nas.spaces.parameters.nni_json import load_nni_space
     from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
@@ -30,6 +27,9 @@ if TYPE_CHECKING:
     from nas.stoppers.base import Stopper
     from nas.storage.maintenance.gc.retention import Retention
     from nas.storage.signature import Signature
+    from nas.training.job import Job
+    from nas.training.problem import Problem
+    from nas.training.trial_run import TrialRun
     from nas.tuners.base import STOP, WAIT, Tuner
 
     __version__: str
@@ -47,7 +47,7 @@ _HOMES = {
     "Point": "nas.core.point",
     "Policy": "nas.core.policy",
     "PolicyPlan": "nas.core.policy",
-    "Problem": "nas.problems.base",
+    "Problem": "nas.training.problem",
     "Proposal": "nas.core.trial",
     "Retention": "nas.storage.maintenance.gc.retention",
     "STOP": "nas.tuners.base",
@@ -60,8 +60,8 @@ _HOMES = {
     "Stopper": "nas.stoppers.base",
     "Summary": "nas.program",
     "Trial": "nas.core.trial",
-    "Job": "nas.job",
-    "TrialRun": "nas.run",
+    "Job": "nas.training.job",
+    "TrialRun": "nas.training.trial_run",
     "Tuner": "nas.tuners.base",
     "WAIT": "nas.tuners.base",
     "inherit": "nas.inheritance.inherit",

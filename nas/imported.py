@@ -14,14 +14,14 @@ from nas.core.spec import Spec
 from nas.core.trial import State
 from nas.founders import Founders
 from nas.inheritance.donors.other_searches import sibling_checkpoint
-from nas.problems.base import Problem
 from nas.program import Program, run_here
-from nas.run import TrialRun
 from nas.search import Search
 from nas.session import claim_identity
 from nas.spaces.parameters.space import ParameterSpace
 from nas.storage.records import Records
 from nas.storage.remote_file import read_file
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 
 
 @final

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from nas.bench import BenchSpec
 from nas.core.budget import Budget
 from nas.core.errors import ActionError, ConfigurationError, check_whole
 from nas.core.lineage import Lineage
@@ -35,6 +34,7 @@ from nas.storage.search_records import check_best
 from nas.storage.sessions import spent_hours
 from nas.suspects import Suspects
 from nas.timetable import Bound, Spent, Timetable
+from nas.training.messages import BenchSpec
 from nas.tuners.hosted import HostedTuner
 
 _BEST = re.compile(r"best-([0-9]{4,9})\.json")

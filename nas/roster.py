@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from nas.bench import Assignment, Stay
 from nas.core.trial import DonorWeights, Trial
 from nas.executors.base import Executor, Left
 from nas.job_plan import JobPlan
 from nas.slots import Slots, Tenant
 from nas.storage.records import Records
+from nas.training.messages import Assignment, Stay
 
 
 class JobRoster:

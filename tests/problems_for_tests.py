@@ -16,11 +16,11 @@ from nas.core.metric import Direction, Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.trial import Proposal
-from nas.job import Job
-from nas.problems.base import Problem
-from nas.run import TrialRun
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.spaces.space import Space
+from nas.training.job import Job
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 from nas.tuners.base import STOP, Answer, Tuner
 
 if TYPE_CHECKING:

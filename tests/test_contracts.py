@@ -20,11 +20,11 @@ from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
 from nas.program import run_search
-from nas.run import TrialRun
 from nas.search import Search
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.testing import check_files, check_problem, check_stopper, check_tuner
+from nas.training.trial_run import TrialRun
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner

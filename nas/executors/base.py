@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from nas.core.trial import Trial
 
 if TYPE_CHECKING:
-    from nas.bench import Assignment, Stay
+    from nas.training.messages import Assignment, Stay
 
 Action = Literal["test", "export"]
 StopKind = Literal["stop", "deadline", "kill", "interrupt"]

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-from nas.bench import Assignment, Stay
 from nas.core.errors import SearchInterruptedError
 from nas.core.trial import Trial
 from nas.executors.base import Action, Broke, Event, Finished, Left, Lost, StopAsked, StopKind
 from nas.executors.place import Place, WorkerLostError
+from nas.training.messages import Assignment, Stay
 
 ASK_S = 0.1
 

@@ -9,14 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nas.bench import Assignment, Bench, BenchSpec, Stay
 from nas.core.errors import ActionError, HeirloomError, StoreError, TrialInterrupted, TrialOverdue, TrialStopped
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Trial
 from nas.executors.base import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
-from nas.problems.base import Problem
 from nas.storage.blobs import Files
 from nas.storage.trial_log import TrialLog, log_path
+from nas.training.messages import Assignment, BenchSpec, Stay
+from nas.training.problem import Problem
+from nas.training.runtime import Bench
 
 logger = logging.getLogger(__name__)
 

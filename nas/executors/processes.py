@@ -22,7 +22,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from nas.bench import Assignment, BenchSpec, Stay
 from nas.core.errors import ActionError, HeirloomError, StoreError
 from nas.core.trial import Reason, State, Trial, cost_of, stopped
 from nas.executors.base import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
@@ -32,6 +31,7 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.resume_points import PartialCheckpoints
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
+from nas.training.messages import Assignment, BenchSpec, Stay
 
 logger = logging.getLogger(__name__)
 INTERRUPT_GRACE_S = 2.0

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import cast
 
-from nas.bench import Assignment, Bench, BenchSpec
 from nas.core.errors import HeirloomError, StoreError
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Trial
 from nas.executors.base import Late, StopKind
 from nas.executors.place import raise_stop
+from nas.training.messages import Assignment, BenchSpec
+from nas.training.runtime import Bench
 
 PARENT_POLL_S = 0.5
 IGNORED = (signal.SIGINT, signal.SIGTERM)

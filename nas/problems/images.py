@@ -17,14 +17,14 @@ from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.rules import Rules
-from nas.problems.base import Problem
 from nas.problems.conv_net import ConvNet
 from nas.problems.image_graph import ImageGraph
 from nas.problems.pixels import Images
 from nas.problems.training import Recipe, Start, fit, optimizer_of, score
-from nas.run import TrialRun
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.space import NETWORK
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 
 
 class ImageProblem(Problem):

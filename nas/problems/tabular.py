@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from nas.core.errors import ConfigurationError, nearest_first
 from nas.core.metric import Direction, Metric, is_finite
 from nas.core.point import Point, point_key
-from nas.problems.base import Problem, Simulation
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.storage.remote_file import options_of
+from nas.training.problem import Problem, Simulation
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from nas.core.trial import Trial
-    from nas.run import TrialRun
+    from nas.training.trial_run import TrialRun
 
 
 class TabularProblem(Problem):

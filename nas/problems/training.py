@@ -17,7 +17,7 @@ from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 from nas.problems.augmentation import Augmentation
 from nas.problems.pixels import Images
-from nas.run import TrialRun
+from nas.training.trial_run import TrialRun
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 _WARM_UP = 0.2  # share of the steps in which the learning rate rises: inherited weights survive the start

@@ -9,7 +9,6 @@ import random
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
-from nas.bench import Assignment, BenchSpec
 from nas.core.checkpoint import Checkpoint
 from nas.core.metric import is_finite
 from nas.core.point import Point, point_key
@@ -19,11 +18,12 @@ from nas.core.trial import DonorWeights, Proposal, State, Trial
 from nas.executors.base import Broke, Finished, Reported
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
-from nas.problems.base import Problem
 from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.testing.expectations import expect, in_another_process
+from nas.training.messages import Assignment, BenchSpec
+from nas.training.problem import Problem
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from nas.bench import Assignment, Stay
 from nas.core.budget import Budget
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError
@@ -31,6 +30,7 @@ from nas.storage.records import Records
 from nas.storage.trial_records import proposal_from_json
 from nas.storage.verified import digest_of
 from nas.testing.expectations import compare, expect, global_states, in_another_process, opposite, share
+from nas.training.messages import Assignment, Stay
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 
 _SEARCH = Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS}))

@@ -16,7 +16,6 @@ from flows.drawing.page import lineage_page
 from flows.snapshot import read_snapshot
 from flows.table import lineage_table, to_csv, to_json
 from flows.terminal import open_console, print_search, print_trial
-from nas.bench import BenchSpec
 from nas.core.budget import Budget
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import HeirloomError
@@ -26,7 +25,6 @@ from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
 from nas.loop import Loop, LoopSettings
 from nas.program import Program, run_search
-from nas.run import TrialRun
 from nas.search import Search
 from nas.session import check_free, claim_identity
 from nas.storage.checkpoints import fetch_folder
@@ -35,6 +33,8 @@ from nas.storage.maintenance.verification import verify_search
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.verified import digest_of
+from nas.training.messages import BenchSpec
+from nas.training.trial_run import TrialRun
 from tests.problems_for_tests import InOrderTuner, ScoreProblem
 
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from nas.core.trial import Proposal, Trial
-from nas.run import TrialRun
 from nas.storage.open import open_root
 from nas.storage.verified import digest_of
+from nas.training.trial_run import TrialRun
 from tests.hostile.test_records import MUCH, changed, lies
 
 

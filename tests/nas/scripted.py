@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import fsspec
 
-from nas.bench import Assignment, Stay
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
@@ -24,6 +23,7 @@ from nas.storage.blobs import Files
 from nas.storage.checkpoints import publish_checkpoint
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.messages import Assignment, Stay
 from nas.tuners.base import Answer, Tuner
 
 METRIC = Metric("accuracy")

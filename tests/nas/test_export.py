@@ -16,15 +16,16 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from nas.bench import Assignment, Bench, BenchSpec
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, State, Trial
 from nas.executors.place import InProcessPlace
 from nas.inheritance.optimizer_state import optimizer_tensors
-from nas.problems.base import Problem
-from nas.run import TrialRun
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.messages import Assignment, BenchSpec
+from nas.training.problem import Problem
+from nas.training.runtime import Bench
+from nas.training.trial_run import TrialRun
 from tests.problems_for_tests import N_CLASSES, N_INPUTS, ExportProblem, PlainProblem, ScoreProblem, network
 
 BATCH_SIZES = (1, 2, 7, 64)

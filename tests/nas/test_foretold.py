@@ -19,14 +19,14 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.problems.base import Problem
-from nas.problems.cost import N_PASSES, forward_latency_s
 from nas.program import run_search
-from nas.run import TrialRun
 from nas.search import Search
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.costs import N_PASSES, forward_latency_s
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 from nas.tuners.grid import GridTuner
 
 

@@ -21,13 +21,13 @@ from nas.core.trial import State
 from nas.executors.base import Event, Noted
 from nas.founders import Founders
 from nas.imported import import_founders
-from nas.problems.base import Problem
 from nas.program import Program, run_here, run_search
-from nas.run import TrialRun
 from nas.search import Search
 from nas.session import claim_identity, open_records
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.storage.open import open_root
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 
 POINTS = [{"width": 3, "op": "b"}, {"width": 1, "op": "a"}]
 WEIGHTS = {"weight": torch.full((2, 2), 7.0), "bias": torch.full((2,), 7.0)}

@@ -15,7 +15,6 @@ from uuid import uuid4
 import pytest
 
 from flows.snapshot import read_snapshot
-from nas.bench import BenchSpec
 from nas.core.budget import AtDeadline, Budget
 from nas.core.errors import SearchInterruptedError
 from nas.core.lineage import Lineage
@@ -27,15 +26,16 @@ from nas.executors.base import Event, Finished, Noted, StopAsked, StopKind
 from nas.executors.place import InProcessPlace
 from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.loop import LoopSettings
-from nas.problems.base import Problem, Simulation
 from nas.program import Program, Summary
-from nas.run import TrialRun
 from nas.search import Search
 from nas.session import Session, claim_identity
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import spent_hours
+from nas.training.messages import BenchSpec
+from nas.training.problem import Problem, Simulation
+from nas.training.trial_run import TrialRun
 from nas.tuners.base import Answer, Tuner
 from nas.tuners.hosted import HostedTuner
 from nas.tuners.random import RandomTuner

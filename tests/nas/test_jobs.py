@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from nas import Budget, Int, Metric, ParameterSpace, Problem, Proposal, Search, Tuner, run_search
-from nas.bench import BenchSpec
 from nas.core.errors import ConfigurationError, SearchInterruptedError, TrialStopped
 from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
@@ -21,14 +20,15 @@ from nas.core.trial import Reason, State, Trial
 from nas.executors.base import Event, Left, StopAsked
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
-from nas.job import Job
 from nas.job_plan import JobPlan
 from nas.loop import Loop, LoopSettings
-from nas.run import TrialRun
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.trial_log import log_path
+from nas.training.job import Job
+from nas.training.messages import BenchSpec
+from nas.training.trial_run import TrialRun
 from nas.tuners.base import STOP, WAIT, Answer
 
 Code = Callable[[Job], None]

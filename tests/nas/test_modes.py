@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
-from nas.modes import Modes
+from nas.training.policy_scaling import Modes
 
 
 def modes(*policies: Policy, fidelity: float | None = None) -> Modes:

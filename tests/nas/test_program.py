@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import pytest
 
-from nas.bench import BenchSpec
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, SearchFailedError, TrialStopped
 from nas.core.lineage import Lineage
@@ -20,15 +19,16 @@ from nas.core.trial import Reason, State, Trial
 from nas.executors.local import LocalExecutor
 from nas.executors.place import InProcessPlace
 from nas.loop import LoopSettings
-from nas.problems.base import Problem
 from nas.program import Program, Summary, run_search
-from nas.run import TrialRun
 from nas.search import Search
 from nas.session import Session
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.messages import BenchSpec
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 from nas.tuners.random import RandomTuner
 from tests.nas.scripted import paths_in_order
 from tests.problems_for_tests import (

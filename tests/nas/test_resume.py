@@ -18,19 +18,19 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from nas.bench import Assignment, BenchSpec
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.base import Event, Reported
 from nas.executors.place import InProcessPlace
-from nas.run import TrialRun
 from nas.storage.blobs import Files
 from nas.storage.checkpoints import load_manifest
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.messages import Assignment, BenchSpec
+from nas.training.trial_run import TrialRun
 from tests.problems_for_tests import BodyProblem, network
 
 Body = Callable[[TrialRun], object]

@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import nn
 
-from nas.bench import Assignment, Bench, BenchSpec, set_torch_settings, torch_settings
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ActionError, CorruptError, MissingError, StoreError, TrialStopped
 from nas.core.policy import Policy
@@ -26,8 +25,6 @@ from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.base import Event, Reported, Started
 from nas.executors.place import InProcessPlace
 from nas.inheritance.rules import Rules
-from nas.randomness import seed_everything
-from nas.run import TrialRun
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.removing import Remove
@@ -38,6 +35,10 @@ from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
 from nas.storage.records import Records, to_bytes
 from nas.storage.verified import digest_of
+from nas.training.messages import Assignment, BenchSpec
+from nas.training.runtime import Bench, set_torch_settings, torch_settings
+from nas.training.seeds import seed_everything
+from nas.training.trial_run import TrialRun
 from tests.nas.spaces.graphs.networks import STARTS
 from tests.problems_for_tests import BodyProblem, network
 

@@ -20,10 +20,10 @@ from nas.compat.nni.parameters import parameters_of
 from nas.compat.nni.process import TrialProcess
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Direction, Metric
-from nas.job import Job
-from nas.problems.base import Problem
-from nas.run import TrialRun
 from nas.spaces.parameters.nni_json import load_nni_space
+from nas.training.job import Job
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 
 POLL_S = 0.2
 logger = logging.getLogger(__name__)

@@ -24,12 +24,12 @@ from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.executors.base import Event, Finished
 from nas.program import Program, run_here
-from nas.run import TrialRun
 from nas.search import Search
 from nas.session import claim_identity, open_records
 from nas.storage.blobs import Files
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.trial_run import TrialRun
 
 HOURS = 0.01
 """The budget where none is given, as in Rafiki."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from nas.run import TrialRun
+    from nas.training.trial_run import TrialRun
 
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 

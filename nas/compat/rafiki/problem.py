@@ -18,8 +18,8 @@ from nas.compat.rafiki.utils import logger
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.policy import Policy
-from nas.problems.base import Problem
-from nas.run import TrialRun
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 
 CALLS: Mapping[str, tuple[str, ...]] = {
     "evaluate": ("dataset_path",),

@@ -11,9 +11,9 @@ from nas.compat.rafiki.space import realised
 from nas.compat.rafiki.template import load_template
 from nas.core.errors import ConfigurationError, TrialNotFoundError
 from nas.program import newest_best
-from nas.run import TrialRun
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.trial_run import TrialRun
 
 
 def load_trial_model(

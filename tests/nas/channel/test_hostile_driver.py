@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from nas.bench import BenchSpec
 from nas.channel.agent import Agent, Ending
 from nas.channel.client import ChannelClient
 from nas.core.errors import ServerError
 from nas.core.spec import Spec
 from nas.executors.place import InProcessPlace
 from nas.storage.open import open_root
+from nas.training.messages import BenchSpec
 
 WELCOME = {
     "search": "search",

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nas.bench import Assignment, Stay
 from nas.channel.wire import (
     assignment_from_wire,
     assignment_to_wire,
@@ -31,6 +30,7 @@ from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.base import Asked, Event, Finished, Late, Left, Lost, Reported, Started
+from nas.training.messages import Assignment, Stay
 
 DIGEST = "blake3:" + "0" * 64
 CHECKPOINT = Checkpoint(

@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from nas.bench import BenchSpec
 from nas.compat.nni.config import read_experiment
 from nas.compat.nni.search import nni_budget, nni_search
 from nas.core.errors import SearchInterruptedError
@@ -27,6 +26,7 @@ from nas.session import Session, claim_identity, open_records
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.trial_log import log_path
+from nas.training.messages import BenchSpec
 
 X = {"x": {"_type": "uniform", "_value": [0, 1]}}
 ONCE = """

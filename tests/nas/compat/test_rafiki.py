@@ -23,7 +23,6 @@ import pytest
 import torch
 from PIL import Image
 
-from nas.bench import Bench, BenchSpec
 from nas.compat.rafiki.__main__ import main
 from nas.compat.rafiki.dataset import DatasetUtils, InvalidDatasetFormatException, SingaAutoDatasetUtils
 from nas.compat.rafiki.dev import test_model_class as try_model_class
@@ -47,6 +46,8 @@ from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.messages import BenchSpec
+from nas.training.runtime import Bench
 from nas.tuners.auto import chosen_tuner
 from tests.rafiki_data import TEMPLATES, table_files
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import httpx
 
 import nas
-from nas.bench import BenchSpec
 from nas.channel.agent import Agent, Ending
 from nas.channel.client import ChannelClient
 from nas.core.spec import Spec
 from nas.executors.place import InProcessPlace
-from nas.problems.base import Problem
 from nas.storage.open import open_root
+from nas.training.messages import BenchSpec
+from nas.training.problem import Problem
 
 TOKEN = "a token of one session"
 

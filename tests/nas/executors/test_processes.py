@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from nas.bench import Assignment, BenchSpec
 from nas.core.budget import Budget
 from nas.core.errors import ActionError, ConfigurationError, SearchInterruptedError
 from nas.core.policy import Stage
@@ -27,6 +26,7 @@ from nas.executors.processes import ProcessPlace
 from nas.loop import Loop, LoopSettings
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.messages import Assignment, BenchSpec
 from tests.nas.scripted import ListTuner
 from tests.problems_for_tests import KnownTroubleProblem, TroubleProblem, TwiceProblem
 

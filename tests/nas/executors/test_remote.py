@@ -15,7 +15,6 @@ import pytest
 
 import nas
 from nas import Budget, Int, Metric, ParameterSpace, Problem, Proposal, Tuner
-from nas.bench import Assignment, BenchSpec
 from nas.channel import server
 from nas.channel.client import ChannelClient, Connection, GivenUpError
 from nas.channel.wire import dumps
@@ -34,13 +33,14 @@ from nas.core.trial import Reason, State, Trial
 from nas.executors.base import Asked, Crowded, Event, Finished, Late, Left, Lost, Reported, Started, StopAsked, Woke
 from nas.executors.local import LocalExecutor
 from nas.executors.remote import BROKEN, Gate, RemotePlace
-from nas.job import Job
 from nas.job_plan import JobPlan
 from nas.loop import Loop, LoopSettings
-from nas.run import TrialRun
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.job import Job
+from nas.training.messages import Assignment, BenchSpec
+from nas.training.trial_run import TrialRun
 from nas.tuners.base import Answer
 from tests.nas.executors.remotely import TOKEN, Lossy, Worker
 

@@ -18,11 +18,11 @@ from nas.core.trial import Reason, State, Trial
 from nas.executors.base import StopAsked
 from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.loop import Loop, LoopSettings
-from nas.problems.base import Problem, Simulation
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.problem import Problem, Simulation
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
 

@@ -13,13 +13,13 @@ from torch import Tensor
 from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.trial import DonorWeights, Proposal, Trial
-from nas.problems.base import Problem
-from nas.randomness import seed_everything
-from nas.resume import EVERY_S
-from nas.run import Channel, TrialRun
 from nas.storage.blobs import Files
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
+from nas.training.messages import EVERY_S, Channel
+from nas.training.problem import Problem
+from nas.training.seeds import seed_everything
+from nas.training.trial_run import TrialRun
 
 SEARCH = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.QUICK_EVAL, Policy.DOWNSCALE})
 

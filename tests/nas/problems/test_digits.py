@@ -20,9 +20,9 @@ from torch.export import Dim
 from nas.core.errors import ConfigurationError, TrialInterrupted, TrialStopped
 from nas.core.policy import Policy
 from nas.problems.digits import DigitsProblem
-from nas.run import TrialRun
 from nas.storage.blobs import Files
 from nas.storage.lazy_weights import StoredWeights
+from nas.training.trial_run import TrialRun
 
 SEARCH = frozenset(Policy) - {Policy.SKIP_TRAIN}
 Train = Callable[..., Any]

@@ -13,8 +13,8 @@ from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
 from nas.problems.tabular import TabularProblem
-from nas.run import TrialRun
 from nas.storage.open import open_root
+from nas.training.trial_run import TrialRun
 
 FRAME = pd.DataFrame(
     {

@@ -17,9 +17,7 @@ from nas.core.metric import Metric
 from nas.core.point import is_json, point_key
 from nas.core.spec import Spec
 from nas.inheritance.donors.point_entries import architecture_entries
-from nas.problems.base import Problem
 from nas.program import run_search
-from nas.run import TrialRun
 from nas.search import Search
 from nas.spaces.domain import Domain
 from nas.spaces.graphs.canonical import digest
@@ -35,6 +33,8 @@ from nas.spaces.graphs.starts import plain_cnn, resnet
 from nas.spaces.parameters.space import Choice, Float
 from nas.spaces.space import Variation
 from nas.testing import check_tuner
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 from nas.tuners.network_morphism import NetworkMorphismTuner
 from nas.tuners.random import RandomTuner
 from tests.nas.spaces.graphs.networks import LIMITS, SHAPE, STARTS, seeds, small

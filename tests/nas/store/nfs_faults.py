@@ -23,13 +23,13 @@ from nas.core.errors import ConfigurationError, StoreError
 from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.program import Summary, run_search
-from nas.run import TrialRun
 from nas.search import Search
 from nas.session import Session, check_free
 from nas.storage.blobs import Files
 from nas.storage.maintenance.verification import verify_search
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.trial_run import TrialRun
 from tests.problems_for_tests import InOrderTuner, ScoreProblem
 
 YEAR_S = 365 * 86_400

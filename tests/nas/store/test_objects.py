@@ -14,11 +14,11 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from nas.bench import BenchSpec
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, StoreError
 from nas.core.spec import Spec
 from nas.storage.blobs import Files
 from nas.storage.open import open_root
+from nas.training.messages import BenchSpec
 from tests.problems_for_tests import PlainProblem
 
 SECRET = "hunter2-hunter2"

@@ -16,11 +16,11 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Trial
-from nas.problems.base import Problem
 from nas.program import run_search
-from nas.run import TrialRun
 from nas.search import Search
 from nas.spaces.parameters.space import Choice, ParameterSpace
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
 from tests.nas.tuners.landscape import METRIC, SPACE, mean_best, search

@@ -15,9 +15,9 @@ from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.spec import Spec
-from nas.problems.base import Problem
-from nas.run import TrialRun
 from nas.spaces.parameters.space import Choice, Float, ParameterSpace
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 from nas.tuners.pbt import PbtTuner
 from tests.nas.tuners.landscape import METRIC, SPACE, search
 

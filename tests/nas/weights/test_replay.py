@@ -13,15 +13,15 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, State
-from nas.problems.base import Problem
 from nas.program import run_search
-from nas.run import TrialRun
 from nas.search import Search
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.space import GraphSpace
 from nas.spaces.graphs.starts import plain_cnn
 from nas.spaces.space import Variation
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.nsga2 import Nsga2Tuner

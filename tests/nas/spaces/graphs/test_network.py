@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 
 from nas.core.errors import ConfigurationError, PointError
-from nas.problems.cost import NetworkCost
 from nas.spaces.graphs.layers import Linear
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.network import Network, Node
 from nas.spaces.graphs.starts import CELL_OPERATIONS, mlp, nas_bench_201, plain_cnn, resnet
+from nas.training.costs import NetworkCost
 from tests.nas.spaces.graphs.networks import CELL, STARTS, networks, small
 
 

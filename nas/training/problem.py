@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import torch
 
     from nas.core.trial import Trial
-    from nas.job import Job
-    from nas.run import TrialRun
+    from nas.training.job import Job
+    from nas.training.trial_run import TrialRun
 
 
 LATENCY = "latency_s"
@@ -60,7 +60,8 @@ class Problem(ABC):
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_root"})
     """Constructor arguments that only say where data lies: no part of a search's identity, and kept in no record."""
     data_files: ClassVar[frozenset[str]] = frozenset()
-    """Those of them that name one file each, which must hold what it held when the search began (``nas.data``)."""
+    """Those of them that name one file each, which must hold what it held when the search began
+    (``nas.training.data_digest``)."""
     code_arguments: ClassVar[frozenset[str]] = frozenset()
     """Those that are code, or say where it lies: taken from a command line, never from a record or a driver alone."""
     content: Mapping[str, str] = {}
@@ -106,11 +107,11 @@ class Problem(ABC):
 
         The same names for every point, and the same numbers whenever it is asked. Those that ``metrics`` declares and
         ``train`` does not return become metrics of the trial. By default, where the problem has ``build`` and
-        ``example_inputs``, the ``parameters`` and ``flops`` of the network (``nas.problems.cost``), else nothing.
+        ``example_inputs``, the ``parameters`` and ``flops`` of the network (``nas.training.costs``), else nothing.
         """
         if not self.has("foretell"):
             return {}
-        from nas.problems.cost import NetworkCost
+        from nas.training.costs import NetworkCost
 
         return NetworkCost(lambda: self.build(point), self.example_inputs)
 
@@ -118,12 +119,12 @@ class Problem(ABC):
         """What is measured of a point before it is trained, on the machine that trains it.
 
         By default, where the problem has ``build`` and ``example_inputs``, ``latency_s``: the seconds of one forward
-        pass (``nas.problems.cost``), else nothing. Kept as ``foretell``'s numbers are, and never limited, as it differs
-        from time to time.
+        pass (``nas.training.costs``), else nothing. Kept as ``foretell``'s numbers are, and never limited, as it
+        differs from time to time.
         """
         if not (self.has("build") and self.has("example_inputs")):
             return {}
-        from nas.problems.cost import forward_latency_s
+        from nas.training.costs import forward_latency_s
 
         return {LATENCY: forward_latency_s(self.build(point), self.example_inputs(), device)}
 

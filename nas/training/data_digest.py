@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nas.core.errors import ConfigurationError
-from nas.problems.base import Problem
+from nas.training.problem import Problem
 
 HASHED_BYTES = 2**30
 """Of larger files only the size counts."""

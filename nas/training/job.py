@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from nas.attempt import Attempt
 from nas.core.errors import StoreError
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Trial
-from nas.run import Channel, TrialRun
+from nas.training.attempt import Attempt
+from nas.training.messages import JobLine
+from nas.training.trial_run import TrialRun
 
 if TYPE_CHECKING:
-    from nas.bench import Assignment, Bench, Stay
+    from nas.training.messages import Assignment, Stay
+    from nas.training.host import Host
 
 logger = logging.getLogger(__name__)
-
-
-class JobLine(Protocol):
-    """How a job speaks to the loop."""
-
-    def channel(self, trial: Trial) -> Channel:
-        """The line of one of its trials."""
-
-    def finished(self, trial: Trial | None) -> None:
-        """Tells that a trial has its result, or, with None, that it was interrupted."""
-
-    def ask(self) -> Assignment | None:
-        """The job's next trial, once the loop has one; None: no more."""
 
 
 class Job:
@@ -49,7 +38,7 @@ class Job:
         device: ``cpu``, ``cuda`` or ``mps``.
     """
 
-    def __init__(self, bench: Bench, stay: Stay, line: JobLine) -> None:
+    def __init__(self, bench: Host, stay: Stay, line: JobLine) -> None:
         self.number = stay.job
         self.index = stay.job_index
         self.slot = stay.slot

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from nas.core.errors import ConfigurationError
 from nas.core.reference import checked_path
@@ -27,13 +27,10 @@ from nas.storage.trial_records import check_saved
 if TYPE_CHECKING:
     import torch
 
-    from nas.run import Channel, TrialRun
+    from nas.core.trial import Donor
     from nas.storage.state_codec import Json
+    from nas.training.messages import Channel
 
-EVERY_S = 300.0
-"""By default. Least is lost where saves lie sqrt(2 x duration of a save x time between failures) apart (Young 1974,
-doi:10.1145/361147.361115): 5 minutes for a save of half a second (50 MB of weights with Adam's state, to a disk) and
-one failure a day."""
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +79,31 @@ class Resumption:
         self._checkpointer.restore(parts, state, tensors)
 
 
+class ResumableRun(Protocol):
+    """The part of a run that is saved and restored."""
+
+    device: str
+    inheritance: InheritanceReport | None
+    curve: list[tuple[int, dict[str, float]]]
+
+    @property
+    def donor(self) -> Donor | None:
+        """The main donor, or None."""
+
+    @property
+    def save_dir(self) -> Path:
+        """The local folder that is published with the trial."""
+
+    def save(self, model: Mapping[str, torch.Tensor]) -> None:
+        """Publish weights."""
+
+    def unpublished(self) -> tuple[dict[str, torch.Tensor], Path | None]:
+        """The tensors and the folder that would be published now."""
+
+    def summary(self) -> dict[str, Any]:
+        """What ``inherit`` did, for the trial's record."""
+
+
 @final
 class Checkpointer:
     """Saves what a trial has reached, at most every so often, and finds what an earlier attempt of it has saved.
@@ -94,7 +116,7 @@ class Checkpointer:
         every_s: Seconds between saves where the problem's code says nothing.
     """
 
-    def __init__(self, run: TrialRun, trial: Trial, files: Files, channel: Channel | None, every_s: float) -> None:
+    def __init__(self, run: ResumableRun, trial: Trial, files: Files, channel: Channel | None, every_s: float) -> None:
         self._run = run
         self._trial = trial
         self._store = PartialCheckpoints(files, trial.number)
@@ -127,8 +149,8 @@ class Checkpointer:
             return False
         if self._must_look and not self._n_saves:
             logger.warning(_NEVER_ASKED, self._trial.number)
-        from nas.randomness import random_state
         from nas.storage.state_codec import encode_state
+        from nas.training.seeds import random_state
 
         tensors: dict[str, torch.Tensor] = {}
         saved, folder = self._run.unpublished()
@@ -150,8 +172,8 @@ class Checkpointer:
 
     def restore(self, parts: Sequence[object], state: Json, tensors: Mapping[str, torch.Tensor]) -> None:
         """Puts the parts and the run where they were; called by ``Resumption.load``."""
-        from nas.randomness import set_random_state
         from nas.storage.state_codec import decode_state
+        from nas.training.seeds import set_random_state
 
         device = self._run.device
         for part, (_, saved) in zip(parts, state["parts"], strict=True):

@@ -22,11 +22,13 @@ from nas.core.errors import (
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Reason, State, Trial, cost_of, stopped
-from nas.run import Channel, TrialRun
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path, set_earlier_log_aside
+from nas.training.messages import Channel
+from nas.training.trial_run import TrialRun
 
 if TYPE_CHECKING:
-    from nas.bench import Assignment, Bench
+    from nas.training.messages import Assignment
+    from nas.training.host import Host
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ class Attempt:
 
     run: TrialRun
 
-    def __init__(self, bench: Bench, assignment: Assignment, channel: Channel) -> None:
+    def __init__(self, bench: Host, assignment: Assignment, channel: Channel) -> None:
         self._bench = bench
         self._channel = channel
         self._n_slots = assignment.n_slots
@@ -65,7 +67,7 @@ class Attempt:
         Raises:
             StoreError: the store failed, which is no fault of the trial's.
         """
-        from nas.randomness import seed_everything
+        from nas.training.seeds import seed_everything
 
         trial, run, bench = self._trial, self.run, self._bench
         if (found := bench.records.result(trial)) is not None:

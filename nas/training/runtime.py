@@ -3,85 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from nas.attempt import Attempt
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
 from nas.core.metric import not_finite, plain_metrics
-from nas.core.spec import Spec
-from nas.core.trial import DonorWeights, Trial
-from nas.job import Job, JobLine
-from nas.problems.base import Problem
-from nas.resume import EVERY_S
-from nas.run import Channel, TrialRun
+from nas.core.trial import Trial
 from nas.storage.blobs import Files
 from nas.storage.open import open_root
 from nas.storage.records import Records
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchSpec:
-    """What a process needs to know to run the trials of one search; plain data, so that it travels."""
-
-    problem: Spec
-    url: str = field(repr=False)
-    """The search's folder: the root and the search's name; it may hold a password."""
-    options: Mapping[str, Any] = field(repr=False)
-    """Storage options; they may hold credentials and are kept in no record."""
-    session: int = 0
-    device: str = "cpu"
-    n_threads: int = 1
-    asks_stopper: bool = False
-    """Whether each report waits for the loop's verdict."""
-    jobs_ask: bool = False
-    """Whether a job may ask for a next trial when one has ended."""
-    checkpoint_every_s: float = EVERY_S
-    """Between two saves of what a long trial has reached, where its problem says nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """A trial to run now, on ``trial.slot`` as attempt ``trial.attempt``.
-
-    Attributes:
-        donors: Best first.
-        n_finished: How many trials its job has finished before.
-        is_last: Its job gets no trial after it.
-        job_index: How many jobs were begun before its job.
-        n_slots: How many slots' torch threads it may use, where others stay idle; a worker elsewhere has its own.
-    """
-
-    trial: Trial
-    donors: tuple[DonorWeights, ...] = ()
-    n_finished: int = 0
-    is_last: bool = True
-    job_index: int = 0
-    n_slots: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """A job that begins to stay on a slot.
-
-    Attributes:
-        job: Its id: the number of its first trial.
-        n_finished: How many trials it has finished before, where it stayed elsewhere.
-        first: The trial that it begins with; None: it asks for one.
-        job_index: How many jobs were begun before it.
-    """
-
-    job: int
-    slot: int
-    n_finished: int = 0
-    first: Assignment | None = None
-    job_index: int = 0
-
-    @classmethod
-    def of(cls, first: Assignment) -> Stay:
-        """The stay that begins with this trial."""
-        return cls(first.trial.job, first.trial.slot or 0, first.n_finished, first, first.job_index)
+from nas.training.attempt import Attempt
+from nas.training.job import Job
+from nas.training.messages import Assignment, BenchSpec, Channel, JobLine, Stay
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 
 
 class Bench:
@@ -173,7 +108,7 @@ class Bench:
         Raises:
             FloatingPointError: one is NaN or infinite.
         """
-        from nas.randomness import seed_everything
+        from nas.training.seeds import seed_everything
 
         self.restore_settings()
         seed_everything(trial.seed)
@@ -188,8 +123,8 @@ class Bench:
         return metrics
 
     def export(self, trial: Trial) -> dict[str, Any]:
-        """Publishes the winner's folder under ``best/``; see ``nas.export``."""
-        from nas.export import export
+        """Publishes the winner's folder under ``best/``; see ``nas.training.export``."""
+        from nas.training.export import export
 
         self.restore_settings()
         run = TrialRun(trial, self.files, device="cpu")

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from nas.core.errors import StoreError
 from nas.core.reference import Reference
 from nas.core.trial import Trial
-from nas.problems.base import Problem
-from nas.run import TrialRun
 from nas.storage.blobs import Files
 from nas.storage.checkpoints import publish_tensors
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.tensor_names import is_weight
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError, MissingError, TrialStopped
@@ -17,11 +17,12 @@ from nas.core.metric import not_finite, plain_metrics
 from nas.core.point import Point
 from nas.core.reference import Reference
 from nas.core.trial import Donor, DonorWeights, Trial
-from nas.modes import Modes
-from nas.resume import EVERY_S, Checkpointer, Resumption
 from nas.storage.blobs import Files
 from nas.storage.checkpoints import fetch_folder, publish_checkpoint, publish_folder, publish_tensors
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
+from nas.training.messages import EVERY_S, Channel
+from nas.training.policy_scaling import Modes
+from nas.training.resume import Checkpointer, Resumption
 
 if TYPE_CHECKING:
     import torch
@@ -32,31 +33,6 @@ if TYPE_CHECKING:
     from nas.storage.manifest import Manifest
 
 logger = logging.getLogger(__name__)
-
-
-class Channel(Protocol):
-    """How a running trial speaks to the loop."""
-
-    def started(self) -> None:
-        """Tells the loop that the problem's code starts now."""
-
-    def foretold(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
-        """Leaves what is known before training with whoever may have to record the trial, and the objectives among it.
-
-        Where nobody can kill it, the trial records that itself.
-        """
-
-    def report(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Tells the loop of intermediate metrics; raises ``TrialStopped`` where the trial should end."""
-
-    def heed(self) -> None:
-        """Raises ``TrialStopped`` where the loop has asked the trial to end; tells nothing."""
-
-    def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
-        """Tells the loop what an earlier attempt reported, from which this one goes on; asks for no verdict."""
-
-    def late(self, result: str) -> None:
-        """Tells the loop of a result after the result."""
 
 
 class TrialRun(Modes):
@@ -195,7 +171,9 @@ class TrialRun(Modes):
         return report
 
     def inherit_optimizer(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> InheritanceReport:
-        """Has a fresh optimiser go on with what fits of the state that donors published (`nas.inheritance.optimizer_state`).
+        """Has a fresh optimiser go on with what fits of the state that donors published.
+
+        See `nas.inheritance.optimizer_state`.
 
         The report is not the trial's, which tells of the weights.
 

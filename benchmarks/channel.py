@@ -23,13 +23,13 @@ from pathlib import Path
 
 import nas
 from nas import Budget, Float, Job, Metric, ParameterSpace, Problem, Spec
-from nas.channel.client import Connection
-from nas.channel.server import ChannelServer
 from nas.core.policy import Stage
-from nas.executors.local import LocalExecutor
-from nas.executors.place import Place
-from nas.executors.processes import ProcessPlace
-from nas.executors.remote import Gate, RemotePlace
+from nas.executors.executor import LocalExecutor
+from nas.executors.pool import Place
+from nas.executors.process_pool import ProcessPlace
+from nas.executors.remote.client import Connection
+from nas.executors.remote.pool import Gate, RemotePlace
+from nas.executors.remote.server import ChannelServer
 from nas.job_plan import JobPlan
 from nas.loop import Loop, LoopSettings
 from nas.storage.open import open_root

@@ -26,8 +26,8 @@ from scipy.optimize import nnls
 from torch.nn import functional
 
 from nas.problems.fashion_mnist import FashionMnistProblem
-from nas.problems.image_graph import ImageGraph, image_graphs
-from nas.problems.training import optimizer_of, precision_of
+from nas.problems.images.fit import optimizer_of, precision_of
+from nas.problems.images.graph_recipes import ImageGraph, image_graphs
 from nas.spaces.graphs.network import Network
 from nas.spaces.space import Variation
 

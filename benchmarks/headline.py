@@ -36,7 +36,7 @@ import torch
 from rows import Results
 
 from nas.core.lineage import Lineage
-from nas.problems.training import precision_of
+from nas.problems.images.fit import precision_of
 from nas.program import newest_best
 from nas.spaces.graphs.starts import plain_cnn
 from nas.storage.open import open_root

@@ -48,8 +48,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from nas import Budget, Lineage, Metric, Policy, PolicyPlan, Problem, Search, Spec, Stage, Trial, TrialRun, run_search
 from nas.core.trial import DonorWeights
 from nas.problems.fashion_mnist import FashionMnistProblem
-from nas.problems.pixels import Images
-from nas.problems.training import Start, fit, optimizer_of, score
+from nas.problems.images.fit import Start, fit, optimizer_of, score
+from nas.problems.images.pixels import Images
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.seeds import seed_everything

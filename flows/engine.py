@@ -23,9 +23,9 @@ from flows.wording import count
 from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
 from nas.core.redaction import without_passwords
 from nas.core.trial import State
-from nas.executors.base import Event, Executor, StopAsked
-from nas.executors.local import LocalExecutor
-from nas.executors.place import InProcessPlace, Place
+from nas.executors.events import Event, Executor, StopAsked
+from nas.executors.executor import LocalExecutor
+from nas.executors.pool import InProcessPlace, Place
 from nas.executors.simulated import SimulatedExecutor, check_simulated
 from nas.loop import LoopSettings
 from nas.program import Program, Summary
@@ -354,7 +354,7 @@ class _Task:
             return open_place(self.workplace, self.bench(), machine.gate, self.progress)
         if machine.runner != "processes":
             return InProcessPlace(self.bench(), self.workplace.records.files, self.program.built.problem)
-        from nas.executors.processes import ProcessPlace
+        from nas.executors.process_pool import ProcessPlace
 
         return ProcessPlace(self.bench(), machine.slots, gpus=machine.gpus, trial_timeout_s=machine.trial_timeout_s)
 

@@ -16,8 +16,8 @@ from flows.showcase import Showcase, api_client
 from flows.trial import PrefectExecutor, tags_without_limits
 from nas.core.errors import SearchInterruptedError
 from nas.core.redaction import without_passwords
-from nas.executors.base import Event, Finished
-from nas.executors.place import Place
+from nas.executors.events import Event, Finished
+from nas.executors.pool import Place
 from nas.storage.sessions import past_sessions
 
 if TYPE_CHECKING:

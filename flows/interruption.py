@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.command import complain
 from flows.progress import Progress
-from nas.executors.base import StopAsked
+from nas.executors.events import StopAsked
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 SHOW_CURSOR = b"\x1b[?25h\r\n"

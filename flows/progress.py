@@ -11,7 +11,7 @@ from flows.wording import clean, count, duration, last_line, size
 from nas.core.metric import Metric
 from nas.core.ranking import place_among
 from nas.core.trial import State, Trial
-from nas.executors.base import Event, Finished, Late, Left, Lost, Noted, Proposed, Started, Swept
+from nas.executors.events import Event, Finished, Late, Left, Lost, Noted, Proposed, Started, Swept
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

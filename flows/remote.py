@@ -11,7 +11,7 @@ from flows.settings import TOKEN_VARIABLE
 from flows.trust import code_arguments
 from flows.wording import SECRET_HINT, count
 from nas.core.redaction import without_passwords
-from nas.executors.remote import Gate, RemotePlace
+from nas.executors.remote.pool import Gate, RemotePlace
 
 if TYPE_CHECKING:
     from flows.engine import Workplace

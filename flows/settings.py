@@ -20,10 +20,10 @@ from nas.executors.simulated import Workers
 from nas.founders import Founders
 from nas.search import Search
 from nas.storage.maintenance.gc.retention import Retention
-from nas.tuners.constrained import checked_limits
+from nas.tuners.shared.constrained import checked_limits
 
 if TYPE_CHECKING:
-    from nas.executors.remote import Gate
+    from nas.executors.remote.pool import Gate
     from nas.storage.blobs import Files
 
 RunnerKind = Literal["debug", "threads", "processes", "remote", "simulated"]
@@ -125,7 +125,7 @@ def read_gate(values: Mapping[str, Any]) -> Gate:
         ConfigurationError: a value that can't be.
     """
     import nas
-    from nas.executors.remote import Gate
+    from nas.executors.remote.pool import Gate
 
     channel = values["channel"]
     host, port, lost_after_s = channel["host"], channel["port"], channel["lost_after_s"]

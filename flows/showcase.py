@@ -19,7 +19,7 @@ import httpx
 
 from nas.core.metric import Metric
 from nas.core.trial import Trial
-from nas.executors.base import Event, Finished, StopAsked
+from nas.executors.events import Event, Finished, StopAsked
 
 LEADERBOARD_S = 5.0
 CANCEL_POLL_S = 5.0

@@ -21,9 +21,9 @@ from prefect.states import Cancelled, Completed
 
 from nas.core.errors import HeirloomError
 from nas.core.trial import Trial
-from nas.executors.base import Action, Broke, Event, Finished, Lost, StopKind
-from nas.executors.local import ASK_S, EventQueue, execute, resume
-from nas.executors.place import Place
+from nas.executors.events import Action, Broke, Event, Finished, Lost, StopKind
+from nas.executors.executor import ASK_S, EventQueue, execute, resume
+from nas.executors.pool import Place
 from nas.training.messages import Assignment, Stay
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flows.command import Invocation
     from flows.interruption import Interruption
-    from nas.channel.client import ChannelClient
-    from nas.channel.wire import Message
-    from nas.executors.base import StopAsked
+    from nas.executors.events import StopAsked
+    from nas.executors.remote.client import ChannelClient
+    from nas.executors.remote.protocol import Message
     from nas.training.messages import BenchSpec
 
 
@@ -46,8 +46,8 @@ def serve(
     """Runs the driver's trials; gives the exit status."""
     from flows.command import complain
     from flows.settings import read_root
-    from nas.channel.agent import Agent, Ending
-    from nas.executors.processes import ProcessPlace
+    from nas.executors.process_pool import ProcessPlace
+    from nas.executors.remote.agent import Agent, Ending
     from nas.storage.open import open_root
     from nas.storage.records import Records
 
@@ -74,8 +74,8 @@ def open_client(values: Any, token: str | None) -> ChannelClient:
         ConfigurationError: no channel, or no token.
     """
     from flows.settings import TOKEN_VARIABLE
-    from nas.channel.client import ChannelClient
     from nas.core.errors import ConfigurationError
+    from nas.executors.remote.client import ChannelClient
 
     url = values["channel"]
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
@@ -98,10 +98,10 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Mess
     import nas
     from flows.settings import positive_int, reach_root, read_device, read_root, search_url
     from flows.trust import trusted_spec
-    from nas.channel.wire import spec_from_wire
     from nas.core.cpus import usable_cores
     from nas.core.errors import ConfigurationError
     from nas.core.names import check_name
+    from nas.executors.remote.protocol import spec_from_wire
     from nas.training.messages import BenchSpec
 
     values = invocation.values

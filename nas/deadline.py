@@ -9,7 +9,7 @@ from dataclasses import replace
 from nas.core.budget import Budget
 from nas.core.policy import Stage
 from nas.core.trial import Trial
-from nas.executors.base import Event, Executor, Noted
+from nas.executors.events import Event, Executor, Noted
 from nas.slots import Slots
 from nas.timetable import Spent, Timetable
 

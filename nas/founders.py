@@ -15,7 +15,7 @@ from nas.spaces.space import check_points
 from nas.storage.remote_file import read_file
 from nas.storage.verified import digest_of
 from nas.tuners.base import Tuner
-from nas.tuners.constrained import ConstrainedTuner
+from nas.tuners.shared.constrained import ConstrainedTuner
 
 _SIBLING = re.compile(r"[^/:]+:\d{1,9}", re.ASCII)
 

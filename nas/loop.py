@@ -19,7 +19,7 @@ from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.trial import OnParentFailure, Proposal, Reason, State, Trial, as_pending, without_weights
 from nas.deadline import Deadline
 from nas.dialogue import Dialogue
-from nas.executors.base import (
+from nas.executors.events import (
     Asked,
     Broke,
     Crowded,
@@ -48,7 +48,7 @@ from nas.storage.resume_points import PartialCheckpoints
 from nas.suspects import Suspects
 from nas.timetable import Timetable
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
-from nas.tuners.hosted import HostedTuner
+from nas.tuners.shared.stateful import HostedTuner
 
 INTERRUPT_BOUND_S = 20.0
 INTERRUPT_REPEAT_S = 0.5

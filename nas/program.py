@@ -17,9 +17,9 @@ from nas.core.names import check_name
 from nas.core.ranking import Ranking
 from nas.core.trial import Trial
 from nas.core.validation import naming
-from nas.executors.base import Event, Executor, Finished, Noted, StopAsked
-from nas.executors.local import LocalExecutor
-from nas.executors.place import InProcessPlace
+from nas.executors.events import Event, Executor, Finished, Noted, StopAsked
+from nas.executors.executor import LocalExecutor
+from nas.executors.pool import InProcessPlace
 from nas.founders import unused_weights
 from nas.inheritance.donors.other_searches import borrowed, sibling_checkpoint
 from nas.loop import Loop, LoopSettings
@@ -35,7 +35,7 @@ from nas.storage.sessions import spent_hours
 from nas.suspects import Suspects
 from nas.timetable import Bound, Spent, Timetable
 from nas.training.messages import BenchSpec
-from nas.tuners.hosted import HostedTuner
+from nas.tuners.shared.stateful import HostedTuner
 
 _BEST = re.compile(r"best-([0-9]{4,9})\.json")
 

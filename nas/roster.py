@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nas.core.trial import DonorWeights, Trial
-from nas.executors.base import Executor, Left
+from nas.executors.events import Executor, Left
 from nas.job_plan import JobPlan
 from nas.slots import Slots, Tenant
 from nas.storage.records import Records

@@ -20,8 +20,8 @@ from nas.storage.record_size import METRICS_BYTES, NUMBER_BYTES, json_size
 from nas.training.data_digest import contents
 from nas.training.problem import LATENCY, Problem
 from nas.tuners.base import Tuner
-from nas.tuners.constrained import ConstrainedTuner, checked_limits
 from nas.tuners.founded import FoundedTuner
+from nas.tuners.shared.constrained import ConstrainedTuner, checked_limits
 
 FORMAT = 1
 

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nas.executors.base import Left
+from nas.executors.events import Left
 
 
 @dataclass(slots=True)

@@ -80,8 +80,8 @@ ALLOWED = {
     ("nas/testing/problems.py", "pickle"): "the check that a problem travels: to a process of its own and back",
     ("nas/compat/rafiki/__main__.py", "runpy"): "runs the file that the command line names",
     ("nas/tuners/smac.py", "joblib"): "keeps SMAC's forest in this process: nothing is loaded by it",
-    ("nas/executors/worker.py", "recv"): "the pipe between a driver and the worker that it has spawned itself",
-    ("nas/executors/processes.py", "recv"): "its other end",
+    ("nas/executors/worker_process.py", "recv"): "the pipe between a driver and the worker that it has spawned itself",
+    ("nas/executors/process_pool.py", "recv"): "its other end",
     ("nas/imported.py", "load"): "safetensors', a format of nothing but tensors",
     ("nas/problems/cifar10.py", "load"): "numpy's, which unpickles nothing with",
     ("nas/problems/cifar10.py", "allow_pickle"): "False (tests/nas/problems/test_cifar10.py)",
@@ -185,7 +185,7 @@ def test_store_knows_nobody_who_uses_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["nas", "nas.program", "nas.executors.processes", "nas.tuners.evolution", "nas.testing"]
+    "module", ["nas", "nas.program", "nas.executors.process_pool", "nas.tuners.evolution", "nas.testing"]
 )
 def test_library_is_light(module: str) -> None:
     """Importing Heirloom, its program and its worker loads neither torch nor pandas, Prefect or Hydra."""

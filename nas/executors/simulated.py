@@ -19,8 +19,8 @@ from nas.core.errors import ConfigurationError, SearchInterruptedError
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Reason, State, Trial, cost_of, stopped
-from nas.executors.base import Action, Asked, Event, Finished, Left, Lost, Reported, Started, StopAsked, StopKind
-from nas.executors.place import Place
+from nas.executors.events import Action, Asked, Event, Finished, Left, Lost, Reported, Started, StopAsked, StopKind
+from nas.executors.pool import Place
 from nas.storage.records import Records
 from nas.training.messages import Assignment, Stay
 from nas.training.problem import Problem, Simulation

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from nas.core.errors import ConfigurationError, check_seed, check_whole
 from nas.core.policy import Policy
 from nas.inheritance.rules import Rules
-from nas.problems.image_graph import graph_recipe, image_graphs
-from nas.problems.images import ImageProblem
-from nas.problems.pixels import N_CLASSES, Images, split
+from nas.problems.images.graph_recipes import graph_recipe, image_graphs
+from nas.problems.images.image_problem import ImageProblem
+from nas.problems.images.pixels import N_CLASSES, Images, split
 from nas.storage.remote_file import check_presence, options_of, read_file
 
 HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
@@ -29,7 +29,7 @@ _PARTS = {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_
 
 @final
 class Cifar10Problem(ImageProblem):
-    """CIFAR-10, or a part of it, on network graphs (`nas.problems.image_graph`).
+    """CIFAR-10, or a part of it, on network graphs (`nas.problems.images.graph_recipes`).
 
     A sixth of the training images is for validation. The test images are scored by ``test`` alone.
 
@@ -41,7 +41,7 @@ class Cifar10Problem(ImageProblem):
         n_epochs: Of a full training.
         max_flops: What a network may take for one image, a multiplication and an addition being two.
         max_activations: How many numbers the layers of a network may give for one image, all together; None: any.
-        precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.training`).
+        precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.images.fit`).
         objectives: ``accuracy`` (alone by default), ``parameters``, ``flops``, ``latency_s``; known before training.
         rules: Of inheritance, by their names (`nas.inheritance.rules`); None: as these are by default.
 

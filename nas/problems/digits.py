@@ -9,9 +9,9 @@ import torch
 
 from nas.core.errors import check_seed
 from nas.inheritance.rules import Rules
-from nas.problems.images import ImageProblem
-from nas.problems.pixels import Images
-from nas.problems.training import Recipe
+from nas.problems.images.fit import Recipe
+from nas.problems.images.image_problem import ImageProblem
+from nas.problems.images.pixels import Images
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 
 _WIDTHS = (8, 16, 24, 32)

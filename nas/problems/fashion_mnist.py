@@ -10,11 +10,11 @@ import torch
 from nas.core.errors import ConfigurationError, check_seed, check_whole
 from nas.core.policy import Policy
 from nas.inheritance.rules import Rules
-from nas.problems.idx import read_idx
-from nas.problems.image_graph import graph_recipe, image_graphs
-from nas.problems.images import ImageProblem
-from nas.problems.pixels import N_CLASSES, Images, split
-from nas.problems.training import Recipe, checked_precision
+from nas.problems.images.fit import Recipe, checked_precision
+from nas.problems.images.graph_recipes import graph_recipe, image_graphs
+from nas.problems.images.idx import read_idx
+from nas.problems.images.image_problem import ImageProblem
+from nas.problems.images.pixels import N_CLASSES, Images, split
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.storage.remote_file import check_presence, options_of
 
@@ -44,7 +44,7 @@ BLOCKS = ParameterSpace(
         "weight_decay": Float(1e-5, 3e-3, log=True),
     }
 )
-"""Chains of blocks (`nas.problems.conv_net`)."""
+"""Chains of blocks (`nas.problems.images.conv_net`)."""
 SPACES = ("graphs", "blocks")
 
 
@@ -60,8 +60,8 @@ class FashionMnistProblem(ImageProblem):
             ``simplecache::http://...``. They are looked for at once, and read when first trained.
         data_options: What fsspec needs to open it, credentials say.
         split_seed: Decides which images are for validation.
-        space: ``graphs``: networks as graphs, which morphisms change (`nas.problems.image_graph`). ``blocks``: chains
-            of blocks by named parameters, which DOWNSCALE can halve.
+        space: ``graphs``: networks as graphs, which morphisms change (`nas.problems.images.graph_recipes`). ``blocks``:
+            chains of blocks by named parameters, which DOWNSCALE can halve.
         n_epochs: Of a full training; None: 24 of a graph, 8 of blocks.
         n_search_images: Of blocks: training images under DOWNSCALE; None: 8,000.
         max_flops: Of graphs: what a network may take for one image, a multiplication and an addition being two; None:
@@ -70,7 +70,7 @@ class FashionMnistProblem(ImageProblem):
             any. It is memory that many narrow layers take, and time that FLOPs don't tell.
         flip: Of graphs: whether the images that they are trained on are mirrored at random, as clothes may be (None);
             digits and letters may not. Blocks are trained on the images as they are.
-        precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.training`).
+        precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.images.fit`).
             Tests and exports are float32 in any case.
         objectives: ``accuracy`` (alone by default), ``parameters``, ``flops``, ``latency_s``; known before training.
         rules: Of inheritance, by their names (`nas.inheritance.rules`); None: as these are by default.

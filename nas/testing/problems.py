@@ -15,9 +15,9 @@ from nas.core.point import Point, point_key
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, State, Trial
-from nas.executors.base import Broke, Finished, Reported
-from nas.executors.local import LocalExecutor
-from nas.executors.place import InProcessPlace
+from nas.executors.events import Broke, Finished, Reported
+from nas.executors.executor import LocalExecutor
+from nas.executors.pool import InProcessPlace
 from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
 from nas.storage.open import open_root
 from nas.storage.records import Records

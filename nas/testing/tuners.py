@@ -19,7 +19,7 @@ from nas.core.policy import Policy, Stage
 from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.core.trial import Donor, Proposal, Reason, State, Trial
-from nas.executors.base import Action, Event, Finished, Lost, StopAsked, StopKind
+from nas.executors.events import Action, Event, Finished, Lost, StopAsked, StopKind
 from nas.loop import Loop, LoopSettings
 from nas.spaces.parameters.space import ParameterSpace
 from nas.spaces.space import Space

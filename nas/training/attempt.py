@@ -27,8 +27,8 @@ from nas.training.messages import Channel
 from nas.training.trial_run import TrialRun
 
 if TYPE_CHECKING:
-    from nas.training.messages import Assignment
     from nas.training.host import Host
+    from nas.training.messages import Assignment
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from nas.training.messages import JobLine
 from nas.training.trial_run import TrialRun
 
 if TYPE_CHECKING:
-    from nas.training.messages import Assignment, Stay
     from nas.training.host import Host
+    from nas.training.messages import Assignment, Stay
 
 logger = logging.getLogger(__name__)
 

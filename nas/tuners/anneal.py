@@ -17,7 +17,7 @@ from nas.core.trial import Proposal, Trial
 from nas.spaces.domain import Decision, Domain, Numbers
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.founders import draw_new_point
+from nas.tuners.shared.new_points import draw_new_point
 
 _TRIES = 16
 

@@ -43,7 +43,7 @@ class Tuner(ABC):
     chosen: Spec | None = None
     """The tuner that answers in its place, where it has chosen one: part of a search's identity."""
     n_refused: int = 0
-    """How many answers to this very ask were refused (``nas.tuners.constrained``): another one is wanted."""
+    """How many answers to this very ask were refused (``nas.tuners.shared.constrained``): another one is wanted."""
 
     def __init__(self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0) -> None:
         self.space = space

@@ -11,7 +11,7 @@ from nas.core.metric import Metric
 from nas.core.trial import Proposal
 from nas.spaces.space import Space, check_points
 from nas.tuners.base import STOP, Answer
-from nas.tuners.donors import DonorTuner
+from nas.tuners.shared.donor_tuner import DonorTuner
 
 
 class BatchTuner(DonorTuner):

@@ -17,8 +17,8 @@ from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
-from nas.tuners.donors import DonorTuner
-from nas.tuners.flat import FlatSpace
+from nas.tuners.shared.donor_tuner import DonorTuner
+from nas.tuners.shared.flat import FlatSpace
 
 if TYPE_CHECKING:
     import numpy as np

@@ -22,7 +22,7 @@ from nas.core.trial import Donor, Proposal, Trial
 from nas.inheritance.donors.choice import DonorChooser
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import Answer, Tuner
-from nas.tuners.founders import draw_new_point, wants_founder
+from nas.tuners.shared.new_points import draw_new_point, wants_founder
 
 Dies = Literal["oldest", "worst", "loser"]
 First = Literal["parent", "best_donor"]

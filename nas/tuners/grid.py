@@ -12,7 +12,7 @@ from nas.core.trial import Proposal
 from nas.spaces.domain import Domain
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer
-from nas.tuners.donors import DonorTuner
+from nas.tuners.shared.donor_tuner import DonorTuner
 
 
 class GridTuner(DonorTuner):

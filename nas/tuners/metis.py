@@ -25,10 +25,10 @@ from nas.core.point import Point, point_key
 from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, WAIT, Answer
-from nas.tuners.donors import DonorTuner
-from nas.tuners.flat import FlatSpace
-from nas.tuners.founders import draw_new_point
-from nas.tuners.gaussian import ScoreModel, check_max_points
+from nas.tuners.shared.donor_tuner import DonorTuner
+from nas.tuners.shared.flat import FlatSpace
+from nas.tuners.shared.gaussian import ScoreModel, check_max_points
+from nas.tuners.shared.new_points import draw_new_point
 
 _HOPE = 1.96
 """Standard deviations over the mean that a candidate is hoped to reach, and beyond which a measurement is suspect."""

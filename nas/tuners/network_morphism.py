@@ -4,7 +4,7 @@ A Gaussian process models the scores over the edit distance between networks, an
 morphisms seeks the child with the greatest upper confidence bound. Its proposal names the trial that the search set out
 from and all operations on the way, so that the child starts from its parent's function.
 
-Differs: a point is described by its distances to measured ones (`nas.tuners.landmarks`), and by its generation: a child
+Differs: a point is described by its distances to measured ones (`nas.tuners.shared.landmarks`), and by its generation: a child
 that goes on from trained weights, which have come down so often, scores higher than the same network would afresh. A
 network of the tree is left by some random moves at a time, not by all. Asynchronous: pending trials are taken to score
 as predicted.
@@ -25,9 +25,9 @@ from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.founders import draw_new_point
-from nas.tuners.gaussian import ScoreModel, check_max_points
-from nas.tuners.landmarks import Distances, Landmarks
+from nas.tuners.shared.gaussian import ScoreModel, check_max_points
+from nas.tuners.shared.landmarks import Distances, Landmarks
+from nas.tuners.shared.new_points import draw_new_point
 
 if TYPE_CHECKING:
     import numpy as np

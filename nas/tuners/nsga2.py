@@ -20,7 +20,7 @@ from nas.core.point import Point
 from nas.core.trial import Proposal
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.founders import draw_new_point, wants_founder
+from nas.tuners.shared.new_points import draw_new_point, wants_founder
 
 _TRIES = 16
 _Members: TypeAlias = tuple[tuple[int, Losses], ...]

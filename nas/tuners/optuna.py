@@ -21,8 +21,8 @@ from nas.core.trial import Proposal, Trial
 from nas.spaces.domain import Domain, Options
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
-from nas.tuners.donors import DonorTuner
-from nas.tuners.flat import FlatSpace
+from nas.tuners.shared.donor_tuner import DonorTuner
+from nas.tuners.shared.flat import FlatSpace
 
 if TYPE_CHECKING:
     import optuna
@@ -44,7 +44,7 @@ class OptunaTuner(DonorTuner):
 
     Args:
         space: Any; choices are taken as categories. What not every point decides, ``gp`` models by what stands for it
-            where it is missing (`nas.tuners.flat`), ``tpe`` by the points that have it.
+            where it is missing (`nas.tuners.shared.flat`), ``tpe`` by the points that have it.
         metrics: The first one.
         seed: Seeds every ask together with its number.
         sampler: ``tpe`` or ``gp``.

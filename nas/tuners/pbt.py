@@ -20,7 +20,7 @@ from nas.core.trial import Proposal, Trial
 from nas.spaces.domain import Domain, Numbers
 from nas.spaces.space import Space
 from nas.tuners.base import WAIT, Answer, Tuner
-from nas.tuners.founders import draw_new_point
+from nas.tuners.shared.new_points import draw_new_point
 
 _MAX_DRAWS = 2000
 """Random points in which a decision is sought; a decision that not every point has may be rare."""

@@ -7,7 +7,7 @@ from nas.core.metric import Metric
 from nas.core.trial import Proposal
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
-from nas.tuners.donors import DonorTuner
+from nas.tuners.shared.donor_tuner import DonorTuner
 
 
 class RandomTuner(DonorTuner):

@@ -18,7 +18,7 @@ from nas.core.trial import Proposal, Trial
 from nas.spaces.domain import Domain, Numbers
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
-from nas.tuners.donors import DonorTuner
+from nas.tuners.shared.donor_tuner import DonorTuner
 
 _TRIES = 24
 _HEATS_UP = 1.2

@@ -22,8 +22,8 @@ from nas.core.trial import Proposal
 from nas.spaces.domain import Domain, Numbers
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
-from nas.tuners.donors import DonorTuner
-from nas.tuners.flat import FlatSpace
+from nas.tuners.shared.donor_tuner import DonorTuner
+from nas.tuners.shared.flat import FlatSpace
 
 if TYPE_CHECKING:
     from ConfigSpace import Configuration, ConfigurationSpace

@@ -11,7 +11,7 @@ from flows.progress import Progress
 from nas.core.metric import Metric
 from nas.core.ranking import competitors
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.executors.base import Finished, Proposed
+from nas.executors.events import Finished, Proposed
 
 
 def trial(number: int, stage: str, state: State = State.WAITING) -> Trial:

@@ -23,7 +23,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.metric import Metric
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, State, Trial
-from nas.executors.base import Event, Finished, StopAsked
+from nas.executors.events import Event, Finished, StopAsked
 from nas.storage.verified import digest_of
 
 ROOT = Path(__file__).parents[2]

@@ -21,8 +21,8 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import HeirloomError
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
-from nas.executors.local import LocalExecutor
-from nas.executors.place import InProcessPlace
+from nas.executors.executor import LocalExecutor
+from nas.executors.pool import InProcessPlace
 from nas.loop import Loop, LoopSettings
 from nas.program import Program, run_search
 from nas.search import Search

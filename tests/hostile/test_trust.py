@@ -24,7 +24,7 @@ def stored(target: str) -> dict[str, Any]:
     [
         "subprocess.Popen",
         "nas.session.Path",
-        "nas.executors.processes.ProcessPlace",
+        "nas.executors.process_pool.ProcessPlace",
         "nas.storage.backends.local.LocalFiles",
         "nas.tuners.random.RandomTuner",
         "nas.os.system",

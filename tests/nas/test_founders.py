@@ -18,7 +18,7 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import State
-from nas.executors.base import Event, Noted
+from nas.executors.events import Event, Noted
 from nas.founders import Founders
 from nas.imported import import_founders
 from nas.program import Program, run_here, run_search

@@ -22,8 +22,8 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.executors.base import Event, Finished, Noted, StopAsked, StopKind
-from nas.executors.place import InProcessPlace
+from nas.executors.events import Event, Finished, Noted, StopAsked, StopKind
+from nas.executors.pool import InProcessPlace
 from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.loop import LoopSettings
 from nas.program import Program, Summary
@@ -37,8 +37,8 @@ from nas.training.messages import BenchSpec
 from nas.training.problem import Problem, Simulation
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import Answer, Tuner
-from nas.tuners.hosted import HostedTuner
 from nas.tuners.random import RandomTuner
+from nas.tuners.shared.stateful import HostedTuner
 
 CHEAP = frozenset({Policy.EARLY_STOP, Policy.QUICK_EVAL})
 PLANS = {

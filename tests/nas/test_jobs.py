@@ -17,9 +17,9 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.executors.base import Event, Left, StopAsked
-from nas.executors.local import LocalExecutor
-from nas.executors.place import InProcessPlace
+from nas.executors.events import Event, Left, StopAsked
+from nas.executors.executor import LocalExecutor
+from nas.executors.pool import InProcessPlace
 from nas.job_plan import JobPlan
 from nas.loop import Loop, LoopSettings
 from nas.stoppers.base import Stopper

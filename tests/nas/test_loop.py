@@ -19,7 +19,7 @@ from nas.core.lineage import Lineage
 from nas.core.point import Point
 from nas.core.policy import Policy, Stage
 from nas.core.trial import OnParentFailure, Proposal, Reason, State, Trial
-from nas.executors.base import Broke, Event, Finished, StopAsked
+from nas.executors.events import Broke, Event, Finished, StopAsked
 from nas.loop import Loop, LoopSettings
 from nas.proposals import trial_seed
 from nas.spaces.parameters.space import Choice, ParameterSpace

@@ -16,8 +16,8 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.executors.local import LocalExecutor
-from nas.executors.place import InProcessPlace
+from nas.executors.executor import LocalExecutor
+from nas.executors.pool import InProcessPlace
 from nas.loop import LoopSettings
 from nas.program import Program, Summary, run_search
 from nas.search import Search

@@ -22,8 +22,8 @@ from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
-from nas.executors.base import Event, Reported
-from nas.executors.place import InProcessPlace
+from nas.executors.events import Event, Reported
+from nas.executors.pool import InProcessPlace
 from nas.storage.blobs import Files
 from nas.storage.checkpoints import load_manifest
 from nas.storage.lazy_weights import StoredWeights

@@ -22,8 +22,8 @@ from nas.core.policy import Policy
 from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
-from nas.executors.base import Event, Reported, Started
-from nas.executors.place import InProcessPlace
+from nas.executors.events import Event, Reported, Started
+from nas.executors.pool import InProcessPlace
 from nas.inheritance.rules import Rules
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import GraphModule

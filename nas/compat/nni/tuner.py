@@ -18,7 +18,7 @@ from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, WAIT, Answer
-from nas.tuners.hosted import HostedTuner
+from nas.tuners.shared.stateful import HostedTuner
 
 STAGGER_S = 0.05
 """The next call begins when the one before has answered, or has waited so long: old tuners race at their first call."""

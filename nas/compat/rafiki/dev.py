@@ -22,7 +22,7 @@ from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, HeirloomError, nearest_first
 from nas.core.spec import Spec
 from nas.core.trial import State, Trial
-from nas.executors.base import Event, Finished
+from nas.executors.events import Event, Finished
 from nas.program import Program, run_here
 from nas.search import Search
 from nas.session import claim_identity, open_records

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from nas.channel.agent import Agent, Ending
-from nas.channel.client import ChannelClient
 from nas.core.errors import ServerError
 from nas.core.spec import Spec
-from nas.executors.place import InProcessPlace
+from nas.executors.pool import InProcessPlace
+from nas.executors.remote.agent import Agent, Ending
+from nas.executors.remote.client import ChannelClient
 from nas.storage.open import open_root
 from nas.training.messages import BenchSpec
 

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nas.channel.wire import (
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import CorruptError
+from nas.core.policy import Policy
+from nas.core.reference import Reference
+from nas.core.spec import Spec
+from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
+from nas.executors.events import Asked, Event, Finished, Late, Left, Lost, Reported, Started
+from nas.executors.remote.protocol import (
     assignment_from_wire,
     assignment_to_wire,
     dumps,
@@ -23,13 +30,6 @@ from nas.channel.wire import (
     trial_from_wire,
     trial_to_wire,
 )
-from nas.core.checkpoint import Checkpoint
-from nas.core.errors import CorruptError
-from nas.core.policy import Policy
-from nas.core.reference import Reference
-from nas.core.spec import Spec
-from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
-from nas.executors.base import Asked, Event, Finished, Late, Left, Lost, Reported, Started
 from nas.training.messages import Assignment, Stay
 
 DIGEST = "blake3:" + "0" * 64

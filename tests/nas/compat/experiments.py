@@ -17,9 +17,9 @@ from nas.compat.nni.config import read_experiment
 from nas.compat.nni.search import nni_budget, nni_search
 from nas.core.errors import SearchInterruptedError
 from nas.core.trial import Trial
-from nas.executors.base import Event, StopAsked
-from nas.executors.local import LocalExecutor
-from nas.executors.place import InProcessPlace
+from nas.executors.events import Event, StopAsked
+from nas.executors.executor import LocalExecutor
+from nas.executors.pool import InProcessPlace
 from nas.loop import LoopSettings
 from nas.program import Program
 from nas.session import Session, claim_identity, open_records

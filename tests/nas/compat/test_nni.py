@@ -12,7 +12,7 @@ import pytest
 
 from nas.core.errors import ConfigurationError
 from nas.core.trial import Reason, State
-from nas.executors.base import Late
+from nas.executors.events import Late
 from tests.nas.compat.experiments import Shop, until
 
 PHASES = """

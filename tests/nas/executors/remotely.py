@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 
 import nas
-from nas.channel.agent import Agent, Ending
-from nas.channel.client import ChannelClient
 from nas.core.spec import Spec
-from nas.executors.place import InProcessPlace
+from nas.executors.pool import InProcessPlace
+from nas.executors.remote.agent import Agent, Ending
+from nas.executors.remote.client import ChannelClient
 from nas.storage.open import open_root
 from nas.training.messages import BenchSpec
 from nas.training.problem import Problem

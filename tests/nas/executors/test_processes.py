@@ -19,10 +19,10 @@ from nas.core.errors import ActionError, ConfigurationError, SearchInterruptedEr
 from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.executors.base import Event, Finished, Late, Left, Reported, Started, StopAsked
-from nas.executors.local import LocalExecutor
-from nas.executors.place import WorkerLostError
-from nas.executors.processes import ProcessPlace
+from nas.executors.events import Event, Finished, Late, Left, Reported, Started, StopAsked
+from nas.executors.executor import LocalExecutor
+from nas.executors.pool import WorkerLostError
+from nas.executors.process_pool import ProcessPlace
 from nas.loop import Loop, LoopSettings
 from nas.storage.open import open_root
 from nas.storage.records import Records

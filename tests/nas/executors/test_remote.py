@@ -15,9 +15,6 @@ import pytest
 
 import nas
 from nas import Budget, Int, Metric, ParameterSpace, Problem, Proposal, Tuner
-from nas.channel import server
-from nas.channel.client import ChannelClient, Connection, GivenUpError
-from nas.channel.wire import dumps
 from nas.core.errors import (
     ActionError,
     ConfigurationError,
@@ -30,9 +27,12 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.executors.base import Asked, Crowded, Event, Finished, Late, Left, Lost, Reported, Started, StopAsked, Woke
-from nas.executors.local import LocalExecutor
-from nas.executors.remote import BROKEN, Gate, RemotePlace
+from nas.executors.events import Asked, Crowded, Event, Finished, Late, Left, Lost, Reported, Started, StopAsked, Woke
+from nas.executors.executor import LocalExecutor
+from nas.executors.remote import server
+from nas.executors.remote.client import ChannelClient, Connection, GivenUpError
+from nas.executors.remote.pool import BROKEN, Gate, RemotePlace
+from nas.executors.remote.protocol import dumps
 from nas.job_plan import JobPlan
 from nas.loop import Loop, LoopSettings
 from nas.stoppers.base import Stopper
@@ -710,8 +710,8 @@ def test_half_a_request_does_not_stay(
     shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]
 ) -> None:
     """Its connection is closed when the time for it is over; a worker's, between two requests, is not."""
-    monkeypatch.setattr("nas.channel.line.HEADER_S", 1.0)
-    monkeypatch.setattr("nas.channel.line.BODY_S", 1.1)
+    monkeypatch.setattr("nas.executors.remote.connection.HEADER_S", 1.0)
+    monkeypatch.setattr("nas.executors.remote.connection.BODY_S", 1.1)
     here = shop()
     kept = Connection(here.url, TOKEN)
     greeting = dumps({"worker": "w", "version": nas.__version__, "host": "h", "pid": 1})
@@ -725,7 +725,7 @@ def test_half_a_request_does_not_stay(
 
 def test_strangers_that_say_nothing_keep_nobody_out(shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
     """There are so many at a time, and the oldest go: a worker still joins and works."""
-    monkeypatch.setattr("nas.channel.line.MAX_STRANGERS", 4)
+    monkeypatch.setattr("nas.executors.remote.connection.MAX_STRANGERS", 4)
     here = shop()
     strangers = [opened(here) for _ in range(6)]
     here.join()
@@ -751,7 +751,7 @@ def test_nothing_secret_travels(shop: Callable[..., Shop]) -> None:
 @pytest.mark.slow
 def test_a_worker_that_never_listens_is_given_up(shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
     """After the time that it had to look at what it is to run, which the reason names."""
-    monkeypatch.setattr("nas.executors.remote.READY_S", 1.5)
+    monkeypatch.setattr("nas.executors.remote.pool.READY_S", 1.5)
     worker = ChannelClient(shop().url, TOKEN)
     worker.join({"version": nas.__version__, "host": "h", "pid": 1})
     time.sleep(3.5)

@@ -15,7 +15,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Stage
 from nas.core.trial import Reason, State, Trial
-from nas.executors.base import StopAsked
+from nas.executors.events import StopAsked
 from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.loop import Loop, LoopSettings
 from nas.spaces.parameters.space import Choice, ParameterSpace

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
 from nas.core.errors import ConfigurationError
-from nas.problems.idx import parse_idx, read_idx
+from nas.problems.images.idx import parse_idx, read_idx
 
 
 def idx(array: NDArray[np.uint8]) -> bytes:

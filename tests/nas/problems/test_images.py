@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from nas.inheritance.inherit import inherit
-from nas.problems.conv_net import ConvNet
-from nas.problems.pixels import Images
-from nas.problems.training import one_cycle, score
+from nas.problems.images.conv_net import ConvNet
+from nas.problems.images.fit import one_cycle, score
+from nas.problems.images.pixels import Images
 
 POINT = {
     "n_blocks": 2, "width_1": 8, "kernel_1": 3, "depth_1": 1, "width_2": 16, "kernel_2": 3, "depth_2": 1,

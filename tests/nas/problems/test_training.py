@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nas.problems.augmentation import Augmentation
-from nas.problems.training import precision_of
+from nas.problems.images.augmentation import Augmentation
+from nas.problems.images.fit import precision_of
 
 
 def numbered(n: int, side: int = 9) -> torch.Tensor:

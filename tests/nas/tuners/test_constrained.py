@@ -19,15 +19,15 @@ from nas.search import Search
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.spaces.space import Space
 from nas.testing import check_tuner
-from nas.tuners import constrained
 from nas.tuners.anneal import AnnealTuner
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.batch import BatchTuner
-from nas.tuners.constrained import MAX_ANSWERS, ConstrainedTuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.grid import GridTuner
 from nas.tuners.nsga2 import Nsga2Tuner
 from nas.tuners.random import RandomTuner
+from nas.tuners.shared import constrained
+from nas.tuners.shared.constrained import MAX_ANSWERS, ConstrainedTuner
 from tests.problems_for_tests import SizeProblem, size_of
 
 METRICS, SPACE = SizeProblem.metrics, SizeProblem.own_space

@@ -7,7 +7,7 @@ import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-from nas.tuners.gaussian import ScoreModel
+from nas.tuners.shared.gaussian import ScoreModel
 
 FAR = np.array([[1e6]])
 

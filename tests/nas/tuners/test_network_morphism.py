@@ -23,9 +23,9 @@ from nas.spaces.graphs.space import GraphSpace
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.spaces.space import Variation
 from nas.tuners.base import STOP, Tuner
-from nas.tuners.landmarks import Distances, Landmarks
 from nas.tuners.network_morphism import NetworkMorphismTuner
 from nas.tuners.random import RandomTuner
+from nas.tuners.shared.landmarks import Distances, Landmarks
 from tests.nas.spaces.graphs.networks import LIMITS, STARTS
 from tests.nas.tuners.landscape import METRIC, SPACE, least_gap_of_pending, loss, pending, search
 from tests.nas.weights.test_replay import Unchanging

@@ -19,8 +19,8 @@ from typing import cast
 from nas.core.errors import HeirloomError, StoreError
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Trial
-from nas.executors.base import Late, StopKind
-from nas.executors.place import raise_stop
+from nas.executors.events import Late, StopKind
+from nas.executors.pool import raise_stop
 from nas.training.messages import Assignment, BenchSpec
 from nas.training.runtime import Bench
 

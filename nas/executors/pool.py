@@ -12,7 +12,7 @@ from typing import Any
 from nas.core.errors import ActionError, HeirloomError, StoreError, TrialInterrupted, TrialOverdue, TrialStopped
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Trial
-from nas.executors.base import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
+from nas.executors.events import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
 from nas.storage.blobs import Files
 from nas.storage.trial_log import TrialLog, log_path
 from nas.training.messages import Assignment, BenchSpec, Stay

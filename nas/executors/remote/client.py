@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from nas.channel.wire import MAX_BODY_BYTES, Message, checked_welcome, dumps, heard, loads
 from nas.core.errors import ConfigurationError, CorruptError, HeirloomError, ServerError
+from nas.executors.remote.protocol import MAX_BODY_BYTES, Message, checked_welcome, dumps, heard, loads
 
 CONNECT_S = 10.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0

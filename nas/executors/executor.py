@@ -10,8 +10,8 @@ from typing import Any
 
 from nas.core.errors import SearchInterruptedError
 from nas.core.trial import Trial
-from nas.executors.base import Action, Broke, Event, Finished, Left, Lost, StopAsked, StopKind
-from nas.executors.place import Place, WorkerLostError
+from nas.executors.events import Action, Broke, Event, Finished, Left, Lost, StopAsked, StopKind
+from nas.executors.pool import Place, WorkerLostError
 from nas.training.messages import Assignment, Stay
 
 ASK_S = 0.1

@@ -1,6 +1,7 @@
 """The driver's end of the channel: a small HTTP server on a thread of its own, which answers while a tuner thinks.
 
-Every request is a POST with JSON both ways and the session's token; each may be repeated (``nas.channel.client``).
+Every request is a POST with JSON both ways and the session's token; each may be repeated
+(``nas.executors.remote.client``).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
 
-from nas.channel.wire import MAX_BODY_BYTES, Message, dumps, loads
 from nas.core.errors import ConfigurationError, CorruptError, HeirloomError
+from nas.executors.remote.protocol import MAX_BODY_BYTES, Message, dumps, loads
 
 Route = Callable[[Message], Awaitable[Message]]
 _Scope = MutableMapping[str, Any]
@@ -143,7 +144,7 @@ class ChannelServer:
         """
         import uvicorn
 
-        from nas.channel.line import Line
+        from nas.executors.remote.connection import Line
 
         self._routes = routes
         self._server = uvicorn.Server(

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast, get_args
 
-from nas.channel.client import ChannelClient, DriverLostError, GivenUpError
-from nas.channel.wire import Message, assignment_from_wire, event_to_wire, stay_from_wire, trial_from_wire
 from nas.core.errors import ActionError, ConfigurationError, CorruptError, HeirloomError
 from nas.core.trial import Trial
 from nas.core.validation import checked_fields, shown, whole
-from nas.executors.base import Action, Broke, Event, Finished, Lost, Reported, StopKind
-from nas.executors.local import execute, resume
-from nas.executors.place import Place
+from nas.executors.events import Action, Broke, Event, Finished, Lost, Reported, StopKind
+from nas.executors.executor import execute, resume
+from nas.executors.pool import Place
+from nas.executors.remote.client import ChannelClient, DriverLostError, GivenUpError
+from nas.executors.remote.protocol import Message, assignment_from_wire, event_to_wire, stay_from_wire, trial_from_wire
 
 GRACE_S = 5.0
 """How long a trial may take to end where its worker leaves: at its next report, or, in a process, killed after 2 s."""

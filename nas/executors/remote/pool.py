@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nas.channel.server import ChannelServer, Outbox, RefusedError, listening_socket
-from nas.channel.wire import Message, assignment_to_wire, event_from_wire, stay_to_wire, trial_to_wire
 from nas.core.errors import ActionError, SearchFailedError, check_whole
 from nas.core.trial import Trial
 from nas.core.validation import checked_fields, whole
-from nas.executors.base import Action, Asked, Crowded, Event, Finished, Late, Left, Lost, Reported, Started, StopKind
-from nas.executors.place import Place, WorkerLostError
+from nas.executors.events import Action, Asked, Crowded, Event, Finished, Late, Left, Lost, Reported, Started, StopKind
+from nas.executors.pool import Place, WorkerLostError
+from nas.executors.remote.protocol import Message, assignment_to_wire, event_from_wire, stay_to_wire, trial_to_wire
+from nas.executors.remote.server import ChannelServer, Outbox, RefusedError, listening_socket
 from nas.training.messages import Assignment, BenchSpec, Stay
 
 POLL_S = 5.0

@@ -15,8 +15,8 @@ from nas.core.point import Point
 from nas.inheritance.freezing import set_frozen
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
-from nas.problems.augmentation import Augmentation
-from nas.problems.pixels import Images
+from nas.problems.images.augmentation import Augmentation
+from nas.problems.images.pixels import Images
 from nas.training.trial_run import TrialRun
 
 PRECISIONS = ("auto", "float32", "bfloat16")

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from nas.core.errors import ConfigurationError, check_whole
-from nas.problems.augmentation import Augmentation
-from nas.problems.pixels import N_CLASSES
-from nas.problems.training import Recipe, checked_precision
+from nas.problems.images.augmentation import Augmentation
+from nas.problems.images.fit import Recipe, checked_precision
+from nas.problems.images.pixels import N_CLASSES
 from nas.spaces.graphs.layers import Shape
 from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.module import GraphModule

@@ -17,10 +17,10 @@ from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.rules import Rules
-from nas.problems.conv_net import ConvNet
-from nas.problems.image_graph import ImageGraph
-from nas.problems.pixels import Images
-from nas.problems.training import Recipe, Start, fit, optimizer_of, score
+from nas.problems.images.conv_net import ConvNet
+from nas.problems.images.fit import Recipe, Start, fit, optimizer_of, score
+from nas.problems.images.graph_recipes import ImageGraph
+from nas.problems.images.pixels import Images
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.space import NETWORK
 from nas.training.problem import Problem
@@ -31,7 +31,7 @@ class ImageProblem(Problem):
     """Ten classes of small images, by a convolutional network; what is left to say is the data and the space.
 
     A point either holds a network (`nas.spaces.graphs.space`), or names the parameters of a chain of blocks
-    (`nas.problems.conv_net`). Only the latter can be halved, so DOWNSCALE is not declared for the former.
+    (`nas.problems.images.conv_net`). Only the latter can be halved, so DOWNSCALE is not declared for the former.
 
     Trained by stochastic gradient descent with Nesterov momentum and a one-cycle learning rate (Smith 2018,
     arXiv:1803.09820) whose peak is the point's ``learning_rate``. A fidelity that the tuner asks for is a share of

@@ -12,7 +12,7 @@ from nas.core.trial import Proposal
 from nas.inheritance.donors.choice import DonorChooser
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.founders import draw_new_point
+from nas.tuners.shared.new_points import draw_new_point
 
 
 class DonorTuner(Tuner):

@@ -24,9 +24,9 @@ from typing import Any
 
 from nas.core.errors import ActionError, HeirloomError, StoreError
 from nas.core.trial import Reason, State, Trial, cost_of, stopped
-from nas.executors.base import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
-from nas.executors.place import Place, WorkerLostError
-from nas.executors.worker import IGNORED, Stop, worker_main
+from nas.executors.events import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
+from nas.executors.pool import Place, WorkerLostError
+from nas.executors.worker_process import IGNORED, Stop, worker_main
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.resume_points import PartialCheckpoints

@@ -18,7 +18,7 @@ from nas.core.errors import CorruptError
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, State, Trial
 from nas.core.validation import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, number_within, parse_object, shown, whole
-from nas.executors.base import Asked, Event, Finished, Late, Left, Lost, Reported, Started
+from nas.executors.events import Asked, Event, Finished, Late, Left, Lost, Reported, Started
 from nas.storage.trial_records import checked_donor, trial_from_records
 from nas.training.messages import Assignment, Stay
 

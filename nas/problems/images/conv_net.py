@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nas.core.point import Point
-from nas.problems.pixels import N_CLASSES
+from nas.problems.images.pixels import N_CLASSES
 
 _GROUP = 4  # channels that group-norm treats as one; a fixed size, so that a wider child keeps its parent's groups
 

@@ -26,7 +26,7 @@ from scipy.stats import kendalltau, spearmanr
 
 from nas.core.policy import Stage
 from nas.core.trial import State, Trial
-from nas.forecast import cost_ratio
+from nas.search.budget.durations import cost_ratio
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import spent_hours

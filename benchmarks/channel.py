@@ -30,8 +30,8 @@ from nas.executors.process_pool import ProcessPlace
 from nas.executors.remote.client import Connection
 from nas.executors.remote.pool import Gate, RemotePlace
 from nas.executors.remote.server import ChannelServer
-from nas.job_plan import JobPlan
-from nas.loop import Loop, LoopSettings
+from nas.search.controller import Loop, LoopSettings
+from nas.search.job_plan import JobPlan
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.messages import BenchSpec

@@ -30,8 +30,8 @@ from nas.core.pareto import Losses, hypervolume, losses_of
 from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.executors.simulated import SimulatedExecutor
-from nas.loop import Loop, LoopSettings
 from nas.problems.tabular import TabularProblem
+from nas.search.controller import Loop, LoopSettings
 from nas.storage.open import open_root
 from nas.storage.records import Records
 

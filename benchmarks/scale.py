@@ -25,7 +25,7 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Stage
 from nas.core.trial import Proposal, Trial
 from nas.executors.simulated import SimulatedExecutor, Workers
-from nas.loop import Loop, LoopSettings
+from nas.search.controller import Loop, LoopSettings
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.problem import Simulation

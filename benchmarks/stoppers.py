@@ -39,7 +39,7 @@ from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.core.trial import Trial
 from nas.executors.simulated import SimulatedExecutor
-from nas.loop import Loop, LoopSettings
+from nas.search.controller import Loop, LoopSettings
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.storage.records import Records

@@ -27,9 +27,9 @@ from nas.executors.events import Event, Executor, StopAsked
 from nas.executors.executor import LocalExecutor
 from nas.executors.pool import InProcessPlace, Place
 from nas.executors.simulated import SimulatedExecutor, check_simulated
-from nas.loop import LoopSettings
-from nas.program import Program, Summary
-from nas.session import Session, check_free, claim_identity
+from nas.search.controller import LoopSettings
+from nas.search.lease import Session, check_free, claim_identity
+from nas.search.runner import Program, Summary
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions, spent_hours
 from nas.training.messages import BenchSpec

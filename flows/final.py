@@ -13,7 +13,7 @@ from flows.command import Invocation, complain, run_command
 if TYPE_CHECKING:
     from flows.engine import Engine
     from flows.settings import Machine
-    from nas.search import Search
+    from nas.search.definition import Search
 
 
 def main() -> int:
@@ -31,8 +31,8 @@ def final(invocation: Invocation, engine: Engine) -> int:
     from nas.core.budget import Budget
     from nas.core.errors import ConfigurationError
     from nas.core.policy import PolicyPlan
-    from nas.program import Program
-    from nas.session import read_header
+    from nas.search.lease import read_header
+    from nas.search.runner import Program
     from nas.storage.records import Records
 
     if invocation.values["name"] is None:
@@ -66,8 +66,8 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: 
     """
     from flows.trust import trusted_spec
     from nas.core.policy import PolicyPlan
-    from nas.founders import Founders
-    from nas.search import Search
+    from nas.search.definition import Search
+    from nas.search.initial_points import Founders
 
     stopper = identity["stopper"]
     return Search(

@@ -54,7 +54,7 @@ class Cleaning:
         """Shows what would go, and why; writes nothing."""
         from flows.snapshot import last_session
         from nas.core.trial import State
-        from nas.session import have_ended
+        from nas.search.lease import have_ended
         from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
 
         trials, _ = self.records.load()
@@ -73,7 +73,7 @@ class Cleaning:
             StoreError: the disk has no room for the records of the sweep itself.
         """
         from nas.core.errors import StoreError
-        from nas.session import Session, have_ended
+        from nas.search.lease import Session, have_ended
         from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
         from nas.storage.posix import DISK_FULL
 

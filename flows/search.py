@@ -30,8 +30,8 @@ def search(invocation: Invocation, engine: Engine) -> int:
     """One search: composes it from the configuration, and runs what is left to do of it."""
     from flows.settings import check_values, read_budget, read_machine, read_retention, read_search, search_name, switch
     from nas.core.names import check_name
-    from nas.imported import import_founders
-    from nas.program import Program
+    from nas.search.runner import Program
+    from nas.search.weight_import import import_founders
 
     check_values(invocation)
     candidates = _candidates(invocation)
@@ -71,7 +71,7 @@ def _candidates(invocation: Invocation) -> dict[str, Records] | None:
 def _check_not_driven(candidates: dict[str, Records], *, is_named: bool) -> None:
     """Refuses a search that a command on this host drives, before torch and the problem load; or says it may be one."""
     from nas.core.errors import HeirloomError, SearchBusyError
-    from nas.session import check_free
+    from nas.search.lease import check_free
 
     for name, records in candidates.items() if is_named or len(candidates) <= MAX_LOOKS else ():
         try:

@@ -17,8 +17,8 @@ from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError, check_whole
 from nas.core.policy import PolicyPlan
 from nas.executors.simulated import Workers
-from nas.founders import Founders
-from nas.search import Search
+from nas.search.definition import Search
+from nas.search.initial_points import Founders
 from nas.storage.maintenance.gc.retention import Retention
 from nas.tuners.shared.constrained import checked_limits
 

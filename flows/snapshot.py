@@ -89,7 +89,7 @@ def read_snapshot(files: Files, now: float) -> Snapshot:
         ConfigurationError: another version of Heirloom wrote it.
         CorruptError: a record can't be read.
     """
-    from nas.program import newest_best
+    from nas.search.runner import newest_best
 
     records = Records(files)
     name = records.files.url.rstrip("/").rpartition("/")[2]
@@ -118,7 +118,7 @@ def last_session(records: Records, now: float) -> LastSession | None:
     Raises:
         CorruptError: its record can't be read.
     """
-    from nas.session import DEAD_AFTER_S, Driver, driver_of
+    from nas.search.lease import DEAD_AFTER_S, Driver, driver_of
     from nas.storage.sessions import newest_session
 
     newest = newest_session(records)
@@ -158,7 +158,7 @@ def read_header(records: Records, name: str) -> Header:
         ConfigurationError: another version of Heirloom wrote it.
         CorruptError: it can't be read.
     """
-    from nas import session
+    from nas.search import lease as session
 
     header = session.read_header(records)
     if header is None:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from nas.inheritance.donors.index import DonorIndex
     from nas.inheritance.donors.ranking import LineageDonors
     from nas.inheritance.inherit import inherit
-    from nas.program import Summary, run_search
-    from nas.search import Search
+    from nas.search.api import run_search
+    from nas.search.definition import Search
+    from nas.search.runner import Summary
     from nas.spaces.parameters.nni_json import load_nni_space
     from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
     from nas.spaces.space import Space
@@ -51,14 +52,14 @@ _HOMES = {
     "Proposal": "nas.core.trial",
     "Retention": "nas.storage.maintenance.gc.retention",
     "STOP": "nas.tuners.base",
-    "Search": "nas.search",
+    "Search": "nas.search.definition",
     "Signature": "nas.storage.signature",
     "Space": "nas.spaces.space",
     "Spec": "nas.core.spec",
     "Stage": "nas.core.policy",
     "State": "nas.core.trial",
     "Stopper": "nas.stoppers.base",
-    "Summary": "nas.program",
+    "Summary": "nas.search.runner",
     "Trial": "nas.core.trial",
     "Job": "nas.training.job",
     "TrialRun": "nas.training.trial_run",
@@ -66,7 +67,7 @@ _HOMES = {
     "WAIT": "nas.tuners.base",
     "inherit": "nas.inheritance.inherit",
     "load_nni_space": "nas.spaces.parameters.nni_json",
-    "run_search": "nas.program",
+    "run_search": "nas.search.api",
 }
 
 __all__ = [

@@ -11,7 +11,7 @@ import torch
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.search import FORMAT
+from nas.search.definition import FORMAT
 from nas.storage.blobs import Files
 from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_folder, publish_tensors
 from nas.storage.open import open_root

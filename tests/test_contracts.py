@@ -19,8 +19,8 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
-from nas.program import run_search
-from nas.search import Search
+from nas.search.api import run_search
+from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.testing import check_files, check_problem, check_stopper, check_tuner

@@ -45,7 +45,7 @@ def loaded_by(module: str) -> set[str]:
 
 def test_sources_are_found() -> None:
     """The walk sees both packages."""
-    assert {"nas/loop.py", "flows/trial.py"} <= SOURCES.keys()
+    assert {"nas/search/controller.py", "flows/trial.py"} <= SOURCES.keys()
 
 
 def test_library_knows_no_engine() -> None:
@@ -82,7 +82,7 @@ ALLOWED = {
     ("nas/tuners/smac.py", "joblib"): "keeps SMAC's forest in this process: nothing is loaded by it",
     ("nas/executors/worker_process.py", "recv"): "the pipe between a driver and the worker that it has spawned itself",
     ("nas/executors/process_pool.py", "recv"): "its other end",
-    ("nas/imported.py", "load"): "safetensors', a format of nothing but tensors",
+    ("nas/search/weight_import.py", "load"): "safetensors', a format of nothing but tensors",
     ("nas/problems/cifar10.py", "load"): "numpy's, which unpickles nothing with",
     ("nas/problems/cifar10.py", "allow_pickle"): "False (tests/nas/problems/test_cifar10.py)",
 }
@@ -171,7 +171,9 @@ def test_tuners_know_no_problem_and_problems_no_tuner() -> None:
         if name.startswith("nas/tuners/"):
             assert not {m for m in modules if m.startswith(("nas.problems", "nas.storage", "nas.executors"))}, name
         if name.startswith("nas/problems/"):
-            assert not {m for m in modules if m.startswith(("nas.tuners", "nas.stoppers", "nas.loop"))}, name
+            assert not {m for m in modules if m.startswith(("nas.tuners", "nas.stoppers", "nas.search.controller"))}, (
+                name
+            )
 
 
 def test_store_knows_nobody_who_uses_it() -> None:
@@ -185,7 +187,7 @@ def test_store_knows_nobody_who_uses_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["nas", "nas.program", "nas.executors.process_pool", "nas.tuners.evolution", "nas.testing"]
+    "module", ["nas", "nas.search.runner", "nas.executors.process_pool", "nas.tuners.evolution", "nas.testing"]
 )
 def test_library_is_light(module: str) -> None:
     """Importing Heirloom, its program and its worker loads neither torch nor pandas, Prefect or Hydra."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nas.search import TWO_STAGE
+from nas.search.definition import TWO_STAGE
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

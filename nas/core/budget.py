@@ -19,7 +19,7 @@ class Budget:
     GPU-hours are what results say: attempts that were lost or interrupted have none, and do not count.
 
     Nothing set means 16 trials. When its jobs are spent, no further job is begun; those that live go on asking. Hours
-    and GPU-hours are kept: the search stage ends in time for the later ones (``nas.timetable``).
+    and GPU-hours are kept: the search stage ends in time for the later ones (``nas.search.budget.planner``).
 
     Attributes:
         final_share: Of the hours, kept back for later stages as long as nothing is known of their trials.

@@ -20,7 +20,7 @@ from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.core.trial import Donor, Proposal, Reason, State, Trial
 from nas.executors.events import Action, Event, Finished, Lost, StopAsked, StopKind
-from nas.loop import Loop, LoopSettings
+from nas.search.controller import Loop, LoopSettings
 from nas.spaces.parameters.space import ParameterSpace
 from nas.spaces.space import Space
 from nas.storage.maintenance.gc.collector import Scope, Sweeper

@@ -18,7 +18,7 @@ from flows.command import run_command
 from flows.gc import gc
 from flows.report import report
 from nas.core.trial import State, Trial
-from nas.session import Session
+from nas.search.lease import Session
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from tests.flows.commands import QUICK, ROOT, Command, environment, records, run, trials, until

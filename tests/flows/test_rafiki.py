@@ -12,8 +12,8 @@ from flows.terminal import summary_lines
 from nas.core.budget import Budget
 from nas.core.spec import Spec
 from nas.core.trial import State
-from nas.program import run_search
-from nas.search import Search
+from nas.search.api import run_search
+from nas.search.definition import Search
 from nas.storage.open import open_root
 from tests.flows.commands import only_search, run, trials
 

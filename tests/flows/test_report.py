@@ -24,7 +24,7 @@ from flows.searches import find_searches
 from flows.snapshot import read_snapshot
 from nas.core.metric import Metric
 from nas.core.trial import State
-from nas.session import Session
+from nas.search.lease import Session
 from nas.storage.open import open_root
 from tests.flows.lineages import BEGAN, evolved, trial, write_search
 

@@ -13,7 +13,15 @@ import sys
 import traceback
 from typing import NoReturn
 
-IMPORTS = ("torch", "hydra", "flows.command", "flows.engine", "flows.settings", "nas.program", "nas.problems.digits")
+IMPORTS = (
+    "torch",
+    "hydra",
+    "flows.command",
+    "flows.engine",
+    "flows.settings",
+    "nas.search.runner",
+    "nas.problems.digits",
+)
 
 
 def become(module: str, arguments: list[str], cwd: str, out: str, err: str) -> NoReturn:

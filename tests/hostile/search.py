@@ -23,10 +23,11 @@ from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
 from nas.executors.executor import LocalExecutor
 from nas.executors.pool import InProcessPlace
-from nas.loop import Loop, LoopSettings
-from nas.program import Program, run_search
-from nas.search import Search
-from nas.session import check_free, claim_identity
+from nas.search.api import run_search
+from nas.search.controller import Loop, LoopSettings
+from nas.search.definition import Search
+from nas.search.lease import check_free, claim_identity
+from nas.search.runner import Program
 from nas.storage.checkpoints import fetch_folder
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.verification import verify_search

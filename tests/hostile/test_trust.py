@@ -23,7 +23,7 @@ def stored(target: str) -> dict[str, Any]:
     "target",
     [
         "subprocess.Popen",
-        "nas.session.Path",
+        "nas.search.lease.Path",
         "nas.executors.process_pool.ProcessPlace",
         "nas.storage.backends.local.LocalFiles",
         "nas.tuners.random.RandomTuner",

@@ -17,7 +17,7 @@ from nas.core.point import Point, point_key
 from nas.core.policy import Policy, Stage
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.events import Action, Event, Finished, Lost, Reported, Started, StopAsked, StopKind
-from nas.loop import Loop, LoopSettings
+from nas.search.controller import Loop, LoopSettings
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.blobs import Files
 from nas.storage.checkpoints import publish_checkpoint

@@ -9,7 +9,7 @@ import pytest
 
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.forecast import Forecast, cost_ratio
+from nas.search.budget.durations import Forecast, cost_ratio
 
 CHEAP = frozenset({Policy.EARLY_STOP, Policy.DOWNSCALE})
 SEARCH, RECHECK, FINAL = (

@@ -19,8 +19,8 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.program import run_search
-from nas.search import Search
+from nas.search.api import run_search
+from nas.search.definition import Search
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.storage.records import Records

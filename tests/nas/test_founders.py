@@ -19,11 +19,12 @@ from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import State
 from nas.executors.events import Event, Noted
-from nas.founders import Founders
-from nas.imported import import_founders
-from nas.program import Program, run_here, run_search
-from nas.search import Search
-from nas.session import claim_identity, open_records
+from nas.search.api import run_search
+from nas.search.definition import Search
+from nas.search.initial_points import Founders
+from nas.search.lease import claim_identity, open_records
+from nas.search.runner import Program, run_here
+from nas.search.weight_import import import_founders
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.training.problem import Problem

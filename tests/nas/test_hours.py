@@ -25,10 +25,10 @@ from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import Event, Finished, Noted, StopAsked, StopKind
 from nas.executors.pool import InProcessPlace
 from nas.executors.simulated import SimulatedExecutor, Workers
-from nas.loop import LoopSettings
-from nas.program import Program, Summary
-from nas.search import Search
-from nas.session import Session, claim_identity
+from nas.search.controller import LoopSettings
+from nas.search.definition import Search
+from nas.search.lease import Session, claim_identity
+from nas.search.runner import Program, Summary
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.storage.records import Records

@@ -20,8 +20,8 @@ from nas.core.trial import Reason, State, Trial
 from nas.executors.events import Event, Left, StopAsked
 from nas.executors.executor import LocalExecutor
 from nas.executors.pool import InProcessPlace
-from nas.job_plan import JobPlan
-from nas.loop import Loop, LoopSettings
+from nas.search.controller import Loop, LoopSettings
+from nas.search.job_plan import JobPlan
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records

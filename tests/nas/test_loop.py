@@ -20,8 +20,8 @@ from nas.core.point import Point
 from nas.core.policy import Policy, Stage
 from nas.core.trial import OnParentFailure, Proposal, Reason, State, Trial
 from nas.executors.events import Broke, Event, Finished, StopAsked
-from nas.loop import Loop, LoopSettings
-from nas.proposals import trial_seed
+from nas.search.admission import trial_seed
+from nas.search.controller import Loop, LoopSettings
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.stoppers.median import MedianStopper

@@ -8,7 +8,7 @@ import pytest
 
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy, PolicyPlan, Stage, parse_policies
-from nas.search import TWO_STAGE
+from nas.search.definition import TWO_STAGE
 
 ALL = frozenset(Policy)
 

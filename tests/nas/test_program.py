@@ -18,10 +18,11 @@ from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
 from nas.executors.executor import LocalExecutor
 from nas.executors.pool import InProcessPlace
-from nas.loop import LoopSettings
-from nas.program import Program, Summary, run_search
-from nas.search import Search
-from nas.session import Session
+from nas.search.api import run_search
+from nas.search.controller import LoopSettings
+from nas.search.definition import Search
+from nas.search.lease import Session
+from nas.search.runner import Program, Summary
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root

@@ -18,8 +18,8 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.problems.tabular import TabularProblem
-from nas.search import FORMAT, TWO_STAGE, Search, differences
-from nas.session import claim_identity
+from nas.search.definition import FORMAT, TWO_STAGE, Search, differences
+from nas.search.lease import claim_identity
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.stoppers.median import MedianStopper
 from nas.storage.open import open_root
@@ -119,7 +119,7 @@ class TestIdentity:
     def test_digest_is_the_same_in_every_process(self) -> None:
         """The default name follows from the identity, whatever the process and its hash seed."""
         program = (
-            "from nas.search import Search; from nas.core.spec import Spec;"
+            "from nas.search.definition import Search; from nas.core.spec import Spec;"
             "from tests.problems_for_tests import ScoreProblem; from nas.tuners.random import RandomTuner;"
             "print(Search(problem=Spec.of(ScoreProblem), tuner=Spec.of(RandomTuner)).build().default_name)"
         )

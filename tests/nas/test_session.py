@@ -20,7 +20,7 @@ import pytest
 
 from nas.core.errors import ConfigurationError, SearchBusyError
 from nas.core.names import check_name
-from nas.session import Driver, Session, check_free, open_records
+from nas.search.lease import Driver, Session, check_free, open_records
 from nas.storage.open import open_root
 from nas.storage.records import Records, to_bytes
 from nas.storage.sessions import past_sessions
@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 HOLDER = """
 import sys, time
-from nas.session import Session, open_records
+from nas.search.lease import Session, open_records
 from nas.storage.open import open_root
 
 session = Session(open_records(open_root(sys.argv[1])), takeover="takeover" in sys.argv)
@@ -41,7 +41,7 @@ WATCHER = """
 import sys
 from functools import partial
 from nas.core.errors import SearchBusyError
-from nas.session import check_free
+from nas.search.lease import check_free
 from nas.storage.open import open_root
 from nas.storage.records import Records
 
@@ -136,7 +136,7 @@ class TestRecord:
 
     def test_heart_beats(self, in_memory: Records, monkeypatch: pytest.MonkeyPatch) -> None:
         """The beat counts up while the session lives; closing it, twice too, says that it has ended."""
-        monkeypatch.setattr("nas.session.BEAT_S", 0.02)
+        monkeypatch.setattr("nas.search.lease.BEAT_S", 0.02)
         session = Session(in_memory)
         until(lambda: (in_memory.read("sessions/0001.beat") or {})["beat"] > 3)
         assert (in_memory.read("sessions/0001.beat") or {})["ended"] is False
@@ -293,7 +293,7 @@ class TestOtherHosts:
 class TestTakeover:
     def test_older_session_is_told(self, in_memory: Records, monkeypatch: pytest.MonkeyPatch) -> None:
         """A driver is told once, by host and pid, of a newer session, which waits until the older one has ended."""
-        monkeypatch.setattr("nas.session.BEAT_S", 0.02)
+        monkeypatch.setattr("nas.search.lease.BEAT_S", 0.02)
         told: list[str] = []
         older = Session(in_memory, on_newer=told.append)
 

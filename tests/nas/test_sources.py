@@ -16,7 +16,7 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.trial import ParameterSource, Proposal, Trial
 from nas.inheritance.donors.other_searches import sibling_checkpoint
-from nas.loop import LoopSettings
+from nas.search.controller import LoopSettings
 from nas.storage.records import Records
 from nas.tuners.base import Answer
 from nas.tuners.random import RandomTuner

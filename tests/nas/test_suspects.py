@@ -13,11 +13,11 @@ import pytest
 from nas.core.budget import Budget
 from nas.core.errors import SearchInterruptedError
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.loop import LoopSettings
-from nas.session import Driver, Session
+from nas.search.controller import LoopSettings
+from nas.search.crash_tracker import Suspects
+from nas.search.lease import Driver, Session
 from nas.storage.records import Records, to_bytes
 from nas.storage.sessions import past_sessions
-from nas.suspects import Suspects
 from tests.nas.scripted import SEARCH, ListTuner, ScriptedExecutor, fresh_records, make_loop
 
 N = 4

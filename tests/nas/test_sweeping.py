@@ -16,7 +16,7 @@ from nas.core.errors import SearchInterruptedError
 from nas.core.lineage import Lineage, recall
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import Event, Swept
-from nas.loop import LoopSettings, OnParentFailure
+from nas.search.controller import LoopSettings, OnParentFailure
 from nas.storage.maintenance.gc.collector import Scope, Sweeper
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.records import Records

@@ -10,7 +10,7 @@ import pytest
 from nas.core.budget import Budget
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.trial import State
-from nas.timetable import CROWN_MOST_S, MARGIN, Spent, Timetable
+from nas.search.budget.planner import CROWN_MOST_S, MARGIN, Spent, Timetable
 from tests.nas.test_forecast import trial
 
 SEARCH, FINAL = Stage(name="search", policies=frozenset({Policy.EARLY_STOP})), Stage(name="final")

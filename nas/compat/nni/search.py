@@ -17,7 +17,7 @@ from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.policy import PolicyPlan, Stage
 from nas.core.spec import Spec
-from nas.search import Search
+from nas.search.definition import Search
 
 PLAN = PolicyPlan((Stage(name="search"),))
 """An experiment has one stage, and no policies."""

@@ -23,9 +23,9 @@ from nas.core.errors import ConfigurationError, HeirloomError, nearest_first
 from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.executors.events import Event, Finished
-from nas.program import Program, run_here
-from nas.search import Search
-from nas.session import claim_identity, open_records
+from nas.search.definition import Search
+from nas.search.lease import claim_identity, open_records
+from nas.search.runner import Program, run_here
 from nas.storage.blobs import Files
 from nas.storage.open import open_root
 from nas.storage.records import Records

@@ -20,9 +20,9 @@ from nas.core.trial import Trial
 from nas.executors.events import Event, StopAsked
 from nas.executors.executor import LocalExecutor
 from nas.executors.pool import InProcessPlace
-from nas.loop import LoopSettings
-from nas.program import Program
-from nas.session import Session, claim_identity, open_records
+from nas.search.controller import LoopSettings
+from nas.search.lease import Session, claim_identity, open_records
+from nas.search.runner import Program
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.trial_log import log_path

@@ -39,9 +39,10 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.program import Summary, run_search
-from nas.search import Search, differences
-from nas.session import read_beat
+from nas.search.api import run_search
+from nas.search.definition import Search, differences
+from nas.search.lease import read_beat
+from nas.search.runner import Summary
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root

@@ -23,7 +23,7 @@ from nas.executors.events import Event, Finished, Late, Left, Reported, Started,
 from nas.executors.executor import LocalExecutor
 from nas.executors.pool import WorkerLostError
 from nas.executors.process_pool import ProcessPlace
-from nas.loop import Loop, LoopSettings
+from nas.search.controller import Loop, LoopSettings
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.messages import Assignment, BenchSpec

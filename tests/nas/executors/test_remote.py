@@ -33,8 +33,8 @@ from nas.executors.remote import server
 from nas.executors.remote.client import ChannelClient, Connection, GivenUpError
 from nas.executors.remote.pool import BROKEN, Gate, RemotePlace
 from nas.executors.remote.protocol import dumps
-from nas.job_plan import JobPlan
-from nas.loop import Loop, LoopSettings
+from nas.search.controller import Loop, LoopSettings
+from nas.search.job_plan import JobPlan
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records

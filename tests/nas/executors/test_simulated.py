@@ -17,7 +17,7 @@ from nas.core.policy import Stage
 from nas.core.trial import Reason, State, Trial
 from nas.executors.events import StopAsked
 from nas.executors.simulated import SimulatedExecutor, Workers
-from nas.loop import Loop, LoopSettings
+from nas.search.controller import Loop, LoopSettings
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root

@@ -17,8 +17,8 @@ from nas.core.metric import Metric
 from nas.core.point import is_json, point_key
 from nas.core.spec import Spec
 from nas.inheritance.donors.point_entries import architecture_entries
-from nas.program import run_search
-from nas.search import Search
+from nas.search.api import run_search
+from nas.search.definition import Search
 from nas.spaces.domain import Domain
 from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.crossover import Crossing, bottlenecks, crossed

@@ -13,9 +13,9 @@ from nas.core.budget import Budget
 from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.executors.simulated import SimulatedExecutor
-from nas.loop import Loop, LoopSettings
-from nas.program import run_search
-from nas.search import Search
+from nas.search.api import run_search
+from nas.search.controller import Loop, LoopSettings
+from nas.search.definition import Search
 from nas.storage.open import open_root
 from nas.storage.records import Records
 

@@ -22,9 +22,10 @@ from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, StoreError
 from nas.core.reference import Reference
 from nas.core.spec import Spec
-from nas.program import Summary, run_search
-from nas.search import Search
-from nas.session import Session, check_free
+from nas.search.api import run_search
+from nas.search.definition import Search
+from nas.search.lease import Session, check_free
+from nas.search.runner import Summary
 from nas.storage.blobs import Files
 from nas.storage.maintenance.verification import verify_search
 from nas.storage.open import open_root

@@ -22,8 +22,8 @@ from nas.core.errors import CorruptError, SearchNotFoundError
 from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.inheritance.donors.index import DonorIndex
-from nas.program import run_search
-from nas.search import Search
+from nas.search.api import run_search
+from nas.search.definition import Search
 from nas.storage.blobs import Files
 from nas.storage.open import open_root
 from nas.storage.signature import Signature, common_layers

@@ -13,8 +13,9 @@ import pytest
 from nas.core.budget import Budget
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
 from nas.core.spec import Spec
-from nas.program import Summary, run_search
-from nas.search import Search
+from nas.search.api import run_search
+from nas.search.definition import Search
+from nas.search.runner import Summary
 from nas.storage.blobs import Files
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.verification import verify_search

@@ -13,7 +13,7 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Stage
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.proposals import trial_of
+from nas.search.admission import trial_of
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.tuners.base import Tuner
 

@@ -14,8 +14,9 @@ from nas.core.metric import Metric
 from nas.core.spec import Spec
 from nas.core.trial import Proposal
 from nas.problems.digits import DigitsProblem
-from nas.program import Summary, run_search
-from nas.search import Search
+from nas.search.api import run_search
+from nas.search.definition import Search
+from nas.search.runner import Summary
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.spaces.space import Space
 from nas.testing import check_tuner

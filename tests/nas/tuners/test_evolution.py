@@ -16,8 +16,8 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Trial
-from nas.program import run_search
-from nas.search import Search
+from nas.search.api import run_search
+from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun

@@ -16,8 +16,8 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.spec import Spec
 from nas.core.trial import State
-from nas.program import run_search
-from nas.search import Search
+from nas.search.api import run_search
+from nas.search.definition import Search
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.space import GraphSpace
 from nas.spaces.parameters.space import Choice, ParameterSpace

@@ -13,8 +13,8 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, State
-from nas.program import run_search
-from nas.search import Search
+from nas.search.api import run_search
+from nas.search.definition import Search
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.space import GraphSpace

@@ -15,7 +15,7 @@ from typing import Any
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, SearchBusyError, StoreError
 from nas.core.validation import naming, whole
-from nas.search import FORMAT, Built, differences
+from nas.search.definition import FORMAT, Built, differences
 from nas.storage.blobs import Files
 from nas.storage.records import Records, to_bytes
 from nas.storage.search_records import check_header

@@ -12,11 +12,11 @@ from nas.core.metric import Metric
 from nas.core.policy import PolicyPlan
 from nas.core.spec import Spec
 from nas.core.trial import State
-from nas.founders import Founders
 from nas.inheritance.donors.other_searches import sibling_checkpoint
-from nas.program import Program, run_here
-from nas.search import Search
-from nas.session import claim_identity
+from nas.search.definition import Search
+from nas.search.initial_points import Founders
+from nas.search.lease import claim_identity
+from nas.search.runner import Program, run_here
 from nas.spaces.parameters.space import ParameterSpace
 from nas.storage.records import Records
 from nas.storage.remote_file import read_file

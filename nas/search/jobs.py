@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from nas.core.trial import DonorWeights, Trial
 from nas.executors.events import Executor, Left
-from nas.job_plan import JobPlan
-from nas.slots import Slots, Tenant
+from nas.search.job_plan import JobPlan
+from nas.search.slots import Slots, Tenant
 from nas.storage.records import Records
 from nas.training.messages import Assignment, Stay
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nas.session import IN_PROCESS, Driver, Session, driver_of
+from nas.search.lease import IN_PROCESS, Driver, Session, driver_of
 from nas.storage.records import Records, Starts
 from nas.storage.sessions import past_sessions, read_beat
 

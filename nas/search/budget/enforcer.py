@@ -10,8 +10,8 @@ from nas.core.budget import Budget
 from nas.core.policy import Stage
 from nas.core.trial import Trial
 from nas.executors.events import Event, Executor, Noted
-from nas.slots import Slots
-from nas.timetable import Spent, Timetable
+from nas.search.budget.planner import Spent, Timetable
+from nas.search.slots import Slots
 
 GRACE_S = 2.0
 GRACE_SHARE = 0.01

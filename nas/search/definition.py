@@ -13,14 +13,14 @@ from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.core.trial import OnParentFailure
-from nas.founders import Founders
-from nas.job_plan import JobPlan
+from nas.search.initial_points import Founders
+from nas.search.initial_tuner import FoundedTuner
+from nas.search.job_plan import JobPlan
 from nas.stoppers.base import Stopper
 from nas.storage.record_size import METRICS_BYTES, NUMBER_BYTES, json_size
 from nas.training.data_digest import contents
 from nas.training.problem import LATENCY, Problem
 from nas.tuners.base import Tuner
-from nas.tuners.founded import FoundedTuner
 from nas.tuners.shared.constrained import ConstrainedTuner, checked_limits
 
 FORMAT = 1

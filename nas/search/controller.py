@@ -17,8 +17,6 @@ from nas.core.errors import SearchFailedError, SearchInterruptedError
 from nas.core.lineage import Lineage
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.trial import OnParentFailure, Proposal, Reason, State, Trial, as_pending, without_weights
-from nas.deadline import Deadline
-from nas.dialogue import Dialogue
 from nas.executors.events import (
     Asked,
     Broke,
@@ -36,17 +34,19 @@ from nas.executors.events import (
     Woke,
 )
 from nas.inheritance.donors.resolve import Offers
-from nas.job_plan import JobPlan
-from nas.proposals import ProposalCheck, again, trial_of
-from nas.roster import JobRoster
-from nas.slots import Slots
+from nas.search.admission import ProposalCheck, again, trial_of
+from nas.search.budget.enforcer import Deadline
+from nas.search.budget.planner import Timetable
+from nas.search.crash_tracker import Suspects
+from nas.search.job_plan import JobPlan
+from nas.search.jobs import JobRoster
+from nas.search.proposal_log import Dialogue
+from nas.search.slots import Slots
 from nas.spaces.space import Space
 from nas.stoppers.base import Stopper
 from nas.storage.maintenance.gc.collector import Sweeper
 from nas.storage.records import Records, Starts
 from nas.storage.resume_points import PartialCheckpoints
-from nas.suspects import Suspects
-from nas.timetable import Timetable
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.shared.stateful import HostedTuner
 

@@ -14,7 +14,7 @@ from typing import Literal
 from nas.core.budget import Budget
 from nas.core.policy import PolicyPlan, Stage
 from nas.core.trial import Trial
-from nas.forecast import Forecast
+from nas.search.budget.durations import Forecast
 
 Bound = Literal["hours", "gpu_hours"]
 MARGIN = 1.1

@@ -6,34 +6,31 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from nas.core.budget import Budget
 from nas.core.errors import ActionError, ConfigurationError, check_whole
 from nas.core.lineage import Lineage
-from nas.core.names import check_name
 from nas.core.ranking import Ranking
 from nas.core.trial import Trial
 from nas.core.validation import naming
 from nas.executors.events import Event, Executor, Finished, Noted, StopAsked
 from nas.executors.executor import LocalExecutor
 from nas.executors.pool import InProcessPlace
-from nas.founders import unused_weights
 from nas.inheritance.donors.other_searches import borrowed, sibling_checkpoint
-from nas.loop import Loop, LoopSettings
-from nas.search import Built, Search
-from nas.session import Session, claim_identity, open_records
-from nas.storage.blobs import Files
+from nas.search.budget.planner import Bound, Spent, Timetable
+from nas.search.controller import Loop, LoopSettings
+from nas.search.crash_tracker import Suspects
+from nas.search.definition import Built
+from nas.search.initial_points import unused_weights
+from nas.search.lease import Session
 from nas.storage.maintenance.gc.collector import Scope, Sweeper
 from nas.storage.maintenance.gc.retention import Retention
-from nas.storage.open import open_root
 from nas.storage.records import Records, Starts
 from nas.storage.search_records import check_best
 from nas.storage.sessions import spent_hours
-from nas.suspects import Suspects
-from nas.timetable import Bound, Spent, Timetable
 from nas.training.messages import BenchSpec
 from nas.tuners.shared.stateful import HostedTuner
 
@@ -330,47 +327,6 @@ def newest_best(records: Records) -> dict[str, Any] | None:
         with naming(records.place(path)):
             check_best(record, max(numbers))
     return record
-
-
-def run_search(
-    search: Search,
-    *,
-    root: str = "heirloom",
-    options: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    budget: Budget | None = None,
-    finalists: int = 2,
-    retention: Retention | None = None,
-) -> Summary:
-    """Runs a search in this process, one trial at a time, without Prefect; the same call resumes it.
-
-    Args:
-        search: The problem, the tuner and the rest.
-        root: A folder or any fsspec URL (``memory://`` keeps nothing).
-        options: How to open the URL: credentials, endpoints; nothing of them is stored.
-        name: By default from the problem, the tuner and the identity's digest.
-        budget: 16 trials by default.
-        finalists: How many of the best are trained in full.
-        retention: Whose weights are kept; all by default.
-    """
-    if search.deterministic and search.slots != 1:
-        raise ConfigurationError(f"slots ({search.slots}) must be 1: run_search runs one trial at a time")
-    built = replace(search, slots=1).build()
-    files: Files = open_root(root, options).below(check_name(name or built.default_name))
-    records = open_records(files)
-    claim_identity(records, built)
-    program = Program(built, records, budget or Budget(), finalists=finalists, retention=retention)
-    if program.budget.gpu_hours is not None:
-        raise ConfigurationError(
-            f"budget.gpu_hours ({program.budget.gpu_hours}) needs a GPU: run_search trains on the CPU"
-        )
-    if program.ended_by():
-        return program.summary()
-    from nas.imported import import_founders  # which runs a program itself
-
-    import_founders(records, search.founders)
-    run_here(program, options=options)
-    return program.summary()
 
 
 def run_here(

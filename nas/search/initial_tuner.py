@@ -1,4 +1,4 @@
-"""A tuner that begins with given points, and whose first trials take given weights (`nas.founders`)."""
+"""A tuner that begins with given points, and whose first trials take given weights (`nas.search.initial_points`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nas.core.lineage import Lineage
 from nas.core.trial import Proposal, Trial
-from nas.founders import Founders
+from nas.search.initial_points import Founders
 from nas.tuners.base import Answer, Tuner
 
 

@@ -1,0 +1,58 @@
+"""Run a search in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError
+from nas.core.names import check_name
+from nas.search.definition import Search
+from nas.search.lease import claim_identity, open_records
+from nas.search.runner import Program, Summary, run_here
+from nas.storage.blobs import Files
+from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.open import open_root
+
+
+def run_search(
+    search: Search,
+    *,
+    root: str = "heirloom",
+    options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    budget: Budget | None = None,
+    finalists: int = 2,
+    retention: Retention | None = None,
+) -> Summary:
+    """Runs a search in this process, one trial at a time, without Prefect; the same call resumes it.
+
+    Args:
+        search: The problem, the tuner and the rest.
+        root: A folder or any fsspec URL (``memory://`` keeps nothing).
+        options: How to open the URL: credentials, endpoints; nothing of them is stored.
+        name: By default from the problem, the tuner and the identity's digest.
+        budget: 16 trials by default.
+        finalists: How many of the best are trained in full.
+        retention: Whose weights are kept; all by default.
+    """
+    if search.deterministic and search.slots != 1:
+        raise ConfigurationError(f"slots ({search.slots}) must be 1: run_search runs one trial at a time")
+    built = replace(search, slots=1).build()
+    files: Files = open_root(root, options).below(check_name(name or built.default_name))
+    records = open_records(files)
+    claim_identity(records, built)
+    program = Program(built, records, budget or Budget(), finalists=finalists, retention=retention)
+    if program.budget.gpu_hours is not None:
+        raise ConfigurationError(
+            f"budget.gpu_hours ({program.budget.gpu_hours}) needs a GPU: run_search trains on the CPU"
+        )
+    if program.ended_by():
+        return program.summary()
+    from nas.search.weight_import import import_founders  # which runs a program itself
+
+    import_founders(records, search.founders)
+    run_here(program, options=options)
+    return program.summary()

@@ -26,7 +26,7 @@ SLOTS = 2
 
 def bare_ms(n: int) -> dict[str, float]:
     """Milliseconds of a bare Prefect task run, ``SLOTS`` in flight, submitted as Heirloom submits."""
-    from flows.server import TemporaryServer, quiet_environment, silence_prefect, wait_for_backlog
+    from flows.engine.server import TemporaryServer, quiet_environment, silence_prefect, wait_for_backlog
 
     with TemporaryServer() as server, tempfile.TemporaryDirectory() as folder:
         os.environ.update(quiet_environment() | {"PREFECT_API_URL": server.api_url})

@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flows.command import Invocation, complain, run_command
+from flows.cli.command import Invocation, complain, run_command
 
 if TYPE_CHECKING:
-    from flows.engine import Engine
-    from flows.settings import Machine
+    from flows.cli.settings import Machine
+    from flows.engine.runner import Engine
     from nas.search.definition import Search
 
 
 def main() -> int:
     """Runs the command; gives its exit status."""
-    from flows.engine import Engine
+    from flows.engine.runner import Engine
 
     with Engine() as engine:
         return engine.leave(run_command("final", lambda invocation: final(invocation, engine)))
@@ -26,8 +26,8 @@ def main() -> int:
 
 def final(invocation: Invocation, engine: Engine) -> int:
     """Trains what is missing of the finalists, tests them, and exports a better winner."""
-    from flows.searches import find_search
-    from flows.settings import check_deterministic, reach_root, read_machine, read_retention
+    from flows.cli.settings import check_deterministic, reach_root, read_machine, read_retention
+    from flows.views.searches import find_search
     from nas.core.budget import Budget
     from nas.core.errors import ConfigurationError
     from nas.core.policy import PolicyPlan
@@ -64,7 +64,7 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: 
     Raises:
         ConfigurationError: it names a class outside Heirloom, which a shared disk is not trusted with.
     """
-    from flows.trust import trusted_spec
+    from flows.cli.trusted_code import trusted_spec
     from nas.core.policy import PolicyPlan
     from nas.search.definition import Search
     from nas.search.initial_points import Founders

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from flows.command import OK, Invocation, complain, run_command
+from flows.cli.command import OK, Invocation, complain, run_command
 from nas.core.errors import ConfigurationError, HeirloomError, SearchBusyError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Cleaning:
 
     def dry_run(self) -> None:
         """Shows what would go, and why; writes nothing."""
-        from flows.snapshot import last_session
+        from flows.views.snapshot import last_session
         from nas.core.trial import State
         from nas.search.lease import have_ended
         from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
@@ -124,8 +124,8 @@ class Cleaning:
         return inheritable(self.tuner, log, sum(len(trial.learned) for trial in in_stage), in_stage)
 
     def _show(self, plan: Plan, stored: Sequence[Stored], *, dry: bool) -> None:
-        from flows.terminal import open_console, print_table
-        from flows.wording import clean, count, size
+        from flows.cli.formatting import clean, count, size
+        from flows.views.terminal import open_console, print_table
 
         console, freed = open_console(), sum(garbage.file.bytes for garbage in plan.garbage)
         if columns := sweep_columns(plan):
@@ -146,7 +146,7 @@ class Cleaning:
 
 def gc(invocation: Invocation) -> int:
     """Sweeps, or shows what a sweep would do: with ``dry_run``, and while the search runs, which is told."""
-    from flows.settings import switch
+    from flows.cli.settings import switch
 
     dry_run = switch(invocation.values, "dry_run")
     cleaning = read_cleaning(invocation)
@@ -172,9 +172,9 @@ def read_cleaning(invocation: Invocation) -> Cleaning:
     Raises:
         ConfigurationError: no name, no such search, a value that can't be.
     """
-    from flows.searches import find_search
-    from flows.settings import positive_int, reach_root, read_retention
-    from flows.snapshot import read_header
+    from flows.cli.settings import positive_int, reach_root, read_retention
+    from flows.views.searches import find_search
+    from flows.views.snapshot import read_header
     from nas.core.policy import PolicyPlan
     from nas.storage.records import Records
 
@@ -207,7 +207,7 @@ def _last_finalists(records: Records) -> int:
 
 def _tuner(identity: Mapping[str, Any], invocation: Invocation) -> Tuner | None:
     """The search's tuner, which knows from whom it may inherit; None, which is told, where it can't be built."""
-    from flows.trust import trusted_spec
+    from flows.cli.trusted_code import trusted_spec
     from nas.tuners.base import Tuner
 
     try:
@@ -223,7 +223,7 @@ def _tuner(identity: Mapping[str, Any], invocation: Invocation) -> Tuner | None:
 
 def sweep_columns(plan: Plan) -> dict[str, list[str]]:
     """What goes, one row a trial that loses its weights, then one a file that no record names; none where none goes."""
-    from flows.wording import clean, size
+    from flows.cli.formatting import clean, size
 
     files_of: dict[int, list[Stored]] = {}
     for garbage in plan.garbage:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from flows.command import Invocation
-    from flows.engine import Engine
-    from flows.settings import Machine
+    from flows.cli.command import Invocation
+    from flows.cli.settings import Machine
+    from flows.engine.runner import Engine
     from nas.compat.nni.config import Experiment
 
 FROM_FILE = (
@@ -25,8 +25,8 @@ BUDGET_NAMES = {"trials": "maxTrialNum", "jobs": "maxTrialNum", "hours": "maxExe
 def main() -> int:
     """Runs the command; gives its exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports; then the engine takes signals in
-    from flows.command import MISTAKE, complain, run_command
-    from flows.engine import Engine
+    from flows.cli.command import MISTAKE, complain, run_command
+    from flows.engine.runner import Engine
     from nas.compat.nni.config import read_experiment
     from nas.compat.nni.parents import ParentRule
     from nas.core.errors import ConfigurationError
@@ -45,7 +45,7 @@ def main() -> int:
 
 def run(invocation: Invocation, experiment: Experiment, engine: Engine, arguments: argparse.Namespace) -> int:
     """Runs what is left to do of the experiment."""
-    from flows.settings import read_machine, read_retention
+    from flows.cli.settings import read_machine, read_retention
     from nas.compat.nni.maps import map_path
     from nas.compat.nni.process import private_folder
     from nas.compat.nni.search import nni_budget, nni_search

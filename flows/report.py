@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.command import OK, Invocation, complain, run_command
+from flows.cli.command import OK, Invocation, complain, run_command
 from nas.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from flows.snapshot import Snapshot
+    from flows.views.snapshot import Snapshot
     from nas.core.trial import Trial
     from nas.storage.blobs import Files
 
@@ -76,9 +76,9 @@ class Request:
 
 def report(invocation: Invocation) -> int:
     """Prints or writes what is asked for; reads the store and never writes to it."""
-    from flows.searches import find_search
-    from flows.settings import reach_root
-    from flows.snapshot import read_snapshot
+    from flows.cli.settings import reach_root
+    from flows.views.searches import find_search
+    from flows.views.snapshot import read_snapshot
 
     request = Request.of(invocation.values)
     root = reach_root(invocation.values)
@@ -98,16 +98,16 @@ def report(invocation: Invocation) -> int:
 
 def _list(root: Files, request: Request, now: float) -> None:
     """The searches under the root."""
-    from flows.searches import read_searches, search_columns
+    from flows.views.searches import read_searches, search_columns
 
     searches = read_searches(root, now, complain)
     if request.format != "table":
-        from flows.table import to_csv, to_json, to_table
+        from flows.views.table import to_csv, to_json, to_table
 
         table = to_table(search_columns(searches), {"best": "Float64", "last_activity": "Float64"})
         _deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
     elif searches:
-        from flows.terminal import open_console, print_searches
+        from flows.views.terminal import open_console, print_searches
 
         print_searches(open_console(), searches)
 
@@ -117,18 +117,18 @@ def _show(root: Files, snapshot: Snapshot, request: Request) -> None:
     if request.trial is not None:
         _show_trial(root, snapshot, request)
     elif request.format == "html":
-        from flows.drawing.page import lineage_page
+        from flows.views.page.document import lineage_page
 
         path = _deliver(lineage_page(snapshot), root, request.out or ".", f"{snapshot.name}.html")
         if request.opens and path is not None:
             _open(path)
     elif request.format == "table":
-        from flows.terminal import open_console, print_search
+        from flows.views.terminal import open_console, print_search
 
         if n_left_out := print_search(open_console(), snapshot, all_columns=request.all_columns):
             complain(f"{n_left_out} columns have no room in this terminal: columns=all prints them, format=csv too")
     else:
-        from flows.table import lineage_table, to_csv, to_json
+        from flows.views.table import lineage_table, to_csv, to_json
 
         table = lineage_table(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
         _deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
@@ -139,12 +139,12 @@ def _show_trial(root: Files, snapshot: Snapshot, request: Request) -> None:
 
     trial = _trial(snapshot, request.trial)
     if request.format == "csv":
-        from flows.table import lineage_table, to_csv
+        from flows.views.table import lineage_table, to_csv
 
         table = lineage_table(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
         _deliver(to_csv(table[table["trial"] == trial.number]), root, request.out)
         return
-    from flows.terminal import print_trial, trial_record
+    from flows.views.terminal import print_trial, trial_record
 
     records = Records(root.below(snapshot.name))
     logs = {"": records.log(trial.number), **records.other_logs(trial)}

@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flows.command import Invocation
-    from flows.engine import Engine
+    from flows.cli.command import Invocation
+    from flows.engine.runner import Engine
     from nas.storage.records import Records
 
 
@@ -19,8 +19,8 @@ MAX_LOOKS = 20
 def main() -> int:
     """Runs the command; gives its exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports; then the engine takes signals in
-    from flows.command import run_command
-    from flows.engine import Engine
+    from flows.cli.command import run_command
+    from flows.engine.runner import Engine
 
     with Engine() as engine:
         return engine.leave(run_command("search", lambda invocation: search(invocation, engine)))
@@ -28,7 +28,15 @@ def main() -> int:
 
 def search(invocation: Invocation, engine: Engine) -> int:
     """One search: composes it from the configuration, and runs what is left to do of it."""
-    from flows.settings import check_values, read_budget, read_machine, read_retention, read_search, search_name, switch
+    from flows.cli.settings import (
+        check_values,
+        read_budget,
+        read_machine,
+        read_retention,
+        read_search,
+        search_name,
+        switch,
+    )
     from nas.core.names import check_name
     from nas.search.runner import Program
     from nas.search.weight_import import import_founders
@@ -55,7 +63,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
 
 def _candidates(invocation: Invocation) -> dict[str, Records] | None:
     """The searches in a local root that this one may be, by name, before its own is known; None: it can't be told."""
-    from flows.settings import read_root
+    from flows.cli.settings import read_root
     from nas.storage.open import open_root
     from nas.storage.records import Records
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flows.command import FAILED, OK, Invocation, complain, run_command
+from flows.cli.command import FAILED, OK, Invocation, complain, run_command
 from nas.core.errors import ConfigurationError, SearchNotFoundError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Request:
 
 def verify(invocation: Invocation) -> int:
     """Verifies the search of a name, or checks the root."""
-    from flows.settings import reach_root
+    from flows.cli.settings import reach_root
 
     request = Request.of(invocation.values)
     root = reach_root(invocation.values)
@@ -81,7 +81,7 @@ def verify(invocation: Invocation) -> int:
 
 def verify_one(name: str, root: Files, invocation: Invocation) -> int:
     """Prints what was read of a search and what of it is lost."""
-    from flows.settings import read_root
+    from flows.cli.settings import read_root
     from nas.storage.maintenance.verification import PATIENCE_S, verify_search
     from nas.storage.open import open_root
 
@@ -100,7 +100,7 @@ def _found_name(root: Files, name: str) -> str:
     Raises:
         ConfigurationError: there is no such search, or nothing of it outlives its process.
     """
-    from flows.searches import LAST, find_search
+    from flows.views.searches import LAST, find_search
     from nas.core.errors import CorruptError
 
     if root.in_process:
@@ -126,7 +126,7 @@ class _Progress:
 
 
 def _amount(findings: Findings) -> str:
-    from flows.wording import count, size
+    from flows.cli.formatting import count, size
 
     tallies = findings.tallies.values()
     return f"{count(sum(t.n_files for t in tallies), 'file')}, {size(sum(t.n_bytes for t in tallies))}"
@@ -134,8 +134,8 @@ def _amount(findings: Findings) -> str:
 
 def show_findings(name: str, findings: Findings, seconds: float) -> None:
     """Prints what was read, by kind, then each loss, then what follows from it."""
-    from flows.terminal import open_console, print_table
-    from flows.wording import clean, count, duration, size
+    from flows.cli.formatting import clean, count, duration, size
+    from flows.views.terminal import open_console, print_table
 
     console, damages = open_console(), findings.damages
     tallies = findings.tallies
@@ -193,7 +193,7 @@ def _consequences(damages: Sequence[Damage], findings: Findings) -> Iterator[str
 
 def check(request: Request, root: Files, invocation: Invocation) -> int:
     """Prints which promises a root keeps."""
-    from flows.settings import read_root
+    from flows.cli.settings import read_root
     from nas.storage.maintenance.backend_check import check_root
     from nas.storage.maintenance.guarantees import Verdict, workplace
     from nas.storage.open import open_root
@@ -233,7 +233,7 @@ def show_places(root: Files, second: Files | None) -> None:
     """Prints where the roots are, on which mounts, and how much is free there."""
     import shutil
 
-    from flows.wording import size
+    from flows.cli.formatting import size
     from nas.storage.maintenance.guarantees import existing_folder
     from nas.storage.mounts import mount_of
 
@@ -250,8 +250,8 @@ def show_places(root: Files, second: Files | None) -> None:
 
 def show_promises(promises: Sequence[Promise]) -> None:
     """Prints the promises, then what to change where one is not kept."""
-    from flows.terminal import open_console, print_table
-    from flows.wording import clean, count
+    from flows.cli.formatting import clean, count
+    from flows.views.terminal import open_console, print_table
     from nas.storage.maintenance.guarantees import Verdict
 
     console = open_console()

@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flows.command import Invocation
-    from flows.interruption import Interruption
+    from flows.cli.command import Invocation
+    from flows.engine.signals import Interruption
     from nas.executors.events import StopAsked
     from nas.executors.remote.client import ChannelClient
     from nas.executors.remote.protocol import Message
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def main() -> int:
     """Runs the command; gives its exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports; then the worker takes signals in
-    from flows.command import run_command, this_command
-    from flows.interruption import Interruption
-    from flows.settings import TOKEN_VARIABLE
+    from flows.cli.command import run_command, this_command
+    from flows.cli.settings import TOKEN_VARIABLE
+    from flows.engine.signals import Interruption
 
     with Interruption(f"{TOKEN_VARIABLE}=... {this_command()}") as interruption:
         return run_command("worker", lambda invocation: work(invocation, interruption))
@@ -29,7 +29,7 @@ def main() -> int:
 
 def work(invocation: Invocation, interruption: Interruption) -> int:
     """Joins a driver, and runs its trials until it says that it is over, or is gone."""
-    from flows.settings import TOKEN_VARIABLE
+    from flows.cli.settings import TOKEN_VARIABLE
 
     client = open_client(invocation.values, os.environ.pop(TOKEN_VARIABLE, None))
     try:
@@ -44,8 +44,8 @@ def serve(
     client: ChannelClient, spec: BenchSpec, welcome: Message, invocation: Invocation, interruption: Interruption
 ) -> int:
     """Runs the driver's trials; gives the exit status."""
-    from flows.command import complain
-    from flows.settings import read_root
+    from flows.cli.command import complain
+    from flows.cli.settings import read_root
     from nas.executors.process_pool import ProcessPlace
     from nas.executors.remote.agent import Agent, Ending
     from nas.storage.open import open_root
@@ -73,7 +73,7 @@ def open_client(values: Any, token: str | None) -> ChannelClient:
     Raises:
         ConfigurationError: no channel, or no token.
     """
-    from flows.settings import TOKEN_VARIABLE
+    from flows.cli.settings import TOKEN_VARIABLE
     from nas.core.errors import ConfigurationError
     from nas.executors.remote.client import ChannelClient
 
@@ -96,8 +96,8 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Mess
     import socket
 
     import nas
-    from flows.settings import positive_int, reach_root, read_device, read_root, search_url
-    from flows.trust import trusted_spec
+    from flows.cli.settings import positive_int, reach_root, read_device, read_root, search_url
+    from flows.cli.trusted_code import trusted_spec
     from nas.core.cpus import usable_cores
     from nas.core.errors import ConfigurationError
     from nas.core.names import check_name

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.server import TemporaryServer
+from flows.engine.server import TemporaryServer
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flows.command import run_command
+from flows.cli.command import run_command
 from flows.gc import gc
 from flows.report import report
 from nas.core.trial import State, Trial

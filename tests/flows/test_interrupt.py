@@ -204,7 +204,9 @@ def test_a_server_that_dies_costs_nothing(here: Path, runner: str) -> None:
         here, *QUICK, f"runner={runner}", "slots=2", "name=mine", "budget.trials=6", "problem.seconds=0.5"
     ) as c:
         until(lambda: n_started(search) >= 3, what="the third trial")
-        (server,) = [pid for pid in c.leftovers() if b"flows.server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        (server,) = [
+            pid for pid in c.leftovers() if b"flows.engine.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
         os.kill(server, signal.SIGKILL)
         killed = time.monotonic()
         done = c.wait()

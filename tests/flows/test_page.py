@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flows.details import trial_details
-from flows.drawing.curve import best_curve, ticks
-from flows.drawing.layout import lay_out
-from flows.drawing.page import lineage_page
-from flows.drawing.palette import N_STEPS, ScoreScale
-from flows.drawing.scatter import objectives_scatter
-from flows.drawing.tree import MAX_LABELLED, draw_tree, family_tree_svg
-from flows.snapshot import Snapshot, read_snapshot
+from flows.views.page.curve import best_curve, ticks
+from flows.views.page.document import lineage_page
+from flows.views.page.layout import lay_out
+from flows.views.page.palette import N_STEPS, ScoreScale
+from flows.views.page.scatter import objectives_scatter
+from flows.views.page.tree import MAX_LABELLED, draw_tree, family_tree_svg
+from flows.views.snapshot import Snapshot, read_snapshot
+from flows.views.trial_summary import trial_details
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.pareto import numbers_on_front

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.progress import Progress
+from flows.views.progress import Progress
 from nas.core.metric import Metric
 from nas.core.ranking import competitors
 from nas.core.trial import Proposal, Reason, State, Trial

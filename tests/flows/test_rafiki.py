@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.drawing.page import lineage_page
-from flows.snapshot import read_snapshot
-from flows.terminal import summary_lines
+from flows.views.page.document import lineage_page
+from flows.views.snapshot import read_snapshot
+from flows.views.terminal import summary_lines
 from nas.core.budget import Budget
 from nas.core.spec import Spec
 from nas.core.trial import State

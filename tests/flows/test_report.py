@@ -18,10 +18,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from flows.command import run_command
+from flows.cli.command import run_command
 from flows.report import report
-from flows.searches import find_searches
-from flows.snapshot import read_snapshot
+from flows.views.searches import find_searches
+from flows.views.snapshot import read_snapshot
 from nas.core.metric import Metric
 from nas.core.trial import State
 from nas.search.lease import Session

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.server import (
+from flows.engine.server import (
     TemporaryServer,
     _is_healthy,
     _is_on_network,
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 DRIVER = """
 import os, signal, time
-from flows.server import TemporaryServer
+from flows.engine.server import TemporaryServer
 
 signal.signal(signal.SIGINT, lambda *_: None)
 with TemporaryServer() as server:
@@ -45,7 +45,7 @@ with TemporaryServer() as server:
 SEARCH = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from flows.server import TemporaryServer, quiet_environment, silence_prefect, wait_for_backlog
+from flows.engine.server import TemporaryServer, quiet_environment, silence_prefect, wait_for_backlog
 
 how, folder = sys.argv[1], Path(sys.argv[2])
 server = TemporaryServer()
@@ -180,7 +180,12 @@ def test_ctrl_c_spares_it() -> None:
 @pytest.mark.parametrize("wait", ["server.wait_until_healthy()", "time.sleep(0.5)"], ids=["healthy", "still_booting"])
 def test_it_stops_in_silence(wait: str) -> None:
     """A stop, and a second one, print nothing, neither here nor in the log, whether the server was up or not."""
-    lines = ["import time", "from flows.server import TemporaryServer", "server = TemporaryServer()", "server.start()"]
+    lines = [
+        "import time",
+        "from flows.engine.server import TemporaryServer",
+        "server = TemporaryServer()",
+        "server.start()",
+    ]
     lines += [wait, "began = time.monotonic()", "server.stop()", "server.stop()"]
     lines += ["assert time.monotonic() - began < 1", "assert server.log_path.read_bytes() == b''"]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], env=environment(), capture_output=True)
@@ -360,7 +365,7 @@ def test_noise_lands_in_the_file_and_the_rest_does_not(tmp_path: Path) -> None:
     code = """
 import asyncio, logging, os, sys, threading, warnings
 from pathlib import Path
-from flows.server import quiet_environment, silence_prefect
+from flows.engine.server import quiet_environment, silence_prefect
 os.environ.update(quiet_environment())
 silence_prefect(Path(sys.argv[1]) / "first.log")
 silence_prefect(Path(sys.argv[1]) / "new" / "prefect.log")
@@ -412,8 +417,8 @@ def test_a_dead_server_ends_the_wait() -> None:
 
 
 def test_the_import_is_light() -> None:
-    """Workers import flows.server without Prefect, httpx or the web server."""
-    code = "import sys, flows.server; print({'prefect', 'httpx', 'uvicorn', 'pydantic'} & set(sys.modules))"
+    """Workers import flows.engine.server without Prefect, httpx or the web server."""
+    code = "import sys, flows.engine.server; print({'prefect', 'httpx', 'uvicorn', 'pydantic'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
 
     assert done.stdout == "set()\n"

@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.showcase import Showcase, checkpoint_text
+from flows.engine.artifacts import Showcase, checkpoint_text
 from nas.core.checkpoint import Checkpoint
 from nas.core.metric import Metric
 from nas.core.reference import Reference
@@ -163,7 +163,7 @@ def test_a_server_that_is_gone_holds_nothing_up() -> None:
 
 ASK = """
 import sys
-from flows.showcase import api_client
+from flows.engine.artifacts import api_client
 
 with api_client(sys.argv[1]) as client:
     client.get("/flow_runs/f1").raise_for_status()

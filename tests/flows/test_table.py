@@ -10,7 +10,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from flows.table import lineage_table, to_csv, to_json
+from flows.views.table import lineage_table, to_csv, to_json
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Policy

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from flows.command import run_command
+from flows.cli.command import run_command
 from flows.verify import verify
 from nas.storage.open import open_root
 from tests.flows.commands import ROOT, everything, run

@@ -16,9 +16,9 @@ from typing import NoReturn
 IMPORTS = (
     "torch",
     "hydra",
-    "flows.command",
-    "flows.engine",
-    "flows.settings",
+    "flows.cli.command",
+    "flows.engine.runner",
+    "flows.cli.settings",
     "nas.search.runner",
     "nas.problems.digits",
 )

@@ -12,10 +12,10 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from flows.drawing.page import lineage_page
-from flows.snapshot import read_snapshot
-from flows.table import lineage_table, to_csv, to_json
-from flows.terminal import open_console, print_search, print_trial
+from flows.views.page.document import lineage_page
+from flows.views.snapshot import read_snapshot
+from flows.views.table import lineage_table, to_csv, to_json
+from flows.views.terminal import open_console, print_search, print_trial
 from nas.core.budget import Budget
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import HeirloomError

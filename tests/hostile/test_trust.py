@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from flows.command import Invocation
-from flows.trust import trusted_spec
+from flows.cli.command import Invocation
+from flows.cli.trusted_code import trusted_spec
 from nas.core.errors import ConfigurationError
 
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from flows.snapshot import read_snapshot
+from flows.views.snapshot import read_snapshot
 from nas.core.budget import AtDeadline, Budget
 from nas.core.errors import SearchInterruptedError
 from nas.core.lineage import Lineage

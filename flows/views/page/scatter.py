@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from flows.drawing.curve import ticks
-from flows.drawing.marks import LegendItem
-from flows.wording import markup, number
+from flows.cli.formatting import markup, number
+from flows.views.page.curve import ticks
+from flows.views.page.marks import LegendItem
 from nas.core.pareto import numbers_on_front
 from nas.core.trial import State, Trial
 

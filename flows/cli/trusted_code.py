@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flows.command import Invocation
+    from flows.cli.command import Invocation
     from nas.core.spec import Spec
 
 
@@ -31,7 +31,7 @@ def trusted_spec(
         ConfigurationError: it names something outside Heirloom, or, within, no problem, tuner or stopper; or an
             argument that is code, which the command line does not name.
     """
-    from flows.arguments import as_shell
+    from flows.cli.overrides import as_shell
     from nas.core.errors import ConfigurationError
     from nas.core.spec import Spec
     from nas.stoppers.base import Stopper

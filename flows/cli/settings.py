@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from flows.arguments import choices_of
-from flows.command import Invocation
-from flows.wording import masked
+from flows.cli.command import Invocation
+from flows.cli.formatting import masked
+from flows.cli.overrides import choices_of
 from nas.core.budget import Budget
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError, check_whole

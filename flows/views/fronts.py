@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from flows.wording import count, number
+from flows.cli.formatting import count, number
 from nas.core.metric import Metric
 from nas.core.pareto import Front, front_of
 from nas.core.trial import Trial

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flows.arguments import as_shell
-from flows.fronts import front_lines
-from flows.table import flat_point
-from flows.wording import brief, count
+from flows.cli.formatting import brief, count
+from flows.cli.overrides import as_shell
+from flows.views.fronts import front_lines
+from flows.views.table import flat_point
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.redaction import without_passwords

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from flows.wording import clean, count, duration, last_line, size
+from flows.cli.formatting import clean, count, duration, last_line, size
 from nas.core.metric import Metric
 from nas.core.ranking import place_among
 from nas.core.trial import State, Trial

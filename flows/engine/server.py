@@ -97,7 +97,7 @@ class TemporaryServer:
                 _forget_old_logs(self._home / "logs")
                 with self.log_path.open("ab") as log:
                     self._child = subprocess.Popen(
-                        [sys.executable, "-m", "flows.server", str(listener.fileno()), str(os.getpid())],
+                        [sys.executable, "-m", "flows.engine.server", str(listener.fileno()), str(os.getpid())],
                         stdin=subprocess.PIPE,
                         stdout=log,
                         stderr=log,
@@ -151,7 +151,7 @@ class TemporaryServer:
     def _environment(self) -> dict[str, str]:
         """None of the user's settings of Prefect: they speak of other servers, databases and profiles."""
         kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("PREFECT")}
-        path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
         return kept | _SERVER_SETTINGS | {"PREFECT_HOME": str(self._home), "PYTHONPATH": path}
 
     def _last_line(self) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flows.drawing.palette import N_STEPS, in_light
-from flows.wording import markup
+from flows.cli.formatting import markup
+from flows.views.page.palette import N_STEPS, in_light
 from nas.core.trial import State
 
 MARKS_CSS = """

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from flows.command import complain
-from flows.progress import Progress
+from flows.cli.command import complain
+from flows.views.progress import Progress
 from nas.executors.events import StopAsked
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)

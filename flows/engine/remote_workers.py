@@ -6,16 +6,16 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from flows.arguments import as_shell
-from flows.settings import TOKEN_VARIABLE
-from flows.trust import code_arguments
-from flows.wording import SECRET_HINT, count
+from flows.cli.formatting import SECRET_HINT, count
+from flows.cli.overrides import as_shell
+from flows.cli.settings import TOKEN_VARIABLE
+from flows.cli.trusted_code import code_arguments
 from nas.core.redaction import without_passwords
 from nas.executors.remote.pool import Gate, RemotePlace
 
 if TYPE_CHECKING:
-    from flows.engine import Workplace
-    from flows.progress import Progress
+    from flows.engine.workplace import Workplace
+    from flows.views.progress import Progress
     from nas.training.messages import BenchSpec
 
 EVERYWHERE = ("0.0.0.0", "::")

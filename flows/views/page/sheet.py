@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flows.table import lineage_columns
-from flows.wording import cell, markup
+from flows.cli.formatting import cell, markup
+from flows.views.table import lineage_columns
 
 if TYPE_CHECKING:
-    from flows.snapshot import Snapshot
+    from flows.views.snapshot import Snapshot
 
 _ORDER = (
     *("trial", "metric.", "front", "test.", "state", "reason", "stage", "generation", "parent", "second_parent"),

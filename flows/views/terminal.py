@@ -7,16 +7,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flows.fronts import front_lines
-from flows.searches import search_lines, states_text
-from flows.table import lineage_columns
-from flows.wording import brief, cell, clean, count, number
+from flows.cli.formatting import brief, cell, clean, count, number
+from flows.views.fronts import front_lines
+from flows.views.searches import search_lines, states_text
+from flows.views.table import lineage_columns
 from nas.core.spec import Spec
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from flows.snapshot import Snapshot
+    from flows.views.snapshot import Snapshot
     from nas.core.trial import Trial
 
 _ORDER = (

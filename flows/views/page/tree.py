@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flows.details import donor_of, trial_details
-from flows.drawing.layout import Layout, lay_out
-from flows.drawing.marks import LegendItem, dot, edge_item, legend_svg, mark_item, pill, ramp_item, standalone_css
-from flows.drawing.palette import ScoreScale, in_light
-from flows.wording import count, markup, number
+from flows.cli.formatting import count, markup, number
+from flows.views.page.layout import Layout, lay_out
+from flows.views.page.marks import LegendItem, dot, edge_item, legend_svg, mark_item, pill, ramp_item, standalone_css
+from flows.views.page.palette import ScoreScale, in_light
+from flows.views.trial_summary import donor_of, trial_details
 from nas.core.trial import State, Trial
 
 if TYPE_CHECKING:
-    from flows.table import Tests
+    from flows.views.table import Tests
     from nas.core.lineage import Lineage
     from nas.core.metric import Metric
 

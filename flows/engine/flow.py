@@ -12,8 +12,8 @@ from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Cancelled, Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.showcase import Showcase, api_client
-from flows.trial import PrefectExecutor, tags_without_limits
+from flows.engine.artifacts import Showcase, api_client
+from flows.engine.tasks import PrefectExecutor, tags_without_limits
 from nas.core.errors import SearchInterruptedError
 from nas.core.redaction import without_passwords
 from nas.executors.events import Event, Finished
@@ -21,7 +21,7 @@ from nas.executors.pool import Place
 from nas.storage.sessions import past_sessions
 
 if TYPE_CHECKING:
-    from flows.engine import _Task
+    from flows.engine.session import _Task
 
 DELIVERY_S = 5.0
 N_EARLIER = 20

@@ -7,20 +7,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from flows.drawing.curve import CURVE_CSS, best_curve
-from flows.drawing.marks import MARKS_CSS, WINNER_CSS, legend_html
-from flows.drawing.palette import css_variables
-from flows.drawing.scatter import SCATTER_CSS, objectives_scatter
-from flows.drawing.sheet import sheet_html
-from flows.drawing.tree import draw_tree
-from flows.fronts import front_lines
-from flows.searches import states_text
-from flows.wording import brief, clock, count, duration, markup, number
+from flows.cli.formatting import brief, clock, count, duration, markup, number
+from flows.views.fronts import front_lines
+from flows.views.page.curve import CURVE_CSS, best_curve
+from flows.views.page.marks import MARKS_CSS, WINNER_CSS, legend_html
+from flows.views.page.palette import css_variables
+from flows.views.page.scatter import SCATTER_CSS, objectives_scatter
+from flows.views.page.sheet import sheet_html
+from flows.views.page.tree import draw_tree
+from flows.views.searches import states_text
 from nas.core.spec import Spec
 from nas.core.trial import Trial
 
 if TYPE_CHECKING:
-    from flows.snapshot import Snapshot
+    from flows.views.snapshot import Snapshot
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _MAX_LINE = 16

@@ -1,6 +1,6 @@
 """What every command shares: Hydra's composition, one clear line for a mistake, and the exit status.
 
-With ``flows/arguments.py`` the only modules that import Hydra; what leaves them is plain Python.
+With ``flows/cli/overrides.py`` the only modules that import Hydra; what leaves them is plain Python.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flows.arguments import BUILT, CONF, Arguments, choices_of, explain, groups_of, help_text, page_of, unknown_key
-from flows.wording import SECRET_HINT, clean, masked
+from flows.cli.formatting import SECRET_HINT, clean, masked
+from flows.cli.overrides import BUILT, CONF, Arguments, choices_of, explain, groups_of, help_text, page_of, unknown_key
 from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError
 from nas.core.redaction import without_passwords
 from nas.core.spec import Spec

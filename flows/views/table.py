@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flows.wording import last_line
+from flows.cli.formatting import last_line
 from nas.core.pareto import numbers_on_front
 from nas.core.trial import Trial
 

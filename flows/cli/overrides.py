@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from flows.wording import masked
+from flows.cli.formatting import masked
 from nas.core.errors import ConfigurationError
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
+CONF = Path(__file__).resolve().parents[2] / "conf"
 """Where the yaml files lie that come with Heirloom."""
 BUILT = ("problem", "tuner", "stopper")
 """Groups whose yaml says how to build a class: the constructor is the schema, so they take any key."""

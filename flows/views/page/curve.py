@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from flows.drawing.marks import LegendItem
-from flows.wording import markup, number
+from flows.cli.formatting import markup, number
+from flows.views.page.marks import LegendItem
 from nas.core.policy import Policy
 from nas.core.trial import State, Trial
 

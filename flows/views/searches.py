@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flows.snapshot import Snapshot, last_session, read_snapshot
-from flows.wording import cell, number
+from flows.cli.formatting import cell, number
+from flows.views.snapshot import Snapshot, last_session, read_snapshot
 from nas.core.errors import ConfigurationError, HeirloomError, SearchNotFoundError
 from nas.core.trial import State
 from nas.storage.records import Records

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flows.table import Tests, flat_point
-from flows.wording import brief, duration, last_line, number, size
+from flows.cli.formatting import brief, duration, last_line, number, size
+from flows.views.table import Tests, flat_point
 from nas.core.trial import Donor, Trial
 
 _MAX_POINT = 600

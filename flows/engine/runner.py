@@ -12,30 +12,26 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from flows.command import OK, Invocation, this_command
-from flows.interruption import Interruption
-from flows.progress import Progress
-from flows.settings import KILLABLE, WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root, search_url
-from flows.wording import count
+from flows.cli.command import OK, Invocation, this_command
+from flows.cli.formatting import count
+from flows.cli.settings import KILLABLE, WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root, search_url
+from flows.engine.session import _Task
+from flows.engine.signals import Interruption
+from flows.engine.workplace import Workplace
+from flows.views.progress import Progress
 from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
 from nas.core.redaction import without_passwords
 from nas.core.trial import State
-from nas.executors.events import Event, Executor, StopAsked
-from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPlace, Place
-from nas.executors.simulated import SimulatedExecutor, check_simulated
-from nas.search.controller import LoopSettings
-from nas.search.lease import Session, check_free, claim_identity
-from nas.search.runner import Program, Summary
+from nas.executors.simulated import check_simulated
+from nas.search.lease import check_free, claim_identity
+from nas.search.runner import Program
 from nas.storage.records import Records
-from nas.storage.sessions import past_sessions, spent_hours
-from nas.training.messages import BenchSpec
+from nas.storage.sessions import past_sessions
 
 if TYPE_CHECKING:
-    from flows.server import TemporaryServer
+    from flows.engine.server import TemporaryServer
 
 SERVER_START_S = 180.0
 """On a slow machine with a busy disk the temporary server's first start takes over a minute."""
@@ -45,44 +41,6 @@ EXIT_S = 5.0
 SWITCH_S = 0.0005
 """Prefect's threads compute while ours return from the disk; at Python's 5 ms each such return may wait as long."""
 NEVER_BEGAN = SearchFailedError("Prefect ended the flow before it began")
-
-
-@dataclass(frozen=True, slots=True)
-class Workplace:
-    """Where a session works: the search's records, and all that its processes need to find them."""
-
-    name: str
-    root: str
-    url: str
-    options: dict[str, Any]
-    records: Records
-    machine: Machine
-    invocation: Invocation
-
-    def print_summary(self, program: Program, summary: Summary, *, tuner_has_ended_it: bool) -> None:
-        """What the search has found, on standard output."""
-        from flows.summary import end_by_tuner, print_summary
-
-        stage, hours = program.built.plan.search.name, program.budget.hours
-        print_summary(
-            summary,
-            program.built.problem.metrics,
-            self.root,
-            has_finals=program.built.plan.final is not None,
-            more=self._said_again(program),
-            has_options=bool(self.options),
-            ended=end_by_tuner(summary.lineage, stage, program.budget.trials) if tuner_has_ended_it else None,
-            hours=None if hours is None else (spent_hours(self.records), hours),
-        )
-
-    def _said_again(self, program: Program) -> list[str]:
-        """What ``flows.final`` must be told, as it takes neither code nor the place of data from a shared disk."""
-        search = program.built.search
-        specs = {"problem": search.problem, "tuner": search.tuner, "stopper": search.stopper}
-        own = [f"{group}._target_={s.target}" for group, s in specs.items() if s and not s.target.startswith("nas.")]
-        arguments, named = search.problem.arguments, self.invocation.named
-        data = sorted(key for key in program.built.problem.data_arguments if key in arguments)
-        return [*own, *(f"problem.{key}={arguments[key]}" for key in data if f"problem.{key}" in named)]
 
 
 class Engine:
@@ -123,7 +81,7 @@ class Engine:
         """
         if runner not in WITH_PREFECT or self._api_url is not None:
             return
-        from flows.server import TemporaryServer, chosen_api_url, use_server
+        from flows.engine.server import TemporaryServer, chosen_api_url, use_server
 
         url = chosen_api_url()
         if url is None:
@@ -250,7 +208,7 @@ class Engine:
 
     def _prefect(self, task: _Task) -> None:
         """Runs the task within a flow run; leaves in time, whatever Prefect does."""
-        from flows.server import quiet_environment, server_home, silence_prefect, wait_for_backlog
+        from flows.engine.server import quiet_environment, server_home, silence_prefect, wait_for_backlog
 
         assert self._api_url is not None  # run() has prepared it
         api_url = self._api_url
@@ -260,7 +218,7 @@ class Engine:
         self._has_prefect = True
         sys.setswitchinterval(SWITCH_S)
         silence_prefect(server_home() / "logs" / f"client-{time.time_ns()}-{os.getpid()}.log")
-        from flows.flow import FlowRun
+        from flows.engine.flow import FlowRun
 
         if self._server is not None:
             self._server.wait_until_healthy(SERVER_START_S)
@@ -302,105 +260,6 @@ class Engine:
                 say("stopping; a second Ctrl-C ends it at once")
             if (error := died()) is not None and not outcome.wait(0.0):
                 outcome.fail(error)
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A program, and where and how to run it."""
-
-    program: Program
-    workplace: Workplace
-    limits: Limits
-    session: int
-    """The number that the session will get."""
-    progress: Progress
-    only_finals: bool
-
-    def bench(self) -> BenchSpec:
-        built, machine = self.program.built, self.workplace.machine
-        return BenchSpec(
-            problem=built.search.problem,
-            url=self.workplace.url,
-            options=self.workplace.options,
-            session=self.session,
-            device=machine.device,
-            n_threads=machine.n_threads,
-            asks_stopper=built.stopper is not None,
-            jobs_ask=built.jobs.asks,
-            checkpoint_every_s=self.limits.checkpoint_every_s,
-        )
-
-    def executor(self) -> LocalExecutor | SimulatedExecutor:
-        """What runs trials without Prefect."""
-        machine, built = self.workplace.machine, self.program.built
-        if machine.runner == "debug":
-            return LocalExecutor(self.place())
-        return SimulatedExecutor(
-            built.problem,
-            self.workplace.records,
-            slots=machine.slots,
-            workers=machine.workers,
-            place=self.place(),
-            session=self.session,
-            asks_stopper=built.stopper is not None,
-            jobs_ask=built.jobs.asks,
-        )
-
-    def place(self) -> Place:
-        machine = self.workplace.machine
-        if machine.gate is not None:
-            from flows.remote import open_place
-
-            return open_place(self.workplace, self.bench(), machine.gate, self.progress)
-        if machine.runner != "processes":
-            return InProcessPlace(self.bench(), self.workplace.records.files, self.program.built.problem)
-        from nas.executors.process_pool import ProcessPlace
-
-        return ProcessPlace(self.bench(), machine.slots, gpus=machine.gpus, trial_timeout_s=machine.trial_timeout_s)
-
-    def settings(self) -> LoopSettings:
-        search = self.program.built.search
-        return LoopSettings(
-            seed=search.seed,
-            budget=self.program.budget,
-            on_parent_failure=search.on_parent_failure,
-            deterministic=search.deterministic,
-            max_attempts=self.limits.max_attempts,
-            max_failures=self.limits.max_failures,
-            jobs=self.program.built.jobs,
-        )
-
-    def run(
-        self,
-        executor: Executor,
-        flow_run: str | None,
-        observe: Callable[[Event], None],
-        *,
-        begun: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Opens a session, calls ``begun``, and runs the program in it."""
-        machine, budget = self.workplace.machine, self.program.budget
-        session = Session(
-            self.workplace.records,
-            settings={
-                "runner": machine.runner,
-                "slots": machine.slots,
-                "budget": asdict(budget),
-                "finalists": self.program.finalists,
-                **asdict(self.program.retention),
-            },
-            takeover=self.limits.takeover,
-            on_newer=lambda why: executor.post(StopAsked(why)),
-            flow_run=flow_run,
-            say=self.progress.note,
-            now_s=executor.now_s,
-        )
-        try:
-            begun()
-            self.program.run(executor, session, self.settings(), only_finals=self.only_finals, observe=observe)
-        finally:
-            with suppress(StoreError):  # it would hide why the program ended; and that this process is gone says enough
-                session.close()
 
 
 class _Outcome:

@@ -1,6 +1,6 @@
 """How long a reader on another machine waits for what a writer has just published, beside the raw round trip.
 
-    tests/nfs/with-nfs -- python benchmarks/handover.py     # two mounts of one NFS server: about 20 seconds
+    tests/support/nfs/with-nfs -- python benchmarks/handover.py     # two mounts of one NFS server: about 20 seconds
     python benchmarks/handover.py --root /mnt/a/root --read-root /mnt/b/root
 
 Hand-overs take turns with raw ones, so that they share the machine's moods. In a hand-over the reader has looked the
@@ -63,7 +63,9 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=100_000, help="of each file")
     given = parser.parse_args()
     if not given.root or not given.read_root:
-        parser.error("--root and --read-root must name the same folder by two mounts (or run it by tests/nfs/with-nfs)")
+        parser.error(
+            "--root and --read-root must name the same folder by two mounts (or run it by tests/support/nfs/with-nfs)"
+        )
     folder = f"handover-{secrets.token_hex(4)}"
     writer, reader = open_root(f"{given.root}/{folder}"), open_root(f"{given.read_root}/{folder}")
     ours, raws, n_denied = list[float](), list[float](), 0

@@ -33,7 +33,7 @@ from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
 
 sys.path.append(str(Path(__file__).parents[1]))
-from tests.servers import KEY_ID, SECRET, openssh_server, s3_server, sftp_server
+from tests.support.servers import KEY_ID, SECRET, openssh_server, s3_server, sftp_server
 
 SIZE = 50 * MB
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import settings
 
-from tests.servers import S3, s3_server, sftp_server
+from flows.engine.server import TemporaryServer
+from tests.support.servers import S3, s3_server, sftp_server
 
 settings.register_profile("shared", deadline=None)  # other processes take their share of a small machine
 settings.load_profile("shared")
@@ -23,6 +25,21 @@ def nothing_stays_in_memory() -> Iterator[None]:
     yield
     for path in MemoryFileSystem.store.keys() - before:
         del MemoryFileSystem.store[path]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """An empty folder to start commands in."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def api_url() -> Iterator[str]:
+    """A server for PREFECT_API_URL, which spares a command the start of its own."""
+    with TemporaryServer() as server:
+        yield server.wait_until_healthy()
 
 
 @pytest.fixture(scope="session")

@@ -28,9 +28,9 @@ from nas.training.trial_run import TrialRun
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
-from tests.problems_for_tests import ExportProblem, PlainProblem, ScoreProblem, SizeProblem, network
-from tests.rafiki_data import TEMPLATES, table_files
-from tests.servers import S3, SECRET
+from tests.support.problems import ExportProblem, PlainProblem, ScoreProblem, SizeProblem, network
+from tests.support.rafiki_data import TEMPLATES, table_files
+from tests.support.servers import S3, SECRET
 
 ROOT = Path(__file__).parents[1]
 DATA = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve()

@@ -4,8 +4,8 @@ A Gaussian process models the scores over the edit distance between networks, an
 morphisms seeks the child with the greatest upper confidence bound. Its proposal names the trial that the search set out
 from and all operations on the way, so that the child starts from its parent's function.
 
-Differs: a point is described by its distances to measured ones (`nas.tuners.shared.landmarks`), and by its generation: a
-child that goes on from trained weights, which have come down so often, scores higher than the same network would
+Differs: a point is described by its distances to measured ones (`nas.tuners.shared.landmarks`), and by its generation:
+a child that goes on from trained weights, which have come down so often, scores higher than the same network would
 afresh. A network of the tree is left by some random moves at a time, not by all. Asynchronous: pending trials are taken
 to score as predicted.
 """

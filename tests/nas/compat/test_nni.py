@@ -13,7 +13,7 @@ import pytest
 from nas.core.errors import ConfigurationError
 from nas.core.trial import Reason, State
 from nas.executors.events import Late
-from tests.nas.compat.experiments import Shop, until
+from tests.support.nni_experiments import Shop, until
 
 PHASES = """
 import nni

@@ -11,7 +11,7 @@ import pytest
 
 from nas.core.errors import CorruptError, SearchFailedError
 from nas.core.trial import Reason, State
-from tests.nas.compat.experiments import Shop
+from tests.support.nni_experiments import Shop
 
 OWN = {"codeDir": ".", "classFileName": "tuner.py", "className": "MyTuner"}
 ONE = "import nni\nnni.report_final_result(nni.get_next_parameter()['x'])\n"

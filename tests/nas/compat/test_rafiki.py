@@ -50,7 +50,7 @@ from nas.storage.records import Records
 from nas.training.messages import BenchSpec
 from nas.training.runtime import Bench
 from nas.tuners.auto import chosen_tuner
-from tests.rafiki_data import TEMPLATES, table_files
+from tests.support.rafiki_data import TEMPLATES, table_files
 
 PROBLEM = "nas.compat.rafiki.problem.RafikiProblem"
 TEMPLATE = """

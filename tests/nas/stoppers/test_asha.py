@@ -12,7 +12,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import State, Trial
 from nas.stoppers.asha import AshaStopper
-from tests.nas.stoppers.trials import METRIC, others, trial
+from tests.support.curves import METRIC, others, trial
 
 
 def stops(stopper: AshaStopper, lineage: Lineage, values: list[float]) -> list[int]:

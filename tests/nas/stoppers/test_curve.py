@@ -13,7 +13,7 @@ from nas.core.metric import Metric
 from nas.core.trial import State
 from nas.stoppers.curve import CurveStopper
 from nas.stoppers.curve import chance_to_beat as chance
-from tests.nas.stoppers.trials import METRIC, others, trial
+from tests.support.curves import METRIC, others, trial
 
 TARGET = 60
 

@@ -9,7 +9,7 @@ import pytest
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.stoppers.patience import PatienceStopper
-from tests.nas.stoppers.trials import METRIC, others, trial
+from tests.support.curves import METRIC, others, trial
 
 
 def stopped_at(values: list[float], *, metric: Metric = METRIC, **options: Any) -> int | None:

@@ -13,7 +13,7 @@ from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.tuners.anneal import AnnealTuner
 from nas.tuners.base import STOP
 from nas.tuners.random import RandomTuner
-from tests.nas.tuners.landscape import METRIC, SPACE, mean_best, search
+from tests.support.landscape import METRIC, SPACE, mean_best, search
 
 
 def test_it_finds_better_points_than_random_search() -> None:

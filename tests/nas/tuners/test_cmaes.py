@@ -9,7 +9,7 @@ from nas.core.point import Point
 from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.tuners.cmaes import CmaEsTuner
 from nas.tuners.random import RandomTuner
-from tests.nas.tuners.landscape import METRIC, SPACE, mean_best, search
+from tests.support.landscape import METRIC, SPACE, mean_best, search
 
 NUMBERS = ParameterSpace({name: Float(-5.0, 5.0) for name in "abcde"})
 

@@ -29,7 +29,7 @@ from nas.tuners.nsga2 import Nsga2Tuner
 from nas.tuners.random import RandomTuner
 from nas.tuners.shared import constrained
 from nas.tuners.shared.constrained import MAX_ANSWERS, ConstrainedTuner
-from tests.problems_for_tests import SizeProblem, size_of
+from tests.support.problems import SizeProblem, size_of
 
 METRICS, SPACE = SizeProblem.metrics, SizeProblem.own_space
 GRID = ParameterSpace({"a": Int(1, 12), "b": Choice(1, 2, 4, 8)})

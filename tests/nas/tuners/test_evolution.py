@@ -23,7 +23,7 @@ from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
-from tests.nas.tuners.landscape import METRIC, SPACE, mean_best, search
+from tests.support.landscape import METRIC, SPACE, mean_best, search
 
 
 @pytest.mark.parametrize("options", [{}, {"crossover": 0.5}, {"dies": "worst"}, {"dies": "loser", "sample_size": 2}])

@@ -8,7 +8,7 @@ import pytest
 
 from nas.core.errors import ConfigurationError
 from nas.core.spec import Spec
-from tests.nas.tuners.landscape import METRIC, SPACE
+from tests.support.landscape import METRIC, SPACE
 
 
 @pytest.mark.parametrize(

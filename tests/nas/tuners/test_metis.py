@@ -16,7 +16,7 @@ from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.tuners.base import STOP, WAIT
 from nas.tuners.metis import MetisTuner
 from nas.tuners.random import RandomTuner
-from tests.nas.tuners.landscape import METRIC, SPACE, finished, least_gap_of_pending, mean_best, pending, search
+from tests.support.landscape import METRIC, SPACE, finished, least_gap_of_pending, mean_best, pending, search
 
 LINE = ParameterSpace({"x": Float(0.0, 1.0)})
 

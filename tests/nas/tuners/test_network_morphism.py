@@ -26,9 +26,9 @@ from nas.tuners.base import STOP, Tuner
 from nas.tuners.network_morphism import NetworkMorphismTuner
 from nas.tuners.random import RandomTuner
 from nas.tuners.shared.landmarks import Distances, Landmarks
-from tests.nas.spaces.graphs.networks import LIMITS, STARTS
-from tests.nas.tuners.landscape import METRIC, SPACE, least_gap_of_pending, loss, pending, search
-from tests.nas.weights.test_replay import Unchanging
+from tests.nas.inheritance.test_replay import Unchanging
+from tests.support.graph_networks import LIMITS, STARTS
+from tests.support.landscape import METRIC, SPACE, least_gap_of_pending, loss, pending, search
 
 GRAPHS = GraphSpace(STARTS[:2], limits=LIMITS, n_moves=2)
 

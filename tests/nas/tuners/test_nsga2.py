@@ -21,7 +21,7 @@ from nas.testing import check_tuner
 from nas.tuners.base import STOP, Tuner
 from nas.tuners.nsga2 import Nsga2Tuner
 from nas.tuners.random import RandomTuner
-from tests.nas.tuners.landscape import pending
+from tests.support.landscape import pending
 
 METRICS = (Metric("accuracy"), Metric("flops", "minimize"))
 FLAT = ParameterSpace({f"op_{i}": Choice(*range(5)) for i in range(6)})

@@ -15,7 +15,7 @@ from nas.core.trial import Trial
 from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.tuners.base import STOP
 from nas.tuners.optuna import OptunaTuner
-from tests.nas.tuners.landscape import search
+from tests.support.landscape import search
 
 CHOICES = ParameterSpace({f"layer_{i}": Choice("a", "b", "c") for i in range(6)})
 LOSS = Metric("loss", "minimize")

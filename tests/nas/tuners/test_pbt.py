@@ -19,7 +19,7 @@ from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
 from nas.tuners.pbt import PbtTuner
-from tests.nas.tuners.landscape import METRIC, SPACE, search
+from tests.support.landscape import METRIC, SPACE, search
 
 
 class TwoSlopes(Problem):

@@ -11,7 +11,7 @@ from nas.core.point import Point
 from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.tuners.random import RandomTuner
 from nas.tuners.reinforce import ReinforceTuner
-from tests.nas.tuners.landscape import METRIC, SPACE, mean_best, search
+from tests.support.landscape import METRIC, SPACE, mean_best, search
 
 CHOICES = ParameterSpace({f"c{i}": Choice(*range(5)) for i in range(8)})
 

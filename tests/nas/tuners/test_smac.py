@@ -11,7 +11,7 @@ from nas.core.trial import State, Trial
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.tuners.base import STOP
 from nas.tuners.smac import SmacTuner
-from tests.nas.tuners.landscape import search
+from tests.support.landscape import search
 
 
 @pytest.mark.parametrize("n_pending", [0, 2])

@@ -14,7 +14,7 @@ from nas.spaces.graphs.layers import Activation, Add, Concat, Conv, GlobalPool, 
 from nas.spaces.graphs.network import Network, Node
 from nas.spaces.graphs.resizing import Widen
 from nas.spaces.graphs.skipping import AddSkip
-from tests.nas.spaces.graphs.networks import STARTS, grown, networks, seeds, small
+from tests.support.graph_networks import STARTS, grown, networks, seeds, small
 
 
 def renamed(network: Network, rng: random.Random) -> Network:

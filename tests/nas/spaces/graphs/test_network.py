@@ -16,7 +16,7 @@ from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.network import Network, Node
 from nas.spaces.graphs.starts import CELL_OPERATIONS, mlp, nas_bench_201, plain_cnn, resnet
 from nas.training.costs import NetworkCost
-from tests.nas.spaces.graphs.networks import CELL, STARTS, networks, small
+from tests.support.graph_networks import CELL, STARTS, networks, small
 
 
 @settings(max_examples=12)

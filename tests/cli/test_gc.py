@@ -1,0 +1,459 @@
+"""``python -m flows.gc`` from outside: what it shows, what it deletes, and what no kill and no driver lets it touch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli.command import run_command
+from flows.gc import gc
+from flows.report import report
+from nas.core.trial import State, Trial
+from nas.search.lease import Session
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from tests.support.commands import QUICK, ROOT, Command, environment, records, run, trials, until
+from tests.support.sample_searches import write_search
+from tests.support.stored_trials import all_files, real_checkpoint, trial
+
+TUNER = {"target": "nas.tuners.evolution.EvolutionTuner", "arguments": {"population_size": 3, "sample_size": 1}}
+KILLED = """
+import itertools, os, runpy, signal, sys
+left = itertools.count(int(sys.argv[1]), -1)
+def watch(event, arguments):
+    if event == "os.remove" and "/mine/" in str(arguments[0]) and next(left) == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(watch)
+sys.argv[1:] = sys.argv[2:]
+runpy.run_module("flows.gc", run_name="__main__")
+"""
+
+
+def write(root: Path, *, name: str = "mine", n: int = 10, tuner: dict[str, Any] = TUNER) -> Records:
+    """A finished search: a line of children, each better than its parent, the first two sharing a pack; one final."""
+    stored, line = Records(open_root(f"{root}/{name}")), list[Trial]()
+    for number in range(n):
+        packs = line[0].checkpoint.packs if number == 1 and line[0].checkpoint else ()
+        line.append(
+            trial(
+                number,
+                parents=[number - 1] if number else [],
+                score=number / 10,
+                learned=(number - 1,) if number else (),
+                checkpoint=real_checkpoint(stored.files, number, packs, size=10_000),
+                donor=number - 1 if number else None,
+            )
+        )
+    full = trial(n, parents=[n - 1], donors=(), score=0.95, stage="final", checkpoint=real_checkpoint(stored.files, n))
+    return write_search(root, name, [*line, full], identity={"tuner": tuner})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+def clean(root: Path, *arguments: str, name: str = "mine") -> int:
+    """The status of the command within this process."""
+    return run_command("gc", gc, [f"storage.root={root}", f"name={name}", *arguments])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def weights(search: Path) -> set[str]:
+    folders = (search / kind for kind in ("packs", "manifests", "files"))
+    return {str(p.relative_to(search)) for folder in folders for p in folder.rglob("*") if p.is_file()}
+
+
+def named(stored: Records) -> set[str]:
+    return {file.path for t in stored.load()[0] if t.checkpoint is not None for file in all_files(t.checkpoint)}
+
+
+def rows(out: str) -> dict[str, list[str]]:
+    """Files, bytes and reason of each row of the table, by what goes."""
+    table = out.partition("\n\n")[0].splitlines()[1:]
+    return {cells[0]: cells[1:] for cells in (re.split(r" {2,}", line.strip()) for line in table)}
+
+
+class TestDryRun:
+    def test_what_and_why(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """It lists the weights that would go, with files, bytes and reason, the total, and what stays for what."""
+        write(root)
+        before = contents(root)
+        status = clean(root, "keep=best:1", "dry_run=true")
+        out, err = capsys.readouterr()
+
+        assert (status, err) == (0, "")
+        assert rows(out) == {
+            "weights of trial 0": ["3", "10.0 kB", "keep=best:1 leaves it out"],
+            **{f"weights of trial {n}": ["3", "10.0 kB", "keep=best:1 leaves it out"] for n in range(1, 6)},
+        }
+        total = sum(map(len, before.values()))
+        *_, free, stay = out.strip().splitlines()
+        assert free == f"would free 60.0 kB in 18 files; {(total - 60_048) / 1000:.1f} kB would stay in {root}/mine"
+        assert stay == "weights that stay: 3 finalists and the best, 2 trials that the tuner may still inherit from"
+        assert contents(root) == before
+
+    def test_a_pack_that_others_need_stays(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """The row of a trial counts what really goes: a pack that a living child names is not among it."""
+        stored = write(root)
+        stored.propose(trial(11, index=10, parents=[1], state=State.WAITING, score=None))
+        clean(root, "keep=best:1", "dry_run=true")
+        out, _ = capsys.readouterr()
+
+        assert rows(out)["weights of trial 0"][:2] == ["2", "8 B"]
+        assert "weights of trial 1" not in rows(out)
+        assert rows(out)["weights of trial 2"][:2] == ["3", "10.0 kB"]
+
+    def test_litter(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Files that no record names are listed by their paths; those that somebody may still write are not."""
+        search = root / "mine"
+        stored = write(root, n=2)
+        stored.propose(trial(3, state=State.WAITING, score=None))
+        old = ("packs/.tmp-0123", "packs/000003-aa.safetensors", "best/000002-aa/model.safetensors")
+        young = ("packs/.tmp-4567", "packs/000003-bb.safetensors")
+        for name in (*old, *young, "packs/000001-lost.safetensors"):
+            (search / name).parent.mkdir(parents=True, exist_ok=True)
+            (search / name).write_bytes(b"x" * 7)
+        for name in old:
+            os.utime(search / name, (1e9, 1e9))
+        clean(root, "dry_run=true")
+        out, _ = capsys.readouterr()
+
+        why = "named by no record, left by a crashed writer"
+        assert rows(out) == {
+            "best/000002-aa/model.safetensors": ["1", "7 B", why],
+            "packs/.tmp-0123": ["1", "7 B", "left unfinished by a crashed writer"],
+            "packs/000003-aa.safetensors": ["1", "7 B", why],
+            "packs/000001-lost.safetensors": ["1", "7 B", "left by an attempt of trial 1 that did not count"],
+        }
+
+
+class TestSweep:
+    def test_it_does_what_the_dry_run_said(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """The same rows, and then those weights are gone, all others readable, and every record is still there."""
+        stored = write(root)
+        before = contents(root)
+        clean(root, "keep=best:1", "dry_run=true")
+        shown, _ = capsys.readouterr()
+        status = clean(root, "keep=best:1")
+        done, err = capsys.readouterr()
+
+        assert (status, err) == (0, "")
+        assert rows(done) == rows(shown)
+        assert "freed 60.0 kB in 18 files;" in done
+        after = contents(root)
+        kept = {path: data for path, data in before.items() if path in after}
+        assert len(before) - len(kept) == 18
+        assert all(after[path] == data for path, data in kept.items())
+        assert weights(root / "mine") == named(stored)
+        assert [t.number for t in trials(root / "mine") if t.swept] == list(range(6))
+        assert (records(root / "mine").read("gc/0001.json") or {})["trials"].keys() == {str(n) for n in range(6)}
+
+    def test_again_finds_nothing(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A second sweep has nothing to do, and says what lies there."""
+        write(root)
+        clean(root, "keep=best:1")
+        clean(root, "keep=best:1", name="last")
+        out, _ = capsys.readouterr()
+
+        assert re.search(r"^nothing to sweep; [\d.]+ kB stay in ", out, re.MULTILINE)
+
+    def test_by_default_all_weights_stay(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Without a plan only litter goes, and the tuner is not even built."""
+        stored = write(root, tuner={"target": "nowhere.Tuner", "arguments": {}})
+        (root / "mine/packs/000001-lost.safetensors").write_bytes(b"lost")
+        status = clean(root)
+        out, err = capsys.readouterr()
+
+        assert (status, err) == (0, "")
+        assert "packs/000001-lost.safetensors" in out
+        assert weights(root / "mine") == named(stored)
+        assert not records(root / "mine").swept()
+
+    def test_a_plan_of_the_storage_is_honoured(self, root: Path) -> None:
+        """storage.keep is the plan where keep does not name another."""
+        write(root)
+        clean(root, "storage.keep=best:1", "keep=all")
+        assert not records(root / "mine").swept()
+        clean(root, "storage.keep=best:1")
+
+        assert records(root / "mine").swept() == set(range(6))
+
+    def test_a_disk_budget(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """storage.max_gb takes the worst first; where what is needed takes more, one line says so."""
+        write(root)
+        status = clean(root, "storage.max_gb=0.0003")
+        err = capsys.readouterr().err
+
+        assert (status, err) == (0, "")
+        swept = records(root / "mine").swept()
+        assert 0 < len(swept) < 6
+        assert swept == set(range(len(swept)))
+        assert clean(root, "storage.max_gb=0.0001") == 0
+        err = capsys.readouterr().err
+        assert re.fullmatch(r"heirloom: storage.max_gb \(0.0001\) can't be kept: .*\n", err)
+        assert records(root / "mine").swept() == set(range(6))
+
+    def test_a_tuner_that_can_not_be_asked_needs_everything(
+        self, root: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A class that a shared disk names is not loaded: then every trial counts as needed, which is told."""
+        write(root, tuner={"target": "elsewhere.Tuner", "arguments": {}})
+        status = clean(root, "keep=best:1")
+        out, err = capsys.readouterr()
+
+        assert status == 0
+        assert "every trial counts as one that the tuner may inherit from, as it can't be asked: " in err
+        assert "add tuner._target_=elsewhere.Tuner, or trust=true" in err
+        assert "nothing to sweep" in out
+
+    def test_finalists_are_those_of_the_last_session(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """As many of the best are needed as the last session said, or as the command says."""
+        stored = write(root, n=10)
+        Session(stored, settings={"finalists": 6}).close()
+        clean(root, "keep=best:1", "dry_run=true")
+        clean(root, "keep=best:1", "dry_run=true", "finalists=1")
+        out, _ = capsys.readouterr()
+
+        assert [line for line in out.splitlines() if line.startswith("weights that stay: ")] == [
+            "weights that stay: 7 finalists and the best",
+            "weights that stay: 2 finalists and the best, 3 trials that the tuner may still inherit from",
+        ]
+
+    def test_the_report_marks_the_swept(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A swept trial has no checkpoint bytes and is marked, in json, in the table, and where it is shown alone."""
+        write(root)
+        clean(root, "keep=best:1")
+        capsys.readouterr()
+        run_command("report", report, [f"storage.root={root}", "name=mine", "format=json"])
+        table = json.loads(capsys.readouterr().out)
+        run_command("report", report, [f"storage.root={root}", "name=mine"])
+        shown = capsys.readouterr().out
+        run_command("report", report, [f"storage.root={root}", "name=mine", "trial=3"])
+        alone = capsys.readouterr().out
+
+        assert [row["swept"] for row in table] == [True] * 6 + [False] * 5
+        assert [row["checkpoint_bytes"] is None for row in table] == [True] * 6 + [False] * 5
+        assert shown.count(" swept ") == 7  # the head, and six trials
+        assert re.search(r"^  swept +swept$", alone, re.MULTILINE)
+
+
+class TestLiveDriver:
+    def test_only_the_driver_sweeps(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """While a session lives the command shows the dry run, says who drives, exits 2, and touches nothing."""
+        stored = write(root)
+        stored.propose(trial(11, index=10, parents=[2], state=State.WAITING, score=None))
+        (root / "mine/packs/000011-aa.safetensors").write_bytes(b"of a trial that runs")
+        os.utime(root / "mine/packs/000011-aa.safetensors", (1e9, 1e9))
+        session = Session(stored)
+        try:
+            before = contents(root)
+            status = clean(root, "keep=best:1")
+            out, err = capsys.readouterr()
+            assert contents(root) == before
+        finally:
+            session.close()
+
+        assert status == 2
+        assert set(rows(out)) == {f"weights of trial {n}" for n in (0, 1, 3, 4, 5)}
+        assert "would free" in out
+        assert re.fullmatch(
+            rf"heirloom: nothing was swept, only shown: the search in \S+ is driven by pid {os.getpid()} on \S+ "
+            r"\(last beat \d+ s ago\), and while a search runs its own driver alone sweeps, "
+            r"as its storage.keep and storage.max_gb say\n",
+            err,
+        )
+
+    def test_a_dry_run_is_welcome(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Asked for, the dry run of a running search is no mistake."""
+        session = Session(write(root))
+        try:
+            assert clean(root, "keep=best:1", "dry_run=true") == 0
+        finally:
+            session.close()
+        assert capsys.readouterr().err == ""
+
+    @pytest.mark.slow
+    def test_a_real_search_is_left_alone(self, here: Path) -> None:
+        """flows.gc beside a search that runs exits 2 and deletes nothing; and no search begins while it sweeps."""
+        command = (*QUICK, "runner=debug", "name=mine", "budget.trials=3", "finalists=1", "problem.seconds=5")
+        with Command(here, *command) as driver:
+            until(lambda: len(list(here.glob("heirloom/mine/trials/*.result.json"))) == 1, what="a result")
+            before = weights(here / "heirloom/mine")
+            done = run(here, "name=mine", "keep=last:1", module="flows.gc")
+            assert weights(here / "heirloom/mine") >= before
+            driver.kill()
+        after = run(here, "name=mine", "keep=last:1", module="flows.gc")
+
+        assert done.status == 2
+        assert f"driven by pid {driver.process.pid} on" in done.err
+        assert after.status == 0
+
+
+MISTAKES = {
+    "no_name": (("name=null",), r"no name: add name=N, or name=last"),
+    "unknown_search": (("name=nope",), r"no search nope among the 1 under"),
+    "unknown_plan": (("keep=some",), r"keep \(some\) must be all, frontier, best:K or last:K"),
+    "impossible_budget": (("storage.max_gb=-1",), r"storage.max_gb \(-1\) must be a number of gigabytes"),
+    "no_switch": (("dry_run=maybe",), r"dry_run \('maybe'\) must be true or false"),
+    "unknown_key": (("keeep=all",), r"unknown key keeep; did you mean keep\?"),
+    "in_memory": (("storage=memory", "storage.root=memory://x"), "lives in the searching process only"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(root: Path, capsys: pytest.CaptureFixture[str], mistake: str) -> None:
+    """A mistake is one line and status 2, and nothing is touched."""
+    write(root, n=1)
+    before = contents(root)
+    arguments, line = MISTAKES[mistake]
+    status = clean(root, *arguments)
+    out, err = capsys.readouterr()
+
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert re.search(line, err)
+    assert contents(root) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_deletes", [0, 1, 7, 19])
+def test_a_killed_command_is_finished_by_the_next(root: Path, n_deletes: int) -> None:
+    """kill -9 of the command before one of its deletes: all weights that are left are whole, the next one ends it."""
+    stored = write(root)
+    arguments = (f"storage.root={root}", "name=mine", "keep=best:1")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(n_deletes), *arguments], env=environment(), cwd=ROOT, capture_output=True
+    )
+    assert killed.returncode == -9, killed.stderr
+    for file in (f for t in stored.load()[0] if t.checkpoint is not None for f in all_files(t.checkpoint)):
+        stored.files.read(file)
+    for unfinished in (root / "mine").rglob(".tmp-*"):
+        os.utime(unfinished, (1e9, 1e9))  # a minute later
+    done = run(root, *arguments, module="flows.gc")
+
+    assert done.status == 0, done.err
+    assert records(root / "mine").swept() == set(range(6))
+    assert weights(root / "mine") == named(stored)
+    assert not list((root / "mine").rglob(".tmp-*"))
+
+
+class Watch(threading.Thread):
+    """Looks, again and again, how much a folder takes on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self.folder = folder
+        self.most = 0
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        while not self.done.wait(0.003):
+            total = 0
+            for path in self.folder.rglob("*"):
+                try:
+                    total += path.lstat().st_blocks * 512 if path.is_file() else 0
+                except FileNotFoundError:
+                    continue
+            self.most = max(self.most, total)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["debug", "threads"])
+def test_a_running_search_stays_under_its_budget(here: Path, api_url: str, runner: str) -> None:
+    """With storage.max_gb the folder never takes more, at any moment, though the trials have written twice that.
+
+    Everything that is needed in the end is whole, and what the search found is what it reports.
+    """
+    watch = Watch(here / "heirloom")
+    watch.start()
+    done = run(
+        here,
+        *("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2", *QUICK[1:], "problem.weights=100000"),
+        *("name=mine", f"runner={runner}", f"slots={1 if runner == 'debug' else 2}", "budget.trials=40"),
+        "storage.max_gb=0.008",
+        PREFECT_API_URL=api_url,
+    )
+    watch.done.set()
+    watch.join()
+    found = trials(here / "heirloom/mine")
+    stored = records(here / "heirloom/mine")
+
+    assert done.status == 0, done.err
+    assert 5_000_000 < watch.most < 8_000_000
+    assert sum(trial.swept for trial in found) > 20
+    assert all(t.inheritance.get("replaced") is None for t in found)
+    for file in (f for t in found if t.checkpoint is not None for f in all_files(t.checkpoint)):
+        stored.files.read(file)
+    assert "swept the weights of" in done.err
+    assert "can't be kept" not in done.err
+
+
+@pytest.mark.slow
+def test_a_budget_that_can_not_be_kept_is_told_once(here: Path) -> None:
+    """A search whose budget is less than what is needed says so in one line, and goes on to its end."""
+    done = run(here, *QUICK, "runner=debug", "budget.trials=6", "storage.max_gb=0.00001", "name=mine")
+
+    assert done.status == 0
+    assert done.err.count("storage.max_gb (1e-05) can't be kept") == 1
+
+
+@pytest.mark.slow
+def test_sweeping_and_a_kill_change_nothing(here: Path, api_url: str) -> None:
+    """With deterministic=true a search that sweeps, and is killed, has the table of one that keeps everything."""
+    command = (
+        *("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2", *QUICK[1:], "problem.seconds=0.3"),
+        *("deterministic=true", "slots=2", "runner=processes", "budget.trials=16"),
+    )
+    sweeping = ("storage.keep=last:1", "storage.max_gb=0.0001", "name=sweeping")
+    with Command(here, *command, *sweeping, PREFECT_API_URL=api_url) as killed:
+        until(lambda: len(list(here.glob("heirloom/sweeping/trials/*.result.json"))) >= 7, what="seven results")
+        killed.kill()
+    again = run(here, *command, *sweeping, PREFECT_API_URL=api_url)
+    calm = run(here, *command, "name=calm", PREFECT_API_URL=api_url)
+
+    assert again.status == calm.status == 0, again.err
+    swept = trials(here / "heirloom/sweeping")
+    assert sum(trial.swept for trial in swept) >= 8
+    tables = [
+        [
+            (t.number, t.point, t.parents, t.donor, t.inherited, t.state, t.metrics, t.curve, t.inheritance, t.learned)
+            for t in found
+        ]
+        for found in (swept, trials(here / "heirloom/calm"))
+    ]
+    assert tables[0] == tables[1]
+
+
+def test_a_disk_without_any_room_says_how_to_begin(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where not even the sweep's own records have room, it says how much is needed; with that it frees the rest."""
+    root.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", root], capture_output=True).returncode:
+        pytest.skip("mounting needs root")
+    try:
+        write(root)
+        filling = root / "filling"
+        with contextlib.suppress(OSError), filling.open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+        full, error = clean(root, "keep=best:1"), capsys.readouterr().err
+        os.truncate(filling, filling.stat().st_size - 65_536)
+        freed, out = clean(root, "keep=best:1"), capsys.readouterr().out
+    finally:
+        subprocess.run(["umount", "--lazy", root], capture_output=True)
+
+    assert (full, freed) == (1, 0)
+    assert "the disk is full" in error
+    assert "free 64 kB, then repeat" in error
+    assert "freed" in out

@@ -1,0 +1,408 @@
+"""A user's mistake is one line on standard error and status 2 (1 for disk and server), with nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from tests.support.commands import QUICK, Done, WarmCommands, everything, only_search, run, trials
+from tests.support.sample_searches import write_search
+
+Mistakes = dict[str, Future[tuple[Path, Done]]]
+DEBUG = (*QUICK, "runner=debug", "budget.trials=2")
+NO_TUNER = QUICK[1:]
+TUNERS = (
+    "anneal, auto, batch, cmaes, evolution, gp, grid, metis, network_morphism, nsga2, pbt, random, reinforce, smac, tpe"
+)
+MISTAKES = {
+    "no_tuner": (
+        NO_TUNER,
+        rf"no tuner: add \+tuner=NAME, one of {TUNERS}",
+    ),
+    "unknown_tuner": (
+        ("+tuner=nope",),
+        f"unknown tuner nope: choose {TUNERS}",
+    ),
+    "tuner_without_plus": (("tuner=random",), r"tuner=random: .* write \+tuner=random"),
+    "two_tuners": ((*QUICK, "+tuner=evolution"), "tuner is chosen twice"),
+    "tuner_without_a_choice": ((*NO_TUNER, "tuner.sample_size=3"), r"no choice: add \+tuner=NAME, one of anneal"),
+    "template_that_is_not_there": (
+        ("+tuner=auto", "problem=rafiki", "problem.file=Model.py"),
+        r"problem.file \(Model.py\) can't be read: No such file",
+    ),
+    "nfs_that_is_not_mounted": (
+        (*QUICK, "storage=nfs", "storage.root=somewhere/heirloom"),
+        r"storage.root \(somewhere/heirloom\) lies on .*, which is \w+, and no network file system: mount it",
+    ),
+    "constraint_that_is_no_number": (
+        (*QUICK, "+constraints.parameters=few"),
+        r"constraints.parameters \('few'\) must be a number, the most that is allowed",
+    ),
+    "constraint_of_nothing_known": (
+        (*QUICK, "+constraints.parameters=1e6"),
+        "constraints.parameters: the problem does not know it before training; define `foretell`, or `build` and",
+    ),
+    "tuner_that_cannot_be": (
+        (*NO_TUNER, "+tuner=evolution", "tuner.sample_size=9"),
+        r"sample_size \(9\) .* population_size \(8\)",
+    ),
+    "tuner_without_such_an_argument": (
+        (*QUICK, "tuner.bogus=1"),
+        "RandomTuner has no argument bogus; it takes donor='none'",
+    ),
+    "tuner_with_nearly_such_an_argument": (
+        (*NO_TUNER, "+tuner=evolution", "tuner.population=4"),
+        r"EvolutionTuner has no argument population, did you mean population_size\?; it takes population_size=\d+, sam",
+    ),
+    "tuner_of_another_type": (
+        (*NO_TUNER, "+tuner=evolution", "tuner.population_size=many"),
+        r"population_size \('many'\) must be a whole number",
+    ),
+    "tuner_that_would_explore_nothing": (
+        (*NO_TUNER, "+tuner=pbt", "tuner.perturbed=[widht]"),
+        "perturbed: the space decides nothing by the name 'widht'; choose from width, step, or null for all",
+    ),
+    "unknown_problem": ((*DEBUG, "problem=nope"), "unknown problem nope: choose cifar10, digits, fashion_mnist"),
+    "no_problem": (("+tuner=random", "problem=null"), "problem=null: choose one of cifar10, digits, fashion_mnist"),
+    "problem_not_importable": (("+tuner=random", "device=cpu", "problem._target_=nope.Nope"), "no module nope"),
+    "problem_not_in_its_module": (
+        ("+tuner=random", "device=cpu", "problem._target_=timed_problem.Nope"),
+        "has no Nope",
+    ),
+    "problem_that_is_none": (
+        ("+tuner=random", "device=cpu", "problem._target_=timed_problem.NoProblem"),
+        "timed_problem.NoProblem must be a subclass of nas.Problem",
+    ),
+    "problem_without_such_an_argument": (
+        (*QUICK, "problem.bogus=1"),
+        "QuickProblem has no argument bogus; it takes seconds=0.0, fail='', weights=0",
+    ),
+    "unknown_key": (("bogus=1",), "unknown key bogus .*flows.search --help shows all keys"),
+    "unknown_key_added": ((*DEBUG, "+bogus=1"), "unknown key bogus .*flows.search --help shows all keys"),
+    "unknown_inner_key": ((*DEBUG, "budget.trails=3"), "unknown key budget.trails; did you mean budget.trials?"),
+    "unknown_inner_key_added": ((*DEBUG, "+budget.trails=3"), "unknown key budget.trails; did you mean budget.trials?"),
+    "key_without_its_group": ((*DEBUG, "trials=3"), "unknown key trials; did you mean budget.trials?"),
+    "unknown_option": (("--bogus",), "unrecognized arguments: --bogus; --help"),
+    "no_such_config_dir": ((*DEBUG, "--config-dir", "nope"), "nope' not found"),
+    "no_value": ((*DEBUG, "seed"), "can't read 'seed': write seed=VALUE"),
+    "lonely_tuner": (("evolution",), r"can't read 'evolution': did you mean \+tuner=evolution\?"),
+    "lonely_word": ((*DEBUG, "quickly"), r"can't read 'quickly' \(.*\): write KEY=VALUE"),
+    "no_key": ((*DEBUG, "=3"), "can't read '=3': no key"),
+    "bad_grammar": ((*DEBUG, "problem.seconds=[1"), r"can't read 'problem.seconds=\[1' .* quote"),
+    "bad_grammar_with_a_password": (
+        (*DEBUG, "storage.root=sftp://me:s3cret@host/[1"),
+        r"can't read 'storage.root=sftp://me:\*\*\*@host/\[1': write",
+    ),
+    "unknown_storage_protocol": ((*DEBUG, "storage.root=nope://there"), "nope://there: unknown protocol"),
+    "unknown_storage": ((*DEBUG, "storage=nope"), "unknown storage nope: choose local, memory, nfs"),
+    "storage_nowhere": ((*DEBUG, "storage.root=null"), "storage.root .* must be a folder or a URL"),
+    "storage_takes_no_options": ((*DEBUG, "storage.options.anon=true"), "takes no options: anon"),
+    "storage_in_memory_of_one": ((*QUICK, "storage=memory"), "lives in one process, and runner=processes"),
+    "unknown_runner": (
+        (*QUICK, "runner=nope"),
+        "unknown runner nope: choose debug, processes, remote, simulated, threads",
+    ),
+    "runner_of_a_cluster": (
+        (*QUICK, "runner=dask"),
+        "unknown runner dask: choose remote, whose workers start anywhere",
+    ),
+    "remote_gpus": ((*QUICK, "runner=remote", "gpus=[0,1]"), r"gpus \(\[0, 1\]\) does not go with runner=remote"),
+    "remote_port": ((*QUICK, "runner=remote", "channel.port=70000"), r"channel.port \(70000\) must be a port from 1"),
+    "remote_host": ((*QUICK, "runner=remote", "channel.host=1"), r"channel.host \(1\) must be an address"),
+    "remote_patience": (
+        (*QUICK, "runner=remote", "channel.lost_after_s=0"),
+        r"channel.lost_after_s \(0\) must be a number of seconds from 1 to 3600",
+    ),
+    "remote_and_deterministic": (
+        ("+tuner=random", "runner=remote", "deterministic=true"),
+        "deterministic=true with runner=remote needs threads=N",
+    ),
+    "remote_in_memory": ((*QUICK, "storage=memory", "runner=remote"), "lives in one process, and runner=remote"),
+    "remote_elsewhere": (
+        (*QUICK, "runner=remote", "channel.host=192.0.2.1"),
+        r"channel.host=192.0.2.1 channel.port=0: can't listen there \(Cannot assign",
+    ),
+    "unknown_stopper": ((*DEBUG, "stopper=ahsa"), "unknown stopper ahsa: choose asha, curve, median, patience, or a"),
+    "stopper_of_another_type": (
+        (*DEBUG, "stopper=median", "stopper.min_trials=none"),
+        r"min_trials \('none'\) must be a whole number of at least 1",
+    ),
+    "unknown_policy": (
+        (*DEBUG, "policy=nope"),
+        "unknown policy nope: choose full, search_only, three_stage, two_stage, warm_final",
+    ),
+    "undeclared_policy_named": (
+        (*DEBUG, "policy=two_stage"),
+        "asks for DOWNSCALE, QUICK_EVAL, but the problem declares",
+    ),
+    "no_trials": ((*DEBUG, "budget.trials=0"), r"budget.trials \(0\) must be"),
+    "trials_in_words": ((*DEBUG, "budget.trials=ten"), r"budget.trials \('ten'\) must be a whole number"),
+    "budget_without_its_unit": ((*DEBUG, "budget=5"), "budget.*holds keys: set budget.trials or budget.hours"),
+    "no_hours": ((*DEBUG, "budget.hours=-1"), r"budget.hours \(-1\) must be a number greater than 0"),
+    "hours_of_no_trial": ((*DEBUG, "budget.hours=1e-5"), r"budget.hours \(1e-05\) is 0.036 s, in which no trial"),
+    "at_deadline": ((*DEBUG, "budget.at_deadline=kill"), r"budget.at_deadline \('kill'\) must be finish or stop"),
+    "gpu_hours_of_no_trial": (
+        (*DEBUG, "budget.gpu_hours=1e-9"),
+        r"budget.gpu_hours \(1e-09\) is 3.6e-06 s, in which no",
+    ),
+    "gpu_hours_without_gpu": ((*DEBUG, "budget.gpu_hours=1"), r"budget.gpu_hours \(1\) needs a GPU"),
+    "no_slots": ((*QUICK, "slots=0"), r"slots \(0\) must be a whole number of at least 1"),
+    "two_slots_in_debug": ((*DEBUG, "slots=2"), r"slots \(2\) must be 1 with runner=debug"),
+    "no_finalists": ((*DEBUG, "finalists=0"), r"finalists \(0\) must be a whole number of at least 1"),
+    "no_attempts": ((*DEBUG, "max_attempts=0"), r"max_attempts \(0\) must be"),
+    "no_time_to_save_at": ((*DEBUG, "checkpoint_every_s=-1"), r"checkpoint_every_s \(-1\) must be a number of seconds"),
+    "failures_in_words": ((*DEBUG, "max_failures=few"), r"max_failures \('few'\) must be"),
+    "seed_in_words": ((*DEBUG, "seed=luck"), r"seed \('luck'\) must be a whole number"),
+    "unknown_device": ((*DEBUG, "device=tpu"), r"device \('tpu'\) must be auto, cpu, cuda or mps"),
+    "unknown_gpus": ((*DEBUG, "gpus=best"), r"gpus \(best\) must be all, or a list"),
+    "neither_on_nor_off": ((*DEBUG, "deterministic=maybe"), r"deterministic \('maybe'\) must be true or false"),
+    "unknown_remedy": ((*DEBUG, "on_parent_failure=cry"), r"on_parent_failure \('cry'\) must be ancestor, scratch or"),
+    "timeout_in_threads": (
+        (*QUICK, "runner=threads", "trial_timeout_s=5"),
+        r"trial_timeout_s \(5\) needs runner=processes: .*threads",
+    ),
+    "timeout_in_debug": ((*DEBUG, "trial_timeout_s=5"), r"trial_timeout_s \(5\) needs runner=processes: .*debug"),
+    "deterministic_hours": (
+        (*DEBUG[:-1], "deterministic=true", "budget.hours=1"),
+        "budget.hours does not go with deterministic=true",
+    ),
+    "deterministic_threads": (
+        (*QUICK, "runner=threads", "deterministic=true", "slots=2"),
+        "deterministic=true with runner=threads needs slots=1, not 2",
+    ),
+    "name_with_a_slash": ((*DEBUG, "name=a/b"), r"name \('a/b'\) must be"),
+    "sweep_of_an_unknown_tuner": (("-m", *NO_TUNER, "+tuner=random,nope"), "unknown tuner nope"),
+}
+
+DIFFERENCES = (
+    "problem.arguments.weights: absent there, 4 here",
+    "tuner.target: nas.tuners.random.RandomTuner there, nas.tuners.evolution.EvolutionTuner here",
+    "tuner.arguments.population_size: absent there, 8 here",
+    "policy: ",
+    "stopper.target: absent there, nas.stoppers.median.MedianStopper here",
+    "seed: 0 there, 7 here",
+    "on_parent_failure: ancestor there, fail here",
+    "deterministic: False there, True here",
+    "slots: absent there, 1 here",
+    "n_threads: absent there, 1 here",
+)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Makes a small file system, or changes its options."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(options: str) -> Path:
+        again = "remount," if os.path.ismount(folder) else ""
+        command = ["mount", "-t", "tmpfs", "-o", again + options, "tmpfs", str(folder)]
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("mounting needs root")
+        return folder
+
+    yield mount
+    subprocess.run(["umount", "--lazy", str(folder)], capture_output=True)
+
+
+def fill(disk: Path) -> None:
+    with suppress(OSError) as _, (disk / "filling").open("wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+
+
+@pytest.fixture(scope="module")
+def mistakes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mistakes]:
+    """The mistakes of the selected tests, made at the same time on all cores: the folder of each, and what was said."""
+    free: SimpleQueue[WarmCommands] = SimpleQueue()
+
+    def make(name: str) -> tuple[Path, Done]:
+        folder = tmp_path_factory.mktemp(name) / "here"
+        folder.mkdir()
+        commands = free.get()
+        try:
+            return folder, commands.run(folder, *MISTAKES[name][0])
+        finally:
+            free.put(commands)
+
+    selected = [item.callspec.params for item in request.session.items if "mistakes" in item.fixturenames]
+    tmp_path_factory.getbasetemp()  # once, before the threads would make it at the same time
+    all_commands = [WarmCommands() for _ in range(min(len(selected), os.cpu_count() or 1))]
+    with ThreadPoolExecutor(len(all_commands)) as pool:
+        for commands in all_commands:
+            free.put(commands)
+        yield {params["name"]: pool.submit(make, params["name"]) for params in selected}
+    for commands in all_commands:
+        commands.close()
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line(mistakes: Mistakes, name: str) -> None:
+    """A mistake is told in one line that names what is wrong and what is right, with status 2, and writes nothing."""
+    folder, done = mistakes[name].result()
+
+    assert re.search(MISTAKES[name][1], done.complaint), done.complaint
+    assert done.status == 2
+    assert everything(folder) == []
+
+
+def test_finals_of_no_search_name_the_nearest(here: Path) -> None:
+    """flows.final on a name that is not there names those that are nearly it, as flows.report does."""
+    write_search(here / "heirloom", "digits-evolution-1a", [])
+    done = run(here, "name=digit-evolution-1a", module="flows.final")
+
+    assert done.status == 2
+    assert done.complaint.startswith("no search digit-evolution-1a among the 1 under ")
+    assert "; nearest: digits-evolution-1a; name=last is the newest" in done.complaint
+
+
+def test_a_folder_of_the_users_called_conf_is_not_ours(here: Path) -> None:
+    """A package of that name in the folder where the command is given does not hide the choices."""
+    (here / "conf").mkdir()
+    (here / "conf" / "__init__.py").touch()
+
+    assert run(here, "+tuner=nope").complaint.startswith(f"unknown tuner nope: choose {TUNERS}")
+
+
+def test_what_is_cheap_to_see_is_refused_at_once(here: Path) -> None:
+    """A mistake that needs neither torch nor the problem is refused without importing them."""
+    code = "import sys; from flows.search import main; main(); print({'torch', 'prefect', 'pandas'} & set(sys.modules))"
+    done = run(here, line=f"python -c \"{code}\" 'budget.trials=0' +tuner=random")
+
+    assert "budget.trials (0)" in done.err
+    assert done.out == "set()\n"
+
+
+@pytest.mark.parametrize("runner", ["threads", "processes"])
+def test_a_dead_server_is_one_line(here: Path, runner: str) -> None:
+    """A PREFECT_API_URL where nobody answers is one line with status 1, before anything is written."""
+    done = run(here, *QUICK, f"runner={runner}", PREFECT_API_URL="http://127.0.0.1:9/api")
+
+    assert "no Prefect server at http://127.0.0.1:9/api" in done.complaint
+    assert "prefect server start" in done.complaint
+    assert done.status == 1
+    assert everything(here) == []
+
+
+@pytest.mark.slow
+def test_another_configuration_is_refused_key_by_key(here: Path) -> None:
+    """A search that exists is not continued with another identity: each key that differs is named with both values."""
+    first = run(here, *DEBUG, "name=mine", "finalists=1")
+    before = contents(here)
+    second = run(
+        here, *NO_TUNER, "+tuner=evolution", "runner=debug", "name=mine", "seed=7", "problem.weights=4",
+        "policy=full", "stopper=median", "on_parent_failure=fail", "deterministic=true",
+    )  # fmt: skip
+
+    assert first.status == 0
+    assert second.status == 2
+    assert contents(here) == before
+    for key in DIFFERENCES:
+        assert key in second.complaint
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_root_that_cannot_be_written_is_refused(here: Path, disk: Callable[[str], Path]) -> None:
+    """A read-only root is the user's mistake; the line names it."""
+    disk("size=64k")
+    root = disk("ro")
+    done = run(here, *DEBUG, f"storage.root={root}/deep")
+
+    assert f"storage root {root}/deep" in done.complaint
+    assert "Read-only file system" in done.complaint
+    assert done.status == 2
+    assert everything(here) == everything(root) == []
+
+
+def test_a_root_below_a_file_is_refused(here: Path, tmp_path: Path) -> None:
+    """A root whose parent is a file is the user's mistake."""
+    (tmp_path / "file").touch()
+    done = run(here, *DEBUG, f"storage.root={tmp_path}/file/root")
+
+    assert f"{tmp_path}/file is no folder" in done.complaint
+    assert done.status == 2
+
+
+def test_a_full_disk_at_start_leaves_nothing(here: Path, disk: Callable[[str], Path]) -> None:
+    """A full disk is one line with status 1, and no folder of the search is left."""
+    root = disk("size=64k")
+    fill(root)
+    done = run(here, *DEBUG, f"storage.root={root}/deep/root")
+
+    assert "the disk is full" in done.complaint
+    assert done.status == 1
+    assert everything(root) == ["filling"]
+
+
+@pytest.mark.slow
+def test_a_finished_search_on_a_read_only_root_is_shown(here: Path, disk: Callable[[str], Path]) -> None:
+    """The same command on a finished search writes nothing, so it also works on a root that is read-only now."""
+    root = disk("size=1m")
+    first = run(here, *DEBUG, f"storage.root={root}")
+    disk("ro")
+    second = run(here, *DEBUG, f"storage.root={root}")
+
+    assert first.status == second.status == 0
+    assert second.out.splitlines()[1:] == first.out.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["debug", "processes"])
+def test_a_disk_that_fills_ends_the_search_until_it_is_enlarged(
+    here: Path, disk: Callable[[str], Path], runner: str
+) -> None:
+    """Weights that do not fit end the search with one clear line and status 1; with room, the same command goes on."""
+    root = disk("size=256k")
+    command = (*QUICK, f"runner={runner}", f"storage.root={root}", "budget.trials=4", "problem.weights=20000")
+    first = run(here, *command)
+    kept = [t.number for t in trials(only_search(root, "")) if t.is_finished]
+    disk("size=8m")
+    second = run(here, *command)
+
+    last = first.err.splitlines()[-1]
+    assert first.status == 1
+    assert "the disk is full" in last
+    assert "python -m flows.search +tuner=random" in last
+    assert "Traceback" not in first.err
+    assert kept
+    assert second.status == 0
+    assert all(trial.is_finished and trial.state == "COMPLETE" for trial in trials(only_search(root, "")))
+    assert all(attempts(only_search(root, ""), number) == [1] for number in kept)
+
+
+def attempts(search: Path, number: int) -> list[int]:
+    return sorted(int(path.stem.rpartition("-")[2]) for path in (search / "trials").glob(f"{number:06d}.start-*.json"))
+
+
+@pytest.mark.slow
+def test_one_job_that_fails_does_not_end_the_others(here: Path) -> None:
+    """In a multirun a search that fails is one line with status 1, and the others run."""
+    done = run(here, "-m", *DEBUG, "finalists=1", "problem.fail='','raise'", "max_failures=1")
+
+    assert done.status == 1
+    assert done.out.count("best: trial") == 1
+    assert [line for line in done.err.splitlines() if line.startswith("heirloom:")] == [
+        "heirloom: 1 trials failed in a row (max_failures=1); the last, trial 0: exception: RuntimeError: as told"
+    ]
+
+
+@pytest.mark.slow
+def test_a_mistake_in_one_job_does_not_end_the_others(here: Path) -> None:
+    """In a multirun a job that can't be is one line, and the others run; the status is that of the mistake."""
+    done = run(here, "-m", *DEBUG, "finalists=1,0")
+
+    assert done.status == 2
+    assert done.out.count("best: trial") == 1
+    assert done.err.count("heirloom: finalists (0) must be") == 1
+    assert len(list((here / "heirloom").iterdir())) == 1

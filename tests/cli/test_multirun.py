@@ -1,0 +1,75 @@
+"""Sweeps: each job is a search of its own under a distinct name that the single command would have, and no litter."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import QUICK, run, trials
+
+SMALL = (*QUICK[1:], "finalists=1")
+
+
+def names(here: Path) -> list[str]:
+    return sorted(path.name for path in (here / "heirloom").iterdir())
+
+
+@pytest.mark.slow
+def test_tuners_and_seeds_make_four_searches(here: Path) -> None:
+    """-m +tuner=random,evolution seed=1,2 makes four searches, each under the name of the single command."""
+    sweep = (*SMALL, "runner=debug", "budget.trials=2")
+    done = run(here, "-m", "+tuner=random,evolution", "seed=1,2", *sweep)
+    single = run(here, "+tuner=evolution", "seed=2", *sweep)
+
+    assert done.status == 0
+    assert len(names(here)) == 4
+    assert [re.sub("-[0-9a-f]{8}$", "", name) for name in names(here)] == ["quick-evolution"] * 2 + ["quick-random"] * 2
+    assert done.out.count("best: trial") == 4
+    assert re.findall(r"^search (\S+): ", done.out, re.MULTILINE)[-1] in single.out
+    assert "is finished" in single.out
+
+
+@pytest.mark.slow
+def test_budgets_make_two_searches(here: Path) -> None:
+    """-m budget.trials=3,4 makes two searches, whose names end with what differs."""
+    done = run(here, "-m", "+tuner=random", *SMALL, "runner=debug", "budget.trials=3,4")
+    found = {name.partition("-budget")[2]: trials(here / "heirloom" / name) for name in names(here)}
+
+    assert done.status == 0
+    assert {suffix: len(made) for suffix, made in found.items()} == {".trials-3": 4, ".trials-4": 5}
+
+
+@pytest.mark.slow
+def test_slots_make_two_searches(here: Path, api_url: str) -> None:
+    """-m slots=1,2 makes two searches in one command, on one server, whose names end with what differs."""
+    done = run(
+        here, "-m", "+tuner=random", *SMALL, "runner=threads", "budget.trials=2", "slots=1,2", PREFECT_API_URL=api_url
+    )
+
+    assert done.status == 0, done.err
+    assert [name.partition("-slots")[2] for name in names(here)] == ["-1", "-2"]
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.slow
+def test_a_sweep_leaves_no_litter(here: Path) -> None:
+    """Neither multirun.yaml nor an outputs folder is left, here or in the temporary folder."""
+    done = run(here, "-m", "+tuner=random", *SMALL, "runner=debug", "budget.trials=1", "seed=1,2")
+
+    assert done.status == 0
+    assert [path.name for path in here.iterdir()] == ["heirloom"]
+    assert not list(Path(tempfile.gettempdir()).glob(f"heirloom-multirun-{done.pid}*"))
+
+
+@pytest.mark.slow
+def test_swept_data_and_odd_values_make_valid_names(here: Path) -> None:
+    """What differs is in the name even where it is no part of the identity, without what a folder's name can't hold."""
+    done = run(
+        here, "-m", "+tuner=random", *SMALL, "runner=debug", "budget.trials=1", "storage.root=heirloom,./heirloom"
+    )
+
+    assert done.status == 0
+    assert [name.partition("-storage")[2] for name in names(here)] == [".root-._heirloom", ".root-heirloom"]

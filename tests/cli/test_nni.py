@@ -1,0 +1,236 @@
+"""``python -m flows.nni``: whole experiments, killed and resumed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import Command, only_search, run, trials, until
+from tests.support.nfs.guest import run_in_guest
+from tests.support.remote_search import RemoteSearch
+
+pytestmark = pytest.mark.slow
+
+
+PHASES = """
+import os, time, nni
+p = nni.get_next_parameter()
+for phase in range(3):
+    if p is None: break
+    print("tries", p)
+    time.sleep(0.3)
+    nni.report_final_result((p["x"] - 0.3) ** 2)
+    p = nni.get_next_parameter() if phase < 2 else None
+"""
+CONFIG = """
+authorName: somebody
+experimentName: phases
+trialConcurrency: 2
+maxTrialNum: 4
+maxExecDuration: 1h
+trainingServicePlatform: local
+searchSpacePath: search_space.json
+multiPhase: true
+useAnnotation: false
+logDir: out
+tuner:
+  builtinTunerName: TPE
+  classArgs: {{optimize_mode: minimize}}
+trial:
+  command: {python} main.py
+  codeDir: .
+  gpuNum: 0
+"""
+
+
+def is_amid(experiment: Path, n_finished: int) -> bool:
+    """Whether so many trials have a result, and another has begun."""
+    began, ended = (
+        {path.name.partition(".")[0] for path in experiment.glob(f"shared/*/trials/*.{kind}.json")}
+        for kind in ("start-*", "result")
+    )
+    return len(ended) >= n_finished and not began <= ended
+
+
+@pytest.fixture
+def experiment(here: Path) -> Path:
+    (here / "config.yml").write_text(CONFIG.format(python=sys.executable))
+    (here / "main.py").write_text(PHASES)
+    (here / "search_space.json").write_text('{"x": {"_type": "uniform", "_value": [0, 1]}}')
+    return here
+
+
+def test_multi_phase_with_tpe_survives_kills(experiment: Path, api_url: str) -> None:
+    """kill -9 twice: no process is left, jobs go on with their phases, and every finished trial stays as it is."""
+    line = ("--config", "config.yml", "--root", "shared")
+    seen: dict[int, str | None] = {}
+    for n_finished in (2, 5):
+        with Command(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url) as command:
+            until(lambda n=n_finished: is_amid(experiment, n), what="a trial after the finished ones")
+            command.kill(to_group=False)
+            until(lambda: not command.leftovers(), 5, what="the end of all processes")
+        found = trials(only_search(experiment, "shared"))
+        assert seen.items() <= {t.number: t.returned for t in found}.items()
+        seen = {t.number: t.returned for t in found if t.is_finished}
+    last = run(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url)
+    again = run(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url)
+
+    found = trials(only_search(experiment, "shared"))
+    assert last.status == again.status == 0, last.err
+    assert seen.items() <= {t.number: t.returned for t in found}.items()
+    assert len({t.job for t in found}) == 4
+    assert {t.state for t in found} == {"COMPLETE"}
+    assert any(t.attempt > 1 for t in found)
+    assert "is finished; more with a larger maxTrialNum" in again.out
+
+
+def test_mistakes_are_one_line(experiment: Path) -> None:
+    """What a configuration asks for and is not there ends the command with status 2, in one line."""
+    config = experiment / "config.yml"
+    config.write_text(config.read_text().replace("TPE", "NetworkMorphism"))
+    morphism = run(experiment, "--config", "config.yml", "runner=debug", module="flows.nni")
+    absent = run(experiment, "--config", "gone.yml", module="flows.nni")
+    nothing = run(experiment, module="flows.nni")
+    policy = run(experiment, "--config", "config.yml", "policy=full", "runner=debug", module="flows.nni")
+
+    assert (morphism.status, absent.status, nothing.status, policy.status) == (2, 2, 2, 2)
+    assert "tuner.builtinTunerName (NetworkMorphism)" in morphism.err
+    assert absent.complaint == "can't read the configuration gone.yml: No such file or directory"
+    assert "--config" in nothing.complaint
+    assert policy.complaint == "policy comes from the experiment's configuration file; change it there"
+    assert not os.path.exists(experiment / "heirloom")
+
+
+def test_too_long_a_path_of_temporary_files_is_one_line(experiment: Path) -> None:
+    """Where no trial could speak, as the path of TMPDIR is too long for a socket, nothing begins."""
+    folder = experiment / ("x" * 100)
+    folder.mkdir()
+    done = run(experiment, "--config", "config.yml", "runner=debug", module="flows.nni", TMPDIR=str(folder))
+
+    assert done.status == 2
+    assert done.complaint.startswith(f"the path of the folder for temporary files ({folder}) has ")
+    assert done.complaint.endswith("set TMPDIR to a shorter one, such as /tmp")
+    assert not os.path.exists(experiment / "heirloom")
+
+
+OWN = """
+tuner:
+  codeDir: .
+  classFileName: tuner.py
+  className: JobsTuner
+trial:
+"""
+JOBS_TUNER = """
+from nni.multi_phase.multi_phase_tuner import MultiPhaseTuner
+
+class JobsTuner(MultiPhaseTuner):
+    def __init__(self):
+        self.best = {}
+    def update_search_space(self, space):
+        self.space = space
+    def generate_parameters(self, parameter_id, trial_job_id=None):
+        return {"x": round(0.1 + 0.1 * len(self.best.get(trial_job_id, [])), 3), "job": trial_job_id}
+    def receive_trial_result(self, parameter_id, parameters, value, trial_job_id):
+        assert parameters["job"] == trial_job_id
+        self.best.setdefault(trial_job_id, []).append(value)
+"""
+
+
+def use_own_tuner(experiment: Path) -> None:
+    config = experiment / "config.yml"
+    head, _, rest = config.read_text().partition("tuner:")
+    config.write_text(head + OWN.lstrip() + rest.partition("trial:\n")[2])
+    (experiment / "tuner.py").write_text(JOBS_TUNER)
+
+
+def test_multi_phase_with_an_own_tuner_survives_a_kill(experiment: Path, api_url: str) -> None:
+    """kill -9: the tuner's process is gone too; asked the same again, it goes on where each job stood."""
+    use_own_tuner(experiment)
+    line = ("--config", "config.yml", "--root", "shared")
+    with Command(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url) as command:
+        until(lambda: len(list(experiment.glob("shared/*/trials/*.result.json"))) >= 5)
+        command.kill(to_group=False)
+        until(lambda: not command.leftovers(), 5, what="the end of all processes")
+    last = run(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url)
+
+    found = trials(only_search(experiment, "shared"))
+    assert last.status == 0, last.err
+    assert "not reproducible" not in last.err
+    assert {t.state for t in found} == {"COMPLETE"}
+    for job in {t.job for t in found}:
+        assert [t.point["x"] for t in found if t.job == job][:3] == [0.1, 0.2, 0.3]
+
+
+def test_an_experiment_on_other_machines(experiment: Path, api_url: str) -> None:
+    """Workers with a folder of their own run the jobs of runner=remote; one is killed, its job goes on with its phase.
+
+    A worker whose command line does not name the trial command refuses to run it.
+    """
+    use_own_tuner(experiment)
+    far = experiment.parent / "far"
+    shutil.copytree(experiment, far)
+    (experiment / "main.py").unlink()
+    line = ("--config", "config.yml", "--root", "shared", "runner=remote", "channel.lost_after_s=3")
+    with RemoteSearch(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url) as search:
+        channel, root = shlex.split(search.line[2])[:2]
+        with Command(far, channel, root, module="flows.worker", HEIRLOOM_CHANNEL_TOKEN=search.line[1]) as unwilling:
+            refused = unwilling.wait()
+        first = search.join(f"problem.code_dir={far}", f"problem.output_dir={far / 'out'}")
+        until(lambda: len(list(experiment.glob("shared/*/trials/*.start-1.json"))) >= 2)
+        first.kill(to_group=False)
+        until(lambda: not first.leftovers(), 10, what="the end of what it had started")
+        search.workers.remove(first)
+        for _ in range(2):
+            search.join(f"problem.code_dir={far}", f"problem.output_dir={far / 'out'}")
+        done = search.wait()
+
+    found = trials(only_search(experiment, "shared"))
+    assert done.status == 0, done.err
+    assert refused.status == 2
+    assert f"add problem.code_dir={experiment} 'problem.command=" in refused.complaint
+    assert {t.state for t in found} == {"COMPLETE"}
+    assert sorted(t.attempt for t in found)[-2:] == [1, 2]
+    for job in {t.job for t in found}:
+        assert [t.point["x"] for t in found if t.job == job][:3] == [0.1, 0.2, 0.3]
+    assert list((far / "out").glob("trials/*"))
+
+
+def test_interruption_of_worker_processes(experiment: Path, api_url: str) -> None:
+    """With runner=processes, too, Ctrl-C ends a trial that says nothing, and all that it has started."""
+    (experiment / "main.py").write_text(
+        "import nni, subprocess\nnni.get_next_parameter()\nsubprocess.run(['sleep', '600'])\n"
+    )
+    line = ("--config", "config.yml", "--root", "shared", "runner=processes")
+    with Command(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url) as command:
+        until(lambda: len(list(experiment.glob("shared/*/trials/*.start-1.json"))) == 2)
+        command.send(2, to_group=False)
+        done = command.wait()
+        until(lambda: not command.leftovers(), 5, what="the end of all processes")
+
+    assert done.status == 130
+    assert {t.state for t in trials(only_search(experiment, "shared"))} == {"WAITING"}
+
+
+@pytest.fixture(scope="module")
+def shared() -> dict[str, Any]:
+    found: dict[str, Any] = run_in_guest("nni_weights.py", timeout_s=560)
+    return found
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("how", ["1", "3", "3 killed", "16"])
+def test_weight_sharing_over_nfs(shared: dict[str, Any], how: str) -> None:
+    """One father writes on one mount, nine children wait, read on the other and find the same bytes."""
+    found = shared[how]
+
+    assert found["status"] == 0, found["err"]
+    assert [t["state"] for t in found["trials"]] == ["COMPLETE"] * 10
+    assert [t["parents"] for t in found["trials"]] == [[], *[[0]] * 9]
+    assert len({t["returned"] for t in found["trials"]}) == 1
+    assert "machineList has no effect" in found["err"]

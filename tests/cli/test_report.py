@@ -1,0 +1,421 @@
+"""``python -m flows.report`` from outside: its standard output, standard error, status, and that it only reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from flows.cli.command import run_command
+from flows.report import report
+from flows.views.searches import find_searches
+from flows.views.snapshot import read_snapshot
+from nas.core.metric import Metric
+from nas.core.trial import State
+from nas.search.lease import Session
+from nas.storage.open import open_root
+from tests.support.sample_searches import BEGAN, evolved, trial, write_search
+
+ROOT = Path(__file__).parents[2]
+N = 40
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with two searches, of which the first in the alphabet is the older."""
+    folder = tmp_path_factory.mktemp("root")
+    tests = {N - 1: {"metrics": {"accuracy": 0.75}}, N - 2: {"metrics": {"accuracy": 0.5}}}
+    records = write_search(folder, "newer-evolution-1a", evolved(N), active=BEGAN + 500, tests=tests)
+    records.files.put("logs/000012.log", "hällo\n\x1b[1mepoch 1\x1b[0m".encode() + b"\xff\n")
+    write_search(folder, "a-random-2b", [trial(0, score=0.25)], active=BEGAN + 100)
+    return folder
+
+
+def environment() -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR", "TERM")}
+    return ours | {"PYTHONPATH": str(ROOT)}
+
+
+def run(root: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command as a user starts it."""
+    command = [sys.executable, "-m", "flows.report", f"storage.root={root}", *arguments]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", cwd=cwd or root.parent, env=environment())
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.rglob("*") if p.is_file()}
+
+
+def asked(root: Path, *arguments: str) -> int:
+    """The status of the command within this process."""
+    return run_command("report", report, [f"storage.root={root}", *arguments])
+
+
+def test_list(root: Path) -> None:
+    """Without a name the searches are listed, newest first, with trials, states, best score and last activity."""
+    done = run(root)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    header, *lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["newer-evolution-1a", "a-random-2b"]
+    assert header.split()[:3] == ["name", "standing", "trials"]
+    assert "accuracy 0.25 (trial 0)" in lines[1]
+    assert "2026-11-21 10:26:40 UTC" in lines[1]
+    assert "1 complete" in lines[1]
+
+
+def test_list_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The list as json has plain values: whole counts, times in seconds."""
+    assert asked(root, "format=json") == 0
+
+    newest, oldest = json.loads(capsys.readouterr().out)
+    assert (newest["name"], newest["trials"]) == ("newer-evolution-1a", N)
+    assert (oldest["complete"], oldest["best"], oldest["last_activity"]) == (1, 0.25, BEGAN + 100)
+
+
+def test_list_without_searches(tmp_path: Path) -> None:
+    """A root without searches is an empty list, and a line on standard error says so."""
+    done = run(tmp_path / "none", "format=json")
+
+    assert (done.returncode, json.loads(done.stdout)) == (0, [])
+    assert "no search lies under" in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_list_leaves_out_what_it_can_not_read(tmp_path: Path) -> None:
+    """Foreign and broken folders are named on standard error, one line each, and the others are listed."""
+    write_search(tmp_path, "whole", [trial(0, score=0.5)])
+    for name in ("torn", "strange", "future", "gap"):
+        write_search(tmp_path, name, [trial(0, score=0.5), trial(1, score=0.5)])
+    (tmp_path / "torn" / "search.json").write_text('{"format":')
+    (tmp_path / "strange" / "trials" / "000001.result.json").write_text("{}")
+    (tmp_path / "whole" / "trials" / "._000000.result.json").write_text("a Mac was here")
+    (tmp_path / "future" / "search.json").write_text('{"format": 99}')
+    (tmp_path / "gap" / "trials" / "000000.proposal.json").unlink()
+    (tmp_path / "README.txt").write_text("mine")
+    (tmp_path / "photos").mkdir()
+
+    done = run(tmp_path, "format=csv")
+    assert done.returncode == 0
+    assert pd.read_csv(io.StringIO(done.stdout))["name"].tolist() == ["whole"]
+    lines = done.stderr.splitlines()
+    assert len(lines) == 5
+    for name in ("torn", "strange", "future", "gap"):
+        assert any(line.startswith(f"heirloom: {name} is left out: ") for line in lines)
+    assert "heirloom: not searches, left out: README.txt, photos" in lines
+
+
+def test_csv(root: Path) -> None:
+    """The csv on standard output is the whole table, which pandas reads, and nothing else."""
+    done = run(root, "name=newer-evolution-1a", "format=csv")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    table = pd.read_csv(io.StringIO(done.stdout))
+    assert len(table) == N
+    assert list(table.columns[:4]) == ["trial", "parent", "donor", "generation"]
+    assert table["test.accuracy"].dropna().tolist() == [0.5, 0.75]
+
+
+def test_json(root: Path) -> None:
+    """The json on standard output is an array of one object a trial."""
+    done = run(root, "name=last", "format=json")
+
+    rows = json.loads(done.stdout)
+    assert (done.returncode, [row["trial"] for row in rows]) == (0, list(range(N)))
+    assert rows[0]["parent"] is None
+
+
+def test_table_that_is_piped(root: Path) -> None:
+    """Into a pipe the table goes whole: every trial, every column, no colours."""
+    done = run(root, "name=last")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    header, *lines = done.stdout.splitlines()
+    assert {"trial", "metric.accuracy", "point.cell.ops", "checkpoint_bytes", "error"} <= set(header.split())
+    assert len(lines) > N
+    assert "\x1b" not in done.stdout
+    assert f"best so far: trial {N - 2} (final): accuracy" in done.stdout
+    assert "test accuracy 0.5" in done.stdout
+
+
+def on_terminal(root: Path, columns: int, *arguments: str) -> tuple[list[str], str]:
+    """The rows that a terminal of so many columns gets, and standard error."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "flows.report", f"storage.root={root}", *arguments],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env=environment() | {"COLUMNS": str(columns), "TERM": "xterm"},
+    )
+    os.close(theirs)
+    shown = b""
+    while select.select([ours], [], [], 60)[0]:
+        try:
+            shown += os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+    os.close(ours)
+    error = child.communicate(timeout=60)[1].decode()
+    assert child.returncode == 0, error
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines(), error
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_table_in_a_narrow_terminal(root: Path, columns: int) -> None:
+    """In a terminal no line of the table is wider than it; whose child, how good and how long go before the rest."""
+    rows, error = on_terminal(root, columns, "name=last")
+
+    order = ["trial", "parent", "donor", "state", "inherited", "metric.accuracy", "duration_s", "stage"]
+    header = rows[0].split()
+    assert max(len(row) for row in rows[: N + 1]) <= columns
+    assert header == [name for name in order if name in header]
+    assert {"trial", "state", "metric.accuracy"} <= set(header)
+    assert columns < 80 or "duration_s" in header
+    assert re.search(r"\d+ columns have no room in this terminal: columns=all prints them, format=csv too", error)
+
+
+def test_all_columns_in_a_narrow_terminal(root: Path) -> None:
+    """With columns=all a terminal gets every column that holds something, and times with their zone."""
+    rows, error = on_terminal(root, 80, "name=last", "columns=all")
+
+    assert {"point.cell.ops", "checkpoint_bytes", "error", "started"} <= set(rows[0].split())
+    assert re.search(r" 2026-11-21 10:\d\d:\d\d UTC ", rows[1])
+    assert error == ""
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_all_columns_of_what_has_them_anyway(root: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    """columns=all is no mistake there, and changes nothing."""
+    told = []
+    for more in ((), ("columns=all",)):
+        assert asked(root, "name=last", f"format={form}", *more) == 0
+        told.append(capsys.readouterr().out)
+
+    assert told[0] == told[1] != ""
+
+
+def test_html(root: Path, tmp_path: Path) -> None:
+    """The page is written to <name>.html here, or to out, and its path printed."""
+    here = run(root, "name=last", "format=html", cwd=tmp_path)
+    there = run(root, "name=last", "format=html", "out=pages.htm", cwd=tmp_path)
+
+    assert (here.returncode, there.returncode) == (0, 0)
+    assert here.stdout == f"{tmp_path}/newer-evolution-1a.html\n"
+    assert there.stdout == f"{tmp_path}/pages.htm\n"
+    assert (tmp_path / "pages.htm").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_one_trial(root: Path) -> None:
+    """One trial is shown with its fields, its line of ancestors, its error and its log, whatever bytes that holds."""
+    row = next(t for t in evolved(N) if t.state == State.FAILED)
+    done = run(root, "name=last", f"trial={row.number}")
+    logged = run(root, "name=last", "trial=12")
+
+    assert done.returncode == 0
+    words = [line.split() for line in done.stdout.splitlines()]
+    assert ["parent", str(row.parents[0])] in words
+    assert ["state", "FAILED"] in words
+    assert "ancestors\n" in done.stdout
+    assert "  ValueError: width 8\n" in done.stdout
+    assert done.stdout.endswith("no log\n")
+    assert logged.stdout.endswith("log\n\nhällo\n\x1b[1mepoch 1\x1b[0m\N{REPLACEMENT CHARACTER}\n")
+
+
+def test_one_trial_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One trial as json is an object with the columns of its row and more: ancestors, inheritance, curve, log."""
+    assert asked(root, "name=last", "trial=12", "format=json") == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert asked(root, "name=last", "trial=12", "format=csv") == 0
+    table = pd.read_csv(io.StringIO(capsys.readouterr().out))
+
+    assert (whole["trial"], table["trial"].tolist()) == (12, [12])
+    assert set(table.columns) <= set(whole)
+    assert whole["log"].startswith("hällo")
+    assert whole["ancestors"][0] == whole["parent"]
+    assert whole["offered"] == whole["donor"] == whole["parent"]
+
+
+def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one trial all logs are shown, as they came about: earlier attempts, the last one, its test, its export."""
+    records = write_search(tmp_path, "mine", [trial(0, score=0.5, attempt=12)])
+    said = {"-2": "two", "-11": "eleven\n", "": "twelve\n", ".test": "tested\n", ".export": "exported\n"}
+    for name, text in said.items():
+        records.files.put(f"logs/000000{name}.log", text.encode())
+    assert asked(tmp_path, "name=mine", "trial=0") == 0
+    shown = capsys.readouterr().out
+    assert asked(tmp_path, "name=mine", "trial=0", "format=json") == 0
+    record = json.loads(capsys.readouterr().out)
+
+    assert shown.endswith(
+        "\nlog of attempt 2\n\ntwo\n\nlog of attempt 11\n\neleven\n\nlog\n\ntwelve\n"
+        "\nlog of test\n\ntested\n\nlog of export\n\nexported\n"
+    )
+    assert record["log"] == "twelve\n"
+    assert list(record["other_logs"]) == ["attempt 2", "attempt 11", "test", "export"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["name=newr-evolution-1a"],
+            "no search newr-evolution-1a among the 2 under {root}; nearest: newer-evolution-1a",
+        ),
+        (["name=zzz"], "nearest: newer-evolution-1a, a-random-2b"),
+        (["name=../root"], "name ('../root') must be"),
+        (["name=last", "trial=99"], "no trial 99 in newer-evolution-1a: its trials are 0 to 39"),
+        (["name=a-random-2b", "trial=1"], "no trial 1 in a-random-2b: it has only trial 0"),
+        (["name=last", "trial=best"], "trial (best) must be the number of a trial"),
+        (["trial=3"], "trial=3 of which search? Add name=N"),
+        (["format=xml"], "format (xml) must be table, csv, json or html"),
+        (["format=html"], "format=html shows one search: add name=N"),
+        (["name=last", "format=html", "trial=2"], "leave trial out"),
+        (["name=last", "columns=most"], "columns (most) must be fit or all"),
+        (["name=last", "columns=all", "format=html"], "columns=all is for one search as table, csv or json"),
+        (["columns=all"], "columns=all is for one search as table, csv or json: add name=N"),
+        (["name=last", "open=true"], "add format=html"),
+        (["name=last", "open=perhaps", "format=html"], "open (perhaps) must be true or false"),
+        (["name=last", "out=x.txt"], "out=x.txt takes csv, json or html"),
+        (["name=last", "format=csv", "out={root}/x.csv"], "lies in the store"),
+        (["name=last", "format=csv", "out={root}/../none/x.csv"], "(No such file or directory): set out=PATH"),
+        (["storage.root={root}/a-random-2b"], "set storage.root={root} name=a-random-2b"),
+        (["storage.root=memory://x"], "report on a folder"),
+        (["nam=last"], "unknown key nam; did you mean name?"),
+        (["last"], "can't read 'last': did you mean name=last?"),
+        (["newer-evolution-1a"], "can't read 'newer-evolution-1a': did you mean name=newer-evolution-1a?"),
+        (["format"], "can't read 'format': write format=VALUE"),
+    ],
+)
+def test_mistakes(root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+    """A mistake is status 2 and one line that names the value, what there is, and what to do."""
+    status = asked(root, *(text.format(root=root) for text in arguments))
+
+    shown = capsys.readouterr()
+    assert (status, shown.out) == (2, "")
+    assert len(shown.err.splitlines()) == 1
+    assert said.format(root=root) in shown.err
+
+
+def test_mistake_of_a_process(root: Path) -> None:
+    """The status of a mistake leaves the process, and its line goes to standard error."""
+    done = run(root, "name=nothing")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("heirloom: no search nothing among the 2 under ")
+
+
+def test_broken_search(tmp_path: Path) -> None:
+    """A search that can't be read is one line and status 1."""
+    write_search(tmp_path, "torn", [trial(0, score=0.5)])
+    (tmp_path / "torn" / "trials" / "000000.result.json").write_text('{"trial": 0}')
+
+    done = run(tmp_path, "name=torn")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_only_reads(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No report changes anything under the root."""
+    before = contents(root)
+    assert asked(root) == 0
+    for form in ("table", "csv", "json", "html"):
+        assert asked(root, "name=last", f"format={form}", *([f"out={tmp_path}"] if form == "html" else [])) == 0
+
+    assert contents(root) == before
+
+
+@pytest.mark.slow
+def test_closed_pipe(root: Path) -> None:
+    """A reader that closes the pipe early, like head, gets no traceback."""
+    command = f"{sys.executable} -m flows.report storage.root={root} name=last format=json | head -c 10"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment(), cwd=root.parent)
+
+    assert (done.stdout, done.stderr) == ('[\n{"trial"', "")
+
+
+def test_running_search(tmp_path: Path) -> None:
+    """While its session beats, a trial that it started is RUNNING, with slot and donor; afterwards it is WAITING."""
+    files = open_root(str(tmp_path / "live"))
+    records = write_search(tmp_path, "live", [trial(0, score=0.5), trial(1, parents=(0,)), trial(2, parents=(1,))])
+    session = Session(records)
+    where = {"session": session.number, "host": "here", "pid": 1, "time": BEGAN + 9}
+    records.start(replace(trial(1), attempt=1, slot=3, offered=0), where)
+    during = read_snapshot(files, time.time())
+    session.close()
+    after = read_snapshot(files, time.time())
+
+    running = during.lineage[1]
+    assert (running.state, running.slot, running.offered, running.started) == (State.RUNNING, 3, 0, BEGAN + 9)
+    assert (during.lineage[2].state, during.standing) == (State.WAITING, "running")
+    assert (after.lineage[1].state, after.lineage[1].attempt, after.standing) == (State.WAITING, 1, "not finished")
+
+
+def test_attempt_of_an_earlier_session(tmp_path: Path) -> None:
+    """A trial that an earlier session started and the living one has not yet is WAITING."""
+    records = write_search(tmp_path, "live", [trial(0)])
+    records.start(replace(trial(0), attempt=1, slot=0), {"session": 0, "host": "far", "pid": 1, "time": BEGAN})
+    session = Session(records)
+    snapshot = read_snapshot(records.files, time.time())
+    session.close()
+
+    assert snapshot.lineage[0].state == State.WAITING
+
+
+def test_last_is_the_newest_activity(tmp_path: Path) -> None:
+    """The newest search is the one that was active last, not the one that began last."""
+    write_search(tmp_path, "a", [], active=BEGAN + 5)
+    write_search(tmp_path, "b", [], active=BEGAN + 9)
+    write_search(tmp_path, "c", [], active=BEGAN + 1)
+
+    found = find_searches(open_root(str(tmp_path)), BEGAN, pytest.fail)
+    assert [search.name for search in found] == ["b", "a", "c"]
+
+
+def test_winner(tmp_path: Path) -> None:
+    """The best of the last stage wins, whatever the search stage's cheap scores; a stopped trial never does."""
+    stopped: dict[str, Any] = {"state": State.STOPPED}
+    trials = [trial(0, score=0.9), trial(1, score=0.99, **stopped), trial(2, parents=(0,), score=0.8, stage="final")]
+    write_search(tmp_path, "done", trials)
+    write_search(tmp_path, "begun", trials[:2])
+
+    assert [read_snapshot(open_root(f"{tmp_path}/{name}"), BEGAN).winner for name in ("done", "begun")] == [
+        trials[2],
+        trials[0],
+    ]
+
+
+def test_nothing_heavy_is_imported() -> None:
+    """Importing the command's module, as spawned workers do, loads neither pandas, rich, Hydra nor torch."""
+    script = "import sys, flows.report; print([m for m in ('pandas', 'rich', 'hydra', 'torch') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment())
+
+    assert done.stdout == "[]\n"
+
+
+def test_several_objectives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table says who is on the front, and below it stand the front's size, hypervolume and reference point."""
+    metrics = (Metric("accuracy"), Metric("flops", "minimize", 9.0))
+    scores = [(0.9, 5), (0.8, 2), (0.7, 4)]
+    trials = [trial(n, score=a, metrics={"accuracy": a, "flops": f}) for n, (a, f) in enumerate(scores)]
+    write_search(tmp_path, "two", trials, metrics=metrics)
+
+    assert asked(tmp_path, "name=two", "format=csv") == 0
+    table = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    assert table["front"].tolist() == [True, True, False]
+    assert asked(tmp_path, "name=two") == 0
+    printed = capsys.readouterr().out
+    line = "front (search): 2 trials (0, 1), hypervolume 1.1 to accuracy 0.7 (the worst seen), flops 9 (given)"
+    assert line in printed.splitlines()

@@ -1,0 +1,381 @@
+"""What the command prints, and where: results on standard output, progress on standard error, and no noise."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nas.core.cpus import usable_cores
+from nas.core.policy import Policy
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from tests.support.commands import (
+    QUICK,
+    Command,
+    environment,
+    on_terminal,
+    only_search,
+    resume_line,
+    run,
+    trials,
+    until,
+)
+
+DEBUG = (*QUICK, "runner=debug", "budget.trials=2", "finalists=1")
+SUMMARY = r"""search (?P<name>quick-random-[0-9a-f]{8}): 3 trials \(3 COMPLETE\)
+best: trial 2 \(final\), validation score \d+\.\d{4}
+test: score \d+\.\d{4}
+ancestors: 2 <- [01]
+point: width=\d, step=0\.\d+
+records and weights: (?P<root>\S+/heirloom/quick-random-[0-9a-f]{8})
+export: (?P=root)/best/000002-[0-9a-f]{8}
+  without program.pt2: the problem defines no `export\(run\)`, which gives the network and an example batch
+next:
+  python -m flows.report name=(?P=name) format=html
+  python -m flows.report name=(?P=name) trial=2
+  python -m flows.final name=(?P=name)(?P<target>.*) finalists=4
+"""
+PROGRESS = r"""policies left out, as the problem does not declare them: DOWNSCALE, QUICK_EVAL
+search (?P<name>quick-random-[0-9a-f]{8}) begins, in \S+/heirloom/(?P=name)
+\[1/3 done\] trial 0 \(search\) COMPLETE score \d+\.\d{4}; .*best score \d+\.\d{4} \(trial 0\); about .* to the finals
+\[3/3 done\] trial 2 \(final\) COMPLETE score \d+\.\d{4}; best final score \d+\.\d{4} \(trial 2\)
+"""
+
+
+def test_results_go_to_standard_output_and_progress_to_standard_error(here: Path) -> None:
+    """Standard output holds the summary and nothing else, standard error the progress and nothing else."""
+    done = run(here, *DEBUG)
+
+    assert done.status == 0
+    assert re.fullmatch(SUMMARY, done.out), done.out
+    assert re.fullmatch(PROGRESS, done.err), done.err
+    assert [path.name for path in here.iterdir()] == ["heirloom"]
+
+
+@pytest.mark.slow
+def test_prefect_adds_no_noise(here: Path) -> None:
+    """With workers and Prefect's temporary server there is one line more on standard error, and none of Prefect's."""
+    done = run(here, *QUICK, "budget.trials=2", "finalists=1", "slots=1")
+
+    assert done.status == 0
+    assert re.fullmatch(SUMMARY, done.out), done.out
+    assert re.fullmatch(PROGRESS, done.err.replace("starting Prefect's temporary server\n", "")), done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("root", ["heirloom", "a folder, 'quoted'"])
+def test_the_next_commands_work_word_for_word(here: Path, root: str) -> None:
+    """The three commands that the summary ends with work as they stand."""
+    done = run(here, *DEBUG, f'storage.root="{root}"')
+    html, trial, final = [line.strip() for line in done.out.partition("next:\n")[2].splitlines()]
+    shown, one, finals = run(here, line=html), run(here, line=trial), run(here, line=final)
+
+    assert shown.status == 0, shown.err
+    assert list(here.glob("*.html"))
+    assert one.status == 0, one.err
+    assert "trial 2" in one.out
+    assert finals.status == 0, finals.err
+    assert sum(t.stage == "final" for t in trials(only_search(here, root))) == 2  # of two trials searched
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_terminal_shows_live_progress(here: Path, columns: int) -> None:
+    """In a terminal two live lines show trials done, time left, running, failed, best and inherited, and fit in 80."""
+    status, raw = on_terminal(
+        here,
+        *("+tuner=evolution", "tuner.population_size=2", "tuner.sample_size=1", *QUICK[1:], "problem.seconds=0.7"),
+        *("budget.trials=5", "finalists=1", "slots=2"),
+        columns=columns,
+    )
+    assert status == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", raw).replace("\r", "\n")
+    lines = {line.rstrip() for line in plain.splitlines()}
+
+    for shown in (
+        r" [1-4]/6 trials, \S+ s, about \S+ s to the finals",
+        r"  running [12].*",
+        r"  (running [12], )?best score \d+\.\d{4} \(trial \d\).*",
+        r".*, inherited \d+%",
+        r" 6/6 trials, \S+ s",
+        r"  best final score \d+\.\d{4} \(trial 5\), inherited \d+%",
+    ):
+        assert any(re.fullmatch(shown, line) and len(line) <= 80 for line in lines), (shown, lines)
+    assert any("starting Prefect's temporary server" in line for line in lines)
+    assert "best: trial 5 (final)" in plain
+    assert raw.count("\x1b[?25l") == raw.count("\x1b[?25h")  # the cursor is shown again
+    assert not re.search("Traceback|WARNING|ERROR|prefect", plain.replace("flows.", ""))
+
+
+@pytest.mark.slow
+def test_failures_are_told_as_they_come(here: Path) -> None:
+    """Each failed trial is a line with its error; too many in a row end the search with one line and status 1."""
+    done = run(here, *DEBUG, "problem.fail=raise", "max_failures=2")
+    *_, first, second, last = done.err.splitlines()
+
+    assert done.status == 1
+    assert first.startswith("[1/3 done] trial 0 (search) FAILED exception: RuntimeError: as told; ")
+    assert second.startswith("[2/3 done] trial 1 (search) FAILED exception: RuntimeError: as told; ")
+    assert last.startswith("heirloom: 2 trials failed in a row (max_failures=2); the last, trial 1: exception: ")
+    assert done.out == ""
+
+
+@pytest.mark.slow
+def test_a_search_whose_tuner_has_ended_it_is_finished_at_once(here: Path) -> None:
+    """Where the tuner proposes nothing more, a search says so, and the next one at once, with no session or server."""
+    ours = "tests.support.problems"
+    overrides = (f"tuner._target_={ours}.InOrderTuner", "tuner.xs=[1,2]", f"problem._target_={ours}.PlainProblem")
+    first = run(here, *overrides, "runner=debug", "budget.trials=9")
+    again = run(here, *overrides, "runner=threads", "budget.hours=9", PREFECT_API_URL="http://127.0.0.1:9/api")
+    finished, *summary = again.out.splitlines()
+
+    assert first.status == again.status == 0, again.err
+    assert re.fullmatch(r"search \S+ is finished; its tuner proposes nothing more; try another seed or name", finished)
+    assert first.out.splitlines()[1] == "the tuner has nothing more to propose: 2 of 9 trials"
+    assert summary[1] == "the tuner has nothing more to propose: 2 trials"
+    assert summary[2].startswith("hours: ")
+    assert summary[2].endswith(" of 9")
+    assert summary[3:] == first.out.splitlines()[2:]
+    assert again.err == ""
+    assert sorted(path.name for path in (only_search(here) / "sessions").iterdir()) == ["0001.beat", "0001.json"]
+
+
+@pytest.mark.slow
+def test_policy_full_trains_every_trial_in_full(here: Path) -> None:
+    """With policy=full there is one stage, whose best trial is the winner; nothing is left out."""
+    done = run(here, *DEBUG, "policy=full")
+    found = trials(only_search(here))
+
+    assert [trial.stage for trial in found] == ["search"] * 2
+    assert {trial.policies for trial in found} == {frozenset({Policy.SHARE_PARAMS})}
+    assert re.search(r"best: trial [01] \(search\)", done.out)
+    assert "left out" not in done.err
+
+
+@pytest.mark.slow
+def test_policy_warm_final_goes_on_from_the_search(here: Path) -> None:
+    """With policy=warm_final cheap trials are of full size, so that the final takes all weights of its own trial."""
+    small = {"n_blocks": 1, "width_1": 8, "kernel_1": 3, "norm": "batch", "dropout": 0.0}
+    points = [{**small, "learning_rate": rate} for rate in (0.05, 0.1)]  # soon trained in full
+    (here / "points.json").write_text(json.dumps(points))
+    given = (
+        "founders.points=points.json",
+        "budget.trials=2",
+        "finalists=1",
+        "policy=warm_final",
+        "slots=1",
+        "threads=1",
+    )
+    done = run(here, "+tuner=random", "runner=debug", "device=cpu", *given)
+    *cheap, final = trials(only_search(here))
+
+    assert done.status == 0, done.err
+    assert {trial.policies for trial in cheap} == {
+        frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.QUICK_EVAL})
+    }
+    assert (final.stage, final.policies, final.donor) == ("final", {Policy.SHARE_PARAMS}, final.parents[0])
+    assert final.inherited == 1.0
+
+
+@pytest.mark.slow
+def test_a_plan_of_ones_own(here: Path) -> None:
+    """A file in --config-dir is a plan: here cheap trials of six layers, and a final of fifteen that starts warm."""
+    (here / "my_conf" / "policy").mkdir(parents=True)
+    plan = "stages:\n- {name: sieve, policies: [DOWNSCALE, EARLY_STOP]}\n- {name: grown, warm: true, best: 1}\n"
+    (here / "my_conf" / "policy" / "mine.yaml").write_text(plan)
+    problem = "problem._target_=tests.support.problems.GrowingProblem"
+    given = ("--config-dir", "my_conf", "policy=mine", "+tuner=random", problem, "runner=debug", "budget.trials=2")
+
+    done = run(here, *given, "device=cpu")
+    *cheap, grown = trials(only_search(here))
+
+    assert done.status == 0, done.err
+    assert [trial.policies for trial in cheap] == [{Policy.DOWNSCALE, Policy.EARLY_STOP}] * 2
+    assert (grown.stage, grown.policies, grown.donor) == ("grown", {Policy.SHARE_PARAMS}, grown.parents[0])
+    assert grown.inherited == pytest.approx(6 / 15)
+    assert "best: trial 2 (grown)" in done.out
+
+
+@pytest.mark.slow
+def test_finals_take_the_threads_of_slots_without_a_final(here: Path) -> None:
+    """Two finals on four slots of one thread have two each, as their records say; trials and tests have one."""
+    if usable_cores() < 2:
+        pytest.skip("one core")
+    plan = ("problem._target_=tests.support.problems.ThreadsProblem", "policy=mine", "runner=processes", "device=cpu")
+    (here / "my_conf" / "policy").mkdir(parents=True)
+    (here / "my_conf" / "policy" / "mine.yaml").write_text("stages:\n- {name: search}\n- {name: final}\n")
+
+    done = run(here, "+tuner=random", "--config-dir", "my_conf", *plan, "slots=4", "threads=1", "budget.trials=5")
+    found = trials(only_search(here))
+    tests = Records(open_root(str(only_search(here)))).tests()
+
+    assert done.status == 0, done.err
+    assert [(t.stage, t.metrics["score"], t.cost.get("threads")) for t in found] == [
+        *[("search", 1.0, None)] * 5,
+        *[("final", 2.0, 2)] * 2,
+    ]
+    assert [tests[number]["metrics"]["score"] for number in (5, 6)] == [1.0, 1.0]
+
+
+@pytest.mark.slow
+def test_search_only(here: Path) -> None:
+    """With policy=search_only the best cheap trial is the winner."""
+    done = run(here, "+tuner=random", "runner=debug", "device=cpu", "budget.trials=2", "policy=search_only")
+    found = trials(only_search(here))
+
+    assert done.status == 0, done.err
+    assert [trial.stage for trial in found] == ["search"] * 2
+    assert found[0].policies == set(Policy) - {Policy.SKIP_TRAIN}
+
+
+@pytest.mark.slow
+def test_storage_options_reach_the_file_system(here: Path) -> None:
+    """storage.options.KEY is what the root's file system is opened with; it is neither printed nor needed twice."""
+    refused = run(here, *DEBUG, "storage.root=quick://bucket")
+    done = run(here, *DEBUG, "storage.root=quick://bucket", "storage.options.password=s3cret")
+
+    assert refused.status in (1, 2)
+    assert "password" in refused.complaint
+    assert done.status == 0, done.err
+    assert "next, with this command's storage.options:" in done.out
+    assert "s3cret" not in done.out + done.err
+
+
+@pytest.mark.parametrize("root", ["quick://me:s3cret@bucket", "quick://me:s3cret@bucket/deep"])
+@pytest.mark.slow
+def test_a_password_in_the_root_is_shown_nowhere(here: Path, root: str) -> None:
+    """Lines that name a root with a password have stars for it, and the commands to go on with say so."""
+    done = run(here, *DEBUG, f"storage.root={root}")
+    shown = root.replace("s3cret", "***")
+
+    assert done.status == 0, done.err
+    assert "s3cret" not in done.out + done.err
+    assert f"records and weights: {shown}/quick-random-" in done.out
+    assert "next, with the password of storage.root for ***:" in done.out
+    html = done.out.partition("for ***:\n")[2].splitlines()[0]
+    assert shlex.split(html)[4:] == [f"storage.root={shown}", "format=html"]
+
+
+@pytest.mark.slow
+def test_a_password_in_the_root_is_in_no_name(here: Path) -> None:
+    """A multirun over roots names its searches without their passwords."""
+    done = run(here, "-m", *DEBUG, "storage.root='quick://me:s3cret@a','quick://me:s3cret@b'")
+
+    assert done.status == 0, done.err
+    assert "s3cret" not in done.out + done.err
+    assert (
+        len(re.findall(r"^search quick-random-[0-9a-f]{8}-storage\.root-_quick_me_[ab]_: ", done.out, re.MULTILINE))
+        == 2
+    )
+
+
+@pytest.mark.slow
+def test_a_resume_line_says_what_it_lacks(here: Path) -> None:
+    """The line that resumes a search has stars for secrets, and says so behind a #."""
+    options = ("storage.root=quick://me:s3cret@bucket", "storage.options.password=s3cret")
+    with Command(here, *DEBUG, "problem.seconds=20", *options) as driver:
+        until(lambda: " begins, in quick://me:***@bucket/" in driver.err)
+        driver.send(signal.SIGINT)
+        done = driver.wait()
+
+    assert done.status == 130
+    assert "s3cret" not in done.out + done.err
+    assert resume_line(done.err).endswith(
+        "'storage.root=quick://me:***@bucket' 'storage.options.password=***'  # *** stands for a secret: write it again"
+    )
+
+
+@pytest.mark.slow
+def test_memory_keeps_nothing_and_says_so(here: Path) -> None:
+    """A search in memory prints its result, and no command that could not work."""
+    done = run(here, *DEBUG, "storage=memory")
+
+    assert done.status == 0
+    assert done.out.splitlines()[-1] == "records and weights: kept in memory only, so they end with this command"
+    assert list(here.iterdir()) == []
+
+
+def test_help_is_fast_and_whole(here: Path) -> None:
+    """--help takes less than a second more than ``import hydra``, and shows the groups, the keys and what they mean."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import hydra"], env=environment(), check=True)
+    bare_s = time.monotonic() - began
+    done = run(here, "--help")
+
+    assert done.status == 0
+    assert done.seconds < bare_s + 1
+    assert done.err == ""
+    tuners = "anneal|auto|batch|cmaes|evolution|gp|grid|metis|network_morphism|nsga2|pbt|random|reinforce|smac|tpe"
+    assert f"+tuner={tuners}" in done.out
+    assert "deterministic: false # the same final table on every run, kills included" in done.out
+    assert "storage.options.KEY=VALUE" in done.out
+    assert list(here.iterdir()) == []
+
+
+def test_the_name_can_be_chosen(here: Path) -> None:
+    """name=... is the folder under the root."""
+    done = run(here, *DEBUG, "name=mine")
+
+    assert done.status == 0
+    assert done.out.startswith("search mine: ")
+    assert [path.name for path in (here / "heirloom").iterdir()] == ["mine"]
+
+
+def test_options_may_stand_anywhere(here: Path) -> None:
+    """Hydra's options and overrides mix in any order, also where a group's class is given by its path."""
+    (here / "conf" / "problem").mkdir(parents=True)
+    (here / "conf" / "problem" / "mine.yaml").write_text("_target_: timed_problem.QuickProblem\nweights: 10\n")
+    by_name = run(here, "+tuner=random", "--config-dir", "conf", "problem=mine", "--cfg", "job", "seed=3")
+    by_path = run(
+        here, "problem._target_=timed_problem.QuickProblem", "--cfg", "job", "+tuner=random", "problem.weights=10"
+    )
+
+    assert by_name.status == by_path.status == 0
+    assert "_target_: timed_problem.QuickProblem\n  weights: 10\n" in by_name.out
+    assert "_target_: timed_problem.QuickProblem\n  weights: 10\n" in by_path.out
+
+
+@pytest.mark.slow
+def test_no_stopper_can_be_said(here: Path) -> None:
+    """stopper=null is the default said aloud: the same configuration, without a stopper."""
+    said, silent = (
+        run(here, "+tuner=random", "stopper=null", "--cfg", "job"),
+        run(here, "+tuner=random", "--cfg", "job"),
+    )
+
+    assert said.status == silent.status == 0
+    assert said.out == silent.out
+    assert "stopper" not in said.out
+
+
+@pytest.mark.slow
+def test_a_closed_output_is_no_traceback(here: Path) -> None:
+    """``| head -1`` ends the command without a traceback."""
+    done = run(here, line=f"bash -c {shlex.quote(shlex.join(['python', '-m', 'flows.search', *DEBUG]) + ' | head -1')}")
+
+    assert done.out.count("\n") == 1
+    assert "Traceback" not in done.err
+    assert "BrokenPipe" not in done.err
+
+
+@pytest.mark.parametrize("flags", [("--cfg=job",), ("--cfg=job", "--resolve"), ("--info=config",)], ids="-".join)
+def test_printed_configuration_tells_no_secret(here: Path, flags: tuple[str, ...]) -> None:
+    """What Hydra prints of storage.options and of a URL is masked; a variable stands there by its name, or masked."""
+    options = ("storage.options.secret=hunter2", "storage.options.token=${oc.env:TEST_TOKEN}")
+    overrides = ("storage.root=sftp://me:hunter2@host/x", *options, "name=mine")
+
+    done = run(here, *flags, *overrides, module="flows.report", TEST_TOKEN="hunter3")
+
+    assert done.status == 0
+    assert "root: sftp://me:***@host/x" in done.out
+    assert "name: mine" in done.out
+    assert "hunter" not in done.out + done.err
+    assert ("${oc.env:TEST_TOKEN}" in done.out) == ("--resolve" not in flags)

@@ -1,0 +1,249 @@
+"""``python -m flows.verify`` from outside: its table, its status, and that it leaves a root as it was."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from flows.cli.command import run_command
+from flows.verify import verify
+from nas.storage.open import open_root
+from tests.support.commands import ROOT, everything, run
+from tests.support.stored_search import write_stored_search
+
+PACK = "packs/000001-aa.safetensors"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("root")
+    write_stored_search(root / "stored", tmp_path_factory.mktemp("scratch"))
+    return root
+
+
+@pytest.fixture
+def root(whole: Path, tmp_path: Path) -> Path:
+    """A root with one search, which a test may break."""
+    return Path(shutil.copytree(whole, tmp_path / "root"))
+
+
+@pytest.fixture
+def asked(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """The status, output and errors of the command, run in this process."""
+
+    def ask(*overrides: object) -> tuple[int, str, str]:
+        status = run_command("verify", verify, [str(override) for override in overrides])
+        return status, *capsys.readouterr()
+
+    return ask
+
+
+def rows(output: str) -> dict[str, list[str]]:
+    """The lines of a table by their first word."""
+    return {line.split()[0]: line.split()[1:] for line in output.splitlines() if line.strip()}
+
+
+def test_whole_search(root: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
+    """Exit 0, a row a kind, nothing on standard error, nothing written; name=last finds the newest search."""
+    before = everything(root)
+
+    status, output, error = asked(f"storage.root={root}", "name=last")
+
+    assert (status, error) == (0, "")
+    assert rows(output)["kind"] == ["read", "size", "lost"]
+    counts = {kind: rows(output)[kind][0] for kind in ("record", "manifest", "pack", "file", "partial", "export")}
+    assert counts == {"record": "20", "manifest": "4", "pack": "2", "file": "1", "partial": "0", "export": "2"}
+    assert "stored: all whole (29 files" in output
+    assert everything(root) == before
+
+
+def test_broken_search(root: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
+    """Exit 1, a row a lost file with what is lost and the trials that it touches, and what follows from it."""
+    data = bytearray((root / "stored" / PACK).read_bytes())
+    data[-1] ^= 1
+    (root / "stored" / PACK).write_bytes(data)
+    (root / "stored/trials/000002.result.json").unlink()
+    (root / "stored/trials/000003.proposal.json").write_text("{")
+
+    status, output, error = asked(f"storage.root={root}", "name=stored")
+
+    assert (status, error) == (1, "")
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    assert f"pack {PACK} corrupt: 1 of its 1 tensors: head 1" in lines
+    assert [line for line in lines if line.startswith("record trials/000002.result.json missing: although the tuner")]
+    assert "record trials/000003.proposal.json corrupt: no JSON object 3" in lines
+    assert [line for line in lines if line.startswith("stored: 3 files lost or corrupt (27 files")]
+    assert "No child can take all that these trials have left: 1." in lines
+    assert "A trial whose result is missing runs again when the search goes on." in lines
+    assert [line for line in lines if line.startswith("The search can't go on before these records are back")]
+
+
+@pytest.mark.slow
+def test_search_whose_own_record_is_lost(root: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
+    """A search without search.json, or with a corrupt one, is still verified by its name."""
+    (root / "stored/search.json").write_text("{")
+    corrupt = asked(f"storage.root={root}", "name=stored")
+    (root / "stored/search.json").unlink()
+    missing = asked(f"storage.root={root}", "name=stored")
+
+    assert (corrupt[0], missing[0]) == (1, 1)
+    assert "corrupt: no JSON object" in corrupt[1]
+    assert "missing: although every search has one" in missing[1]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (("name=other",), "no search other among the 1 under"),
+        (("name=a/b",), "name (a/b) must be"),
+        (("name=stored", "second=/mnt"), "second and machines belong to the check of a root"),
+        (("name=stored", "machines=2"), "second and machines belong to the check of a root"),
+        (("second=/mnt", "machines=2"), "leave it out, or machines=2"),
+        (("machines=3",), "machines (3) must be 1 or 2"),
+        (("machines=two",), "machines ('two') must be 1 or 2"),
+        (("machines=2", "wait_s=0"), "wait_s (0) must be"),
+        (("wait_s=long",), "wait_s ('long') must be"),
+        (("nme=stored",), "unknown key nme; did you mean name?"),
+        (("storage.root=nope://x",), "nope://x: unknown protocol"),
+        (("storage=memory", "name=stored"), "lives in the searching process only"),
+    ],
+)
+def test_mistakes(
+    whole: Path, asked: Callable[..., tuple[int, str, str]], overrides: tuple[str, ...], complaint: str
+) -> None:
+    """A user's mistake is one line on standard error, and status 2."""
+    root = () if any(text.startswith("storage") for text in overrides) else (f"storage.root={whole}",)
+
+    status, output, error = asked(*root, *overrides)
+
+    assert (status, output) == (2, "")
+    assert error.startswith("heirloom: ")
+    assert error.count("\n") == 1
+    assert complaint in error.replace("name ('a/b')", "name (a/b)")
+
+
+def test_good_root(tmp_path: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
+    """Exit 0, the mount, a row a promise with milliseconds; the root, which is new, is gone again."""
+    status, output, error = asked(f"storage.root={tmp_path}/new/root")
+
+    assert (status, error) == (0, "")
+    assert f"storage.root  {tmp_path}/new/root" in output
+    assert "mount" in output
+    assert output.partition("hard link")[2].split()[0] == "kept"
+    header = next(line for line in output.splitlines() if line.startswith("promise"))
+    assert header.split() == ["promise", "verdict", "ms", "p50", "ms", "p99", "seen"]
+    assert everything(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_root_with_searches_stays_as_it_is(root: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
+    """The check of a root that is in use touches nothing in it, and a second path of it is checked, too."""
+    before = everything(root)
+
+    status, output, _ = asked(f"storage.root={root}", f"second={root}")
+
+    assert status == 0, output
+    assert "what the other side publishes is read" in output
+    assert "at risk: two mounts, two caches" in output
+    assert everything(root) == before
+
+
+def test_bad_root(tmp_path: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
+    """Exit 1 where a promise is broken; its remedy stands below the table."""
+    (tmp_path / "file").write_text("no folder")
+
+    status, output, error = asked(f"storage.root={tmp_path}/file")
+
+    assert (status, error) == (1, "")
+    assert "1 promise: 1 broken" in output
+    assert "broken: files can be written" in output
+    assert "choose another storage.root" in output
+
+
+def test_memory_is_one_process_only(asked: Callable[..., tuple[int, str, str]]) -> None:
+    """memory:// is no mistake: its promises are kept, in one process."""
+    status, output, _ = asked(f"storage.root=memory://{uuid4().hex}")
+
+    assert status == 0
+    assert "at risk: others see it (memory://: this process only)" in output
+
+
+@pytest.mark.slow
+def test_several_roots(tmp_path: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
+    """A multirun checks several roots, and ends with the worst status."""
+    (tmp_path / "file").write_text("no folder")
+
+    status, output, _ = asked("-m", f"storage.root=memory://{uuid4().hex},{tmp_path}/file")
+
+    assert status == 1
+    assert output.count("storage.root  ") == 2
+    assert output.count("broken: ") == 1
+
+
+@pytest.mark.slow
+def test_two_processes_check_a_root_together(tmp_path: Path) -> None:
+    """machines=2, started twice as a user does: both exit 0 and show what they saw of each other; nothing is left."""
+    root = tmp_path / "root"
+    root.mkdir()
+    places = [tmp_path / name for name in ("here", "there")]
+    for place in places:
+        place.mkdir()
+    arguments = (f"storage.root={root}", "machines=2", "wait_s=60")
+    with ThreadPoolExecutor(2) as pool:
+        ended = list(pool.map(lambda place: run(place, *arguments, module="flows.verify"), places))
+
+    for done in ended:
+        assert done.status == 0, done
+        assert "records of the other side are seen" in done.out
+        assert "start the same command on the other machine now" in done.err
+    assert everything(root) == []
+
+
+@pytest.mark.slow
+def test_lonely_machine_gives_up(here: Path) -> None:
+    """machines=2 without a second one: one line, status 1, and nothing is left."""
+    done = run(here, "storage.root=root", "machines=2", "wait_s=1", module="flows.verify")
+
+    assert done.status == 1
+    assert "no other machine came within 1 s" in done.err
+    assert everything(here) == []
+
+
+def test_commands_of_the_documents_can_be_said(asked: Callable[..., tuple[int, str, str]]) -> None:
+    """Every flows.verify command in docs/nfs.md and the README has keys that exist."""
+    documents = [ROOT / "docs" / "nfs.md", ROOT / "README.md"]
+    text = "\n".join(document.read_text() for document in documents)
+    commands = set(re.findall(r"python -m flows\.verify ([^`\n]+)", text))
+
+    assert len(commands) >= 4
+    for command in commands:
+        status, output, error = asked(*command.split(), "--cfg", "job")
+        assert (status, error) == (0, ""), command
+        assert "machines:" in output
+
+
+@pytest.mark.slow
+def test_secrets_are_not_shown(tmp_path: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
+    """Neither a password in a URL nor storage options appear, whatever goes wrong."""
+    pytest.importorskip("paramiko")
+    url = "sftp://user:hunter2-secret@127.0.0.1:1/root"
+
+    status, output, error = asked(f"storage.root={url}", "storage.options.password=hunter3-secret")
+
+    assert status != 0
+    assert "hunter" not in output + error
+
+
+def test_stored_search_can_be_read(whole: Path) -> None:
+    """The search of these tests is one that Heirloom loads."""
+    from nas.storage.records import Records
+
+    trials, _ = Records(open_root(f"{whole}/stored")).load()
+
+    assert [str(trial.state) for trial in trials] == ["COMPLETE"] * 4 + ["FAILED", "WAITING"]

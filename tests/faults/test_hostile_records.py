@@ -1,0 +1,195 @@
+"""Records and manifests from elsewhere: refused by name, before memory is taken for them, and never another error."""
+
+from __future__ import annotations
+
+import copy
+import json
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nas.core.errors import CorruptError
+from tests.support.hostile_search import KINDS, HostileSearch
+
+CORPUS = Path(__file__).parent / "corpus"
+"""Lies that were tried or found, replayed always: ``[what, where in the record, instead]``, and whole texts."""
+DROP = "$drop"
+RECORDS = sorted(KINDS)
+MUCH = 32_000_000
+"""Bytes of Python's memory that nothing small may take."""
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostileSearch]:
+    folder = tmp_path_factory.mktemp("hostile")
+    search = HostileSearch(folder)
+    assert search.refusals() == []
+    outside = everything(folder)
+    yield search
+    assert everything(folder) == outside
+
+
+def everything(folder: Path) -> dict[Path, bytes]:
+    """Every file in the folder; no reader may add or change one."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def lies(kind: str) -> list[tuple[str, list[str | int], Any]]:
+    return [tuple(row) for row in json.loads((CORPUS / f"{kind}.json").read_text())]
+
+
+def changed(record: Any, where: list[str | int], value: Any) -> Any:
+    """The record with one value replaced, or dropped."""
+    record = inner = copy.deepcopy(record)
+    for key in where[:-1]:
+        inner = inner[key]
+    if value == DROP:
+        del inner[where[-1]]
+    else:
+        inner[where[-1]] = value
+    return record
+
+
+def assert_refused(search: HostileSearch, kind: str, what: str, data: bytes) -> None:
+    with search.having(kind, data) as name:
+        found = search.refusals(kind)
+    other = {"checkpoint": ("manifests/", "files/"), "manifest": ("files/",)}
+    names = (name, "packs/", *other.get(kind, ()))
+    is_named = [isinstance(error, CorruptError) and any(n in str(error) for n in names) for error in found]
+    assert any(is_named), f"{kind}, {what}: {found}"
+    assert all(len(str(error)) < 2000 and "\n" not in str(error) for error in found), f"{kind}, {what}: {found}"
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_every_lie_is_refused(search: HostileSearch, kind: str) -> None:
+    """A record with one value that can't be is CorruptError in one line that names the file."""
+    original = search.original(kind)
+    for what, where, value in lies(kind):
+        assert_refused(search, kind, what, json.dumps(changed(original, where, value)).encode())
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_every_text_that_is_no_record_is_refused(search: HostileSearch, kind: str) -> None:
+    """What is not one JSON object, says a thing twice, or holds NaN, is CorruptError that names the file."""
+    for what, text in json.loads((CORPUS / "texts.json").read_text()):
+        if (kind, what) != ("checkpoint", "null"):  # a trial without weights
+            assert_refused(search, kind, what, text.encode("latin-1"))
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_bombs_are_refused_in_little_memory(search: HostileSearch, kind: str) -> None:
+    """Brackets without end, deep nesting, numbers and keys of any length are CorruptError, and cost little memory."""
+    deep = "[" * 300 + "]" * 300
+    tracemalloc.start()
+    for what, text in {
+        "brackets without end": "[" * 1_000_000,
+        "objects without end": '{"a":' * 200_000,
+        "deep": f'{{"trial": {deep}}}',
+        "digits": f'{{"trial": {"9" * 100_000}}}',
+        "digits behind a point": f'{{"trial": 1{"0" * 400}.5}}',
+        "a key of a megabyte": f'{{"{"k" * 1_000_000}": 1}}',
+    }.items():
+        assert_refused(search, kind, what, text.encode())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < MUCH
+
+
+@pytest.mark.parametrize("attempt", [2**31, 2**53 - 1])
+def test_attempts_without_end_are_not_counted_out(search: HostileSearch, attempt: int) -> None:
+    """A trial that says that it took so many attempts is read in little memory: what is there is counted."""
+    tracemalloc.start()
+    with search.having("result", json.dumps(changed(search.original("result"), ["attempt"], attempt)).encode()):
+        search.refusals("result")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < MUCH
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        ("proposal", ["proposal", "point", "deep"]),
+        ("proposal", ["proposal", "derivation"]),
+        ("result", ["inheritance", "deep"]),
+        ("search", ["identity", "space", "deep"]),
+        ("search", ["identity", "tuner", "arguments", "deep"]),
+        ("session", ["settings"]),
+        ("best", ["point", "deep"]),
+    ],
+)
+def test_depth_is_bounded_where_anything_may_stand(search: HostileSearch, kind: str, where: list[str | int]) -> None:
+    """Lists in lists, where a record takes any JSON, are CorruptError beyond the bound that proposals keep to."""
+    for depth in (90, 900):
+        nested: Any = []
+        for _ in range(depth):
+            nested = [nested]
+        assert_refused(
+            search, kind, f"{depth} deep", json.dumps(changed(search.original(kind), where, nested)).encode()
+        )
+
+
+# ---- what nobody has thought of yet
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([-1, 2**31, 2**63, 2**64, 10**400, 1e308, -0.0, 5e-324]),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=20),
+    st.sampled_from(["..", "/etc/passwd", "../../x", "\x00", "\ud800", "a:1", "packs/a", "9" * 50, "__class__"]),
+    st.lists(st.integers(-3, 3), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.integers(-3, 3), max_size=3),
+    st.just(DROP),
+)
+
+
+def places(record: Any, where: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Every place within a record."""
+    if where:
+        yield where
+    for key, inner in record.items() if isinstance(record, dict) else enumerate(record):
+        if isinstance(inner, dict | list):
+            yield from places(inner, (*where, key))
+        else:
+            yield (*where, key)
+
+
+def fuzz(search: HostileSearch, data: st.DataObject) -> None:
+    """Whatever is in a record, all that reads the search ends well or with a HeirloomError of one line."""
+    kind = data.draw(st.sampled_from(sorted(KINDS)))
+    original = search.original(kind)
+    for _ in range(data.draw(st.integers(1, 3))):
+        if there := list(places(original)):
+            original = changed(original, list(data.draw(st.sampled_from(there))), data.draw(ODD))
+    text = bytearray(json.dumps(original).encode())
+    for _ in range(data.draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        text[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    with search.having(kind, bytes(text)):
+        found = search.refusals(kind)
+    assert all("\n" not in str(error) and len(str(error)) < 2000 for error in found)
+
+
+@given(data=st.data())
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_anything_is_read_or_refused(search: HostileSearch, data: st.DataObject) -> None:
+    """Records with any values, torn and with wrong bytes, lead to no other error than ours."""
+    fuzz(search, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@given(data=st.data())
+@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+def test_anything_is_read_or_refused_at_length(search: HostileSearch, data: st.DataObject) -> None:
+    """The same, a hundred times as often."""
+    fuzz(search, data)

@@ -1,0 +1,75 @@
+"""What a long trial saves on its way, replaced by something hostile: the trial begins anew, and the log says why."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nas.core.trial import Proposal, Trial
+from nas.storage.open import open_root
+from nas.storage.verified import digest_of
+from nas.training.trial_run import TrialRun
+from tests.faults.test_hostile_records import MUCH, changed, lies
+
+
+class Saved:
+    """A trial of which one partial checkpoint lies on the disk, whole."""
+
+    def __init__(self, root: Path) -> None:
+        self.files = open_root(str(root), patience_s=0)
+        self._trial = Trial(number=1, index=1, proposal=Proposal(point={}), attempt=1)
+        run = TrialRun(self._trial, self.files)
+        run.report(1, score=0.5)
+        assert run.checkpoint(1, {"weight": torch.ones(4)}, every_s=0)
+        run.close()
+        [self._place] = root.glob("resume/000001/*.json")
+        self.record: Any = json.loads(self._place.read_text())
+
+    def resumes(self, data: bytes) -> bool:
+        """Whether the next attempt finds something to go on from, when this lies there under a name that fits."""
+        self._place.unlink()
+        self._place = self._place.with_name(f"000001-{digest_of(data).removeprefix('blake3:')}.json")
+        self._place.write_bytes(data)
+        run = TrialRun(replace(self._trial, attempt=2), self.files)
+        try:
+            return run.resumed_from() is not None
+        finally:
+            run.close()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    saved = Saved(tmp_path_factory.mktemp("saved"))
+    assert saved.resumes(json.dumps(saved.record).encode())
+    return saved
+
+
+@pytest.mark.parametrize(("what", "where", "value"), lies("partial"), ids=[what for what, *_ in lies("partial")])
+def test_a_lie_is_nothing_to_go_on_from(
+    saved: Saved, caplog: pytest.LogCaptureFixture, what: str, where: list[str | int], value: Any
+) -> None:
+    """A partial checkpoint with one value that can't be is passed over, in little memory, and the log names it."""
+    tracemalloc.start()
+    resumes = saved.resumes(json.dumps(changed(saved.record, where, value)).encode())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert not resumes
+    assert "a partial checkpoint is lost" in caplog.text
+    assert "resume/000001/" in caplog.text
+    assert peak < MUCH
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"format": NaN}', '{"format": 1, "format": 1}', "[" * 100_000])
+def test_a_text_that_is_none_is_nothing_to_go_on_from(
+    saved: Saved, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    """What is not one JSON object, says a thing twice, or is nested without end, is passed over likewise."""
+    assert not saved.resumes(text.encode())
+    assert "a partial checkpoint is lost" in caplog.text

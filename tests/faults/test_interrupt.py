@@ -1,0 +1,220 @@
+"""Ctrl-C and SIGTERM: running trials are told, records are kept, and one line resumes; nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import QUICK, Command, on_terminal, records, resume_line, run, trials, until
+
+STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+PLAIN = re.compile(
+    r"policies left out, .*|search \S+ (begins|goes on after .*), in .*|\[\d+(/\d+)? done\] trial \d+ .*|"
+    r"starting Prefect's temporary server|Prefect's temporary server died meanwhile; .*|"
+    r"stopping; a second Ctrl-C ends it at once"
+)
+"""Progress; all else on standard error is noise, but for the last line of an interruption."""
+
+pytestmark = pytest.mark.slow
+
+
+def attempts(search: Path, number: int) -> list[int]:
+    return sorted(int(path.stem.rpartition("-")[2]) for path in (search / "trials").glob(f"{number:06d}.start-*.json"))
+
+
+def n_started(search: Path) -> int:
+    return len(list((search / "trials").glob("*.start-*.json")))
+
+
+def noise(err: str) -> list[str]:
+    return [line for line in err.splitlines() if not PLAIN.fullmatch(line)]
+
+
+@pytest.mark.parametrize(
+    ("runner", "number", "to_group"),
+    [
+        ("processes", signal.SIGINT, True),
+        ("processes", signal.SIGINT, False),
+        ("processes", signal.SIGTERM, True),
+        ("processes", signal.SIGTERM, False),
+        ("threads", signal.SIGINT, True),
+        ("threads", signal.SIGTERM, False),
+        ("debug", signal.SIGINT, True),
+        ("debug", signal.SIGTERM, False),
+    ],
+)
+def test_an_interruption_is_orderly(here: Path, runner: str, number: signal.Signals, to_group: bool) -> None:
+    """Running trials are told and get no result; the status is 130 or 143, and one line resumes, within seconds.
+
+    The signal goes to the process group, as a terminal's, or to the driver alone.
+    """
+    search, slots = here / "heirloom" / "mine", 1 if runner == "debug" else 2
+    command = (*QUICK, f"runner={runner}", f"slots={slots}", "name=mine", "budget.trials=3", "problem.seconds=1")
+    with Command(here, *command) as driver:
+        until(lambda: n_started(search) > slots, what="a trial after the first")
+        sent = time.monotonic()
+        driver.send(number, to_group=to_group)
+        done = driver.wait()
+        seconds = time.monotonic() - sent
+        until(lambda: not driver.leftovers(), 5, what="the end of all processes")
+
+    found = trials(search)
+    running = [t.number for t in found if not t.is_finished and attempts(search, t.number)]
+    n_kept = sum(t.is_finished for t in found)
+    assert done.status == STATUS[number]
+    assert seconds < 6
+    assert running
+    assert all("told by TrialInterrupted" in records(search).log(number) for number in running)
+    assert noise(done.err) == [
+        f"heirloom: interrupted ({number.name}); {n_kept} finished trial{'s' * (n_kept != 1)} kept. "
+        f"Resume: python -m flows.search {' '.join(command)}"
+    ]
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("runner", ["processes", "debug"])
+def test_the_line_resumes(here: Path, runner: str, api_url: str) -> None:
+    """The very line that an interrupted search names continues it; the interrupted trial runs as attempt 2."""
+    search = here / "heirloom" / "mine"
+    overrides = (*QUICK, f"runner={runner}", "slots=1", "name=mine", "budget.trials=2", "problem.seconds=1")
+    with Command(here, *overrides, "finalists=1", PREFECT_API_URL=api_url) as driver:
+        until(lambda: n_started(search) == 1, what="a trial")
+        driver.send(signal.SIGINT)
+        interrupted = driver.wait()
+    resumed = run(here, line=resume_line(interrupted.err), PREFECT_API_URL=api_url)
+
+    assert interrupted.status == 130
+    assert resumed.status == 0
+    assert [trial.attempt for trial in trials(search)] == [2, 1, 1]
+    assert all(trial.state == "COMPLETE" for trial in trials(search))
+    assert noise(resumed.err) == []
+
+
+@pytest.mark.parametrize("runner", ["processes", "threads", "debug"])
+def test_code_that_does_not_listen_is_left(here: Path, runner: str, api_url: str) -> None:
+    """A trial that never reports is killed 2 s after Ctrl-C in a process; elsewhere a second Ctrl-C ends it at once."""
+    search = here / "heirloom" / "mine"
+    command = (*QUICK, f"runner={runner}", "slots=1", "name=mine", "problem.seconds=100", "problem.fail=deaf")
+    with Command(here, *command, PREFECT_API_URL=api_url) as driver:
+        until(lambda: n_started(search) == 1, what="a trial")
+        driver.send(signal.SIGINT)
+        sent = time.monotonic()
+        if runner != "processes":
+            until(lambda: "stopping; a second Ctrl-C ends it at once" in driver.err, 5)
+            time.sleep(0.3)  # sooner, it is taken for an echo of the first
+            driver.send(signal.SIGINT)
+        done = driver.wait(10)
+        seconds = time.monotonic() - sent
+        until(lambda: not driver.leftovers(), 5, what="the end of all processes")
+
+    assert done.status == 130
+    assert seconds < (6 if runner == "processes" else 4)  # the trial would take 100 s
+    assert (records(search).read("sessions/0001.beat") or {})["stopping"]
+    assert not trials(search)[0].is_finished
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.2, 1.0, "server"], ids=str)
+def test_before_a_trial_the_end_is_at_once(here: Path, moment: float | str) -> None:
+    """Ctrl-C while the command imports, composes or waits for the server ends it at once, with one line.
+
+    Moments are seconds after its first library: before its own code runs, Python ends with a traceback of its own.
+    """
+    with Command(here, *QUICK, "name=mine") as driver:
+        if isinstance(moment, float):
+            maps = Path("/proc", str(driver.process.pid), "maps")
+            until(lambda: "site-packages" in maps.read_text(), what="a library")
+            time.sleep(moment)
+        else:
+            until(lambda: "starting Prefect's temporary server" in driver.err)
+        driver.send(signal.SIGINT)
+        sent = time.monotonic()
+        done = driver.wait(10)
+        seconds = time.monotonic() - sent
+        until(lambda: not driver.leftovers(), 5, what="the end of all processes")
+
+    assert seconds < 4  # the server's start alone, which it does not wait for, may take longer
+    assert "Traceback" not in done.err
+    if done.status != -signal.SIGINT:  # by the signal itself: the engine was not up yet
+        assert done.status == 130
+        assert done.err.splitlines()[-1].startswith(
+            "heirloom: interrupted (SIGINT): no trial was running. Resume: python"
+        )
+
+
+@pytest.mark.parametrize("moment", ["starting Prefect's temporary server", "  running 1"])
+def test_a_terminal_gets_a_line_that_can_be_copied(here: Path, moment: str) -> None:
+    """On a narrow terminal the last line stands below the live ones, whole, and the cursor is shown again."""
+    command = (*QUICK, "slots=1", "name=mine", "budget.trials=3", "problem.seconds=20")
+    status, raw = on_terminal(here, *command, columns=60, interrupt_at=moment)
+    last = raw.rstrip().rpartition("\n")[2]
+
+    assert status == 130
+    assert re.sub(r"\x1b\[\S*?[a-zA-Z]", "", last).startswith("heirloom: interrupted (SIGINT)")
+    assert last.endswith(f"python -m flows.search {' '.join(command)}")
+    assert raw.count("\x1b[?25l") == raw.count("\x1b[?25h")
+
+
+def test_a_multirun_ends_as_a_whole(here: Path) -> None:
+    """Ctrl-C in one job of a multirun ends all jobs; the line resumes the multirun."""
+    command = ("-m", *QUICK, "runner=debug", "budget.trials=2", "problem.seconds=0.5", "seed=1,2,3")
+    with Command(here, *command) as driver:
+        until(lambda: len(list(here.glob("heirloom/*"))) == 2, what="a second job")
+        driver.send(signal.SIGINT)
+        done = driver.wait(10)
+
+    assert done.status == 130
+    assert done.out.count("best: trial") == 1
+    assert len(list((here / "heirloom").iterdir())) == 2
+    assert done.err.splitlines()[-1].endswith(f"python -m flows.search {' '.join(command)}")
+
+
+@pytest.mark.parametrize("runner", ["processes", "debug"])
+def test_a_long_test_is_interrupted_too(here: Path, runner: str, api_url: str) -> None:
+    """Ctrl-C while a finalist is tested ends the command; the test is made again by the line that resumes."""
+    search = here / "heirloom" / "mine"
+    command = (*QUICK, f"runner={runner}", "slots=1", "name=mine", "budget.trials=1", "problem.test_seconds=3")
+    with Command(here, *command, PREFECT_API_URL=api_url) as driver:
+        until(lambda: all(t.is_finished for t in trials(search)) and len(trials(search)) == 2, what="the finals")
+        time.sleep(0.5)
+        driver.send(signal.SIGINT)
+        sent = time.monotonic()
+        done = driver.wait(10)
+        seconds = time.monotonic() - sent
+    tests = records(search).tests()
+    resumed = run(here, line=resume_line(done.err), PREFECT_API_URL=api_url)
+
+    assert done.status == 130
+    assert seconds < 3
+    assert tests == {}
+    assert resumed.status == 0
+    assert "test: score" in resumed.out
+
+
+@pytest.mark.parametrize("runner", ["processes", "threads"])
+def test_a_server_that_dies_costs_nothing(here: Path, runner: str) -> None:
+    """Prefect's temporary server killed in the middle: the search completes with status 0, in time, and says so."""
+    search = here / "heirloom" / "mine"
+    with Command(
+        here, *QUICK, f"runner={runner}", "slots=2", "name=mine", "budget.trials=6", "problem.seconds=0.5"
+    ) as c:
+        until(lambda: n_started(search) >= 3, what="the third trial")
+        (server,) = [
+            pid for pid in c.leftovers() if b"flows.engine.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        os.kill(server, signal.SIGKILL)
+        killed = time.monotonic()
+        done = c.wait()
+        seconds = time.monotonic() - killed
+
+    assert done.status == 0
+    assert seconds < 30
+    assert noise(done.err) == []
+    assert "Prefect's temporary server died meanwhile; the records are whole" in done.err
+    assert all(trial.state == "COMPLETE" for trial in trials(search))
+    assert "best: trial" in done.out

@@ -1,0 +1,203 @@
+"""``kill -9`` of anything at any moment: the same command continues, and the final table is an undisturbed run's."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nas.storage.checkpoints import load_manifest
+from tests.support.commands import QUICK, Command, records, run, trials, until
+
+N_KILLS = 10
+SEARCH = (
+    *("+tuner=evolution", "tuner.population_size=4", "tuner.sample_size=2", *QUICK[1:], "problem.seconds=0.6"),
+    *("deterministic=true", "slots=2", "runner=processes", "budget.trials=20", "max_attempts=2"),
+)
+JOBS = ("problem._target_=multi_phase_problem.PhasesProblem", "problem.most=7")
+"""The same, in jobs of seven trials each."""
+
+
+def table(search: Path) -> list[dict[str, Any]]:
+    """Of each trial, all that must not depend on when and how often the command was killed."""
+    stored = records(search)
+    rows = []
+    for trial in stored.load()[0]:
+        manifest = None if trial.checkpoint is None else load_manifest(stored.files, trial.checkpoint)
+        rows.append(
+            {
+                "trial": trial.number,
+                "job": trial.job,
+                "parents": trial.parents,
+                "donor": trial.donor,
+                "generation": trial.generation,
+                "stage": trial.stage,
+                "state": trial.state,
+                "reason": trial.reason,
+                "policies": trial.policies,
+                "slot": trial.slot,
+                "learned": trial.learned,
+                "inherited": trial.inherited,
+                "metrics": trial.metrics,
+                "curve": trial.curve,
+                "point": trial.point,
+                "weights": None if manifest is None else {n: t.digest for n, t in manifest.tensors.items()},
+            }
+        )
+    return rows
+
+
+def proposals(search: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (search / "trials").glob("*.proposal.json")}
+
+
+def attempts(search: Path) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for path in sorted((search / "trials").glob("*.start-*.json")):
+        found.setdefault(int(path.name[:6]), []).append(int(path.stem.rpartition("-")[2]))
+    return found
+
+
+def finished(search: Path) -> set[int]:
+    return {int(path.name[:6]) for path in (search / "trials").glob("*.result.json")}
+
+
+def n_starts(search: Path) -> int:
+    return sum(map(len, attempts(search).values()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("also", [(), JOBS], ids=["plain", "jobs"])
+def test_ten_kills_leave_no_trace(here: Path, api_url: str, also: tuple[str, ...]) -> None:
+    """A search killed at ten random moments, the group or the driver alone, ends with an undisturbed run's table.
+
+    No finished trial is run again, no proposal changes, and an unfinished one is run under its id as the next attempt.
+    """
+    seed = int(os.environ.get("HEIRLOOM_KILL_SEED") or time.time())
+    print(f"HEIRLOOM_KILL_SEED={seed}")
+    rng = random.Random(seed)
+    torn = here / "heirloom" / "torn"
+    for kill in range(N_KILLS):
+        proposed, started, done = proposals(torn), n_starts(torn), {n: attempts(torn)[n] for n in finished(torn)}
+        with Command(here, *SEARCH, *also, "name=torn", PREFECT_API_URL=api_url) as command:
+            if kill % 5 == 4:  # while it starts
+                time.sleep(rng.uniform(0.5, 4.0))
+            else:
+                until(lambda: n_starts(torn) > started or command.process.poll() is not None, what="a start")  # noqa: B023
+                time.sleep(rng.uniform(0.0, 1.0))
+            assert command.process.poll() is None, command.err
+            command.kill(to_group=kill % 2 == 0)
+            until(lambda: not command.leftovers(), 5, what="the end of all processes")
+        assert proposals(torn).items() >= proposed.items()
+        assert {n: attempts(torn)[n] for n in done} == done
+    interrupted = {n: tries[-1] for n, tries in attempts(torn).items() if n not in finished(torn)}
+    done = {n: attempts(torn)[n] for n in finished(torn)}
+    last = run(here, *SEARCH, *also, "name=torn", PREFECT_API_URL=api_url)
+    calm = run(here, *SEARCH, *also, "name=calm", PREFECT_API_URL=api_url)
+
+    assert last.status == calm.status == 0, last.err
+    assert {n: attempts(torn)[n] for n in done} == done
+    assert all(attempts(torn)[n] == list(range(1, last + 2)) for n, last in interrupted.items())
+    assert all(trial.attempt == attempts(torn)[trial.number][-1] for trial in trials(torn))
+    assert any(trial.attempt > 1 for trial in trials(torn))
+    assert table(torn) == table(here / "heirloom" / "calm")
+    assert records(torn).tests() == records(here / "heirloom" / "calm").tests()
+    for key in ("trial", "point", "metrics", "test", "ancestors"):
+        assert best(torn)[key] == best(here / "heirloom" / "calm")[key]
+
+
+def best(search: Path) -> dict[str, Any]:
+    found = records(search).read("best-0001.json")
+    assert found is not None
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["processes", "threads"])
+def test_nothing_outlives_a_killed_driver(here: Path, runner: str) -> None:
+    """After kill -9 of the driver alone no worker process and no temporary server is left after 5 s."""
+    with Command(here, *QUICK, "slots=2", f"runner={runner}", "name=mine", "problem.seconds=60") as command:
+        until(lambda: n_starts(here / "heirloom" / "mine") == 2, what="two trials")
+        others = [pid for pid in command.leftovers() if pid != command.process.pid]
+        command.kill(to_group=False)
+        seconds = until(lambda: not command.leftovers(), 5, what="the end of all processes")
+
+    assert len(others) >= (3 if runner == "processes" else 1)
+    assert seconds < 5
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str) -> None:
+    """kill -9 of a worker: its trial is run again as attempt 2, the search goes on, and the loss is told."""
+    search = here / "heirloom" / "mine"
+    command = (*QUICK, "slots=1", "runner=processes", "name=mine", "budget.trials=2", "finalists=1")
+    with Command(here, *command, "problem.seconds=1", PREFECT_API_URL=api_url) as driver:
+        until(lambda: n_starts(search) == 1, what="a start")
+        started = records(search).read("trials/000000.start-1.json")
+        assert started is not None
+        os.kill(started["pid"], 9)
+        done = driver.wait()
+
+    assert done.status == 0
+    assert attempts(search) == {0: [1, 2], 1: [1], 2: [1]}
+    assert all(trial.state == "COMPLETE" for trial in trials(search))
+    assert "trial 0 was lost: its worker was killed by SIGKILL" in done.err
+
+
+@pytest.mark.slow
+def test_a_killed_driver_is_no_loss_of_the_trials(here: Path, api_url: str) -> None:
+    """Attempts that ended with their session do not count against max_attempts: a worker may still be lost once."""
+    search = here / "heirloom" / "mine"
+    overrides = (*QUICK, "slots=1", "runner=processes", "name=mine", "budget.trials=1", "finalists=1")
+    for n in (1, 2):
+        with Command(here, *overrides, "problem.seconds=1.5", PREFECT_API_URL=api_url) as driver:
+            until(lambda: n_starts(search) == n, what="a start")  # noqa: B023
+            driver.kill()
+    with Command(here, *overrides, "problem.seconds=1.5", PREFECT_API_URL=api_url) as driver:
+        until(lambda: n_starts(search) == 3, what="a start")
+        started = records(search).read("trials/000000.start-3.json")
+        assert started is not None
+        os.kill(started["pid"], 9)
+        done = driver.wait()
+
+    assert done.status == 0
+    assert attempts(search) == {0: [1, 2, 3, 4], 1: [1]}
+    assert trials(search)[0].state == "COMPLETE"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["debug", "threads"])
+def test_a_trial_that_ends_its_driver_is_given_up(here: Path, api_url: str, runner: str) -> None:
+    """Code in the driver's process may end the command; the third time its trial is lost, and the search goes on."""
+    search = here / "heirloom" / "mine"
+    slots = 2 if runner == "threads" else 1
+    overrides = (*QUICK, f"runner={runner}", f"slots={slots}", "name=mine", "budget.trials=3", "finalists=1")
+    for _ in range(3):
+        assert run(here, *overrides, "problem.fail=die", "problem.seconds=0.5", PREFECT_API_URL=api_url).status == 7
+    last = run(here, *overrides, "problem.fail=die", "problem.seconds=0.5", PREFECT_API_URL=api_url)
+
+    assert last.status == 0, last.err
+    assert [(t.state, t.reason) for t in trials(search)[1:2]] == [("FAILED", "lost")]
+    assert attempts(search)[1] == [1, 2, 3]
+    assert [t.state for t in trials(search) if t.number != 1] == ["COMPLETE"] * 3
+    assert "trial 1 (search) FAILED lost: the process that drives the search died" in last.err
+
+
+@pytest.mark.slow
+def test_two_kills_of_a_debug_session_are_no_loss(here: Path) -> None:
+    """kill -9 from outside, twice in one trial, leaves it a healthy trial."""
+    search = here / "heirloom" / "mine"
+    overrides = (*QUICK, "runner=debug", "name=mine", "budget.trials=1", "finalists=1")
+    for n in (1, 2):
+        with Command(here, *overrides, "problem.seconds=2") as driver:
+            until(lambda: n_starts(search) == n, what="a start")  # noqa: B023
+            driver.kill()
+    done = run(here, *overrides, "problem.seconds=2")
+
+    assert done.status == 0
+    assert attempts(search) == {0: [1, 2, 3], 1: [1]}
+    assert {trial.state for trial in trials(search)} == {"COMPLETE"}

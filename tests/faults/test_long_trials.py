@@ -1,0 +1,178 @@
+"""Real searches whose workers or drivers end in the middle of long trials: the records and weights show no trace."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.test_kill import table
+from tests.support.commands import Command, records, run, trials, until
+from tests.support.long_trials import N_EPOCHS
+
+pytestmark = pytest.mark.slow
+
+SEARCH = (
+    *(
+        "+tuner=evolution",
+        "tuner.population_size=2",
+        "tuner.sample_size=2",
+        "problem._target_=long_trials.MarathonProblem",
+    ),
+    *("device=cpu", "threads=1", "deterministic=true", "slots=2", "runner=processes", "budget.trials=4", "finalists=1"),
+    *("checkpoint_every_s=0", "problem.seconds=0.15", "stopper._target_=long_trials.TenthReportStopper"),
+)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory, api_url: str) -> Path:
+    """A search that nothing disturbs."""
+    here = tmp_path_factory.mktemp("calm")
+    done = run(here, *SEARCH, "name=calm", PREFECT_API_URL=api_url)
+    assert done.status == 0, done.err
+    return here / "heirloom" / "calm"
+
+
+def saved(search: Path, trial: int) -> list[Path]:
+    """The records of what a trial has reached, oldest first."""
+    return sorted((search / "resume" / f"{trial:06d}").glob("*.json"))
+
+
+def reached(search: Path, trial: int, number: int) -> bool:
+    """Whether it has saved that often."""
+    return any(int(path.name[:6]) >= number for path in saved(search, trial))
+
+
+def wait_for_both(here: Path, first: int) -> None:
+    """Until two trials have saved four times or more, and run; neither ends before the other has come so far."""
+    search, both = here / "heirloom" / "torn", (first, first + 1)
+    until(lambda: all(reached(search, trial, 4) for trial in both), what="a fourth save of both")
+    for trial in both:
+        (here / f"hold-{trial}").unlink()
+
+
+def hold_both(here: Path, first: int) -> None:
+    """Lets no trial of the two go beyond its fifth epoch."""
+    for trial in (first, first + 1):
+        (here / f"hold-{trial}").touch()
+
+
+def pid_of(search: Path, trial: int) -> int:
+    """The process of its first attempt."""
+    start = records(search).read(f"trials/{trial:06d}.start-1.json")
+    assert start is not None
+    return int(start["pid"])
+
+
+def check(torn: Path, calm: Path, resumed: list[int]) -> None:
+    """Checks that the torn search ended as the calm one, that these trials went on, and that nothing is left of it.
+
+    The stopper counts reports, so it must have been told of those of earlier attempts.
+    """
+    assert table(torn) == table(calm)
+    assert len(table(torn)) == 4
+    assert any(trial.inherited for trial in trials(torn))
+    assert [len(trial.curve) for trial in trials(torn)] == [N_EPOCHS, 10, N_EPOCHS, 10]
+    for trial in trials(torn):
+        log = records(torn).log(trial.number)
+        epochs = [int(epoch) for epoch in re.findall(r"^epoch (\d+) in", log, re.MULTILINE)]
+        if trial.number in resumed:
+            assert trial.attempt > 1
+            assert f"trial {trial.number} goes on after step {epochs[0] - 1}, " in log
+            assert epochs == list(range(epochs[0], len(trial.curve) + 1))
+            assert epochs[0] > 2
+        assert not (torn / "resume" / f"{trial.number:06d}").exists()
+
+
+def test_a_killed_worker(here: Path, calm: Path, api_url: str) -> None:
+    """kill -9 of a worker in mid-trial: its next attempt goes on from the last save, in a founder and in a child."""
+    torn = here / "heirloom" / "torn"
+    with Command(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url) as command:
+        for trial in (0, 3):
+            until(lambda: reached(torn, trial, 4), what="a fourth save")  # noqa: B023
+            os.kill(pid_of(torn, trial), signal.SIGKILL)
+        done = command.wait()
+
+    assert done.status == 0, done.err
+    check(torn, calm, resumed=[0, 3])
+
+
+def end_by(number: int, *, to_group: bool = True) -> Callable[[Command], None]:
+    """Sends the driver, or its whole group, a signal, and waits for its end."""
+
+    def end(command: Command) -> None:
+        command.send(number, to_group=to_group)
+        command.wait()
+        until(lambda: not command.leftovers(), 5, what="the end of all processes")
+
+    return end
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(end_by(signal.SIGKILL), id="kill -9 of all"),
+        pytest.param(end_by(signal.SIGKILL, to_group=False), id="kill -9 of the driver"),
+        pytest.param(end_by(signal.SIGINT), id="Ctrl-C"),
+    ],
+)
+def test_an_ended_session(here: Path, calm: Path, api_url: str, end: Callable[[Command], None]) -> None:
+    """However a session ends, the same command goes on with both trials from where they were, and again."""
+    torn = here / "heirloom" / "torn"
+    for trial in (0, 2):
+        hold_both(here, trial)
+        with Command(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url) as command:
+            wait_for_both(here, trial)
+            end(command)
+        assert saved(torn, trial)
+    done = run(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url)
+
+    assert done.status == 0, done.err
+    check(torn, calm, resumed=[0, 1, 2, 3])
+
+
+def test_a_torn_save(here: Path, calm: Path, api_url: str) -> None:
+    """A newest save that the crash has torn costs the time since the one before, and the log names it."""
+    torn = here / "heirloom" / "torn"
+    hold_both(here, 0)
+    with Command(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url) as command:
+        wait_for_both(here, 0)
+        command.kill()
+        until(lambda: not command.leftovers(), 5, what="the end of all processes")
+    newest = [saved(torn, trial)[-1] for trial in (0, 1)]
+    for path in newest:
+        path.write_bytes(path.read_bytes()[:-1])
+    done = run(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url)
+
+    assert done.status == 0, done.err
+    for trial, path in enumerate(newest):
+        assert re.search(f"a partial checkpoint is lost.*{path.name}", records(torn).log(trial))
+    check(torn, calm, resumed=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (("problem.fail_at=5",), "exception"),
+        (("trial_timeout_s=20", "problem.hang_at=3"), "timeout"),
+        (("max_attempts=1",), "lost"),
+    ],
+)
+def test_a_failed_trial_leaves_nothing(here: Path, api_url: str, overrides: tuple[str, ...], reason: str) -> None:
+    """Whatever ends a trial for good, its worker or the driver, what it had saved is swept."""
+    search = here / "heirloom" / "mine"
+    command = (*SEARCH, "name=mine", *overrides, "budget.trials=1", "slots=1", "problem.seconds=1")
+    with Command(here, *command, PREFECT_API_URL=api_url) as driver:
+        until(lambda: reached(search, 0, 2), what="a second save")
+        if reason == "lost":
+            os.kill(pid_of(search, 0), signal.SIGKILL)
+        done = driver.wait()
+
+    assert done.status == 1
+    assert [trial.reason for trial in trials(search)] == [reason]
+    assert saved(search, 0) == []
+    assert not (search / "resume" / "000000").exists()

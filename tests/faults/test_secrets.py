@@ -1,0 +1,72 @@
+"""Credentials of a storage root: after searches that succeed, fail and are interrupted, no file and no line has one."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import QUICK, Command, Done, run, until
+from tests.support.servers import SECRET, sftp_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+TOKEN = "token-Zk93mVq"
+"""In storage.options."""
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with sftp_server() as port:
+        yield port
+
+
+def holds(data: bytes) -> bool:
+    return SECRET.encode() in data or TOKEN.encode() in data
+
+
+def leaks(folder: Path, *done: Done) -> list[str]:
+    """Where a secret stands: the files below the folder, and what the commands printed."""
+    found = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and holds(path.read_bytes())]
+    for number, command in enumerate(done):
+        for stream, text in (("output", command.out), ("error", command.err)):
+            found += [f"{stream} {number}: {line}" for line in text.splitlines() if holds(line.encode())]
+    return found
+
+
+def test_nothing_tells_the_password_of_the_url(tmp_path: Path, port: int) -> None:
+    """Over sftp, workers and a Prefect server: records, logs, reports, artifacts and lines hold no credential."""
+    here, served = tmp_path / "here", tmp_path / "served"
+    here.mkdir()
+    url = f"sftp://me:{SECRET}@127.0.0.1:{port}{served}"
+    storage = (f"storage.root={url}", f"storage.options.passphrase={TOKEN}")
+    private = {"TMPDIR": str(tmp_path / "tmp"), "HEIRLOOM_CACHE": str(tmp_path / "cache")}
+    (tmp_path / "tmp").mkdir()
+    search = (*QUICK, *storage, "runner=processes", "slots=2", "name=mine", "problem.seconds=0.5")
+    first = run(here, *search, "budget.trials=3", **private)
+    again = run(here, *search, "budget.trials=3", **private)
+    with Command(here, *search, "budget.trials=50", **private) as command:
+        until(lambda: len(list(served.glob("mine/trials/*.proposal.json"))) > 6, what="more trials")
+        command.send(signal.SIGINT)
+        stopped = command.wait()
+    failing = run(here, *QUICK, *storage, "runner=debug", "name=bad", "problem.fail=raise", "max_failures=2", **private)
+    reports = [
+        run(here, "name=mine", *storage, f"format={kind}", f"out={here}/{kind}", module="flows.report", **private)
+        for kind in ("html", "json")
+    ]
+    shown = [
+        run(here, *what, *storage, module="flows.report", **private)
+        for what in ([], ["name=mine"], ["name=mine", "trial=1"])
+    ]
+    away = [
+        run(here, *QUICK, f"storage.root={root}", storage[1], "runner=debug", **private)
+        for root in (f"sftp://me:{SECRET}@127.0.0.1:1/x", url.replace("me:", "you:"), f"{url}\\n")
+    ]
+
+    assert [done.status for done in (first, again, stopped, failing)] == [0, 0, 130, 1], first.err + stopped.err
+    assert all(done.status in (1, 2) for done in away[:1])
+    assert [done.status for done in (*reports, *shown)] == [0] * 5
+    assert leaks(tmp_path, first, again, stopped, failing, *reports, *shown, *away) == []
+    assert (tmp_path / "cache").exists()

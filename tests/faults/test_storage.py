@@ -1,0 +1,287 @@
+"""Disks that fail for real, at any call: nothing that was committed is lost, nothing half-written is ever read."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nas.core.budget import Budget
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
+from nas.core.spec import Spec
+from nas.search.api import run_search
+from nas.search.definition import Search
+from nas.search.runner import Summary
+from nas.storage.blobs import Files
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.maintenance.verification import verify_search
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.problems import InOrderTuner, ScoreProblem
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyDisk]:
+    try:
+        disk = FaultyDisk(tmp_path_factory.mktemp("faulty"))
+    except OSError as error:
+        pytest.skip(str(error))
+    yield disk
+    disk.close()
+
+
+@pytest.fixture
+def files(disk: FaultyDisk, request: pytest.FixtureRequest) -> Files:
+    """A root on the disk in which ``packs`` and ``trials`` hold a file each."""
+    files = open_root(str(disk.place / f"root-{os.urandom(4).hex()}"), patience_s=0.2)
+    files.publish("packs/whole", [b"whole"])
+    files.publish("trials/whole", [b"whole"], exclusive=True)
+    return files
+
+
+def left(files: Files) -> list[str]:
+    """Every file of the root, unfinished ones too."""
+    root = Path(files.url)
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+WHOLE = ["packs/whole", "trials/whole"]
+
+
+class TestPublishing:
+    @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ESTALE])
+    @pytest.mark.parametrize("call", ["create", "write", "fsync", "close", "rename", "link"])
+    def test_failed_call_publishes_nothing(self, disk: FaultyDisk, files: Files, call: str, error: int) -> None:
+        """Whichever call fails, and how: StoreError in one line with path and reason, and no file is left."""
+        path = "trials/new" if call == "link" else "packs/new"
+        with disk.failing(call, error), pytest.raises(StoreError) as caught:
+            files.publish(path, [b"x" * 300_000], exclusive=call == "link")
+
+        assert f"{path}: " in str(caught.value)
+        assert os.strerror(error) in str(caught.value)
+        assert ("the disk is full" in str(caught.value)) == (error in FULL)
+        assert "\n" not in str(caught.value)
+        assert left(files) == WHOLE
+        assert files.read(files.publish(path, [b"again"], exclusive=call == "link")) == b"again"
+
+    def test_failed_fsync_is_final(self, disk: FaultyDisk, files: Files) -> None:
+        """A failed fsync is not repeated on the same file: the system may have forgotten what it could not write."""
+        with disk.failing("fsync", errno.EIO, times=1), pytest.raises(StoreError, match="Input/output error"):
+            files.publish("packs/new", [b"1"])
+
+        assert disk.n_calls("fsync") == 1
+        assert left(files) == WHOLE
+
+    @pytest.mark.parametrize("exclusive", [False, True])
+    def test_name_that_may_not_last_is_an_error(self, disk: FaultyDisk, files: Files, exclusive: bool) -> None:
+        """Where the folder's fsync fails, the writer is told; what stands under the name is whole all the same."""
+        with disk.failing("fsyncdir", errno.EIO), pytest.raises(StoreError, match="packs/new: Input/output error"):
+            files.publish("packs/new", [b"1"], exclusive=exclusive)
+
+        assert files.read_if_present("packs/new") == b"1"
+
+    def test_full_disk_in_the_middle_leaves_nothing(self, disk: FaultyDisk, files: Files) -> None:
+        """A disk that takes a part of a large file leaves no part of it."""
+        with disk.failing("write", errno.ENOSPC, skip=2), pytest.raises(StoreError, match="the disk is full"):
+            files.publish("packs/new", [bytes(8_000_000)])
+
+        assert left(files) == WHOLE
+
+    def test_folder_that_can_not_be_made_is_an_error(self, disk: FaultyDisk, files: Files) -> None:
+        """A new folder that the disk refuses is StoreError, and can be made later."""
+        with disk.failing("mkdir", errno.ENOSPC), pytest.raises(StoreError, match="the disk is full"):
+            files.publish("manifests/new", [b"1"])
+
+        assert files.read(files.publish("manifests/new", [b"1"])) == b"1"
+
+    @pytest.mark.parametrize("call", ["write", "fsync", "close", "rename"])
+    def test_failed_beat_keeps_the_one_before(self, disk: FaultyDisk, files: Files, call: str) -> None:
+        """A heartbeat that can't be replaced stays as it was, whole."""
+        files.replace("beat", b"1")
+        with disk.failing(call, errno.EIO), pytest.raises(StoreError):
+            files.replace("beat", b"22")
+
+        assert files.read_if_present("beat") == b"1"
+
+    def test_litter_that_can_not_be_removed_hides_no_error(self, disk: FaultyDisk, files: Files) -> None:
+        """Where even the unfinished file can't be removed, the first error is told, and the file is never listed."""
+        files.publish("packs/first", [b"1"])
+        with disk.failing("unlink", errno.EIO), pytest.raises(AlreadyPublishedError):
+            files.publish("trials/whole", [b"2"], exclusive=True)
+
+        assert len(left(files)) == 4
+        assert files.names("trials") == ["whole"]
+
+
+class TestLostReplies:
+    def test_rename_that_happened_is_success(self, disk: FaultyDisk, files: Files) -> None:
+        """A rename that says "no such file" though it happened, as NFSv3 does after a lost reply, is success."""
+        with disk.failing("rename", errno.ENOENT, after=True):
+            reference = files.publish("packs/new", [b"1" * 5000])
+            files.replace("beat", b"2")
+
+        assert files.read(reference) == b"1" * 5000
+        assert files.read_if_present("beat") == b"2"
+        assert left(files) == ["beat", "packs/new", *WHOLE]
+
+    def test_rename_that_did_not_happen_is_an_error(self, disk: FaultyDisk, files: Files) -> None:
+        """A rename that says "no such file", and did nothing, is StoreError."""
+        with disk.failing("rename", errno.ENOENT), pytest.raises(StoreError, match="packs/new: No such file"):
+            files.publish("packs/new", [b"1"])
+        assert left(files) == WHOLE
+
+    def test_rename_over_other_contents_is_an_error(self, disk: FaultyDisk, files: Files) -> None:
+        """A name that holds something else is not taken for the own file."""
+        with disk.failing("rename", errno.ENOENT), pytest.raises(StoreError, match="packs/whole: No such file"):
+            files.publish("packs/whole", [b"other"])
+        assert files.read_if_present("packs/whole") == b"whole"
+
+    def test_link_that_happened_is_success(self, disk: FaultyDisk, files: Files) -> None:
+        """A link that says "exists" because it was made by the first of two requests is not another writer's."""
+        with disk.failing("link", errno.EEXIST, after=True):
+            reference = files.publish("trials/new", [b"1"], exclusive=True)
+
+        assert files.read(reference) == b"1"
+        assert left(files) == ["packs/whole", "trials/new", "trials/whole"]
+
+    @pytest.mark.parametrize("call", ["rename", "link"])
+    def test_error_after_the_work_leaves_it_whole(self, disk: FaultyDisk, files: Files, call: str) -> None:
+        """Where a server fails after it did its work, the writer is told, and readers find the whole file."""
+        with disk.failing(call, errno.EIO, after=True), pytest.raises(StoreError, match="Input/output error"):
+            files.publish("trials/new", [b"1" * 5000], exclusive=call == "link")
+
+        assert files.read_if_present("trials/new") == b"1" * 5000
+
+    def test_file_system_without_links_is_named(self, disk: FaultyDisk, files: Files) -> None:
+        """Where there are no hard links, the check of the root says so in one line, and nothing is left."""
+        with (
+            disk.failing("link", errno.EPERM),
+            pytest.raises(ConfigurationError, match=r"root.*hard links.*choose another storage\.root"),
+        ):
+            files.check_writable()
+        assert left(files) == WHOLE
+
+
+class TestReading:
+    @pytest.mark.parametrize(
+        ("call", "error"), [("open", errno.ESTALE), ("read", errno.ESTALE), ("open", errno.ENOENT)]
+    )
+    def test_passing_trouble_is_passed_over(self, disk: FaultyDisk, files: Files, call: str, error: int) -> None:
+        """A stale handle, and a name that a cache denies for a while, are asked for again."""
+        reference = files.publish("packs/new", [b"1"])
+        patient = open_root(files.url, patience_s=5)
+
+        with disk.failing(call, error, times=3):
+            assert patient.read(reference) == b"1"
+
+    def test_records_are_read_despite_stale_handles(self, disk: FaultyDisk, files: Files) -> None:
+        """Records, whole folders and listings are read again where a handle is stale."""
+        patient = open_root(files.url, patience_s=5)
+        for read in (
+            lambda: patient.read_if_present("trials/whole"),
+            lambda: patient.read_all("trials", "whole")["whole"],
+        ):
+            with disk.failing("open", errno.ESTALE, times=3):
+                assert read() == b"whole"
+        with disk.failing("list", errno.ESTALE, times=2):
+            assert patient.names("trials") == ["whole"]
+
+    def test_lasting_stale_handle_is_missing(self, disk: FaultyDisk, files: Files) -> None:
+        """A handle that stays stale beyond the patience is MissingError with the reason."""
+        reference = files.publish("packs/new", [b"1"])
+
+        with disk.failing("open", errno.ESTALE), pytest.raises(MissingError, match=r"packs/new.*Stale file handle"):
+            files.read(reference)
+
+    @pytest.mark.parametrize("error", [errno.EIO, errno.EACCES, errno.ETIMEDOUT])
+    def test_broken_disk_is_neither_missing_nor_corrupt(self, disk: FaultyDisk, files: Files, error: int) -> None:
+        """A disk that can't be read is StoreError at once, and not taken for a lost or a damaged file."""
+        reference = files.publish("packs/new", [b"1"])
+        patient = open_root(files.url, patience_s=60)
+
+        for call in ("open", "read"):
+            with disk.failing(call, error), pytest.raises(StoreError, match=os.strerror(error)) as caught:
+                patient.read(reference)
+            assert not isinstance(caught.value, MissingError | CorruptError)
+
+    def test_broken_listing_is_an_error(self, disk: FaultyDisk, files: Files) -> None:
+        """A folder that can't be listed is StoreError, not an empty folder."""
+        for read in (lambda: files.names("trials"), lambda: files.read_all("trials", "")):
+            with disk.failing("list", errno.EIO), pytest.raises(StoreError, match="trials: Input/output error"):
+                read()
+
+
+SEARCH = Search(problem=Spec.of(ScoreProblem), tuner=Spec.of(InOrderTuner, xs=[3, 1, 4]), seed=1)
+
+
+def run(root: Path) -> Summary:
+    return run_search(SEARCH, root=str(root), name="search", budget=Budget(trials=3), finalists=1)
+
+
+def table(summary: Summary) -> list[tuple[Any, ...]]:
+    return [(t.number, t.stage, t.point, t.parents, t.state, dict(t.metrics), t.donor) for t in summary.lineage]
+
+
+def assert_whole(root: Path) -> None:
+    """Every checkpoint that a record names can be read and verified."""
+    files = open_root(str(root / "search"), patience_s=0)
+    for trial in Records(files).load()[0]:
+        if trial.checkpoint is not None:
+            StoredWeights(files, trial.checkpoint).read_all()
+    assert verify_search(files, pause_s=0).touched == ()
+
+
+def results(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (root / "search" / "trials").glob("*.result.json")}
+
+
+def check_search(disk: FaultyDisk, call: str, error: int, skip: int, *, after: bool = False) -> bool:
+    """A search of which one call fails says so, and the same search afterwards ends as if nothing had been.
+
+    False where the search was over before the call.
+    """
+    root = disk.place / os.urandom(4).hex()
+    failed = True
+    with disk.failing(call, error, skip=skip, times=1, after=after):
+        try:
+            run(root)
+            failed = disk.n_calls(call) > skip
+        except StoreError as raised:
+            assert os.strerror(error) in str(raised)
+    if not failed:
+        return False
+    if (root / "search" / "search.json").exists():
+        assert_whole(root)
+    committed = results(root)
+    summary = run(root)
+
+    assert results(root).items() >= committed.items()
+    assert [row[0] for row in table(summary)] == [0, 1, 2, 3]
+    assert all(row[4] == "COMPLETE" for row in table(summary))
+    assert_whole(root)
+    return True
+
+
+class TestSearches:
+    @pytest.mark.parametrize(("call", "skip"), [("fsync", 9), ("write", 14), ("link", 5), ("rename", 4)])
+    def test_failed_search_goes_on(self, disk: FaultyDisk, call: str, skip: int) -> None:
+        """A search that met a failing disk is continued by the same call: no committed trial is lost or run again."""
+        assert check_search(disk, call, errno.EIO, skip)
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(900)
+    @pytest.mark.parametrize("call", ["create", "write", "fsync", "close", "rename", "link", "fsyncdir", "mkdir"])
+    def test_any_call_of_a_search_may_fail(self, disk: FaultyDisk, call: str) -> None:
+        """Each call of a whole search may fail, or fail after its work: the same search then ends well."""
+        for after in (False, True):
+            skip = 0
+            while check_search(disk, call, errno.ENOSPC if call == "write" else errno.EIO, skip, after=after):
+                skip += 1
+            assert skip > 3

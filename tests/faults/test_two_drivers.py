@@ -1,0 +1,140 @@
+"""One driver at a time: who comes second is told who drives, may take over, extends or is shown what is finished."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import QUICK, Command, everything, only_search, run, trials, until
+
+DEBUG = (*QUICK, "runner=debug", "name=mine")
+BUSY = r"heirloom: the search in \S+ is driven by pid {pid} on {host} \(last beat \d+ s ago\); wait for it, stop it, or"
+
+
+def starts(here: Path) -> list[str]:
+    return sorted(path.name for path in (here / "heirloom" / "mine" / "trials").glob("*.start-*.json"))
+
+
+@pytest.mark.slow
+def test_of_two_at_once_one_runs(here: Path) -> None:
+    """Of two commands started on one search at the same moment one runs; the other exits 2 naming host, pid and age."""
+    command = (*DEBUG, "budget.trials=3", "finalists=1", "problem.seconds=1")
+    with Command(here, *command) as first, Command(here, *command) as second:
+        done = {driver.process.pid: driver.wait() for driver in (first, second)}
+    (winner,) = [pid for pid, outcome in done.items() if outcome.status == 0]
+    (loser,) = [outcome for outcome in done.values() if outcome.status != 0]
+
+    assert loser.status == 2
+    assert re.match(BUSY.format(pid=winner, host=re.escape(socket.gethostname())), loser.err.splitlines()[-1])
+    assert starts(here) == [f"{number:06d}.start-1.json" for number in range(4)]
+
+
+def test_a_second_driver_is_told_at_once(here: Path) -> None:
+    """While a search runs, the same command exits 2 in one line and touches nothing."""
+    with Command(here, *DEBUG, "budget.trials=1", "problem.seconds=30") as first:
+        until(lambda: starts(here))
+        before = everything(here)
+        second = run(here, *DEBUG, "budget.trials=1", "problem.seconds=30")
+        after = everything(here)
+
+    assert second.status == 2
+    assert re.match(BUSY.format(pid=first.process.pid, host=re.escape(socket.gethostname())), second.err)
+    assert second.err.count("\n") == 1
+    assert after == before
+
+
+@pytest.mark.slow
+def test_a_second_driver_without_a_name_is_told_what_may_be(here: Path) -> None:
+    """Whether it is the same search tells the problem only, which loads after a line; another seed's search goes on."""
+    command = (*QUICK, "runner=debug", "budget.trials=1", "finalists=1")
+    with Command(here, *command, "problem.seconds=30") as first:
+        until(lambda: list((here / "heirloom").glob("*/trials/*.start-*.json")))
+        same, other = run(here, *command, "problem.seconds=30"), run(here, *command, "seed=1", "problem.seconds=0")
+    driven = r"quick-random-\S+ is driven on this host; the problem loads, which tells if it is this\n"
+
+    assert (same.status, other.status) == (2, 0)
+    assert re.match(driven + BUSY.format(pid=first.process.pid, host=re.escape(socket.gethostname())), same.err)
+    assert re.match(driven, other.err)
+
+
+@pytest.mark.slow
+def test_a_takeover_ends_the_older_driver(here: Path) -> None:
+    """With takeover=true the older driver stops in order, and only then the newer one goes on; no proposal is lost."""
+    with Command(here, *DEBUG, "budget.trials=200", "problem.seconds=0.5") as older:
+        until(lambda: len(starts(here)) >= 2)
+        newer = run(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5", "takeover=true")
+        done = older.wait(5)
+    found = trials(here / "heirloom" / "mine")
+
+    assert newer.status == 0
+    assert f"waiting until pid {older.process.pid} on {socket.gethostname()} has stopped" in newer.err
+    assert done.status == 1
+    assert re.fullmatch(
+        rf"heirloom: stopped: session 2 on {re.escape(socket.gethostname())} \(pid \d+\) took the search over; "
+        r"\d+ finished trials kept. Resume: python -m flows.search .*",
+        done.err.splitlines()[-1],
+    )
+    assert "Traceback" not in done.err + newer.err
+    assert all(trial.state == "COMPLETE" for trial in found)
+    assert sum(trial.stage == "final" for trial in found) == 1
+    assert max(trial.attempt for trial in found) <= 2
+
+
+@pytest.mark.slow
+def test_a_killed_driver_is_followed_at_once(here: Path) -> None:
+    """After kill -9 of a driver on this host the same command takes over without a wait."""
+    with Command(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5") as first:
+        until(lambda: starts(here))
+        first.kill(to_group=False)
+    second = run(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5")
+
+    assert second.status == 0
+    assert "waiting" not in second.err
+    assert starts(here) == ["000000.start-1.json", "000000.start-2.json", "000001.start-1.json"]
+
+
+@pytest.mark.slow
+def test_a_finished_search_is_shown_and_extended(here: Path, tmp_path: Path, api_url: str) -> None:
+    """The same command on a finished search says so, starts no server, writes nothing; a larger budget extends it."""
+    command = (*QUICK, "slots=1", "finalists=1")
+    first = run(here, *command, "budget.trials=2", PREFECT_API_URL=api_url)
+    before = everything(here)
+    second = run(here, *command, "budget.trials=2", HEIRLOOM_CACHE=str(tmp_path / "cache"))
+    after = everything(here)
+    third = run(here, *command, "budget.trials=3", PREFECT_API_URL=api_url)
+    found = trials(only_search(here))
+
+    assert first.status == second.status == third.status == 0
+    assert second.out.splitlines()[0].startswith(f"search {only_search(here).name} is finished; more with a larger")
+    assert second.out.splitlines()[1:] == first.out.splitlines()
+    assert second.err == ""
+    assert after == before
+    assert not (tmp_path / "cache").exists()
+    assert [trial.stage for trial in found][:4] == ["search", "search", "final", "search"]
+    assert all(trial.attempt == 1 for trial in found)
+    assert "goes on after 3 finished trials" in third.err
+
+
+@pytest.mark.slow
+def test_a_smaller_budget_finds_it_finished(here: Path) -> None:
+    """A budget that is spent already ends the search where it is; nothing is taken back."""
+    first = run(here, *DEBUG, "budget.trials=2", "finalists=1")
+    second = run(here, *DEBUG, "budget.trials=1", "finalists=1")
+
+    assert first.status == second.status == 0
+    assert "search mine is finished" in second.out
+    assert len(trials(here / "heirloom" / "mine")) == 3
+
+
+@pytest.mark.slow
+def test_spent_hours_are_finished(here: Path) -> None:
+    """A search whose hours are spent is finished: the same command says so, and which budget to enlarge."""
+    command = (*DEBUG, "budget.hours=0.0005", "finalists=1", "problem.seconds=0.2")
+    first, second = run(here, *command), run(here, *command)
+
+    assert first.status == second.status == 0
+    assert "search mine is finished; more with a larger budget.hours" in second.out
+    assert second.out.splitlines()[1:] == first.out.splitlines()

@@ -1,0 +1,202 @@
+"""Artifacts of a flow run, written to small servers that take them, refuse them, or are not there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+from flows.engine.artifacts import Showcase, checkpoint_text
+from nas.core.checkpoint import Checkpoint
+from nas.core.metric import Metric
+from nas.core.reference import Reference
+from nas.core.trial import Proposal, State, Trial
+from nas.executors.events import Event, Finished, StopAsked
+from nas.storage.verified import digest_of
+
+ROOT = Path(__file__).parents[3]
+MANIFEST = Reference("manifests/000007-ab.json", 120, digest_of(b"manifest"))
+PACK = Reference("packs/000007-ab.safetensors", 4_000_000, digest_of(b"pack"))
+
+
+class Api(ThreadingHTTPServer):
+    """Keeps what it is sent, and answers each request with the same text."""
+
+    def __init__(self, answer: str, status: int = 200) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer = answer
+        self.status = status
+        self.sent: list[tuple[str, str, dict[str, str]]] = []
+        self.headers: list[dict[str, str]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/api"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Api
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.sent.append((self.command, self.path, body))
+        self._answer()
+
+    do_PATCH = do_POST  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self) -> None:
+        self.server.headers.append({name.lower(): value for name, value in self.headers.items()})
+        data = self.server.answer.encode()
+        self.send_response(self.server.status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture
+def api(request: pytest.FixtureRequest) -> Iterator[Api]:
+    with Api(*getattr(request, "param", ('{"id": "a1", "state_type": "RUNNING"}',))) as api:
+        threading.Thread(target=api.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        yield api
+        api.shutdown()
+
+
+def showcase(url: str, events: list[Event]) -> Showcase:
+    stages = ["search", "final"]
+    client = httpx.Client(base_url=url, timeout=10)
+    return Showcase(client, "f1", Metric("loss", "minimize"), stages, task_run_of=lambda n: f"t{n}", post=events.append)
+
+
+def trial(number: int, loss: float, stage: str = "search") -> Trial:
+    point = Proposal(point={})
+    return Trial(number=number, index=number, proposal=point, stage=stage, state=State.COMPLETE, metrics={"loss": loss})
+
+
+def published(number: int) -> Trial:
+    weights = Checkpoint(manifest=MANIFEST, packs=(PACK,))
+    return replace(trial(number, 0.5), checkpoint=weights, donor=3, inherited=0.625)
+
+
+def test_a_checkpoint_says_what_and_whose() -> None:
+    """Its text holds the paths, the size of all, the digest, the donor and the share."""
+    text = checkpoint_text(published(7))
+
+    for row in (MANIFEST.path, PACK.path, "4,000,120", MANIFEST.digest, "trial 3", "62.5%"):
+        assert row in text
+
+
+def test_full_trainings_lead_the_leaderboard(api: Api) -> None:
+    """Trials of a later stage go before cheap ones, whatever their scores; then the better goes first."""
+    shown = showcase(api.url, [])
+    for each in (trial(0, 0.3), trial(1, 0.1), trial(2, 0.4, "final"), trial(3, 0.2, "final")):
+        shown.observe(Finished(each))
+    shown.close(5)
+    boards = [body["data"] for _, _, body in api.sent if "# Leaderboard" in body["data"]]
+
+    assert re.findall(r"^\| \d+ \| (\d+) ", boards[-1], re.MULTILINE) == ["3", "2", "1", "0"]
+    assert shown.n_lost == 0
+
+
+def test_weights_are_shown_on_their_task_run(api: Api) -> None:
+    """The artifact of a trial's checkpoint names the trial's task run and the flow run."""
+    shown = showcase(api.url, [])
+    shown.observe(Finished(published(7)))
+    shown.close(5)
+    (sent,) = [body for _, _, body in api.sent if body.get("key") == "checkpoint-0007"]
+
+    assert (sent["task_run_id"], sent["flow_run_id"], sent["type"]) == ("t7", "f1", "markdown")
+
+
+@pytest.mark.parametrize("api", [('{"state_type": "CANCELLING"}',), ('{"state_type": "CANCELLED"}',)], indirect=True)
+def test_a_cancel_is_posted(api: Api) -> None:
+    """A flow run that someone cancels in Prefect asks the loop to stop."""
+    events: list[Event] = []
+    shown = showcase(api.url, events)
+    until = time.monotonic() + 10
+    while not events and time.monotonic() < until:
+        time.sleep(0.02)
+    shown.close(5)
+
+    assert events[:1] == [StopAsked("cancelled in Prefect")]
+
+
+@pytest.mark.parametrize("api", [("no", 500), ("<html>not Prefect</html>",), ('{"detail": "?"}',)], indirect=True)
+def test_what_a_server_refuses_is_counted(api: Api) -> None:
+    """Errors and nonsense cost each artifact once, and nothing else."""
+    shown = showcase(api.url, [])
+    for number in (1, 2):
+        shown.observe(Finished(published(number)))
+    shown.close(10)
+
+    assert shown.n_lost == 3
+
+
+def test_a_server_that_is_gone_holds_nothing_up() -> None:
+    """Without a server a thousand trials are observed, and all is closed, within its bound."""
+    shown = showcase("http://127.0.0.1:9/api", [])
+    began = time.monotonic()
+    for number in range(1000):
+        shown.observe(Finished(published(number)))
+    shown.close(2)
+
+    assert time.monotonic() - began < 3
+    assert shown.n_lost >= 900
+
+
+ASK = """
+import sys
+from flows.engine.artifacts import api_client
+
+with api_client(sys.argv[1]) as client:
+    client.get("/flow_runs/f1").raise_for_status()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("profile", "environment", "expected"),
+    [
+        ({"PREFECT_API_AUTH_STRING": "me:profile"}, {}, "Basic " + base64.b64encode(b"me:profile").decode()),
+        ({"PREFECT_API_KEY": "from-profile"}, {}, "Bearer from-profile"),
+        ({"PREFECT_API_KEY": "from-profile"}, {"PREFECT_API_KEY": "from-environment"}, "Bearer from-environment"),
+        ({"PREFECT_API_KEY": "k"}, {"PREFECT_API_AUTH_STRING": "me:environment"}, "Basic bWU6ZW52aXJvbm1lbnQ="),
+        ({}, {}, None),
+    ],
+    ids=["basic", "key", "environment", "both", "nothing"],
+)
+def test_who_asks_is_what_prefects_settings_say(
+    api: Api, tmp_path: Path, profile: dict[str, str], environment: dict[str, str], expected: str | None
+) -> None:
+    """The active profile, or the environment before it, says with which password or key Prefect's server is asked."""
+    lines = [f'{name} = "{value}"' for name, value in profile.items()]
+    profiles = tmp_path / "profiles.toml"
+    profiles.write_text(
+        "\n".join(
+            ['active = "mine"', "[profiles.mine]", *lines, 'PREFECT_CLIENT_CUSTOM_HEADERS = "{\\"X-Mine\\": \\"1\\"}"']
+        )
+    )
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
+    ours |= {"PREFECT_PROFILES_PATH": str(profiles), "PREFECT_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", ASK, api.url], env=ours | environment, check=True, timeout=120)
+
+    (headers,) = api.headers
+    assert headers.get("authorization") == expected
+    assert headers["x-mine"] == "1"

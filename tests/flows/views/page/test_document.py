@@ -1,0 +1,577 @@
+"""The page, its family tree and its curve: what they show, that foreign text stays text, and a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from flows.views.page.curve import best_curve, ticks
+from flows.views.page.document import lineage_page
+from flows.views.page.layout import lay_out
+from flows.views.page.palette import N_STEPS, ScoreScale
+from flows.views.page.scatter import objectives_scatter
+from flows.views.page.tree import MAX_LABELLED, draw_tree, family_tree_svg
+from flows.views.snapshot import Snapshot, read_snapshot
+from flows.views.trial_summary import trial_details
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.pareto import numbers_on_front
+from nas.core.policy import Policy
+from nas.core.trial import Reason, State, Trial
+from nas.storage.open import open_root
+from tests.support.sample_searches import BEGAN, evolved, trial, write_search
+
+ACCURACY = Metric("accuracy")
+OBJECTIVES = (ACCURACY, Metric("flops", "minimize"))
+SVG = "{http://www.w3.org/2000/svg}"
+ATTACK = "</title></script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
+
+
+def snapshot_of(trials: list[Trial], folder: Path, **more: Any) -> Snapshot:
+    """What the records of a search with these trials say."""
+    write_search(folder, "search", trials, **more)
+    return read_snapshot(open_root(f"{folder}/search"), BEGAN + 100)
+
+
+def two_objectives(trials: list[Trial], folder: Path) -> Snapshot:
+    """A search that also wants its networks small: accuracy costs flops, some more than others."""
+    sized = [
+        replace(t, metrics={**t.metrics, "flops": 1e6 * t.metrics["accuracy"] ** 9 * (1 + t.number * 7 % 11)})
+        if t.metrics
+        else t
+        for t in trials
+    ]
+    return snapshot_of(sized, folder, metrics=OBJECTIVES)
+
+
+def tree_of(trials: list[Trial], **more: Any) -> ET.Element:
+    """The tree's drawing, parsed."""
+    return ET.fromstring(f"<svg>{draw_tree(Lineage.of(trials), ACCURACY, **more).body}</svg>")
+
+
+def having(element: ET.Element, kind: str) -> list[ET.Element]:
+    return [inner for inner in element.iter() if kind in inner.get("class", "").split()]
+
+
+class Tags(HTMLParser):
+    """Every start tag with its attributes, and all text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+# ---- the layout
+
+
+@pytest.mark.parametrize("n", [1, 2, 12, 60, 61, 500])
+def test_no_two_trials_in_one_place(n: int) -> None:
+    """Within a column, trials stand at least a row apart."""
+    layout = lay_out(Lineage.of(evolved(n) if n > 2 else [trial(i) for i in range(n)]), single_columns=8)
+
+    columns: dict[int, list[float]] = {}
+    for column, row in layout.places.values():
+        columns.setdefault(column, []).append(row)
+    assert len(layout.places) == n
+    assert all(b - a >= 1 - 1e-9 for rows in columns.values() for a, b in pairwise(sorted(rows)))
+    assert all(0 <= row <= layout.n_rows - 1 + 1e-9 for rows in columns.values() for row in rows)
+
+
+def test_columns_are_generations() -> None:
+    """A trial with relatives stands in the column of its generation, and below no other family."""
+    trials = evolved(200)
+    layout = lay_out(Lineage.of(trials), single_columns=8)
+
+    relatives = {number for t in trials for number in (*t.parents, *([t.number] if t.parents else []))}
+    assert all(layout.places[t.number][0] == t.generation for t in trials if t.number in relatives)
+    assert all(above.bottom < below.top for above, below in pairwise(layout.families))
+    assert sum(family.n_members for family in layout.families) == len(relatives)
+
+
+def test_a_child_of_two_stands_below_the_elder_generation() -> None:
+    """Of two parents, the one of the later generation is followed, so that edges lead to the right."""
+    trials = [trial(0), trial(1, parents=(0,), generation=1), trial(2, parents=(0, 1), generation=2)]
+
+    assert [lay_out(Lineage.of(trials), single_columns=8).places[n][0] for n in range(3)] == [0, 1, 2]
+
+
+def test_a_line_of_thousands() -> None:
+    """A line of 3,000 trials is laid out: no recursion, no quadratic time."""
+    trials = [trial(n, parents=(n - 1,) if n else (), generation=n, score=0.5) for n in range(3000)]
+    layout = lay_out(Lineage.of(trials), single_columns=8)
+
+    assert (layout.n_columns, layout.n_rows) == (3000, 1)
+
+
+def test_trials_without_relatives() -> None:
+    """A search without parents is a grid, not one long column."""
+    layout = lay_out(Lineage.of([trial(n) for n in range(20)]), single_columns=8)
+
+    assert (layout.n_columns, layout.n_rows, layout.families) == (8, 3, ())
+
+
+# ---- the tree
+
+
+@pytest.mark.parametrize("n", [0, 1, 12, MAX_LABELLED, MAX_LABELLED + 1, 400])
+def test_standalone_svg(n: int) -> None:
+    """The picture stands alone: well-formed, one mark a trial, own colours, nothing to load."""
+    trials = evolved(n) if n > 2 else [trial(i, score=0.5) for i in range(n)]
+    text = family_tree_svg(Lineage.of(trials), ACCURACY, heading="a <search> \x00\x1b & more")
+
+    picture = ET.fromstring(text)
+    legend = having(picture, "legend")[0]
+    marks = [node for node in having(picture, "node") if node not in list(legend.iter())]
+    assert (picture.tag, len(marks)) == (f"{SVG}svg", n)
+    assert "var(" not in text
+    assert not re.search(r"(href|src)=|url\((?!#)|@import", text)
+    assert "a <search> \ufffd\ufffd & more" in "".join(picture.itertext())
+
+
+def test_edges() -> None:
+    """An edge leads from each parent, solid; from a donor that is no parent, dashed; as wide as the share inherited."""
+    trials = [
+        trial(0, score=0.5),
+        trial(1, score=0.5),
+        trial(2, parents=(0,), score=0.6, generation=1, donor=0, inherited=1.0),
+        trial(3, parents=(0,), score=0.6, generation=1, donor=0, inherited=0.1),
+        trial(4, parents=(0,), score=0.6, generation=1, donor=1, inherited=0.5),
+        trial(5, parents=(0,), score=0.6, generation=1, donor="far:42", inherited=0.5),
+    ]
+    edges = having(tree_of(trials), "edge")
+
+    solid = {(e.get("data-s"), e.get("data-c")): e for e in edges if "donor" not in e.get("class", "")}
+    dashed = {(e.get("data-s"), e.get("data-c")) for e in edges if "donor" in e.get("class", "")}
+    assert set(solid) == {("0", "2"), ("0", "3"), ("0", "4"), ("0", "5")}
+    assert dashed == {("1", "4"), (None, "5")}
+    widths = [float(solid["0", child].get("stroke-width", 0)) for child in "234"]
+    assert widths[0] > widths[1] > widths[2]
+
+
+def test_second_parents() -> None:
+    """An edge from a second parent is dotted, and the legend says so; one that stands in no family is no stranger."""
+    trials = [trial(0), trial(1), trial(2, parents=(0, 1), generation=1), trial(3)]
+    drawing = draw_tree(Lineage.of(trials), ACCURACY)
+    [edge] = having(ET.fromstring(f"<svg>{drawing.body}</svg>"), "second")
+
+    assert (edge.get("data-s"), edge.get("data-c")) == ("1", "2")
+    assert "from the second parent" in [item.text for item in drawing.legend]
+    assert "no parent, no child but by crossing" in drawing.body
+    assert "by crossing" not in draw_tree(Lineage.of(evolved(30)), ACCURACY).body
+
+
+def test_line_of_the_winner() -> None:
+    """The winner and its ancestors, and the edges between them, are emphasised, and nothing else."""
+    trials = evolved(50)
+    lineage = Lineage.of(trials)
+    tree = tree_of(trials, winner=48)
+
+    line = [48, *(t.number for t in lineage.ancestors(48))]
+    assert len(line) > 2
+    assert {int(e.get("data-n", -1)) for e in having(tree, "node") if "line" in e.get("class", "").split()} == set(line)
+    emphasised = [e for e in having(tree, "edge") if "line" in e.get("class", "").split()]
+    assert {(int(e.get("data-c", 0)), int(e.get("data-s", 0))) for e in emphasised} == set(pairwise(line))
+
+
+def test_every_state_has_a_mark() -> None:
+    """Waiting, running, complete, stopped and failed trials are all drawn, and told in the legend."""
+    trials = [
+        trial(0, score=0.5),
+        trial(1, score=0.4, state=State.STOPPED, reason=Reason.STOPPER),
+        replace(trial(2), state=State.FAILED, reason=Reason.TIMEOUT),
+        trial(3, state=State.RUNNING),
+        trial(4),
+    ]
+    drawing = draw_tree(Lineage.of(trials), ACCURACY)
+
+    said = " ".join(item.text for item in drawing.legend)
+    for state in State:
+        assert having(ET.fromstring(f"<svg>{drawing.body}</svg>"), str(state).lower())
+        assert str(state).lower() in said
+
+
+def test_labels() -> None:
+    """Up to sixty trials carry their number and score; beyond, marks are small and have none."""
+    small, large = evolved(MAX_LABELLED), evolved(MAX_LABELLED + 1)
+
+    labels = ["".join(node.itertext()) for node in having(tree_of(small), "node")]
+    assert all(label.split("trial")[0] == "" for label in labels)
+    assert all(list(node)[-1].tag == "text" for node in having(tree_of(small), "node"))
+    assert not any(list(node)[-1].tag == "text" for node in having(tree_of(large), "node"))
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_colours_of_scores(direction: Any) -> None:
+    """The best score has the last step of the ramp and the worst the first, whichever way is better."""
+    metric = Metric("loss", direction)
+    scores = [0.1 * n for n in range(20)]
+    scale = ScoreScale.of(scores, metric)
+    assert scale is not None
+
+    worst, *_, best = sorted(scores, key=metric.rank)
+    steps = [scale.step(score) for score in sorted(scores, key=metric.rank)]
+    assert (scale.step(worst), scale.step(best)) == (0, N_STEPS - 1)
+    assert steps == sorted(steps)
+
+
+# ---- the curve
+
+
+def test_best_so_far() -> None:
+    """The step line goes through the search stage's running best; finals and failures are marks of their own."""
+    scores = {0: 0.5, 1: 0.7, 2: 0.6, 3: 0.8}
+    trials = [trial(n, score=score) for n, score in scores.items()]
+    trials += [replace(trial(4), state=State.FAILED), trial(5, parents=(3,), score=0.95, stage="final")]
+    curve = ET.fromstring(best_curve(Lineage.of(trials), ACCURACY, winner=5)[0])
+
+    (best,) = having(curve, "best")
+    assert best.get("d", "").count("V") == 3
+    assert [len(having(curve, kind)) for kind in ("complete", "final", "missing")] == [4, 2, 1]
+    assert "★ 0.95" in "".join(curve.itertext())
+
+
+def test_scores_on_a_part_of_the_data_look_another_way() -> None:
+    """Those made under QUICK_EVAL are hollow, in any stage, and the legend and the mark's title say so."""
+    quick = {"policies": frozenset({Policy.QUICK_EVAL})}
+    trials = [trial(0, score=0.9, **quick), trial(1, score=0.7)]
+    trials += [trial(n, parents=(0,), score=0.8, stage="final", **more) for n, more in ((2, quick), (3, {}))]
+    svg, legend = best_curve(Lineage.of(trials), ACCURACY)
+    hollow = having(ET.fromstring(svg), "quick")
+
+    assert [mark.get("data-n") for mark in hollow] == ["0", "2"]
+    assert all("on a part of the validation data" in "".join(mark.itertext()) for mark in hollow)
+    part = ", on a part of the validation data"
+    assert [item.text for item in legend[1:]] == ["complete", f"complete{part}", f"stage final{part}", "stage final"]
+
+
+def test_best_so_far_of_a_loss() -> None:
+    """Where less is better, the line goes down, and the axis says so."""
+    metric = Metric("loss", "minimize")
+    trials = [trial(n, score=1.0, metrics={"loss": loss}) for n, loss in enumerate([3.0, 2.0, 2.5, 1.0])]
+    curve = ET.fromstring(best_curve(Lineage.of(trials), metric)[0])
+
+    (best,) = having(curve, "best")
+    heights = [float(y) for y in re.findall(r"V([\d.]+)", best.get("d", ""))]
+    assert heights == sorted(heights)
+    assert len(heights) == 3
+    assert "loss (lower is better)" in "".join(curve.itertext())
+
+
+def test_outliers_do_not_flatten_the_curve() -> None:
+    """A few scores far off are marked at the edge, so that the axis serves the others."""
+    trials = [trial(n, score=0.9 + 0.001 * n) for n in range(30)] + [trial(30, score=-1e9)]
+    curve = ET.fromstring(best_curve(Lineage.of(trials), ACCURACY)[0])
+
+    assert [e.get("data-n") for e in having(curve, "beyond")] == ["30"]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.9111, 0.9944), (0, 4999), (1e-7, 3e-7), (-5.0, 12.0)])
+def test_ticks(low: float, high: float) -> None:
+    """Ticks are round, lie within, and are three to eleven."""
+    found = ticks(low, high)
+
+    assert 3 <= len(found) <= 11
+    assert low - 1e-12 <= found[0] < found[-1] <= high + 1e-12
+    assert all(len(f"{tick:.12g}".strip("-0.").replace(".", "").rstrip("0")) <= 6 for tick in found)
+
+
+def test_no_scores() -> None:
+    """Without any score the curve says so."""
+    assert "no trial has a score yet" in best_curve(Lineage.of([trial(0)]), ACCURACY)[0]
+    assert "no trial has a score yet" in best_curve(Lineage.of([]), ACCURACY)[0]
+
+
+# ---- the objectives
+
+
+def test_scatter_shows_the_front(tmp_path: Path) -> None:
+    """One mark a scored trial, those on the front told apart; a staircase a stage; nothing of one objective."""
+    snapshot = two_objectives(evolved(60), tmp_path)
+    drawing, _ = objectives_scatter(snapshot.lineage, OBJECTIVES, winner=58)
+    picture = ET.fromstring(drawing)
+
+    scored = {t.number for t in snapshot.lineage if t.metrics}
+    marks = having(picture, "score")
+    leading = {int(mark.get("data-n", "")) for mark in having(picture, "leading")}
+    assert {int(mark.get("data-n", "")) for mark in marks} == scored
+    assert leading == numbers_on_front(snapshot.lineage, OBJECTIVES)
+    assert len(having(picture, "front")) == 2
+    assert "★ 58" in "".join(picture.itertext())
+    page = lineage_page(snapshot)
+    assert "Objectives and the front" in page
+    assert "front (search): " in page
+    assert "(the worst seen)" in page
+    assert "Objectives and the front" not in lineage_page(snapshot_of(evolved(12), tmp_path / "one"))
+
+
+@pytest.mark.parametrize("values", [[], [(0.5, 3.0)], [(0.5, 0.0), (0.5, 0.0)], [(0.1, 1e-9), (0.9, 1e12)]])
+def test_scatter_of_any_range(values: list[tuple[float, float]]) -> None:
+    """No trial, one, equal ones, or twenty powers of ten: the marks lie within the picture."""
+    trials = [trial(n, score=a, metrics={"accuracy": a, "flops": f}) for n, (a, f) in enumerate(values)]
+    picture = ET.fromstring(objectives_scatter(Lineage.of(trials), OBJECTIVES)[0])
+
+    places = [re.findall(r"[\d.]+", mark.get("transform", "")) for mark in having(picture, "score")]
+    assert len(places) == len(values)
+    assert all(0 < float(x) < 1180 and 0 < float(y) < 460 for x, y in places)
+
+
+# ---- the page
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> str:
+    """The page of a search with fifty trials."""
+    return lineage_page(snapshot_of(evolved(50), tmp_path, tests={48: {"metrics": {"accuracy": 0.625}}}))
+
+
+def test_self_contained(page: str) -> None:
+    """The page names nothing to load, and its policy would refuse it."""
+    tags = Tags(page).tags
+
+    policy = next(a["content"] for tag, a in tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    links = [
+        value or "" for _, a in tags for name, value in a.items() if name in ("href", "src", "action", "xlink:href")
+    ]
+    assert all(link.startswith(("#", "data:")) for link in links)
+    assert "://" not in page
+    assert "@import" not in page
+
+
+def test_what_the_page_says(page: str) -> None:
+    """The header has problem, tuner, seed, states, and the winner's validation and test score."""
+    text = " ".join(Tags(page).text.split())
+
+    for said in ("digits", "evolution (population_size=8)", "seed7", "50: ", " complete", "0.625 test"):
+        assert said in text
+
+
+def test_page_without_scripts(page: str) -> None:
+    """Each trial is a link in the tree to its row in the table, with its details as a title, without any script."""
+    tags = Tags(page).tags
+
+    rows = {f"#{a['id']}" for tag, a in tags if tag == "tr" and (a.get("id") or "").startswith("trial-")}
+    nodes = [a for tag, a in tags if tag == "a" and (a.get("class") or "").startswith("node")]
+    assert [a["href"] for a in nodes] == [f"#trial-{n}" for n in range(50)]
+    assert {a["href"] for a in nodes} == rows
+    assert all((a["aria-label"] or "").startswith("trial ") for a in nodes)
+
+
+def test_details_of_a_trial() -> None:
+    """Each of several donors is told with what it gave; so are threads, where a trial had more than a slot's."""
+    cost = {"seconds": 90.0, "threads": 4.0}
+    child = trial(2, parents=(0, 1), score=0.5, donor=1, inherited=0.9, inheritance={"given": {"1": 0.6, "0": 0.3}})
+
+    told = trial_details(replace(child, cost=cost), {}).splitlines()
+    assert "donors 1 (60%), 0 (30%) of the parameters" in told
+    assert "took 1 min 30 s on 4 threads" in told
+    alone = trial_details(replace(child, inheritance={}), {}).splitlines()
+    assert "donor 1, 90% of the parameters inherited" in alone
+    assert "took 1.5 s" in alone
+
+
+def test_foreign_text_stays_text(tmp_path: Path) -> None:
+    """Markup in points, errors, names of metrics and parameters is shown as it is and opens no tag."""
+    trials = [
+        trial(0, score=0.5, metrics={"accuracy": 0.5, ATTACK: 1.0}, point={ATTACK: ATTACK, "deep": {"list": [ATTACK]}}),
+        replace(trial(1, parents=(0,)), state=State.FAILED, error=ATTACK),
+        trial(2, score=0.6, stage=ATTACK),
+    ]
+    identity = {"tuner": {"target": f"x.{ATTACK}Tuner", "arguments": {ATTACK: ATTACK}}}
+    snapshot = snapshot_of(trials, tmp_path, identity=identity, tests={0: {"error": ATTACK}})
+    page = lineage_page(replace(snapshot, name=ATTACK, winner=trials[0], best={"trial": 0, "export": ATTACK}))
+
+    tags = [tag for tag, _ in Tags(page).tags]
+    assert "img" not in tags
+    assert tags.count("script") == 1
+    assert ATTACK not in page
+
+
+def test_empty_search(tmp_path: Path) -> None:
+    """A search that has not proposed anything yet has a page."""
+    assert "No trial has a score yet" in lineage_page(snapshot_of([], tmp_path))
+
+
+# ---- a real browser
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Chromium without a window, which logs what it asks the network for."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("needs chromium and chromedriver on the PATH")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    flags = (
+        *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+        *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    )
+    for flag in flags:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    opened.set_window_size(1400, 1000)
+    yield opened
+    opened.quit()
+
+
+def shown(browser: Any, text: str, folder: Path) -> str:
+    """Opens a page from a file; gives its address."""
+    file = folder / "page.html"
+    file.write_text(text, encoding="utf-8")
+    browser.get_log("performance")
+    browser.get_log("browser")
+    browser.get(file.as_uri())
+    return file.as_uri()
+
+
+def column(browser: Any, name: str) -> list[str]:
+    """A column of the table, as it stands."""
+    script = """
+        const at = [...document.querySelectorAll("thead th")].findIndex((th) => th.textContent === arguments[0]);
+        return [...document.querySelectorAll("tbody tr:not([hidden])")].map((row) => row.cells[at].textContent);
+    """
+    found: list[str] = browser.execute_script(script, name)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [12, 50, 500])
+def test_page_in_a_browser(browser: Any, tmp_path: Path, n: int) -> None:
+    """The page opens without an error or a request, with one mark and one row a trial."""
+    address = shown(browser, lineage_page(snapshot_of(evolved(n), tmp_path)), tmp_path)
+
+    assert browser.get_log("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert {urlsplit(url).scheme for url in asked} <= {"file", "data"}
+    assert {url for url in asked if url.startswith("file:")} <= {address}
+    counted = "return ['.tree .node', 'tbody tr'].map((s) => document.querySelectorAll(s).length)"
+    assert browser.execute_script(counted) == [n, n]
+    inside = "const b = document.documentElement; return b.scrollWidth <= b.clientWidth"
+    assert browser.execute_script(inside)
+
+
+@pytest.mark.slow
+def test_objectives_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    """Pointing at a trial lights its marks in tree, curve and scatter; the filter dims them all."""
+    shown(browser, lineage_page(two_objectives(evolved(50), tmp_path)), tmp_path)
+    node = browser.find_element("css selector", '.tree [data-n="3"]')
+    browser.execute_script('arguments[0].dispatchEvent(new MouseEvent("mouseover", {bubbles: true}))', node)
+
+    assert browser.get_log("browser") == []
+    assert len(browser.find_elements("css selector", '.score.hot[data-n="3"]')) == 2
+    browser.find_element("id", "filter").send_keys("front final")
+    on_front = column(browser, "trial")
+    assert column(browser, "front") == ["front"] * len(on_front)
+    lit = browser.find_elements("css selector", "#objectives .score[data-n]:not(.dim)")
+    assert sorted(element.get_attribute("data-n") for element in lit) == sorted(on_front)
+
+
+@pytest.mark.slow
+def test_sorting_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    """A click on a score's head sorts the best first, a second one the worst; trials without a score stay last."""
+    trials = evolved(50)
+    shown(browser, lineage_page(snapshot_of(trials, tmp_path)), tmp_path)
+    head = next(b for b in browser.find_elements("css selector", "thead button") if b.text == "metric.accuracy")
+
+    head.click()
+    best_first = column(browser, "metric.accuracy")
+    head.click()
+    worst_first = column(browser, "metric.accuracy")
+    scores = [float(text) for text in best_first if text]
+    n_without = sum(not t.metrics for t in trials)
+    assert scores == sorted(scores, reverse=True)
+    assert n_without > 0
+    assert best_first[-n_without:] == worst_first[-n_without:] == [""] * n_without
+    assert worst_first[: len(scores)] == sorted(worst_first[: len(scores)], key=float)
+    assert head.find_element("xpath", "..").get_attribute("aria-sort") == "ascending"
+
+
+@pytest.mark.slow
+def test_filter_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    """The filter keeps the rows that have all its words, dims the other marks, and says how many there are."""
+    trials = evolved(50)
+    shown(browser, lineage_page(snapshot_of(trials, tmp_path)), tmp_path)
+
+    browser.find_element("id", "filter").send_keys("failed valueerror")
+    failed = [str(t.number) for t in trials if t.state == State.FAILED]
+    assert column(browser, "trial") == failed
+    assert browser.find_element("id", "counted").text == f"{len(failed)} of 50 trials"
+    assert len(browser.find_elements("css selector", ".tree .node:not(.dim)")) == len(failed)
+    browser.execute_script("location.hash = '#trial-1'")
+    browser.execute_script("return new Promise((done) => setTimeout(done, 100))")
+    assert len(column(browser, "trial")) == 50
+
+
+@pytest.mark.slow
+def test_tip_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    """Pointing at a trial, or reaching it by keyboard, shows its details and its line; Escape hides them."""
+    trials = evolved(50)
+    shown(browser, lineage_page(snapshot_of(trials, tmp_path)), tmp_path)
+    tip = browser.find_element("id", "tip")
+    node = browser.find_element("css selector", '.tree [data-n="48"]')
+
+    assert not tip.is_displayed()
+    browser.execute_script("arguments[0].focus()", node)
+    assert tip.text.startswith("trial 48: COMPLETE\nstage final")
+    line = {48, *(t.number for t in Lineage.of(trials).ancestors(48))}
+    hot = browser.find_elements("css selector", ".tree .node.hot")
+    assert {int(element.get_attribute("data-n")) for element in hot} == line
+    node.send_keys("\ue00c")
+    assert not tip.is_displayed()
+    other = browser.find_element("css selector", '.tree [data-n="3"]')
+    move = 'arguments[0].dispatchEvent(new MouseEvent("mouseover", {bubbles: true}))'
+    browser.execute_script(move, other)
+    assert tip.text.startswith("trial 3: ")
+
+
+@pytest.mark.slow
+def test_zoom_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    """The buttons make the tree larger, smaller, and fit."""
+    shown(browser, lineage_page(snapshot_of(evolved(500), tmp_path)), tmp_path)
+    width = "return document.querySelector('.view .tree').getBoundingClientRect().width"
+    before = browser.execute_script(width)
+    browser.find_element("css selector", '[data-zoom="in"]').click()
+
+    assert browser.execute_script(width) == pytest.approx(1.3 * before, rel=0.01)
+    browser.find_element("css selector", '[data-zoom="fit"]').click()
+    assert browser.execute_script(f"{width} <= document.querySelector('.view').clientWidth")
+
+
+@pytest.mark.slow
+def test_injection_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    """A script in a point, an error or a name never runs, neither when the page opens nor in the tip."""
+    trials = [
+        trial(0, score=0.5, metrics={"accuracy": 0.5, ATTACK: 1.0}, point={ATTACK: ATTACK}),
+        replace(trial(1, parents=(0,)), state=State.FAILED, error=ATTACK),
+    ]
+    shown(browser, lineage_page(replace(snapshot_of(trials, tmp_path), name=ATTACK)), tmp_path)
+    browser.execute_script("arguments[0].focus()", browser.find_element("css selector", '.tree [data-n="1"]'))
+
+    assert browser.title.startswith("</title></script>")
+    assert ATTACK[:200] in browser.find_element("id", "tip").text
+    assert browser.find_elements("css selector", "img") == []
+    assert browser.get_log("browser") == []

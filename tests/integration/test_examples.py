@@ -1,0 +1,273 @@
+"""The examples do what they say: from a checkout, and from an installed wheel in a copied folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nas import Budget, Search, Spec, run_search
+from nas.storage.open import open_root
+from nas.storage.records import Records
+
+ROOT = Path(__file__).parents[2]
+BRING = ROOT / "examples" / "02_bring_your_problem"
+WINNER = ROOT / "examples" / "06_use_the_winner"
+RAFIKI = ROOT / "examples" / "05_rafiki_template"
+GROWING = ROOT / "examples" / "07_networks_that_grow"
+SMALL = ROOT / "examples" / "08_small_then_large"
+
+PREDICT = """
+import json, sys
+from importlib.abc import MetaPathFinder
+
+class Refusal(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("nas", "flows", "conf"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Refusal())
+import torch
+from sklearn.datasets import load_breast_cancer
+
+program = torch.export.load(sys.argv[1]).module()
+inputs = torch.tensor(load_breast_cancer().data[:64], dtype=torch.float32)
+outputs = {n: program(inputs[:n]) for n in (1, 7, 64)}
+for n, output in outputs.items():
+    torch.testing.assert_close(output, outputs[64][:n], rtol=1e-4, atol=1e-4)
+print(json.dumps({"shapes": [list(o.shape) for o in outputs.values()], "dtype": str(outputs[64].dtype)}))
+"""
+
+
+def environment(**changes: str) -> dict[str, str]:
+    dropped = ("PREFECT", "PYTHONPATH", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if not name.startswith(dropped)} | changes
+
+
+def commands(readme: Path) -> list[str]:
+    return re.findall(r"^```bash\n(.*?)\n```$", readme.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_a_problem_takes_at_most_forty_lines() -> None:
+    """The file that the README shows is short."""
+    assert len((BRING / "my_problem.py").read_text().splitlines()) <= 40
+
+
+def test_the_readme_says_both_commands() -> None:
+    """One with the dotted path on the command line, one with yaml files of the user's own."""
+    assert commands(BRING / "README.md") == [
+        "python -m flows.search +tuner=evolution problem._target_=my_problem.MyProblem problem.width=64",
+        "python -m flows.search --config-dir my_conf problem=my_problem +tuner=my_tuner",
+    ]
+
+
+def test_the_problem_and_the_tuner_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tuner's children inherit weights, and the best beats guessing the more frequent class."""
+    monkeypatch.syspath_prepend(BRING)
+    search = Search(problem=Spec("my_problem.MyProblem"), tuner=Spec("my_tuner.MyTuner", {"n_random": 2}))
+    found = run_search(search, root="memory://examples", budget=Budget(trials=4), finalists=1)
+    children = [trial for trial in found.lineage if trial.stage == "search" and trial.parents]
+
+    assert [trial.reason for trial in found.lineage] == [None] * 5
+    assert len(children) == 2
+    assert all(child.inherited > 0.5 for child in children)
+    assert found.winner.metrics["accuracy"] > 0.8
+    assert found.tests[found.winner.number]["metrics"]["accuracy"] > 0.8
+
+
+@pytest.mark.slow
+def test_the_first_search_prints_its_winner(tmp_path: Path) -> None:
+    """The example runs in any folder and prints the winner, its ancestors and where its export lies."""
+    script = ROOT / "examples" / "01_first_search.py"
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    lines = [line for line in script.read_text().splitlines() if line and not line.startswith(('"', "from", "import"))]
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert len(lines) < 10
+    assert re.search(r"^winner: \d+ \{'accuracy': 0\.9", done.stdout)
+    export = re.search(r"^export: (.+)$", done.stdout, re.MULTILINE)
+    assert export is not None
+    assert (Path(export[1]) / "program.pt2").is_file()
+
+
+@pytest.mark.slow
+def test_templates_of_rafikis_run_as_they_are(tmp_path: Path) -> None:
+    """The README's commands make the data, search, sweep over both templates, list the searches, and try one out."""
+    data, search, sweep, report, tried = told_by_commands(RAFIKI, tmp_path / "here")
+
+    assert data == ""
+    assert re.search(r"^search rafiki-auto-[0-9a-f]{8}-Net: 18 trials \(18 COMPLETE\)$", search, re.MULTILINE)
+    assert re.findall(r"-(\w+): (\d+) trials", sweep) == [("Linear", "4"), ("Net", "18")]  # the latter is finished
+    assert report.count("rafiki-auto-") == 2
+    assert re.search(r"^predictions: \[\[0\.", tried, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_networks_grow(tmp_path: Path) -> None:
+    """The README's commands: morphisms keep the function, a child is near its parent, and searches hand weights on."""
+    grown_by_hand, grown, crossed, drawn, again = told_by_commands(GROWING, tmp_path / "here")
+    summary = r"^search {}: (\d+) trials \(\1 COMPLETE\)$"
+
+    differences = [float(found) for found in re.findall(r"differs by (\S+)$", grown_by_hand, re.MULTILINE)]
+    assert len(differences) == 10
+    assert max(differences) < 1e-5
+    assert "rest=scaled: 52% inherited; its outputs differ from the parent's by 0%" in grown_by_hand
+    trained = re.findall(r"^child, .+: 0\.\d+, and (0\.\d+) after two epochs$", grown_by_hand, re.MULTILINE)
+    assert len(trained) == 7
+    assert min(map(float, trained)) > 0.85
+    for name, printed, n_trials in (
+        ("grown", grown, 14),
+        ("crossed", crossed, 12),
+        ("drawn", drawn, 8),
+        ("again", again, 6),
+    ):
+        found = re.search(summary.format(name), printed, re.MULTILINE)
+        assert found is not None, printed
+        assert int(found[1]) == n_trials
+    assert "inherited: 8 trials" in grown
+    assert "inherited: 4 trials" in again  # the founders, which have no parent
+    children = sorted((tmp_path / "here" / "heirloom" / "crossed" / "trials").glob("*.proposal.json"))
+    assert any(len(json.loads(path.read_text())["proposal"]["parents"]) == 2 for path in children)
+
+
+@pytest.mark.slow
+def test_large_networks_begin_with_the_weights_of_small_ones(tmp_path: Path) -> None:
+    """The README's commands: the best point of a search is another one's first trial, with all weights of its file."""
+    data = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve() / "cifar10"
+    if not (files := sorted(data.glob("*.npz"))):
+        pytest.skip(f"no npz in {data}; set HEIRLOOM_DATA")
+    small, large = told_by_commands(SMALL, tmp_path / "here", CIFAR10=str(files[0]))
+
+    for name, printed in (("small", small), ("large", large)):
+        assert re.search(rf"^search {name}: 7 trials \(7 COMPLETE\)$", printed, re.MULTILINE), printed
+    lineage = Records(open_root(str(tmp_path / "here" / "heirloom" / "large"))).load()[0]
+    assert lineage[0].inherited == 1.0
+    assert str(lineage[0].donor).startswith("weights-")
+
+
+def told_by_commands(example: Path, here: Path, **variables: str) -> list[str]:
+    """What each block of commands of an example's README prints, in a copy of its folder."""
+    made = ("__pycache__", "heirloom", "*.csv", "points.json", "winner.txt", "*.safetensors")
+    shutil.copytree(example, here, ignore=shutil.ignore_patterns(*made))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    told = []
+    for block in commands(example / "README.md"):
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            cwd=here, env=environment(PATH=path, PYTHONPATH=str(ROOT), **variables), capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout)
+    return told
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment with the wheel and what it depends on, and a copy of the folder, both outside the checkout."""
+
+    wheel: Path
+    python: Path
+    folder: Path
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        """A shell's command in the copied folder, where ``python`` is the environment's."""
+        path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
+        cache = str(self.folder.parent / "cache")
+        return subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.folder,
+            env=environment(PATH=path, HEIRLOOM_CACHE=cache),
+            capture_output=True,
+            text=True,
+        )
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    tmp = tmp_path_factory.mktemp("installed")
+    source = tmp / "source"  # a copy, as building leaves files behind
+    source.mkdir()
+    for name in ("nas", "flows", "conf"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp, source], check=True)
+    (wheel,) = tmp.glob("heirloom_nas-*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp / "venv"], check=True)
+    python = tmp / "venv" / "bin" / "python"
+    subprocess.run([*pip, "--python", python, "install", "--no-deps", "--no-index", wheel], check=True)
+    # The dependencies are those of the present environment; its editable Heirloom needs a .pth that only it reads.
+    (site,) = (tmp / "venv" / "lib").glob("python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    folder = tmp / "mine"
+    shutil.copytree(BRING, folder, ignore=shutil.ignore_patterns("__pycache__", "heirloom"))
+    return Installed(wheel, python, folder)
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_configuration(installed: Installed) -> None:
+    """Every yaml of conf/ and the page's parts are in the wheel; tests and examples are not."""
+    names = set(zipfile.ZipFile(installed.wheel).namelist())
+    data = {p for package in ("conf", "flows", "nas") for p in (ROOT / package).rglob("*") if p.is_file()}
+    wanted = {str(path.relative_to(ROOT)) for path in data if path.suffix not in (".pyc", "")}
+
+    assert wanted <= names
+    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"conf", "flows", "nas"}
+
+
+@pytest.mark.slow
+def test_it_is_the_wheel_that_runs(installed: Installed) -> None:
+    """nas, flows and conf are imported from the new environment, not from this checkout."""
+    done = installed.run("python -c 'import nas, flows, conf; print(nas.__file__, flows.__file__, conf.__file__)'")
+
+    assert [str(ROOT) in path for path in done.stdout.split()] == [False] * 3, done.stderr
+    assert all(path.startswith(str(installed.python.parents[1])) for path in done.stdout.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1], ids=["dotted-path", "config-dir"])
+def test_the_readmes_commands_search(installed: Installed, number: int) -> None:
+    """Outside the checkout, the command evolves the user's problem in worker processes and exports a winner."""
+    done = installed.run(commands(installed.folder / "README.md")[number])
+    name = re.search(r"^search (my-\S+): 18 trials \(18 COMPLETE\)$", done.stdout, re.MULTILINE)
+
+    assert done.returncode == 0, done.stderr
+    assert name is not None, done.stdout
+    assert name[1].startswith(("my-evolution-", "my-my-")[number])
+    folder = installed.folder / "heirloom" / name[1]
+    identity = json.loads((folder / "search.json").read_text())["identity"]
+    assert identity["problem"] == {"target": "my_problem.MyProblem", "arguments": {"width": 64}}
+    assert re.search(r"^inherited: \d+ trials took", done.stdout, re.MULTILINE)
+    pids = {json.loads(path.read_text())["pid"] for path in (folder / "trials").glob("*.start-1.json")}
+    session = json.loads((folder / "sessions" / "0001.json").read_text())
+    assert session["pid"] not in pids
+
+    best = json.loads((folder / "best-0001.json").read_text())
+    program = folder / best["export"] / "program.pt2"
+    predicted = subprocess.run(
+        [sys.executable, "-I", "-c", PREDICT, program], cwd=installed.folder.parent, capture_output=True, text=True
+    )
+    assert predicted.returncode == 0, predicted.stderr
+    assert json.loads(predicted.stdout) == {"shapes": [[1, 2], [7, 2], [64, 2]], "dtype": "torch.float32"}
+
+    said = [
+        subprocess.run(
+            [sys.executable, "-I", WINNER / program, folder / best["export"]],
+            cwd=installed.folder.parent, capture_output=True, text=True, check=True,
+        ).stdout
+        for program in ("program.py", "onnx_model.py", "weights.py")
+    ]  # fmt: skip
+    assert re.fullmatch(r"(-?\d+\.\d{3} -?\d+\.\d{3}\n){5}", said[0])
+    for other in said[1:]:
+        assert [float(x) for x in other.split()] == pytest.approx([float(x) for x in said[0].split()], abs=0.0021)

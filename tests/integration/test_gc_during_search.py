@@ -1,0 +1,268 @@
+"""The loop sweeps between decisions: no trial gets other weights for it, and donors that are gone are replaced."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nas.core.budget import Budget
+from nas.core.errors import SearchInterruptedError
+from nas.core.lineage import Lineage, recall
+from nas.core.trial import Proposal, Reason, State, Trial
+from nas.executors.events import Event, Swept
+from nas.search.controller import LoopSettings, OnParentFailure
+from nas.storage.maintenance.gc.collector import Scope, Sweeper
+from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.records import Records
+from nas.tuners.base import Answer, Tuner, inheritable
+from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.random import RandomTuner
+from tests.support.scripted_executor import (
+    COMPLETE,
+    FAILED,
+    FINAL,
+    LOST,
+    METRIC,
+    SEARCH,
+    SPACE,
+    End,
+    ListTuner,
+    ScriptedExecutor,
+    forget_all_records,
+    fresh_records,
+    make_loop,
+)
+from tests.support.stored_trials import trial
+
+BARE = End(has_weights=False)
+
+
+@pytest.fixture(autouse=True)
+def clean_memory() -> Iterator[None]:
+    yield
+    forget_all_records()
+
+
+@pytest.fixture
+def records() -> Records:
+    return fresh_records()
+
+
+class WindowTuner(Tuner):
+    """Names parents, and donors that may be others, among the last few learned and those that run."""
+
+    def __init__(self, *, window: int, only_scored: bool) -> None:
+        super().__init__(SPACE, (METRIC,))
+        self.window = window
+        self.only_scored = only_scored
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        learned = [t.number for t in lineage.newest() if not self.only_scored or t.value(METRIC.name) is not None]
+        return [*learned[: self.window], *(trial.number for trial in lineage.pending)]
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        rng, may = self.rng(number), self.may_inherit_from(lineage)
+        point = {"x": rng.randrange(1_000_000)}
+        if not may or rng.random() < 0.2:
+            return Proposal(point=point)
+        donors = None if rng.random() < 0.5 else tuple(rng.sample(sorted(may), min(len(may), rng.randint(1, 2))))
+        return Proposal(point=point, parents=(rng.choice(sorted(may)),), donors=donors)
+
+
+def sweeper(records: Records, slots: int, keep: str = "all", **scope: Any) -> Sweeper:
+    """One that is never content: at every result it takes all that is not needed."""
+    stated: dict[str, Any] = {"finalists": lambda t: (), "borrowed": lambda: (), "stands_in": True, "slots": slots}
+    return Sweeper(records, Retention(keep, max_gb=1e-9), Scope(metrics=(METRIC,), **{**stated, **scope}))
+
+
+def run(
+    records: Records,
+    tuner: Tuner,
+    *,
+    sweeps: bool,
+    slots: int = 1,
+    stops: Sequence[int] = (),
+    ends: dict[int, list[End]] | None = None,
+    pick: Callable[[Sequence[Trial]], int] = lambda running: 0,
+    **chosen: Any,
+) -> dict[int, list[int | str]]:
+    """Whose weights each trial was given, in a search that is stopped and resumed after these numbers of results."""
+    donors: dict[int, list[int | str]] = {}
+    wanted = LoopSettings(budget=Budget(trials=16), max_failures=99, **chosen)
+    for session, stop_after in enumerate([*stops, None], 1):
+        executor = ScriptedExecutor(records, slots, ends=ends, pick=pick, stop_after=stop_after, session=session)
+        ends = {number: listed for number, listed in (ends or {}).items() if LOST not in listed}  # one loss, not two
+        mine = sweeper(records, slots) if sweeps else None
+        loop = make_loop(records, executor, tuner, settings=wanted, sweeper=mine)
+        with suppress(SearchInterruptedError):
+            loop.search(SEARCH)
+        for number, given_to in executor.donors.items():
+            assert donors.setdefault(number, given_to) == given_to
+    return donors
+
+
+ENDS = st.dictionaries(st.integers(0, 15), st.sampled_from([FAILED, BARE, LOST, COMPLETE]), max_size=10)
+
+
+class TestDeterministic:
+    @settings(max_examples=40)
+    @given(
+        picks=st.lists(st.integers(0, 5), min_size=1, max_size=8),
+        slots=st.integers(1, 4),
+        window=st.integers(1, 4),
+        only_scored=st.booleans(),
+        stops=st.lists(st.integers(0, 6), max_size=3),
+        ends=ENDS,
+    )
+    @pytest.mark.slow
+    def test_sweeping_changes_no_donor(
+        self, picks: list[int], slots: int, window: int, only_scored: bool, stops: list[int], ends: dict[int, End]
+    ) -> None:
+        """With deterministic=true every trial gets the same weights, whatever is swept, when, and in which session."""
+        forget_all_records()
+        tuner, listed = WindowTuner(window=window, only_scored=only_scored), {n: [end] for n, end in ends.items()}
+        rng = random.Random(str(picks))
+        calm, swept = fresh_records(), fresh_records()
+        expected = run(calm, tuner, sweeps=False, slots=slots, ends=listed, deterministic=True)
+        found = run(
+            *(swept, tuner),
+            sweeps=True,
+            slots=slots,
+            stops=stops,
+            ends=listed,
+            pick=lambda running: rng.choice(picks),
+            deterministic=True,
+        )
+
+        assert found == expected
+        assert [t.proposal for t in swept.load()[0]] == [t.proposal for t in calm.load()[0]]
+
+    def test_something_is_swept(self) -> None:
+        """In such a search most trials lose their weights."""
+        records = fresh_records()
+        run(records, WindowTuner(window=2, only_scored=True), sweeps=True, slots=2, deterministic=True)
+
+        assert sum(trial.swept for trial in records.load()[0]) >= 8
+
+
+class TestDonors:
+    @pytest.mark.parametrize(
+        ("choice", "donors", "stand_in"), [("ancestor", [0], 0), ("scratch", [], None)], ids=["ancestor", "scratch"]
+    )
+    def test_a_swept_donor_is_replaced(
+        self, records: Records, choice: OnParentFailure, donors: list[int], stand_in: int | None
+    ) -> None:
+        """A donor that was swept is treated as a failed parent, as on_parent_failure says, on record."""
+        tuner = ListTuner((), (0,))
+        make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
+        records.sweep({"trials": {"1": "for the test"}})
+        executor = ScriptedExecutor(records, session=2)
+        chosen = LoopSettings(on_parent_failure=choice)
+        make_loop(records, executor, ListTuner((1,)), settings=chosen).search(SEARCH)
+
+        assert executor.donors[2] == donors
+        assert records.load()[0][2].inheritance == {"replaced": {"1": stand_in}}
+
+    def test_a_swept_donor_fails_the_child(self, records: Records) -> None:
+        """With on_parent_failure=fail the child is FAILED(parent)."""
+        make_loop(records, ScriptedExecutor(records), ListTuner(())).search(SEARCH)
+        records.sweep({"trials": {"0": "for the test"}})
+        chosen = LoopSettings(on_parent_failure="fail")
+        make_loop(records, ScriptedExecutor(records), ListTuner((0,)), settings=chosen).search(SEARCH)
+
+        failed = records.load()[0][1]
+        assert (failed.state, failed.reason) == (State.FAILED, Reason.PARENT)
+
+    def test_a_lost_donor_is_replaced_from_then_on(self, records: Records) -> None:
+        """Once a trial has found a donor's weights gone, later children get an ancestor's, also after a resume."""
+        lost = End(state=State.FAILED, reason=Reason.PARENT, has_weights=False, lost=(1,))
+        executor = ScriptedExecutor(records, ends={2: [lost]})
+        make_loop(records, executor, ListTuner((), (0,), (1,), (1,))).search(SEARCH)
+        again = ScriptedExecutor(records, session=2)
+        make_loop(records, again, ListTuner((1,))).search(SEARCH)
+
+        assert executor.donors == {0: [], 1: [0], 2: [1], 3: [0]}
+        assert again.donors == {4: [0]}
+        assert [t.inheritance.get("replaced") for t in records.load()[0][2:]] == [None, {"1": 0}, {"1": 0}]
+
+
+class TestWhen:
+    def test_observers_are_told(self, records: Records) -> None:
+        """Each sweep is an event with the trials that lost their weights; the loop's own trials are marked too."""
+        events: list[Event] = []
+        tuner = WindowTuner(window=1, only_scored=True)
+        chosen = LoopSettings(budget=Budget(trials=6))
+        executor = ScriptedExecutor(records)
+        loop = make_loop(records, executor, tuner, settings=chosen, sweeper=sweeper(records, 1), observe=events.append)
+        loop.search(SEARCH)
+        loop.sweep(at_end=True)
+        swept = [number for event in events if isinstance(event, Swept) for number in event.trials]
+
+        assert sorted(swept) == [trial.number for trial in loop.trials if trial.swept] == sorted(records.swept())
+        assert len(swept) == len(set(swept)) >= 4
+        assert any(isinstance(event, Swept) and event.unmet for event in events)
+
+    def test_tuners_see_what_a_resume_would(self, records: Records) -> None:
+        """The lineage that a tuner sees shows swept trials as the records have them."""
+        seen: list[list[bool]] = []
+
+        class Watching(WindowTuner):
+            def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+                seen.append([t.swept for t in lineage.finished])
+                assert [t.swept for t in lineage.finished] == [t.swept for t in records.load()[0] if t.is_finished]
+                return super().ask(lineage, number, job)
+
+        run(records, Watching(window=1, only_scored=True), sweeps=True)
+
+        assert any(seen[-1])
+
+    def test_finals_sweep_too(self, records: Records) -> None:
+        """A later stage sweeps what it does not need; without a tuner every trial of the search is needed."""
+        tuner = WindowTuner(window=1, only_scored=True)
+        chosen = LoopSettings(budget=Budget(trials=6))
+        make_loop(records, ScriptedExecutor(records), tuner, settings=chosen).search(SEARCH)
+        for asked, n_swept in ((None, 0), (tuner, 4)):
+            executor = ScriptedExecutor(records, session=2)
+            mine = sweeper(records, 1, finalists=lambda trials: [5])
+            loop = make_loop(records, executor, asked, settings=chosen, sweeper=mine)
+            loop.recall(SEARCH)
+            loop.final(FINAL, loop.trials[5:6])
+            loop.sweep(at_end=True)
+            assert len([n for n in records.swept() if n < 6]) == n_swept, asked
+
+
+class TestInheritable:
+    def test_results_not_yet_learned(self) -> None:
+        """With deterministic=true a result that waits for an earlier one may still be named once it is learned."""
+        running, early = trial(0, state=State.RUNNING, score=None), trial(1)
+        log = recall([running, early], deterministic=True)
+
+        assert inheritable(EvolutionTuner(SPACE, (METRIC,)), log, 0, [running, early]) == {1}
+
+    def test_results_that_the_next_view_does_not_show(self) -> None:
+        """What later views show as running may be named as such, whatever has become of it."""
+        stage = [trial(0), trial(1, state=State.FAILED, score=None), trial(2)]
+        tuner, log = WindowTuner(window=1, only_scored=True), recall(stage, deterministic=True)
+
+        assert [inheritable(tuner, log, n_seen, stage) for n_seen in (0, 2, 3)] == [{0, 1, 2}, {0, 2}, {2}]
+
+    def test_every_trial_by_default(self) -> None:
+        """A tuner that does not say may name every trial; random search names none."""
+        stage = [trial(0), trial(1, state=State.RUNNING, score=None)]
+        log = recall(stage, deterministic=False)
+
+        assert inheritable(ListTuner(), log, 1, stage) == {0, 1}
+        assert inheritable(RandomTuner(SPACE, (METRIC,)), log, 1, stage) == set()
+
+    def test_evolution_names_the_living(self) -> None:
+        """The last population_size scored trials; a failed one is no member."""
+        stage = [trial(0), trial(1), trial(2, state=State.FAILED, score=None), trial(3)]
+        tuner = EvolutionTuner(SPACE, (METRIC,), population_size=2, sample_size=1)
+
+        assert inheritable(tuner, recall(stage, deterministic=False), 4, stage) == {1, 3}

@@ -1,0 +1,52 @@
+"""A whole search on one mount of a real NFS share, reported and read by the other, as a second machine would."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.nfs.guest import run_in_guest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    found: dict[str, Any] = run_in_guest("whole_search.py", timeout_s=560)
+    return found
+
+
+def test_the_search_ends_well(found: dict[str, Any]) -> None:
+    """Worker processes, Prefect's temporary server and the records on NFS: four trials, children inherit."""
+    assert found["search"]["status"] == 0, found["search"]["error"]
+    assert "4 trials (4 COMPLETE)" in found["search"]["output"]
+    assert "inherited: 2 trials took 100%" in found["search"]["output"]
+
+
+def test_the_other_machine_reports_it_at_once(found: dict[str, Any]) -> None:
+    """The table holds every trial, although the same report was asked for before there was a search."""
+    rows = json.loads(found["table"]["output"])
+
+    assert found["too early"]["status"] != 0
+    assert [(row["trial"], row["state"], row["donor"]) for row in rows] == [
+        (0, "COMPLETE", None),
+        (1, "COMPLETE", 0),
+        (2, "COMPLETE", 0),
+        (3, "COMPLETE", None),
+    ]
+    assert found["page"]["status"] == 0, found["page"]["error"]
+
+
+def test_the_other_machine_reads_whole_weights(found: dict[str, Any]) -> None:
+    """Manifests, packs and the winner's export have the sizes and digests that the records promise."""
+    assert found["weights"]["tensors"] == {str(number): ["bias", "weight"] for number in range(4)}
+    assert found["weights"]["winner"] == 3
+    assert min(found["weights"]["exported"]) > 0
+
+
+def test_a_root_may_be_mounted_elsewhere(found: dict[str, Any]) -> None:
+    """The same command with the other mount as its root knows the search, and that nothing is left to do."""
+    assert found["again"]["status"] == 0, found["again"]["error"]
+    assert "search shared is finished" in found["again"]["output"]

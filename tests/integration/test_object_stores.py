@@ -1,0 +1,146 @@
+"""Whole searches in S3 and over sftp: warm workers, resuming, reports, lost connections, and no secret anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nas.storage.blobs import Files
+from nas.storage.records import Records
+from tests.support.commands import Command, Done, run, until
+from tests.support.servers import S3, SECRET, TcpProxy, sftp_root
+
+pytestmark = pytest.mark.slow
+
+SEARCH = (
+    "+tuner=evolution",
+    "tuner.population_size=4",
+    "tuner.sample_size=2",
+    "problem._target_=timed_problem.QuickProblem",
+    "problem.seconds=0.2",
+    "problem.weights=100000",
+    "runner=processes",
+    "slots=2",
+    "threads=1",
+    "device=cpu",
+    "finalists=1",
+    "name=far",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A root on a server, as a user of the commands names it."""
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    files: Files
+    proxy: TcpProxy
+
+    def run(self, here: Path, *overrides: str, module: str = "flows.search") -> Done:
+        """Runs a command on this root."""
+        return run(here, *overrides, *self.arguments, module=module, **self.environment)
+
+
+@pytest.fixture(params=["s3", "sftp"])
+def remote(request: pytest.FixtureRequest, s3: S3, sftp_port: int, tmp_path: Path, api_url: str) -> Iterator[Remote]:
+    """Each kind of root, by way of a proxy that can cut connections."""
+    prefect = {"PREFECT_API_URL": api_url}
+    if request.param == "s3":
+        with TcpProxy(int(s3.endpoint.rpartition(":")[2])) as proxy:
+            url = f"s3://bucket/{tmp_path.name}"
+            environment = prefect | s3.environment() | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}
+            yield Remote(("storage=s3", f"storage.root={url}"), environment, s3.root(url), proxy)
+    else:
+        folder = tmp_path / "server"
+        with TcpProxy(sftp_port) as proxy:
+            url = f"sftp://me@127.0.0.1:{proxy.port}{folder}"
+            arguments = ("storage=sftp", f"storage.root={url}", "storage.options.password=${oc.env:FAR_PASSWORD}")
+            yield Remote(arguments, prefect | {"FAR_PASSWORD": SECRET}, sftp_root(sftp_port, folder), proxy)
+
+
+def test_search_and_report(remote: Remote, here: Path) -> None:
+    """A search runs, is extended, and is reported; children inherit, the winner is exported, and no secret is kept."""
+    first = remote.run(here, *SEARCH, "budget.trials=6")
+    assert first.status == 0, first.err
+    more = remote.run(here, *SEARCH, "budget.trials=8")
+    assert more.status == 0, more.err
+    table = remote.run(here, "name=far", "format=json", module="flows.report")
+    page = remote.run(here, "name=far", "format=html", "out=far.html", module="flows.report")
+    whole = remote.run(here, "name=far", module="flows.verify")
+    root = remote.run(here, module="flows.verify")
+    swept = remote.run(here, "name=far", "keep=best:1", module="flows.gc")
+
+    rows = json.loads(table.out)
+    assert [row["state"] for row in rows] == ["COMPLETE"] * len(rows)
+    assert sum(row["stage"] == "search" for row in rows) == 8
+    assert any(row["donor"] is not None and row["inherited"] > 0 for row in rows)
+    assert (whole.status, root.status, swept.status) == (0, 0, 0)
+    assert "far: all whole" in whole.out
+    assert "9 promises: 9 kept" in root.out
+    assert (here / "far.html").stat().st_size > 10_000
+    assert "model.safetensors" in remote.files.names(f"far/{_export(remote.files)}")
+    said = (
+        "".join(done.out + done.err for done in (first, more, table, page, whole, root, swept))
+        + (here / "far.html").read_text()
+    )
+    kept = b"".join(content for folder in _folders(remote.files) for content in folder.values())
+    assert SECRET not in said
+    assert SECRET.encode() not in kept
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/far", "sftp://me@127.0.0.1:9/far"])
+def test_nobody_answers(here: Path, root: str) -> None:
+    """Every command says so in one line, within seconds of its start, where nobody listens."""
+    nobody = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    commands = [("search", "+tuner=random"), ("verify",), *((c, "name=a") for c in ("final", "report", "gc", "verify"))]
+    for command, *overrides in commands:
+        done = run(here, *overrides, f"storage.root={root}", module=f"flows.{command}", **nobody)
+
+        assert done.status == 1
+        assert done.complaint.startswith(f"storage root {root} can't be used: ")
+        assert done.seconds < 30  # 5 s, and what a loaded machine takes to start
+
+
+def test_search_outlives_lost_connections(remote: Remote, here: Path) -> None:
+    """Connections that are cut again and again cost no trial and no attempt."""
+    with Command(here, *SEARCH, "budget.trials=16", *remote.arguments, **remote.environment) as command:
+        until(lambda: remote.files.names("far/trials"), what="the first trial")
+        stop = threading.Event()
+
+        def cut() -> None:
+            while not stop.wait(2.0):
+                remote.proxy.cut()
+
+        cutter = threading.Thread(target=cut)
+        cutter.start()
+        try:
+            done = command.wait(240)
+        finally:
+            stop.set()
+            cutter.join()
+
+    trials, starts = Records(remote.files.below("far")).load()
+    assert done.status == 0, done.err
+    assert len(trials) == 17
+    assert {trial.attempt for trial in trials} == {1}
+    assert starts == {}
+    assert remote.proxy.n_connections > 3
+
+
+def _export(files: Files) -> str:
+    newest = max(name for name in files.names("far") if name.startswith("best-"))
+    found = json.loads(files.read_if_present(f"far/{newest}") or b"")
+    return os.path.dirname(found["files"][0]["path"])
+
+
+def _folders(files: Files) -> Iterator[dict[str, bytes]]:
+    for folder in ("far", *(f"far/{name}" for name in ("sessions", "trials", "manifests", "logs", "tests"))):
+        yield files.read_all(folder, ".log" if folder.endswith("logs") else ".json")

@@ -1,0 +1,524 @@
+"""What a real Prefect server shows of real searches: every edge, state, tag and artifact, also after a kill."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from nas.core.trial import Trial
+from nas.storage.open import open_root
+from nas.storage.records import Records
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+FATES = (
+    "problem._target_=outcome_problem.FateProblem",
+    "stopper._target_=outcome_problem.FateStopper",
+    "max_failures=100",
+)
+CHAINS = (*FATES, "tuner._target_=outcome_problem.ChainTuner")
+RUNNING_PARENTS = (*FATES, "tuner._target_=outcome_problem.RunningParentTuner")
+
+
+class Server:
+    """``prefect server start`` as users run it: own home, own port, the UI included."""
+
+    def __init__(self, home: Path) -> None:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            self.port = listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/api"
+        self._home = home
+        self._client = httpx.Client(base_url=self.url, timeout=30)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        settings = {
+            "PREFECT_HOME": str(self._home),
+            "PREFECT_SERVER_UI_API_URL": self.url,
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "DO_NOT_TRACK": "1",
+        }
+        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
+        self._home.mkdir(exist_ok=True)
+        with (self._home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, env=environment(**settings), stdout=log, stderr=log, cwd=self._home, start_new_session=True
+            )
+        until(self._is_healthy, 120, "the server is healthy")
+
+    def kill(self) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        self._client.close()
+
+    def get(self, path: str) -> Any:
+        return self._client.get(path).raise_for_status().json()
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._client.post(path, json=dict(body)).raise_for_status().json()
+
+    def flow_runs(self, search: str) -> list[dict[str, Any]]:
+        """The flow runs of a search, oldest first."""
+        asked = {"flow_runs": {"name": {"any_": [search]}}, "sort": "START_TIME_ASC"}
+        return list(self.post("/flow_runs/filter", asked))
+
+    def task_runs(self, flow_run: str) -> list[dict[str, Any]]:
+        """A flow run's task runs, once the server has worked through what it was told of them."""
+        asked = {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200}
+        ended = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")
+        runs: list[dict[str, Any]] = []
+
+        def settled() -> bool:
+            before, runs[:] = len(runs), self.post("/task_runs/filter", asked)
+            time.sleep(0.5)
+            return 0 < before == len(runs) and all(run["state_type"] in ended for run in runs)
+
+        until(settled, 60, "all task runs have ended")
+        return runs
+
+    def shows_running(self, search: str) -> bool:
+        """Whether it knows now of a task run of the search that runs."""
+        flow_runs = {"id": {"any_": [run["id"] for run in self.flow_runs(search)]}}
+        running = {"state": {"type": {"any_": ["RUNNING"]}}}
+        return bool(self.post("/task_runs/filter", {"flow_runs": flow_runs, "task_runs": running}))
+
+    def artifacts(self, flow_run: str, key: str | None = None) -> list[dict[str, Any]]:
+        asked = {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200}
+        found = self.post("/artifacts/filter", asked)
+        return [artifact for artifact in found if artifact["key"] and key in (None, artifact["key"])]
+
+    def edges(self, flow_run: str) -> set[tuple[str, str]]:
+        """(parent, child) by name, as the run graph of the UI is drawn from."""
+        nodes = dict(self.get(f"/flow_runs/{flow_run}/graph-v2")["nodes"])
+        assert not [node["label"] for node in nodes.values() if node["encapsulating"]]
+        return {(nodes[p["id"]]["label"], node["label"]) for node in nodes.values() for p in node["parents"]}
+
+    def _is_healthy(self) -> bool:
+        try:
+            return self._client.get("/health").is_success
+        except httpx.HTTPError:
+            return False
+
+
+def environment(**changes: str) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
+    return ours | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}"} | changes
+
+
+def until(holds: Callable[[], bool], bound_s: float, what: str) -> float:
+    """The seconds until it holds."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() < began + bound_s, f"not within {bound_s:g} s: {what}"
+        time.sleep(0.1)
+    return time.monotonic() - began
+
+
+@dataclass(frozen=True)
+class Command:
+    """``python -m flows.search`` in a folder of its own, shown on a server."""
+
+    server: Server
+    folder: Path
+
+    def start(self, *overrides: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "flows.search", *overrides],
+            cwd=self.folder,
+            env=environment(PREFECT_API_URL=self.server.url, HEIRLOOM_CACHE=str(self.folder / "cache")),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *overrides: str) -> str:
+        """What a search prints that ends well, without noise."""
+        process = self.start(*overrides)
+        output, error = process.communicate(timeout=280)
+        assert process.returncode == 0, error + output
+        assert "Warning" not in error
+        return output
+
+    def records(self, search: str) -> Records:
+        return Records(open_root(str(self.folder / "heirloom" / search)))
+
+    def trials(self, search: str) -> list[Trial]:
+        return self.records(search).load()[0]
+
+    def n_finished(self, search: str) -> int:
+        return len(list((self.folder / "heirloom" / search / "trials").glob("*.result.json")))
+
+    def wait_for_trials(self, search: str, n: int) -> None:
+        until(lambda: self.n_finished(search) >= n, 100, f"{n} trials have finished")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server") / "home")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def command(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Command:
+    return Command(server, tmp_path_factory.mktemp("searches"))
+
+
+def sources(trial: Trial) -> set[int]:
+    """Its parents, its donors, and the trials that stood in for donors, as its records say."""
+    stand_ins = trial.inheritance.get("replaced", {}).values()
+    named = {*trial.parents, *trial.proposal.weight_donors, *stand_ins, trial.offered}
+    return {source for source in named if isinstance(source, int)}
+
+
+def expected_edges(trials: list[Trial]) -> set[tuple[str, str]]:
+    return {(task(source), task(trial.number)) for trial in trials for source in sources(trial)}
+
+
+def task(number: int) -> str:
+    return f"trial-{number:04d}"
+
+
+def only_trials(names: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    return {edge for edge in names if edge[1].startswith("trial-")}
+
+
+RACES = [
+    (tuner, slots, runner)
+    for tuner in ("running_parent", "chain")
+    for slots in (1, 2, 4)
+    for runner in ("threads", "processes")
+]
+
+
+@dataclass(frozen=True)
+class Race:
+    """A search whose children are named while their parents wait or run, and its flow run."""
+
+    slots: int
+    folder: Path
+    trials: list[Trial]
+    flow_run: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def raced(command: Command) -> Path:
+    """The folder of twelve such searches, from one multirun."""
+    command.run(
+        "-m",
+        *FATES,
+        "tuner._target_=outcome_problem.RunningParentTuner,outcome_problem.ChainTuner",
+        "slots=1,2,4",
+        "runner=threads,processes",
+        "problem.seconds=0.15",
+        "budget.trials=15",
+    )
+    return command.folder / "heirloom"
+
+
+@pytest.fixture(scope="module", params=RACES, ids=lambda race: "-".join(map(str, race)))
+def race(request: pytest.FixtureRequest, raced: Path, server: Server, command: Command) -> Race:
+    tuner, slots, runner = request.param
+    pattern = f"fate-{tuner}-[0-9a-f]*-runner-{runner}-slots-{slots}"
+    (folder,) = (folder for folder in raced.iterdir() if re.fullmatch(pattern, folder.name))
+    (flow_run,) = server.flow_runs(folder.name)
+    return Race(slots, folder, command.trials(folder.name), flow_run)
+
+
+def test_no_child_starts_before_its_sources_are_committed(race: Race) -> None:
+    """A child's start is recorded after the results of all its parents and donors are in their folder."""
+    assert len(race.trials) == 15
+    for child in race.trials:
+        start = race.folder / f"trials/{child.number:06d}.start-1.json"
+        for source in sources(child):
+            result = race.folder / f"trials/{source:06d}.result.json"
+            assert result.stat().st_ctime_ns <= start.stat().st_mtime_ns
+            assert race.trials[source].finished <= json.loads(start.read_bytes())["time"]
+
+
+def test_children_are_named_before_their_parents_have_finished(race: Race) -> None:
+    """With a slot to spare the tuner is asked, and its answer is durable, while the parent runs or waits."""
+    early = [t for t in race.trials if any(t.created < race.trials[parent].finished for parent in t.parents)]
+
+    assert len(early) >= 2 if race.slots > 1 else not early  # how many depends on the machine
+
+
+def test_each_fate_is_a_parents(race: Race) -> None:
+    """Parents are COMPLETE, FAILED, STOPPED, and without weights; then the weights are another ancestor's."""
+    children = [trial for trial in race.trials if trial.parents]
+    fates = {race.trials[child.parents[0]].point["fate"] for child in children}
+    whole = {trial.number for trial in race.trials if trial.checkpoint is not None}
+
+    assert fates >= {"complete", "failed", "stopped", "bare"}
+    for child in children:
+        named = [donor for donor in child.proposal.weight_donors if donor in whole]
+        assert child.offered == named[0] if named else child.offered in whole | {None}
+        assert child.donor == child.offered
+        if child.state != "FAILED":
+            assert child.inherited == (0.0 if child.donor is None else 1.0)
+
+
+def test_every_edge_is_in_the_servers_graph(race: Race, server: Server) -> None:
+    """The graph holds one edge from each parent and donor, no other, and no trial within another."""
+    runs = server.task_runs(race.flow_run["id"])
+    names = {run["id"]: run["name"] for run in runs}
+    inputs = [(names[i["id"]], run["name"]) for run in runs for i in run["task_inputs"].get("wait_for", [])]
+
+    assert {run["state_type"] for run in runs} == {"COMPLETED"}
+    assert only_trials(server.edges(race.flow_run["id"])) == expected_edges(race.trials)
+    assert sorted(inputs) == sorted(server.edges(race.flow_run["id"]))
+    assert not [run["name"] for run in runs if "__parents__" in run["task_inputs"]]
+
+
+def test_a_trial_is_one_task_run_with_its_tags_and_state(race: Race, server: Server) -> None:
+    """Task run ``trial-0007`` has the trial's stage, generation, job and policies as tags, its state as a name."""
+    runs = [run for run in server.task_runs(race.flow_run["id"]) if run["name"].startswith("trial-")]
+
+    assert race.flow_run["state_name"] == "Completed"
+    assert sorted((run["name"], run["state_name"], sorted(run["tags"])) for run in runs) == [
+        (
+            task(trial.number),
+            str(trial.state),
+            [f"generation:{trial.generation}", f"job:{trial.number}", "policy:SHARE_PARAMS", "stage:search"],
+        )
+        for trial in race.trials
+    ]
+
+
+def test_published_weights_are_an_artifact_of_their_trial(race: Race, server: Server) -> None:
+    """``checkpoint-0007`` of task run ``trial-0007`` says path, bytes, digest, donor and share; others have none."""
+    names = {run["id"]: run["name"] for run in server.task_runs(race.flow_run["id"])}
+    found = {a["key"]: a for a in server.artifacts(race.flow_run["id"]) if a["key"].startswith("checkpoint-")}
+    published = [trial for trial in race.trials if trial.checkpoint is not None]
+
+    assert sorted(found) == [f"checkpoint-{trial.number:04d}" for trial in published]
+    for trial in published:
+        artifact = found[f"checkpoint-{trial.number:04d}"]
+        assert names[artifact["task_run_id"]] == task(trial.number)
+        manifest, size = trial.checkpoint.manifest, f"{trial.checkpoint.own_bytes:,}"
+        donor = "-" if trial.donor is None else f"trial {trial.donor}"
+        share = "-" if trial.offered is None else f"{trial.inherited:.1%}"
+        for text in (manifest.path, manifest.digest, size, f"| donor | {donor} |", f"| inherited | {share} |"):
+            assert text in artifact["data"]
+
+
+def test_each_trial_of_a_job_is_a_task_run(server: Server, command: Command) -> None:
+    """Trials that share jobs are task runs of their own, with the job's tag and all their edges."""
+    plan = ("slots=2", "runner=processes", "problem.seconds=0.1", "budget.trials=15", "job.trials_per_job=4")
+    command.run(*FATES, "tuner._target_=outcome_problem.RunningParentTuner", *plan, "name=jobs")
+    (flow_run,) = server.flow_runs("jobs")
+    trials = command.trials("jobs")
+    tags = {run["name"]: run["tags"] for run in server.task_runs(flow_run["id"])}
+
+    assert only_trials(server.edges(flow_run["id"])) == expected_edges(trials)
+    assert len({trial.job for trial in trials}) < 15
+    assert all(f"job:{trial.job}" in tags[task(trial.number)] for trial in trials)
+
+
+def test_a_donor_by_a_rule_is_an_edge(server: Server, command: Command) -> None:
+    """Whose weights ``tuner.donor=local_best`` found when a trial started has an edge to it; its slot is on record."""
+    plan = ("+tuner=random", "tuner.donor=local_best", "slots=2", "runner=processes", "budget.trials=12")
+    command.run(FATES[0], *plan, "problem.seconds=0.1", "max_failures=100", "name=sources")
+    (flow_run,) = server.flow_runs("sources")
+    trials = command.trials("sources")
+    given = [trial for trial in trials if trial.offered is not None]
+
+    assert given
+    assert all(trials[trial.offered].slot == trial.slot for trial in given)
+    assert only_trials(server.edges(flow_run["id"])) == {(task(trial.offered), task(trial.number)) for trial in given}
+
+
+def test_each_phase_has_an_edge_from_the_one_before(server: Server, command: Command) -> None:
+    """Where a job's trials build on one another, so do their task runs, over sessions too."""
+    plan = (*FATES, "tuner._target_=outcome_problem.PhaseTuner", "slots=2", "runner=processes", "problem.seconds=0.1")
+    for n_trials in (6, 10):
+        command.run(*plan, "job.trials_per_job=4", f"budget.trials={n_trials}", "name=phases")
+    flow_runs = server.flow_runs("phases")
+    edges = [only_trials(server.edges(flow_run["id"])) for flow_run in flow_runs]
+    trials = [trial for trial in command.trials("phases") if trial.stage == "search"]
+    jobs = [[trial for trial in trials if trial.job == job] for job in sorted({trial.job for trial in trials})]
+    phases = [pair for members in jobs for pair in itertools.pairwise(members)]
+
+    assert len(phases) == 10 - len(jobs) >= 6
+    assert all(after.donor == before.number for before, after in phases)
+    for session, of_session in enumerate([trials[:6], trials[6:]]):
+        named = {(task(before.number), task(after.number)) for before, after in phases if after in of_session}
+        assert named
+        assert named <= edges[session]
+
+
+def test_the_lineage_is_linked_from_the_flow_run(race: Race, server: Server) -> None:
+    """The artifact ``lineage`` says the command that draws the whole of it; a tag names the search, one the session."""
+    (artifact,) = server.artifacts(race.flow_run["id"], "lineage")
+    name, root = race.folder.name, race.folder.parent
+
+    assert f"`python -m flows.report name={name} storage.root={root} format=html`" in artifact["data"]
+    assert sorted(race.flow_run["tags"]) == [f"search:{name}", "session:1"]
+
+
+def test_the_states_of_the_last_trials_are_delivered(server: Server, command: Command) -> None:
+    """The command does not end before the server was sent the end of each of many quick trials."""
+    plan = ("problem.seconds=0", "slots=4", "budget.trials=190", "storage=memory", "runner=threads")
+    command.run(*CHAINS, *plan, "name=quick")
+    (flow_run,) = server.flow_runs("quick")
+    runs = server.task_runs(flow_run["id"])
+
+    assert sorted(run["name"] for run in runs if run["name"].startswith("trial-")) == [task(n) for n in range(190)]
+
+
+def test_a_parent_whose_worker_dies_has_an_edge_to_its_child(server: Server, command: Command) -> None:
+    """A trial that is given up as lost is shown as FAILED beside its lost attempts, and its children train."""
+    command.run(*CHAINS, "tuner.fates=killed complete", "slots=2", "budget.trials=3", "name=lost")
+    (flow_run,) = server.flow_runs("lost")
+    runs = [(run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"])]
+
+    assert [str(trial.reason) for trial in command.trials("lost")] == ["lost", "None", "None"]
+    assert sorted(run for run in runs if run[0] == "trial-0000") == [
+        ("trial-0000", "FAILED"),
+        ("trial-0000", "Failed"),
+        ("trial-0000", "Failed"),
+    ]
+    assert {("trial-0001", "COMPLETE"), ("trial-0002", "COMPLETE")} <= set(runs)
+    assert only_trials(server.edges(flow_run["id"])) == expected_edges(command.trials("lost"))
+
+
+def test_a_trial_that_never_ran_is_shown(server: Server, command: Command) -> None:
+    """With ``on_parent_failure=fail`` the child of a parent without weights is a FAILED task run with its edges."""
+    plan = ("tuner.fates=bare complete", "on_parent_failure=fail", "budget.trials=3")
+    command.run(*CHAINS, *plan, "name=refused", "runner=threads")
+    (flow_run,) = server.flow_runs("refused")
+    runs = sorted((run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"]))
+
+    assert [t.reason for t in command.trials("refused")] == [None, "parent", "parent"]
+    assert runs[1:] == [("trial-0000", "COMPLETE"), ("trial-0001", "FAILED"), ("trial-0002", "FAILED")]
+    assert only_trials(server.edges(flow_run["id"])) == expected_edges(command.trials("refused"))
+
+
+def test_the_leaderboard_grows_while_the_search_goes(server: Server, command: Command) -> None:
+    """The artifact ``leaderboard`` shows more trials each time that it is looked at, the best first."""
+    seen: list[str] = []
+    plan = ("tuner.fates=complete", "problem.seconds=1.2", "slots=2", "budget.trials=16")
+    process = command.start(*CHAINS, *plan, "name=grows", "runner=threads")
+    while process.poll() is None:
+        for flow_run in server.flow_runs("grows"):
+            seen += [a["data"] for a in server.artifacts(flow_run["id"], "leaderboard") if a["data"] not in seen]
+        time.sleep(0.5)
+    process.communicate()
+    (flow_run,) = server.flow_runs("grows")
+    seen += [a["data"] for a in server.artifacts(flow_run["id"], "leaderboard") if a["data"] not in seen]
+    boards = [[int(row) for row in re.findall(r"^\| \d+ \| (\d+) ", text, re.MULTILINE)] for text in seen]
+
+    assert process.returncode == 0
+    assert len(boards) >= 3
+    assert [len(board) for board in boards] == sorted(len(board) for board in boards)
+    assert all(board == sorted(board, reverse=True) for board in boards)
+    assert boards[-1] == list(range(15, -1, -1))
+
+
+def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Server, command: Command) -> None:
+    """After ``kill -9`` the same command is a new flow run with all edges, some from ``Restored`` trials."""
+    arguments = (*RUNNING_PARENTS, "problem.seconds=0.6", "slots=2", "budget.trials=20", "name=resumed")
+    process = command.start(*arguments)
+    command.wait_for_trials("resumed", 7)
+    until(lambda: server.shows_running("resumed"), 60, "the server knows of a task run that runs")
+    process.kill()
+    process.communicate()
+    before = command.trials("resumed")
+    command.run(*arguments)
+    old, new = server.flow_runs("resumed")
+    runs = server.task_runs(new["id"])
+    restored = {run["name"] for run in runs if run["state_name"] == "Restored"}
+    trials = command.trials("resumed")
+    finished = {task(trial.number) for trial in before if trial.is_finished}
+    shown = [trial for trial in trials if task(trial.number) in restored or task(trial.number) not in finished]
+
+    assert restored
+    assert restored <= finished
+    assert only_trials(server.edges(new["id"])) == expected_edges(shown)
+    assert {task(t.number) for t in shown} == {run["name"] for run in runs if run["name"].startswith("trial-")}
+    assert (old["state_name"], new["state_name"]) == ("Crashed", "Completed")
+    assert new["id"] in old["state"]["message"]
+    assert {run["state_type"] for run in server.task_runs(old["id"])} == {"COMPLETED", "CRASHED"}
+    assert new["parameters"]["resumes"] == old["id"]
+    assert set(old["tags"]) & set(new["tags"]) == {"search:resumed"}
+    (lineage,) = server.artifacts(new["id"], "lineage")
+    assert f"/runs/flow-run/{old['id']}" in lineage["data"]
+    (board,) = server.artifacts(new["id"], "leaderboard")
+    n_scored = sum(trial.value("score") is not None for trial in trials)
+    assert len(re.findall(r"^\| \d+ \|", board["data"], re.MULTILINE)) == n_scored
+
+
+@pytest.mark.parametrize("how", ["prefect flow-run cancel", "set_state"])
+def test_a_cancel_in_prefect_ends_the_search(server: Server, command: Command, how: str) -> None:
+    """``prefect flow-run cancel``, or the state set through the API, ends the search within 15 s; records are kept."""
+    name = f"cancelled-{len(how)}"
+    process = command.start(*CHAINS, "problem.seconds=12", "slots=2", "budget.trials=100", f"name={name}")
+    # so long that the cancel comes amid the third and fourth trial
+    command.wait_for_trials(name, 2)
+    (flow_run,) = server.flow_runs(name)
+    if how == "set_state":
+        state = {"state": {"type": "CANCELLED", "name": "Cancelled"}, "force": True}
+        server.post(f"/flow_runs/{flow_run['id']}/set_state", state)
+    else:
+        cancel = [sys.executable, "-m", "prefect", "flow-run", "cancel", flow_run["id"]]
+        subprocess.run(cancel, env=environment(PREFECT_API_URL=server.url), check=True, capture_output=True)
+    seconds = until(lambda: process.poll() is not None, 60, "the command has ended")
+    _, error = process.communicate()
+    (flow_run,) = server.flow_runs(name)
+    trials = command.trials(name)
+
+    assert seconds < 15
+    assert process.returncode == 1
+    assert "cancelled in Prefect" in error
+    assert "Resume: python -m flows.search" in error
+    assert flow_run["state_name"] == "Cancelled"
+    assert sum(trial.is_finished for trial in trials) >= 2
+    assert not all(trial.is_finished for trial in trials)
+    states = {run["state_name"] for run in server.task_runs(flow_run["id"])}
+    assert states <= {"COMPLETE", "STOPPED", "FAILED", "Cancelled"}
+
+
+def test_a_restarted_server_does_not_harm_the_search(server: Server, command: Command) -> None:
+    """A server that is killed and back after three seconds costs at most something of the show, and no time."""
+    process = command.start(*CHAINS, "problem.seconds=0.5", "slots=2", "budget.trials=40", "name=outage")
+    command.wait_for_trials("outage", 6)
+    server.kill()
+    n_before = command.n_finished("outage")
+    time.sleep(3)
+    n_after = command.n_finished("outage")
+    server.start()
+    command.wait_for_trials("outage", 40)
+    seconds = until(lambda: process.poll() is not None, 60, "the command has ended")
+    output, error = process.communicate()
+    (flow_run,) = server.flow_runs("outage")
+
+    assert n_after - n_before >= 4
+    assert process.returncode == 0, error
+    assert seconds < 30
+    assert "40 trials" in output
+    assert all(trial.is_finished and trial.attempt == 1 for trial in command.trials("outage"))
+    assert flow_run["state_name"] == "Completed"

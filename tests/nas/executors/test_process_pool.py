@@ -1,0 +1,579 @@
+"""Warm worker processes, real ones: what kills a trial, what never kills the search, and that none is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nas.core.budget import Budget
+from nas.core.errors import ActionError, ConfigurationError, SearchInterruptedError
+from nas.core.policy import Stage
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, Reason, State, Trial
+from nas.executors.events import Event, Finished, Late, Left, Reported, Started, StopAsked
+from nas.executors.executor import LocalExecutor
+from nas.executors.pool import WorkerLostError
+from nas.executors.process_pool import ProcessPlace
+from nas.search.controller import Loop, LoopSettings
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.training.messages import Assignment, BenchSpec
+from tests.support.problems import KnownTroubleProblem, TroubleProblem, TwiceProblem
+from tests.support.scripted_executor import ListTuner
+
+REPOSITORY = Path(__file__).parents[3]
+SEARCH = Stage(name="search")
+
+Order = tuple[str, int]
+
+
+class Shop:
+    """Worker processes and the records of one search in a folder.
+
+    Args:
+        root: The search's folder.
+        slots: How many workers.
+        timeout_s: Of each trial.
+        constructor: What the problem's constructor does in a worker.
+        kind: The problem's class.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        slots: int = 1,
+        timeout_s: float | None = None,
+        constructor: str = "",
+        kind: type[TroubleProblem] = TroubleProblem,
+    ) -> None:
+        self.pids = root.parent / "pids"
+        self.pids.mkdir(exist_ok=True)
+        self.records = Records(open_root(str(root)))
+        problem = Spec.of(kind, constructor=constructor, folder=str(self.pids))
+        spec = BenchSpec(problem=problem, url=str(root), options={}, session=1)
+        self.place = ProcessPlace(spec, slots, trial_timeout_s=timeout_s)
+        self.executor = LocalExecutor(self.place, slots)
+
+    def run(
+        self,
+        *orders: Order,
+        observe: Callable[[Event], None] = lambda event: None,
+        spent_hours: Callable[[], float] = lambda: 0.0,
+        **more: Any,
+    ) -> list[Trial]:
+        """Trains a trial for each order, and gives all trials of the search."""
+        trials, starts = self.records.load()
+        proposals = [Proposal(point={"do": do, "seconds": seconds}) for do, seconds in orders]
+        loop = Loop(
+            self.records,
+            self.executor,
+            LoopSettings(max_failures=99, **more),
+            trials=trials,
+            starts=starts,
+            spent_hours=spent_hours,
+            tuner=ListTuner(*proposals),
+            space=TroubleProblem.space,
+            observe=observe,
+        )
+        loop.search(SEARCH)
+        return loop.trials
+
+    def pid_of(self, trial: int) -> int | None:
+        """The process in which the trial's newest attempt began, once it has."""
+        found = sorted(self.pids.glob(f"{trial}-*"), key=lambda path: path.stat().st_mtime_ns)
+        return int(found[-1].name.partition("-")[2]) if found else None
+
+    def when_trial_runs(self, trial: int, action: Callable[[int], None]) -> threading.Thread:
+        """Calls the action with the process of a trial, once that has begun."""
+
+        def wait() -> None:
+            action(until(lambda: self.pid_of(trial)))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        return thread
+
+    def close(self) -> None:
+        self.executor.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def buffered_output() -> Iterator[None]:
+    """As in a user's terminal: with PYTHONUNBUFFERED nothing could be lost in a buffer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONUNBUFFERED", raising=False)
+        yield
+
+
+@pytest.fixture
+def open_shop(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
+    opened: list[Shop] = []
+
+    def open_shop(**more: Any) -> Shop:
+        opened.append(Shop(tmp_path / "search", **more))
+        return opened[-1]
+
+    yield open_shop
+    for shop in opened:
+        shop.close()
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """One worker for all that harms none."""
+    shop = Shop(tmp_path_factory.mktemp("shop") / "search")
+    yield shop
+    shop.close()
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+    """What the condition gives, once that is something."""
+    give_up_s = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < give_up_s, "it never came true"
+        time.sleep(0.01)
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class TestWarmWorker:
+    def test_problem_is_built_once(self, shop: Shop) -> None:
+        """One process, in which the problem was built once, trains one trial after the other."""
+        first, second = shop.run(("nothing", 0), ("nothing", 0))[-2:]
+
+        assert first.metrics["pid"] == second.metrics["pid"] != os.getpid()
+        assert first.metrics["n_built"] == second.metrics["n_built"] == 1
+
+    def test_output_of_every_kind_is_in_the_log(self, shop: Shop) -> None:
+        """The log holds what Python, C and child processes print, and nothing of other trials."""
+        printing, silent = shop.run(("print", 0), ("nothing", 0))[-2:]
+
+        log = shop.records.log(printing.number)
+        for line in ("by print", "by print to stderr", "by write", "by puts", "by a child process"):
+            assert f"{line}\n" in log
+        assert shop.records.log(silent.number) == ""
+
+    def test_exception_and_exit_leave_the_worker_warm(self, shop: Shop) -> None:
+        """A trial that raises or calls sys.exit is FAILED, with its traceback, and its worker goes on."""
+        raised, left, after = shop.run(("raise", 0), ("exit", 0), ("nothing", 0))[-3:]
+
+        assert [(t.state, t.reason) for t in (raised, left)] == [(State.FAILED, Reason.EXCEPTION)] * 2
+        assert "ValueError: as the point says" in (raised.error or "")
+        assert "SystemExit: 7" in (left.error or "")
+        assert after.metrics["n_built"] == 1
+
+    @pytest.mark.slow
+    def test_problem_may_load_data_in_processes(self, shop: Shop) -> None:
+        """torch's DataLoader may start workers of its own within a worker."""
+        trial = shop.run(("loader", 0))[-1]
+
+        assert trial.error is None
+        assert trial.metrics == {"score": 28.0}
+
+    def test_events_come_in_order(self, shop: Shop) -> None:
+        """The loop is told of each start and each result."""
+        heard: list[Event] = []
+
+        shop.run(("nothing", 0), observe=heard.append)
+
+        kinds = [type(event) for event in heard]
+        assert kinds.index(Started) < kinds.index(Finished)
+
+    def test_test_is_called_in_the_worker(self, shop: Shop) -> None:
+        """A finalist is tested in the warm process; its error comes back as the first line, with a traceback."""
+        good, bad = shop.run(("nothing", 0), ("raise", 0))[-2:]
+
+        assert shop.executor.call("test", good)["pid"] == good.metrics["pid"]
+        with pytest.raises(ActionError, match=r"^ValueError: as the point says\n(.|\n)*Traceback"):
+            shop.executor.call("test", bad)
+
+    def test_start_record_names_the_process(self, shop: Shop) -> None:
+        """The attempt's start record says in which process, slot and session it began."""
+        trial = shop.run(("nothing", 0))[-1]
+
+        start = shop.records.read(f"trials/{trial.number:06d}.start-1.json")
+        assert start is not None
+        assert (start["pid"], start["session"], start["slot"]) == (trial.metrics["pid"], 1, 0)
+
+
+@pytest.mark.slow
+class TestDeaths:
+    def test_killed_worker_is_replaced(self, open_shop: Callable[..., Shop]) -> None:
+        """A worker that is killed in mid-trial costs an attempt: the trial runs again, on a new process."""
+        shop = open_shop()
+        thread = shop.when_trial_runs(1, lambda pid: os.kill(pid, signal.SIGKILL))
+
+        trials = shop.run(("nothing", 0), ("sleep", 2), ("nothing", 0))
+        thread.join()
+
+        assert [trial.state for trial in trials] == [State.COMPLETE] * 3
+        assert [trial.attempt for trial in trials] == [1, 2, 1]
+        assert trials[0].metrics["pid"] != trials[1].metrics["pid"] == trials[2].metrics["pid"]
+
+    def test_segfault_is_a_lost_attempt(self, open_shop: Callable[..., Shop]) -> None:
+        """Code that crashes its process is FAILED(lost) after max_attempts, naming the signal; the search goes on."""
+        shop = open_shop()
+
+        crashed, after = shop.run(("segfault", 0), ("nothing", 0))
+
+        assert (crashed.state, crashed.reason, crashed.attempt) == (State.FAILED, Reason.LOST, 2)
+        assert crashed.error == "its worker was killed by SIGSEGV"
+        assert "before the crash\n" in shop.records.log(0)
+        assert "Segmentation fault" in shop.records.log(0)
+        assert "in train" in shop.records.log(0)
+        assert after.state == State.COMPLETE
+
+    def test_crash_in_a_test_is_its_error(self, open_shop: Callable[..., Shop]) -> None:
+        """A finalist whose test kills its process can't be tested, and its log is kept; the next one can."""
+        shop = open_shop()
+        trial = shop.run(("nothing", 0))[0]
+        deadly = Trial(number=9, index=9, proposal=Proposal(point={"do": "segfault", "seconds": 0}))
+
+        with pytest.raises(ActionError, match="test of trial 9: its worker was killed by SIGSEGV"):
+            shop.executor.call("test", deadly)
+        assert shop.records.other_logs(deadly)["test"].startswith("before the crash\n")
+        assert shop.executor.call("test", trial)["score"] == 1.0
+
+    def test_output_of_a_test_is_kept(self, open_shop: Callable[..., Shop]) -> None:
+        """What a test prints lies beside the trial's own log."""
+        shop = open_shop()
+        trial = shop.run(("print", 0))[0]
+        training = shop.records.log(0)
+        shop.executor.call("test", trial)
+
+        assert "by puts\n" in shop.records.other_logs(trial)["test"]
+        assert shop.records.log(0) == training
+
+    @pytest.mark.parametrize("do", ["sleep", "spin"])
+    def test_hanging_trial_is_killed_on_time(self, open_shop: Callable[..., Shop], do: str) -> None:
+        """Past trial_timeout_s a trial is FAILED(timeout), also in C code that holds the interpreter's lock."""
+        shop = open_shop(timeout_s=1.0)
+        began_s: list[float] = []
+
+        def observe(event: Event) -> None:
+            if isinstance(event, Started | Finished):
+                began_s.append(time.monotonic())
+
+        hung, after = shop.run((do, 500), ("nothing", 0), observe=observe)
+
+        assert (hung.state, hung.reason, hung.attempt) == (State.FAILED, Reason.TIMEOUT, 1)
+        assert hung.error == "ran past trial_timeout_s (1 s) and was killed"
+        assert 0.9 < began_s[1] - began_s[0] < 3
+        assert after.state == State.COMPLETE
+        if do == "spin":
+            assert hung.curve == ((1, {"score": 0.25}),)
+            assert shop.records.log(0) == "before the hang\n"
+
+    def test_timeout_does_not_count_the_start(self, open_shop: Callable[..., Shop]) -> None:
+        """The time of a trial begins with the problem's code, not with the process that it waits for."""
+        shop = open_shop(timeout_s=0.5)
+
+        assert shop.run(("nothing", 0))[0].state == State.COMPLETE
+
+    @pytest.mark.parametrize(
+        ("constructor", "kind", "line"),
+        [
+            ("configuration", ConfigurationError, r"^depth \(7\) must be at most 5$"),
+            ("raises", RuntimeError, r"the problem can't be built:\n(.|\n)*ZeroDivisionError: in the constructor"),
+        ],
+    )
+    def test_problem_that_cannot_be_built_ends_the_search(
+        self, open_shop: Callable[..., Shop], constructor: str, kind: type[Exception], line: str
+    ) -> None:
+        """An error in the problem's constructor ends the search with that error, at once."""
+        shop = open_shop(constructor=constructor)
+        began_s = time.monotonic()
+
+        with pytest.raises(kind, match=line):
+            shop.run(("nothing", 0))
+        assert time.monotonic() - began_s < 15
+        assert not shop.records.load()[0][0].is_finished
+
+    def test_worker_that_ends_at_its_start_is_a_lost_attempt(self, open_shop: Callable[..., Shop]) -> None:
+        """A problem that ends the process while it is built loses each trial, with the exit status."""
+        shop = open_shop(constructor="ends")
+
+        trial = shop.run(("nothing", 0))[0]
+
+        assert (trial.reason, trial.error) == (Reason.LOST, "its worker ended with exit status 3")
+
+    def test_two_slots_die_apart(self, open_shop: Callable[..., Shop]) -> None:
+        """A worker that dies takes no other slot's trial with it."""
+        shop = open_shop(slots=2)
+
+        trials = shop.run(("sleep", 3), ("kill", 0), ("nothing", 0))
+
+        assert [trial.state for trial in trials] == [State.COMPLETE, State.FAILED, State.COMPLETE]
+        assert [trial.attempt for trial in trials] == [1, 2, 1]
+
+
+@pytest.mark.slow
+class TestStops:
+    @pytest.mark.parametrize("do", ["report", "hang", "spin"])
+    def test_interrupt_ends_running_trials(self, open_shop: Callable[..., Shop], do: str) -> None:
+        """An interrupted trial ends at its next report, or is killed soon, also one that hangs after a report."""
+        shop = open_shop()
+        shop.run(("nothing", 0))
+        thread = shop.when_trial_runs(1, lambda pid: time.sleep(0.3) or shop.executor.post(StopAsked("SIGINT", 2)))
+        stopped_s: list[float] = []
+
+        def observe(event: Event) -> None:
+            stopped_s.append(time.monotonic())
+
+        with pytest.raises(SearchInterruptedError):
+            shop.run((do, 500), observe=observe)
+        thread.join()
+        assert time.monotonic() - stopped_s[-1] < 5
+        assert not shop.records.load()[0][1].is_finished
+
+    @pytest.mark.parametrize("do", ["report", "hang", "spin", "sleep"])
+    def test_deadline_ends_running_trials(self, open_shop: Callable[..., Shop], do: str) -> None:
+        """What runs when the hours are spent is STOPPED at its next report, or killed, with what it reported last."""
+        shop = open_shop()
+        shop.run(("nothing", 0))
+        began_s: list[float] = []
+
+        def spent_hours() -> float:
+            if shop.pid_of(1) is None:
+                return 0.0
+            began_s.append(time.monotonic())
+            return (began_s[-1] - began_s[0]) / 3600
+
+        budget = Budget(hours=1 / 3600, at_deadline="stop")
+        _, trial, *after = shop.run((do, 500), ("nothing", 0), spent_hours=spent_hours, budget=budget)
+
+        assert after == []
+        assert trial == shop.records.load()[0][1]
+        assert trial.reason == Reason.DEADLINE
+        if do == "sleep":
+            assert (trial.state, trial.error) == (State.FAILED, "stopped before its first report")
+        else:
+            assert (trial.state, trial.metrics) == (State.STOPPED, trial.curve[-1][1])
+        assert 0.5 < trial.cost["seconds"] < 20
+
+    def test_a_trial_that_does_not_listen_holds_nobody_up(self, open_shop: Callable[..., Shop]) -> None:
+        """It may be told to stop a thousand times, and be killed then: its pipe does not fill."""
+        shop = open_shop()
+        trial = ordered("sleep", 500)
+        outcomes: list[object] = []
+        thread = run_in_thread(shop, trial, outcomes)
+        until(lambda: shop.pid_of(0))
+
+        def stop() -> None:
+            for _ in range(1000):
+                shop.place.stop(trial, "deadline")
+            shop.place.stop(trial, "kill")
+
+        stopping = threading.Thread(target=stop, daemon=True)
+        stopping.start()
+        stopping.join(20)
+        assert not stopping.is_alive()
+        thread.join(20)
+        [ended] = outcomes
+        assert isinstance(ended, Trial)
+        assert (ended.state, ended.reason) == (State.FAILED, Reason.DEADLINE)
+
+    def test_a_kill_before_the_start_costs_no_attempt(self, open_shop: Callable[..., Shop]) -> None:
+        """Nothing has run: the trial waits for more hours."""
+        shop = open_shop(constructor="hangs")
+        trial = ordered("nothing", 0)
+        outcomes: list[object] = []
+        thread = run_in_thread(shop, trial, outcomes)
+        give_up_s = time.monotonic() + 60
+        while thread.is_alive() and time.monotonic() < give_up_s:  # it may not be there yet
+            shop.place.stop(trial, "kill")
+            thread.join(0.5)
+
+        [lost] = outcomes
+        assert isinstance(lost, WorkerLostError)
+        assert not lost.counts
+
+    @pytest.mark.parametrize("timeout_s", [None, 1.0], ids=["deadline", "timeout"])
+    def test_what_was_known_before_training_outlives_a_kill(
+        self, open_shop: Callable[..., Shop], timeout_s: float | None
+    ) -> None:
+        """It is on the record of a trial that is killed, objectives among the metrics of one that has a score."""
+        shop = open_shop(timeout_s=timeout_s, kind=KnownTroubleProblem)
+        trial = ordered("hang", 500)
+        outcomes: list[object] = []
+        reported = threading.Event()
+        thread = run_in_thread(shop, trial, outcomes, lambda event: isinstance(event, Reported) and reported.set())
+        assert reported.wait(60)
+        if timeout_s is None:
+            shop.place.stop(trial, "kill")
+        thread.join(20)
+
+        [ended] = outcomes
+        assert isinstance(ended, Trial)
+        assert ended.foretold == {"size": 3.0, "depth": 2.0}
+        assert ended.reason == (Reason.DEADLINE if timeout_s is None else Reason.TIMEOUT)
+        assert ended.metrics == ({"score": 0.5, "size": 3.0} if timeout_s is None else {})
+
+    def test_closing_ends_what_runs(self, open_shop: Callable[..., Shop]) -> None:
+        """close ends a worker whose trial hangs, and the thread that waits for it."""
+        shop = open_shop()
+        outcomes: list[object] = []
+        thread = run_in_thread(shop, ordered("spin", 500), outcomes)
+        pid = until(lambda: shop.pid_of(0))
+        began_s = time.monotonic()
+
+        shop.close()
+        thread.join(10)
+
+        assert time.monotonic() - began_s < 5
+        assert not is_alive(pid)
+        assert isinstance(outcomes[0], WorkerLostError)
+
+    def test_closing_ends_what_is_starting(self, open_shop: Callable[..., Shop]) -> None:
+        """close leaves no process, and lets no trial begin, whose worker was just about to be spawned."""
+        shop = open_shop()
+        before = set(children_of(os.getpid()))
+        gate = threading.Event()
+        shop.place._spawner.submit(gate.wait)  # the worker's start stands in line behind it
+        outcomes: list[object] = []
+        running = run_in_thread(shop, ordered("spin", 500), outcomes)
+        time.sleep(0.2)
+        closing = threading.Thread(target=shop.close)
+        closing.start()
+        time.sleep(0.2)
+
+        gate.set()
+        running.join(10)
+        closing.join(10)
+
+        assert isinstance(outcomes[0], WorkerLostError)
+        assert shop.pid_of(0) is None
+        assert all(b"resource_tracker" in command_of(pid) for pid in set(children_of(os.getpid())) - before)
+
+
+def ordered(do: str, seconds: int) -> Trial:
+    return Trial(number=0, index=0, proposal=Proposal(point={"do": do, "seconds": seconds}), slot=0, attempt=1)
+
+
+def run_in_thread(
+    shop: Shop, trial: Trial, outcomes: list[object], post: Callable[[Event], object] = lambda event: None
+) -> threading.Thread:
+    """Runs a trial on the worker of its slot; what comes of it is added to the outcomes."""
+
+    def run() -> None:
+        try:
+            outcomes.append(shop.place.run(Assignment(trial), post))
+        except Exception as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+DRIVER = """
+import signal, sys
+from pathlib import Path
+from tests.nas.executors.test_process_pool import Shop
+
+signal.signal(signal.SIGINT, lambda *_: None)
+shop = Shop(Path(sys.argv[1]), slots=2)
+print("ready", flush=True)
+trials = shop.run((sys.argv[2], int(sys.argv[3])), (sys.argv[2], int(sys.argv[3])))
+shop.close()
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python gives up a handler while it ends, and a signal would kill it then
+print(*[f"{trial.state}:{trial.attempt}" for trial in trials], flush=True)
+"""
+
+
+@pytest.mark.slow
+class TestDrivers:
+    def start(self, root: Path, do: str, seconds: int) -> subprocess.Popen[str]:
+        """A driver in a process group of its own, as in a terminal."""
+        command = [sys.executable, "-c", DRIVER, str(root), do, str(seconds)]
+        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    @pytest.mark.parametrize("do", ["sleep", "spin"])
+    def test_killed_driver_leaves_no_worker(self, tmp_path: Path, do: str) -> None:
+        """Five seconds after kill -9 of the driver's process alone, no worker runs, however it hangs."""
+        root, pids = tmp_path / "search", tmp_path / "pids"
+        driver = self.start(root, do, 500)
+        workers = until(lambda: len(found := list(pids.glob("*-*"))) == 2 and [int(p.name[2:]) for p in found])
+        children = children_of(driver.pid)
+
+        driver.kill()
+        driver.communicate()
+        until(lambda: not any(map(is_alive, [*workers, *children])), timeout_s=5)
+
+        assert set(workers) <= set(children)
+
+    def test_interrupt_of_the_group_spares_the_workers(self, tmp_path: Path) -> None:
+        """Ctrl-C, which reaches the whole process group, ends no worker, not even one that is just starting."""
+        root = tmp_path / "search"
+        driver = self.start(root, "sleep", 1)
+        while driver.poll() is None and not Records(open_root(str(root))).load()[0][-1:][0:1]:
+            time.sleep(0.01)
+        for _ in range(100):
+            if driver.poll() is None:
+                os.killpg(driver.pid, signal.SIGINT)
+            time.sleep(0.03)
+        output, _ = driver.communicate(timeout=60)
+
+        assert output == "COMPLETE:1 COMPLETE:1\n"
+        assert driver.returncode == 0
+
+
+def command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def children_of(pid: int) -> list[int]:
+    """All processes whose parent it is."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.slow
+def test_a_second_result_is_told(tmp_path: Path) -> None:
+    """What a job says after its trial's result arrives, and then that the job has left."""
+    spec = BenchSpec(problem=Spec.of(TwiceProblem), url=str(tmp_path / "search"), options={}, session=1, jobs_ask=True)
+    place = ProcessPlace(spec, 1)
+    trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}), slot=0, attempt=1)
+    Records(open_root(spec.url)).propose(trial)
+    events: list[Event] = []
+    has_left = threading.Event()
+
+    def post(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, Left):
+            has_left.set()
+
+    result = place.run(Assignment(trial), post)
+    assert has_left.wait(60)
+    place.close()
+
+    assert result is not None
+    assert result.metrics == {"score": 1.0}
+    assert events[-2:] == [Late(0, "{'score': 2.0}"), Left(0)]

@@ -1,0 +1,153 @@
+"""Donors by a rule (Rafiki's ``ParamsType``): whose weights a trial really gets, from the loop, with records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nas.core.budget import Budget
+from nas.core.errors import SearchFailedError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.policy import Policy
+from nas.core.trial import ParameterSource, Proposal, Trial
+from nas.inheritance.donors.other_searches import sibling_checkpoint
+from nas.search.controller import LoopSettings
+from nas.storage.records import Records
+from nas.tuners.base import Answer
+from nas.tuners.random import RandomTuner
+from tests.support.scripted_executor import (
+    FAILED,
+    METRIC,
+    SEARCH,
+    SPACE,
+    End,
+    ListTuner,
+    ScriptedExecutor,
+    cut_after,
+    forget_all_records,
+    fresh_records,
+    make_loop,
+    paths_in_order,
+)
+
+BARE = End(has_weights=False)
+N_TRIALS = 14
+
+
+@pytest.fixture(autouse=True)
+def clean_memory() -> Iterator[None]:
+    yield
+    forget_all_records()
+
+
+class SourceTuner(ListTuner):
+    """Every point takes its weights from one source."""
+
+    def __init__(self, source: str, *, metric: Metric = METRIC) -> None:
+        super().__init__()
+        self.metrics = (metric,)
+        self.source = source
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        point = {"x": number * 5 % 7}  # some score the same
+        return Proposal(point=point, donors=(self.source,), policies=frozenset({Policy.SHARE_PARAMS}))
+
+
+def search(records: Records, executor: ScriptedExecutor, source: str, *, metric: Metric = METRIC, **more: bool) -> None:
+    settings = LoopSettings(budget=Budget(trials=N_TRIALS), max_failures=99, on_parent_failure="fail", **more)
+    make_loop(records, executor, SourceTuner(source, metric=metric), settings=settings).search(SEARCH)
+
+
+def expected(trial: Trial, earlier: Sequence[Trial], source: str, metric: Metric) -> int | None:
+    """By the definition: ``earlier`` are the results before the trial's start, in their order."""
+    able = [t for t in earlier if t.checkpoint is not None and (t.slot == trial.slot or source.startswith("global"))]
+    if source.endswith("recent"):
+        return able[-1].number if able else None
+    scored = sorted((t for t in able if t.value("accuracy") is not None), key=lambda t: t.number)
+    best = min if metric.direction == "minimize" else max
+    return best(scored, key=lambda t: t.metrics["accuracy"]).number if scored else None
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    picks=st.lists(st.integers(0, 3), min_size=30, max_size=30),
+    slots=st.integers(1, 4),
+    direction=st.sampled_from(["maximize", "minimize"]),
+    odd=st.dictionaries(st.integers(0, N_TRIALS - 1), st.sampled_from([FAILED, BARE]), max_size=6),
+)
+@pytest.mark.parametrize("source", list(ParameterSource))
+def test_each_source_gives_whom_it_says(
+    source: str, picks: list[int], slots: int, direction: str, odd: dict[int, End]
+) -> None:
+    """Of those that had finished with weights when the trial started; the first trials start afresh."""
+    records, turns = fresh_records(), iter(picks)
+    metric = Metric("accuracy", direction)
+    ends = {number: [end] for number, end in odd.items()}
+    executor = ScriptedExecutor(records, slots, ends=ends, pick=lambda running: next(turns) % len(running))
+
+    search(records, executor, source, metric=metric)
+
+    trials, _ = records.load()
+    assert len(trials) == N_TRIALS
+    for trial in executor.submitted:
+        earlier = [trials[number] for number in executor.order if trials[number].finished <= trial.started]
+        donor = expected(trial, earlier, source, metric)
+        assert executor.donors[trial.number] == ([] if donor is None else [donor])
+        assert trials[trial.number].offered == donor
+        assert trials[trial.number].inheritance["replaced"] == {source: donor}
+    if not odd:
+        assert any(trial.offered is not None for trial in trials)
+
+
+@pytest.mark.parametrize("source", list(ParameterSource))
+def test_deterministic_donors_survive_kills(source: str) -> None:
+    """With ``deterministic`` the same donors, whatever finishes first and wherever the search was killed."""
+    found = []
+    for place in (0, -1):
+        whole = fresh_records()
+        search(whole, ScriptedExecutor(whole, 3, pick=lambda running, at=place: at), source, deterministic=True)
+        found.append([trial.offered for trial in whole.load()[0]])
+        for n_files in (7, 16, 29):
+            cut = cut_after(whole, min(n_files, len(paths_in_order(whole.files))))
+            search(cut, ScriptedExecutor(cut, 3, session=2), source, deterministic=True)
+            found.append([trial.offered for trial in cut.load()[0]])
+
+    assert len(found[0]) == N_TRIALS
+    assert any(donor is not None for donor in found[0])
+    assert all(donors == found[0] for donors in found)
+
+
+def test_an_unknown_source_is_refused() -> None:
+    """A name that is neither a source nor another search's trial ends the search, and is named with what is allowed."""
+    records = fresh_records()
+    sibling = partial(sibling_checkpoint, records)
+    loop = make_loop(records, ScriptedExecutor(records), SourceTuner("local_worst"), sibling=sibling)
+
+    with pytest.raises(SearchFailedError, match="'local_worst' must be a trial's number, 'search:number' or one of lo"):
+        loop.search(SEARCH)
+
+
+@pytest.mark.parametrize("choice", ["LOCAL_BEST", "local_recent", "GLOBAL_BEST", "global_recent", "best"])
+def test_a_tuners_donor_is_never_swept(choice: str) -> None:
+    """Whom ``tuner.donor`` gives a trial is among those of whom the tuner said before that it may name them."""
+    records = fresh_records()
+    tuner = RandomTuner(SPACE, (METRIC,), seed=3, donor=choice)
+    allowed: dict[int, set[int]] = {}
+
+    class Watching(ListTuner):
+        def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+            allowed[number] = {*tuner.may_inherit_from(lineage)}
+            return tuner.ask(lineage, number, job)
+
+    executor = ScriptedExecutor(records, 3, pick=lambda running: -1)
+    loop = make_loop(records, executor, Watching(), settings=LoopSettings(budget=Budget(trials=7)))
+    loop.search(SEARCH)
+
+    donors = {trial.index: trial.offered for trial in records.load()[0]}
+    assert len([donor for donor in donors.values() if donor is not None]) >= 3
+    assert all(donor is None or donor in allowed[index] for index, donor in donors.items())

@@ -1,0 +1,210 @@
+"""What a child of two network graphs takes of each."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from nas.core.errors import PointError
+from nas.inheritance.inherit import inherit
+from nas.spaces.graphs.branching import Branch
+from nas.spaces.graphs.crossover import Crossing, crossed
+from nas.spaces.graphs.derivation import Derivation, derivation_from_json
+from nas.spaces.graphs.inserting import InsertResidual
+from nas.spaces.graphs.layers import Conv
+from nas.spaces.graphs.limits import Limits
+from nas.spaces.graphs.module import GraphModule
+from nas.spaces.graphs.moves import MOVES as ALL_MOVES
+from nas.spaces.graphs.moves import drawn_move
+from nas.spaces.graphs.network import Network
+from nas.spaces.graphs.resizing import Widen
+from nas.spaces.graphs.starts import plain_cnn
+from tests.support.graph_networks import SHAPE, STARTS
+
+START = plain_cnn(SHAPE, 3, widths=[8, 8, 8], pool_after=[0])
+MOVES = ("widen", "narrow", "deepen", "residual", "grow_kernel", "add_skip", "branch", "remove", "disconnect")
+
+
+def moved(rng: random.Random, n_moves: int = 5) -> Network:
+    """What random moves make of the start; cousins of it give one number to different nodes."""
+    network = START
+    for _ in range(n_moves):
+        move = drawn_move(network, MOVES, Limits(size=32, nodes=40), rng)
+        assert move is not None
+        network = move.network
+    return network
+
+
+def filled(network: Network, value: float) -> dict[str, Tensor]:
+    """Weights that all are this number."""
+    return {name: torch.full_like(tensor, value) for name, tensor in GraphModule(network).state_dict().items()}
+
+
+def test_each_layer_takes_what_it_had_in_its_own_parent() -> None:
+    """Of donors that are all 1 and all 2, no layer has a number of the other; whole ones before the cut are 1."""
+    n_crossings = n_renamed = 0
+    for seed in range(30):
+        rng = random.Random(seed)
+        crossing = crossed((moved(rng), moved(rng)), seed % 2, rng)
+        if crossing is None:
+            continue
+        n_crossings += 1
+        parents = [filled(network, 1.0 + place) for place, network in enumerate(crossing.networks)]
+        child = GraphModule(crossing.network)
+        with torch.no_grad():
+            for parameter in child.parameters():
+                parameter.zero_()
+        report = inherit(child, parents, derivation=crossing)
+
+        assert report.notes == ()
+        for node, (parent, name) in crossing.origins.items():
+            n_renamed += name != node
+            layer = child.layers[str(node)]
+            assert crossing.network[node].layer == crossing.networks[parent][name].layer
+            assert not any((tensor == 2.0 - parent).any() for tensor in layer.parameters())
+            if parent == crossing.begins:
+                assert all((tensor == 1.0 + parent).all() for tensor in layer.parameters())
+    assert n_crossings > 20
+    assert n_renamed > 20
+
+
+def test_parents_are_known_by_their_places_among_equals() -> None:
+    """A third donor with the same tensors, before the parents, gives nothing where these are told to be behind it."""
+    crossing = crossed((START, START), 0, random.Random(0))
+    assert crossing is not None
+    child = GraphModule(crossing.network)
+    donors = [filled(START, value) for value in (9.0, 1.0, 2.0)]
+
+    report = inherit(child, donors, derivation=crossing, parents=[1, 2])
+
+    assert report.notes == ()
+    found = {value for parameter in child.parameters() for value in parameter.unique().tolist()}
+    assert found == {1.0, 2.0}
+
+
+def test_renamed_nodes_are_called_as_none_in_either_parent() -> None:
+    """A node of the end whose number is taken gets one above the greatest of both."""
+    rng = random.Random(0)
+    crossings = [crossed((moved(rng), moved(rng)), 0, rng) for _ in range(30)]
+    new = [
+        (node, crossing.networks)
+        for crossing in crossings
+        if crossing is not None
+        for node, (_, origin) in crossing.origins.items()
+        if node != origin
+    ]
+
+    assert len(new) > 20
+    assert all(node > max(one.id for network in parents for one in network.nodes) for node, parents in new)
+
+
+def test_what_is_done_to_a_child_of_two_is_followed() -> None:
+    """A widened layer is the part that its parent had; a layer that an operation put in is not the parents'."""
+    one, other = STARTS[0], plain_cnn(SHAPE, 3, widths=[5, 7], pool_after=[0])
+    residual = InsertResidual(one.nodes[0].id, 3)
+    crossing = Crossing((one, other), (one.nodes[0].id, other.nodes[0].id), 0, (residual, Widen(one.nodes[0].id, 9)))
+    child = GraphModule(crossing.operations[1].apply(residual.apply(crossing.network)))
+    report = inherit(child, [filled(one, 1.0), filled(other, 2.0)], derivation=crossing)
+
+    first = report.tensors[f"layers.{one.nodes[0].id}.weight"]
+    assert report.notes == ()
+    assert (first.how, first.donor) == ("sliced", 0)
+    made = [node.id for node in residual.apply(crossing.network).nodes if node.id not in crossing.network]
+    convs = [id for id in made if isinstance(child.network[id].layer, Conv)]
+    assert convs
+    assert all(report.tensors[f"layers.{id}.weight"].how == "fresh" for id in convs)
+
+
+def test_any_move_may_follow_a_crossing() -> None:
+    """Whatever is done to a child of two, a branch too, its layers take nothing of the wrong parent, and none fails."""
+    n_branched = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        crossing = crossed((moved(rng, 3), moved(rng, 3)), seed % 2, rng)
+        if crossing is None:
+            continue
+        network, operations = crossing.network, []
+        for _ in range(3):
+            move = drawn_move(network, [*ALL_MOVES], Limits(size=32, nodes=60), rng)
+            assert move is not None
+            network = move.network
+            operations.append(move.operation)
+        crossing = replace(crossing, operations=tuple(operations))
+        n_branched += any(isinstance(operation, Branch) for operation in operations)
+        parents = [filled(parent, 1.0 + place) for place, parent in enumerate(crossing.networks)]
+        child = GraphModule(network)
+        with torch.no_grad():
+            for parameter in child.parameters():
+                parameter.zero_()
+
+        assert inherit(child, parents, derivation=crossing).notes == ()
+        untouched = [node for node in network.nodes if node in crossing.network.nodes]
+        for node in untouched:
+            parent, _ = crossing.origins[node.id]
+            assert not any((tensor == 2.0 - parent).any() for tensor in child.layers[str(node.id)].parameters())
+    assert n_branched > 5
+
+
+def test_without_a_parent_the_rest_is_still_its_own() -> None:
+    """Where a parent's weights are not there, the report says so, and the other part is its own parent's."""
+    one, other = STARTS[0], plain_cnn(SHAPE, 3, widths=[5, 7], pool_after=[0])
+    crossing = Crossing((one, other), (one.nodes[0].id, other.nodes[0].id), 0)
+    child = GraphModule(crossing.network)
+    report = inherit(child, [filled(other, 2.0)], derivation=crossing)
+    elsewhere = inherit(GraphModule(one), [filled(one, 1.0), filled(other, 2.0)], derivation=crossing)
+
+    assert report.notes == ("not crossed: no donor is left that has the network of parent 0",)
+    assert (child.layers[str(child.network.output.id)].weight == 2.0).all()
+    assert elsewhere.notes == ("not crossed: the crossing makes another network than the child's",)
+    assert elsewhere.share == 1.0
+
+
+def test_what_cannot_be_taken_is_not_the_other_parents() -> None:
+    """Where a layer's own weights are not finite it is fresh, and not the other parent's layer of that number."""
+    one, other = STARTS[0], plain_cnn(SHAPE, 3, widths=[5, 7], pool_after=[0])
+    crossing = Crossing((one, other), (one.nodes[0].id, other.nodes[0].id), 0)
+    weights = [filled(one, 1.0), filled(other, 2.0)]
+    output = crossing.network.output.id
+    parent, origin = crossing.origins[output]
+    weights[parent][f"layers.{origin}.weight"].fill_(float("nan"))
+    report = inherit(GraphModule(crossing.network), weights, derivation=crossing)
+
+    assert report.tensors[f"layers.{output}.weight"].how == "fresh"
+    assert report.tensors[f"layers.{output}.bias"].how == "copied"
+
+
+def test_records_hold_it() -> None:
+    """A crossing and the derivations of earlier records come back from JSON as they were."""
+    one, other = STARTS[0], plain_cnn(SHAPE, 3, widths=[5, 7], pool_after=[0])
+    crossing = Crossing((one, other), (1, 1), 1, (Widen(1, 9),))
+    derivation = Derivation(one, (Widen(1, 9, 0.5, 3),))
+
+    assert derivation_from_json({"crossed": [3, 1], **json.loads(json.dumps(crossing.to_json()))}) == crossing
+    assert derivation_from_json({"mutated": ["network"], **derivation.to_json()}) == derivation
+    assert derivation_from_json({"crossed": [3, 1], "mutated": []}) is None
+    assert derivation_from_json(None) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cuts": [99, 1]}, r"cuts\[0\] \(99\) must be a node that all goes through; choose one of \[1, "),
+        ({"cuts": 7}, r"crossing: cuts \(7\) must be a list of two"),
+        ({"cuts": ["1", 1]}, r"cuts\[0\] \('1'\) must be a node that all goes through; choose one of \[1, "),
+        ({"begins": 2}, r"crossing: begins \(2\) must be 0 or 1"),
+        ({"operations": {}}, r"crossing: operations \(\{\}\) must be a list"),
+        ({"networks": []}, r"crossing: networks \(\[\]\) must be a list of two"),
+        ({"more": 1}, r"must be a dict of networks, cuts, begins, operations"),
+    ],
+)
+def test_records_that_can_not_be(change: dict[str, object], message: str) -> None:
+    """What can't be is refused by name."""
+    data = Crossing((STARTS[0], STARTS[0]), (1, 1), 0).to_json()["crossing"]
+
+    with pytest.raises(PointError, match=message):
+        derivation_from_json({"crossing": {**data, **change}})

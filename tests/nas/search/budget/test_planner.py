@@ -1,0 +1,129 @@
+"""When stages have to end, by what is spent and what is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from nas.core.budget import Budget
+from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.trial import State
+from nas.search.budget.planner import CROWN_MOST_S, MARGIN, Spent, Timetable
+from tests.nas.search.budget.test_durations import trial
+
+SEARCH, FINAL = Stage(name="search", policies=frozenset({Policy.EARLY_STOP})), Stage(name="final")
+PLAN = PolicyPlan((SEARCH, FINAL))
+
+
+def timetable(*, n_finals: int = 2, slots: int = 1, has_crown: bool = False, **budget: Any) -> Timetable:
+    chosen = Budget(**{"hours": 1.0, **budget})
+    return Timetable(chosen, PLAN, slots, to_come=lambda: {"final": n_finals}, has_crown=has_crown)
+
+
+def at(wall_s: float, gpu_s: float = 0.0, *running: float) -> Spent:
+    return Spent(wall_s, gpu_s, running)
+
+
+def test_without_hours_everything_is_open() -> None:
+    """A budget of trials knows no time."""
+    assert timetable(hours=None, trials=3).is_open
+    assert not timetable().is_open
+
+
+def test_final_share_is_kept_while_nothing_is_known() -> None:
+    """Two fifths by default; for what runs and would be the first to end, the whole time."""
+    table = timetable()
+
+    assert [table.closed_by(SEARCH, at(s)) for s in (0, 2159, 2161)] == [None, None, "hours"]
+    assert table.left_s(SEARCH, at(2160)) == 1440
+
+
+def test_finals_are_kept_what_they_take() -> None:
+    """On one slot one after the other, on two at once; the last with a margin."""
+    for slots, kept_s in ((1, 600 + MARGIN * 600), (2, MARGIN * 600), (3, MARGIN * 600)):
+        table = timetable(slots=slots)
+        table.learn(trial(60, stage=SEARCH, epochs=0.1))
+
+        assert table.left_s(SEARCH, at(1000)) == pytest.approx(2600 - kept_s)
+        assert table.closed_by(SEARCH, at(3600 - kept_s - 60)) is None
+        assert table.closed_by(SEARCH, at(3600 - kept_s - 59)) == "hours"
+
+
+def test_trials_begin_that_can_finish() -> None:
+    """Where trials are stopped, while the shortest would fit; where they may finish, while a usual one would."""
+    for at_deadline, need_s in (("stop", 10), ("finish", 90)):
+        table = timetable(at_deadline=at_deadline, n_finals=0)
+        for seconds in range(10, 110, 10):
+            table.learn(trial(seconds, stage=SEARCH))
+        table.learn(trial(1.0, stage=FINAL))
+
+        assert table.need_s(SEARCH) == need_s
+        left_s = table.left_s(SEARCH, at(0))
+        assert table.closed_by(SEARCH, at(left_s - need_s)) is None
+        assert table.closed_by(SEARCH, at(left_s - need_s + 1)) == "hours"
+        assert table.next_look_s(SEARCH, at(0)) == pytest.approx(left_s - need_s)
+        assert table.next_look_s(SEARCH, at(left_s - 1)) == pytest.approx(1)
+        assert table.next_look_s(SEARCH, at(left_s)) == math.inf
+
+
+def test_a_final_that_can_not_finish_keeps_nothing() -> None:
+    """It is not begun, and its time is the search's."""
+    table = timetable()
+    table.learn(trial(60, stage=SEARCH, epochs=0.01))
+
+    assert list(table.hopeless(SEARCH, at(60))) == [(FINAL, 6000.0)]
+    assert table.closed_by(FINAL, at(60)) == "hours"
+    assert table.left_s(SEARCH, at(60)) == 3540
+
+
+def test_a_final_of_unknown_length_needs_the_time_of_a_search_trial() -> None:
+    """No final is begun in the last moment."""
+    table = timetable()
+    table.learn(trial(60, stage=SEARCH))
+
+    assert [table.closed_by(FINAL, at(3600 - s)) for s in (61, 59)] == [None, "hours"]
+
+
+def test_many_finals_leave_the_search_a_fifth() -> None:
+    """As many are trained as fit; a single one may take more."""
+    table = timetable(n_finals=50)
+    table.learn(trial(60, stage=SEARCH, epochs=0.1))
+
+    assert table.left_s(SEARCH, at(0)) == pytest.approx(0.2 * 3600)
+    table = timetable(n_finals=50)
+    table.learn(trial(60, stage=SEARCH, epochs=60 / 3000))
+    assert table.left_s(SEARCH, at(0)) == pytest.approx(3600 - MARGIN * 3000)
+
+
+def test_tests_and_export_have_a_reserve() -> None:
+    """A fiftieth, two minutes at most; once seen, what they took with a margin."""
+    assert timetable(has_crown=True).left_s(FINAL, at(0)) == 3600 - 72
+    large = timetable(has_crown=True, hours=10.0)
+    assert large.left_s(FINAL, at(0)) == 36_000 - CROWN_MOST_S
+    large.learn_crown(10.0)
+    assert large.left_s(FINAL, at(0)) == pytest.approx(36_000 - MARGIN * 10.0)
+
+
+def test_gpu_hours_pass_as_fast_as_trials_run() -> None:
+    """Three trials at a time have to end three times as soon; what they will still take is not given away twice."""
+    table = timetable(hours=None, gpu_hours=1.0, n_finals=2)
+    table.learn(trial(100, stage=SEARCH, epochs=0.5))
+
+    kept_s = MARGIN * 2 * 200
+    assert table.left_s(SEARCH, at(9e9, 300, 10, 20, 30)) == pytest.approx((3600 - 360 - kept_s) / 3)
+    left_s = 3600 - kept_s - 100
+    assert table.closed_by(SEARCH, at(0, left_s - 300, 0, 0, 0)) is None
+    assert table.closed_by(SEARCH, at(0, left_s - 299, 0, 0, 0)) == "gpu_hours"
+
+
+def test_what_is_left_in_the_end_is_the_search_s() -> None:
+    """When no trial and final of it fit any more, once."""
+    table = timetable(n_finals=1)
+    table.learn(trial(60, stage=SEARCH))
+    table.learn(trial(600, stage=FINAL, state=State.COMPLETE))
+
+    assert table.closed_by(SEARCH, at(3600 - 700)) == "hours"
+    assert (table.let_go(), table.let_go()) == (True, False)
+    assert table.closed_by(SEARCH, at(3600 - 700)) is None

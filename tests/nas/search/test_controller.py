@@ -1,0 +1,1144 @@
+"""The loop, with trials on paper and real records: when it asks, what it submits, what it remembers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nas.core.budget import Budget
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
+from nas.core.lineage import Lineage
+from nas.core.point import Point
+from nas.core.policy import Policy, Stage
+from nas.core.trial import OnParentFailure, Proposal, Reason, State, Trial
+from nas.executors.events import Broke, Event, Finished, StopAsked
+from nas.search.admission import trial_seed
+from nas.search.controller import Loop, LoopSettings
+from nas.spaces.parameters.space import Choice, ParameterSpace
+from nas.stoppers.base import Stopper
+from nas.stoppers.median import MedianStopper
+from nas.storage.checkpoints import publish_checkpoint
+from nas.storage.records import Records
+from nas.tuners.base import STOP, WAIT, Answer
+from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.random import RandomTuner
+from tests.support.scripted_executor import (
+    FAILED,
+    FINAL,
+    LOST,
+    METRIC,
+    SEARCH,
+    SPACE,
+    EchoTuner,
+    End,
+    ListTuner,
+    ScriptedExecutor,
+    asked,
+    cut_after,
+    forget_all_records,
+    fresh_records,
+    make_loop,
+    paths_in_order,
+    prefixes,
+    score,
+)
+
+
+@pytest.fixture(autouse=True)
+def clean_memory() -> Iterator[None]:
+    yield
+    forget_all_records()
+
+
+@pytest.fixture
+def records() -> Records:
+    return fresh_records()
+
+
+def up_to(n_trials: int, **more: Any) -> LoopSettings:
+    return LoopSettings(budget=Budget(trials=n_trials), **more)
+
+
+def shuffled(running: Sequence[Trial]) -> int:
+    """Picks by the trials' numbers alone, in an order that is not theirs."""
+    return min(range(len(running)), key=lambda place: running[place].number * 7 % 11)
+
+
+def by_number(records: Records) -> dict[int, Trial]:
+    return {trial.number: trial for trial in records.load()[0]}
+
+
+class TestAsking:
+    @pytest.mark.parametrize("slots", [1, 2, 4])
+    def test_fills_every_slot(self, records: Records, slots: int) -> None:
+        """Before the first result the tuner is asked once for each slot, and then again for each slot that is free."""
+        tuner = ListTuner(*[()] * 6)
+        executor = ScriptedExecutor(records, slots)
+
+        make_loop(records, executor, tuner, settings=up_to(6)).search(SEARCH)
+
+        assert [lineage.n_finished for lineage in tuner.seen] == [max(0, n - slots + 1) for n in range(6)]
+        assert len(executor.order) == 6
+
+    def test_budget_ends_asking(self, records: Records) -> None:
+        """No trial beyond the budget is proposed, also where more slots are free."""
+        tuner = ListTuner(*[()] * 9)
+
+        make_loop(records, ScriptedExecutor(records, 4), tuner, settings=up_to(3)).search(SEARCH)
+
+        assert tuner.n_asks == len(by_number(records)) == 3
+
+    def test_failed_trials_count(self, records: Records) -> None:
+        """A failed trial is one of the budget's trials."""
+        executor = ScriptedExecutor(records, ends={0: [FAILED], 2: [FAILED]})
+
+        make_loop(records, executor, ListTuner(*[()] * 9), settings=up_to(4)).search(SEARCH)
+
+        assert [trial.state for trial in by_number(records).values()] == ["FAILED", "COMPLETE", "FAILED", "COMPLETE"]
+
+    def test_lost_attempts_do_not_count(self, records: Records) -> None:
+        """An attempt whose worker died costs no trial of the budget."""
+        executor = ScriptedExecutor(records, ends={0: [LOST], 1: [LOST]})
+
+        make_loop(records, executor, ListTuner(*[()] * 9), settings=up_to(3)).search(SEARCH)
+
+        assert [trial.state for trial in by_number(records).values()] == [State.COMPLETE] * 3
+        assert len(executor.submitted) == 5
+
+    def test_spent_hours_end_asking(self, records: Records) -> None:
+        """When the hours are spent nothing more is proposed, and what runs may finish."""
+        executor = ScriptedExecutor(records, 2)
+        chosen = LoopSettings(budget=Budget(hours=1.0))
+
+        def spent_hours() -> float:
+            return len(executor.submitted)
+
+        loop = make_loop(records, executor, ListTuner(*[()] * 9), settings=chosen, spent_hours=spent_hours)
+        loop.search(SEARCH)
+
+        assert [trial.state for trial in by_number(records).values()] == [State.COMPLETE, State.WAITING]
+        assert len(executor.submitted) == 1
+
+    def test_spent_gpu_hours_of_earlier_sessions_count(self, records: Records) -> None:
+        """GPU-hours are those of all trials on record."""
+        trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}))
+        records.propose(trial)
+        records.commit(replace(trial, state=State.COMPLETE, cost={"gpu_seconds": 3600.0}, finished=1.0))
+        tuner = ListTuner(())
+
+        make_loop(
+            records, ScriptedExecutor(records), tuner, settings=LoopSettings(budget=Budget(gpu_hours=1.0))
+        ).search(SEARCH)
+
+        assert tuner.n_asks == 0
+
+    def test_wait_is_asked_again_after_a_result(self, records: Records) -> None:
+        """After WAIT the tuner is asked again when it can learn of a result more, and not before."""
+        tuner = ListTuner((), (), (), WAIT, WAIT, WAIT, (), STOP)
+
+        make_loop(records, ScriptedExecutor(records, 4), tuner).search(SEARCH)
+
+        assert [lineage.n_finished for lineage in tuner.seen] == [0, 0, 0, 0, 1, 2, 3, 3]
+
+    @pytest.mark.parametrize("deterministic", [False, True])
+    def test_wait_for_nothing_fails(self, records: Records, deterministic: bool) -> None:
+        """WAIT while nothing runs ends the search, naming the tuner and its remedy."""
+        tuner = ListTuner((), *[WAIT] * 9)
+        executor = ScriptedExecutor(records, 2)
+
+        with pytest.raises(SearchFailedError, match=r"ListTuner answers WAIT at proposal 1.*must answer STOP"):
+            make_loop(records, executor, tuner, settings=LoopSettings(deterministic=deterministic)).search(SEARCH)
+        assert executor.order == [0]
+
+    def test_stop_ends_the_search(self, records: Records) -> None:
+        """After STOP the tuner is not asked again, and what runs finishes."""
+        tuner = ListTuner((), (), STOP, ())
+        executor = ScriptedExecutor(records, 4)
+
+        make_loop(records, executor, tuner, settings=up_to(9)).search(SEARCH)
+
+        assert tuner.n_asks == 3
+        assert executor.order == [0, 1]
+
+    def test_tuner_sees_the_search_stage_only(self, records: Records) -> None:
+        """Trials of other stages are in no lineage that a tuner sees."""
+        executor = ScriptedExecutor(records)
+        loop = make_loop(records, executor, ListTuner((), ()), settings=up_to(2))
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials)
+        tuner = ListTuner(())
+
+        make_loop(records, ScriptedExecutor(records), tuner, settings=up_to(3)).search(SEARCH)
+
+        assert [trial.number for trial in tuner.seen[0]] == [0, 1]
+
+    @pytest.mark.parametrize(("slots", "n_finals", "each"), [(1, 2, 1), (4, 1, 4), (4, 3, 1), (5, 2, 2), (2, None, 1)])
+    def test_finals_share_the_threads_of_idle_slots(self, slots: int, n_finals: int | None, each: int) -> None:
+        """As many as divide among the finals of the stage; trials of the search have one's, as deterministic finals."""
+        for deterministic in (False, True):
+            records = fresh_records()
+            executor = ScriptedExecutor(records, slots)
+            settings = up_to(3, deterministic=deterministic)
+            loop = make_loop(records, executor, ListTuner((), (), ()), settings=settings)
+            loop.search(SEARCH)
+            loop.final(FINAL, loop.trials[:1], n_trials=n_finals)
+
+            assert [executor.n_slots[number] for number in range(4)] == [1, 1, 1, 1 if deterministic else each]
+
+    def test_more_finals_than_there_should_be_have_no_more_threads_than_there_are(self, records: Records) -> None:
+        """Four that an earlier session left, whose plan had more finalists, on four slots: one slot's threads each."""
+        executor = ScriptedExecutor(records, 4, stop_after=5)
+        loop = make_loop(records, executor, ListTuner((), (), (), ()), settings=up_to(4))
+        loop.search(SEARCH)
+        with pytest.raises(SearchInterruptedError):
+            loop.final(FINAL, loop.trials, n_trials=4)
+        again = ScriptedExecutor(records, 4, session=2)
+        make_loop(records, again, ListTuner(), settings=up_to(4)).final(FINAL, [], n_trials=1)
+
+        assert again.n_slots == {5: 1, 6: 1, 7: 1}
+
+    def test_running_and_waiting_trials_are_visible(self, records: Records) -> None:
+        """A tuner sees which trials run and which wait, and nothing of how the runs began."""
+        tuner = ListTuner((), (), WAIT, (), STOP)
+
+        make_loop(records, ScriptedExecutor(records, 3), tuner).search(SEARCH)
+
+        assert [[t.state for t in lineage.pending] for lineage in tuner.seen] == [
+            [],
+            ["WAITING"],
+            ["WAITING", "WAITING"],
+            ["RUNNING"],
+            ["RUNNING", "WAITING"],
+        ]
+
+    def test_seeds_follow_from_stage_and_index(self, records: Records) -> None:
+        """Each trial's seed follows from the search's seed, its stage and its index, and all differ."""
+        loop = make_loop(records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2, seed=3))
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials)
+
+        seeds = [trial.seed for trial in loop.trials]
+        assert seeds == [trial_seed(3, stage, index) for stage in ("search", "final") for index in (0, 1)]
+        assert len(set(seeds)) == 4
+
+    def test_events_reach_the_observer(self, records: Records) -> None:
+        """An observer hears of each proposal before its start, and of each result."""
+        heard: list[Event] = []
+
+        make_loop(
+            records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2), observe=heard.append
+        ).search(SEARCH)
+
+        assert [type(event).__name__ for event in heard] == ["Proposed", "Started", "Finished"] * 2
+
+
+class TestFamilies:
+    @pytest.mark.parametrize("slots", [1, 2, 4])
+    def test_child_starts_after_its_parents_result(self, records: Records, slots: int) -> None:
+        """A chain of three, named while its parents still run, is started link by link."""
+        tuner = ListTuner((), (0,), (1,), (2,))
+        executor = ScriptedExecutor(records, slots)
+
+        make_loop(records, executor, tuner, settings=up_to(4)).search(SEARCH)
+
+        paths = paths_in_order(records.files)
+        for child in (1, 2, 3):
+            result = paths.index(f"trials/{child - 1:06d}.result.json")
+            assert paths.index(f"trials/{child:06d}.start-1.json") > result
+        assert executor.donors == {0: [], 1: [0], 2: [1], 3: [2]}
+        assert [trial.generation for trial in by_number(records).values()] == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("slots", [2, 4])
+    def test_child_of_a_running_parent_waits(self, records: Records, slots: int) -> None:
+        """Until its parent's result the child is WAITING, and holds no slot."""
+        tuner = ListTuner((), WAIT, (), (1,), (), STOP)
+        executor = ScriptedExecutor(records, slots, pick=lambda running: -1)
+
+        make_loop(records, executor, tuner).search(SEARCH)
+
+        after = {t.number: t.state for t in tuner.seen[4].pending}
+        assert after[2] == State.WAITING
+        assert executor.order.index(1) < executor.order.index(2)
+
+    def test_blocked_children_leave_slots_to_others(self, records: Records) -> None:
+        """Where a child waits for its parent, a founder proposed later runs beside the parent."""
+        tuner = ListTuner((), (0,), ())
+        executor = ScriptedExecutor(records, 2, pick=lambda running: -1)
+
+        make_loop(records, executor, tuner, settings=up_to(3)).search(SEARCH)
+
+        assert [trial.number for trial in executor.submitted] == [0, 2, 1]
+
+    def test_no_more_children_are_blocked_than_slots(self, records: Records) -> None:
+        """A tuner that names nothing but running parents is not asked without end."""
+        tuner = ListTuner((), *[(0,)] * 50)
+        executor = ScriptedExecutor(records, 3)
+
+        make_loop(records, executor, tuner, settings=up_to(20)).search(SEARCH)
+
+        assert max(sum(t.state == State.WAITING for t in lineage.pending) for lineage in tuner.seen) <= 3
+        assert len(executor.order) == 20
+
+    def test_child_of_several_waits_for_all(self, records: Records) -> None:
+        """A child of two parents starts after both, and takes the weights of both, best first."""
+        tuner = ListTuner((), (), Proposal(point={"x": 2}, parents=(1, 0)))
+        executor = ScriptedExecutor(records, 4)
+
+        make_loop(records, executor, tuner).search(SEARCH)
+
+        assert executor.donors[2] == [1, 0]
+        assert executor.order == [0, 1, 2]
+
+    def test_donor_that_is_no_parent_is_waited_for(self, records: Records) -> None:
+        """A running donor blocks the child as a parent does."""
+        tuner = ListTuner((), (), Proposal(point={"x": 2}, parents=(0,), donors=(1,)))
+        executor = ScriptedExecutor(records, 4)
+
+        make_loop(records, executor, tuner).search(SEARCH)
+
+        assert executor.donors[2] == [1]
+        assert executor.order == [0, 1, 2]
+
+
+WITHOUT_WEIGHTS = {
+    "failed": FAILED,
+    "stopped": End(state=State.STOPPED, reason=Reason.DEADLINE, has_weights=False),
+    "complete": End(has_weights=False),
+}
+
+
+class TestDonors:
+    @pytest.mark.parametrize("slots", [1, 3])
+    @pytest.mark.parametrize("end", WITHOUT_WEIGHTS.values(), ids=WITHOUT_WEIGHTS.keys())
+    @pytest.mark.parametrize(
+        ("choice", "donors", "stand_in"), [("ancestor", [0], 0), ("scratch", [], None)], ids=["ancestor", "scratch"]
+    )
+    def test_parent_without_weights_is_replaced(
+        self, records: Records, choice: OnParentFailure, donors: list[int], stand_in: int | None, end: End, slots: int
+    ) -> None:
+        """A parent without weights is replaced by its nearest ancestor with some, or by nothing, on record."""
+        tuner = ListTuner((), (0,), (1,))
+        executor = ScriptedExecutor(records, slots, ends={1: [end]})
+
+        make_loop(records, executor, tuner, settings=LoopSettings(on_parent_failure=choice)).search(SEARCH)
+
+        child = by_number(records)[2]
+        assert child.state == State.COMPLETE
+        assert executor.donors[2] == donors
+        assert child.offered == stand_in
+        assert child.inheritance == {"replaced": {"1": stand_in}}
+
+    @pytest.mark.parametrize("slots", [1, 3])
+    @pytest.mark.parametrize("end", WITHOUT_WEIGHTS.values(), ids=WITHOUT_WEIGHTS.keys())
+    def test_parent_without_weights_fails_the_child(self, records: Records, end: End, slots: int) -> None:
+        """With on_parent_failure=fail the child is FAILED(parent), naming the donor, and never started."""
+        tuner = ListTuner((), (0,), (1,), (2,))
+        executor = ScriptedExecutor(records, slots, ends={1: [end]})
+
+        make_loop(records, executor, tuner, settings=LoopSettings(on_parent_failure="fail")).search(SEARCH)
+
+        trials = by_number(records)
+        assert [(t.state, t.reason) for t in (trials[2], trials[3])] == [(State.FAILED, Reason.PARENT)] * 2
+        assert "donor 1 has no weights" in (trials[2].error or "")
+        assert executor.order == [0, 1]
+        assert not any("000002.start" in path for path in paths_in_order(records.files))
+
+    @pytest.mark.parametrize("scores", [True, False], ids=["scores", "trains"])
+    def test_no_other_weights_are_scored_in_a_later_stage(self, records: Records, scores: bool) -> None:
+        """A warm trial of one without weights starts afresh, and where it only scores it is FAILED(parent)."""
+        more = {Policy.SKIP_TRAIN} if scores else set()
+        recheck = Stage(name="recheck", policies=SEARCH.policies | more, warm=True)
+        executor = ScriptedExecutor(records, ends={1: [End(has_weights=False)]})
+        loop = make_loop(records, executor, ListTuner((), (0,)))
+        loop.search(SEARCH)
+
+        loop.final(recheck, loop.trials[:2])
+
+        first, second = (t for t in by_number(records).values() if t.stage == "recheck")
+        assert (first.state, executor.donors[first.number]) == (State.COMPLETE, [0])
+        if scores:
+            assert (second.state, second.reason) == (State.FAILED, Reason.PARENT)
+            assert second.error == "donor 1 has no weights, and SKIP_TRAIN trains none"
+        else:
+            assert (second.state, executor.donors[second.number]) == (State.COMPLETE, [])
+            assert second.inheritance == {"replaced": {"1": None}}
+
+    def test_founder_line_without_weights_starts_afresh(self, records: Records) -> None:
+        """Where no ancestor has weights the child starts from nothing, and its record says so."""
+        tuner = ListTuner((), (0,), (1,))
+        executor = ScriptedExecutor(records, ends={0: [FAILED], 1: [FAILED]})
+
+        make_loop(records, executor, tuner).search(SEARCH)
+
+        assert executor.donors[2] == []
+        assert by_number(records)[2].inheritance == {"replaced": {"1": None}}
+
+    def test_stopped_parent_with_weights_is_a_donor(self, records: Records) -> None:
+        """What a stopped trial has saved is inherited."""
+        executor = ScriptedExecutor(records, ends={0: [End(state=State.STOPPED, reason=Reason.STOPPER)]})
+
+        make_loop(records, executor, ListTuner((), (0,))).search(SEARCH)
+
+        assert executor.donors[1] == [0]
+        assert by_number(records)[1].inheritance == {}
+
+    @pytest.mark.parametrize("choice", ["ancestor", "scratch", "fail"])
+    def test_no_donors_without_share_params(self, records: Records, choice: OnParentFailure) -> None:
+        """Where SHARE_PARAMS is off nothing is inherited, and a parent without weights does not matter."""
+        executor = ScriptedExecutor(records, ends={0: [FAILED]})
+        chosen = LoopSettings(on_parent_failure=choice)
+
+        make_loop(records, executor, ListTuner((), (0,), (1,)), settings=chosen).search(Stage(name="search"))
+
+        assert executor.donors == {0: [], 1: [], 2: []}
+        assert [trial.offered for trial in by_number(records).values()] == [None] * 3
+        assert by_number(records)[1].state == State.COMPLETE
+
+    def test_tuner_may_switch_policies(self, records: Records) -> None:
+        """A proposal's own policies go before the stage's."""
+        off = Proposal(point={"x": 1}, parents=(0,), policies=frozenset())
+        executor = ScriptedExecutor(records)
+
+        make_loop(records, executor, ListTuner((), off)).search(SEARCH)
+
+        assert by_number(records)[1].policies == frozenset()
+        assert executor.donors[1] == []
+
+    def test_empty_donors_start_afresh(self, records: Records) -> None:
+        """A proposal with parents and donors=() inherits nothing."""
+        executor = ScriptedExecutor(records)
+
+        make_loop(records, executor, ListTuner((), Proposal(point={"x": 1}, parents=(0,), donors=()))).search(SEARCH)
+
+        assert executor.donors[1] == []
+        assert by_number(records)[1].generation == 1
+
+    def test_one_stand_in_is_offered_once(self, records: Records) -> None:
+        """Two donors whose stand-in is the same ancestor give it once."""
+        tuner = ListTuner((), (0,), (0,), Proposal(point={"x": 3}, parents=(1,), donors=(1, 2, 0)))
+        executor = ScriptedExecutor(records, ends={1: [FAILED], 2: [FAILED]})
+
+        make_loop(records, executor, tuner).search(SEARCH)
+
+        assert executor.donors[3] == [0]
+        assert by_number(records)[3].inheritance == {"replaced": {"1": 0, "2": 0}}
+
+    def test_donor_of_another_search(self, records: Records) -> None:
+        """A donor of another search is offered by its name, or replaced by nothing where it has no weights."""
+        checkpoint = publish_checkpoint(records.files, "000007-ab", None)
+
+        def sibling(donor: str) -> Checkpoint | None:
+            return checkpoint if donor == "other:7" else None
+
+        tuner = ListTuner(
+            Proposal(point={"x": 0}, donors=("other:7",)), Proposal(point={"x": 1}, donors=("other:8", "other:7"))
+        )
+        executor = ScriptedExecutor(records)
+
+        make_loop(records, executor, tuner, sibling=sibling).search(SEARCH)
+
+        assert executor.donors == {0: ["other:7"], 1: ["other:7"]}
+        assert by_number(records)[0].offered == "other:7"
+        assert by_number(records)[1].inheritance == {"replaced": {"other:8": None}}
+
+
+class TestFailures:
+    def test_failures_in_a_row_end_the_search(self, records: Records) -> None:
+        """max_failures failures in a row end the search, with the last one's reason and message."""
+        executor = ScriptedExecutor(records, ends={number: [FAILED] for number in range(9)})
+
+        with pytest.raises(SearchFailedError, match=r"3 trials failed in a row .*trial 2: exception: it broke"):
+            make_loop(records, executor, ListTuner(*[()] * 9), settings=up_to(9, max_failures=3)).search(SEARCH)
+        assert len(by_number(records)) == 3
+
+    def test_success_in_between_resets_the_count(self, records: Records) -> None:
+        """Failures that are not in a row end nothing."""
+        executor = ScriptedExecutor(records, ends={number: [FAILED] for number in (0, 1, 3, 4, 6, 7)})
+
+        make_loop(records, executor, ListTuner(*[()] * 9), settings=up_to(9, max_failures=3)).search(SEARCH)
+
+        assert len(by_number(records)) == 9
+
+    def test_failing_search_interrupts_what_runs(self, records: Records) -> None:
+        """When failures end the search, running trials are told, and have no result."""
+        executor = ScriptedExecutor(records, 3, ends={0: [FAILED], 1: [FAILED]})
+
+        with pytest.raises(SearchFailedError):
+            make_loop(records, executor, ListTuner(*[()] * 9), settings=up_to(9, max_failures=2)).search(SEARCH)
+        assert [trial.is_finished for trial in by_number(records).values()] == [True, True, False, False]
+
+    def test_lost_trial_runs_again(self, records: Records) -> None:
+        """A trial whose worker died runs again as attempt 2, before any other."""
+        executor = ScriptedExecutor(records, ends={0: [LOST]})
+
+        make_loop(records, executor, ListTuner((), ()), settings=up_to(2)).search(SEARCH)
+
+        assert [(trial.number, trial.attempt) for trial in executor.submitted] == [(0, 1), (0, 2), (1, 1)]
+        assert by_number(records)[0].attempt == 2
+        assert by_number(records)[0].state == State.COMPLETE
+
+    @pytest.mark.parametrize("max_attempts", [1, 2, 3])
+    def test_trial_is_lost_after_max_attempts(self, records: Records, max_attempts: int) -> None:
+        """A trial whose worker died max_attempts times is FAILED(lost), and the search goes on."""
+        executor = ScriptedExecutor(records, ends={0: [LOST] * 9})
+
+        make_loop(records, executor, ListTuner((), ()), settings=up_to(2, max_attempts=max_attempts)).search(SEARCH)
+
+        lost = by_number(records)[0]
+        assert (lost.state, lost.reason, lost.attempt) == (State.FAILED, Reason.LOST, max_attempts)
+        assert lost.error == "its worker was killed by SIGKILL"
+        assert by_number(records)[1].state == State.COMPLETE
+
+    def test_lost_trial_keeps_its_reports(self, records: Records) -> None:
+        """What the last attempt of a lost trial reported stays on its record."""
+        executor = ScriptedExecutor(records, ends={0: [End(reports=(0.1, 0.2), is_lost=True)] * 2})
+
+        make_loop(records, executor, ListTuner(()), settings=up_to(1)).search(SEARCH)
+
+        assert [step for step, _ in by_number(records)[0].curve] == [1, 2]
+
+    def test_second_attempt_begins_its_own_curve(self, records: Records) -> None:
+        """What a lost attempt reported is not shown to the stopper as the next one's."""
+        seen: list[int] = []
+
+        class Watching(Stopper):
+            def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+                seen.append(len(trial.curve))
+                return False
+
+        executor = ScriptedExecutor(
+            records, ends={0: [End(reports=(0.1, 0.2), is_lost=True), End(reports=(0.3, 0.4, 0.5))]}
+        )
+
+        make_loop(records, executor, ListTuner(()), stopper=Watching((METRIC,))).search(SEARCH)
+
+        assert seen == [1, 2, 1, 2, 3]
+
+    def test_result_of_a_lost_trial_is_adopted(self, records: Records) -> None:
+        """Where a worker died after its result was durable, that result counts and nothing is repeated."""
+        executor = ScriptedExecutor(records, ends={0: [End(is_lost=True, commits=True)]})
+
+        make_loop(records, executor, ListTuner((), (0,)), settings=up_to(2)).search(SEARCH)
+
+        assert [(trial.number, trial.attempt) for trial in executor.submitted] == [(0, 1), (1, 1)]
+        assert by_number(records)[0].state == State.COMPLETE
+        assert executor.donors[1] == [0]
+
+    def test_what_breaks_the_executor_ends_the_search(self, records: Records) -> None:
+        """An error of whatever runs trials is raised as it is; the other trials are interrupted."""
+        executor = ScriptedExecutor(records, 2)
+        error = StoreError("the disk is full")
+        executor.post(Broke(error, 0))
+
+        with pytest.raises(StoreError, match="disk is full"):
+            make_loop(records, executor, ListTuner((), ())).search(SEARCH)
+        assert not any(trial.is_finished for trial in by_number(records).values())
+
+    def test_broken_job_is_not_waited_for(self, records: Records) -> None:
+        """When an executor breaks, the loop does not wait for the end of the job that broke it."""
+        executor = ScriptedExecutor(records, interrupted="hang")
+        executor.post(Broke(StoreError("the disk is full"), 0))
+        began_s = executor.now_s()
+
+        with pytest.raises(StoreError):
+            make_loop(records, executor, ListTuner(())).search(SEARCH)
+        assert executor.now_s() - began_s < 3
+
+
+class TestInterrupts:
+    def test_stop_ends_the_session(self, records: Records) -> None:
+        """A stop raises, with its signal; running trials get no result, and what is finished is kept."""
+        executor = ScriptedExecutor(records, 2, stop_after=3)
+
+        with pytest.raises(SearchInterruptedError, match="the test says so"):
+            make_loop(records, executor, ListTuner(*[()] * 9), settings=up_to(9)).search(SEARCH)
+        assert [trial.is_finished for trial in by_number(records).values()] == [True, True, True, False, False]
+
+    def test_signal_is_passed_on(self, records: Records) -> None:
+        """The interruption knows the signal, for the exit status."""
+        executor = ScriptedExecutor(records)
+        executor.post(StopAsked("SIGTERM", 15))
+
+        with pytest.raises(SearchInterruptedError) as caught:
+            make_loop(records, executor, ListTuner(())).search(SEARCH)
+        assert caught.value.signal == 15
+
+    def test_interrupted_trial_runs_in_the_next_session(self, records: Records) -> None:
+        """The next session runs it as attempt 2 under its own id, and does not ask for it again."""
+        with pytest.raises(SearchInterruptedError):
+            make_loop(records, ScriptedExecutor(records, stop_after=1), ListTuner((), (0,)), settings=up_to(2)).search(
+                SEARCH
+            )
+        before = by_number(records)[1]
+        tuner = ListTuner(())
+        executor = ScriptedExecutor(records, session=2)
+
+        make_loop(records, executor, tuner, settings=up_to(2)).search(SEARCH)
+
+        assert [(trial.number, trial.attempt) for trial in executor.submitted] == [(1, 2)]
+        assert executor.donors[1] == [0]
+        assert by_number(records)[1].proposal == before.proposal
+        assert tuner.n_asks == 0
+
+    def test_result_during_the_interrupt_is_kept(self, records: Records) -> None:
+        """A trial that finishes while the session ends has its result, and does not run again."""
+        executor = ScriptedExecutor(records, interrupted="finish")
+        heard: list[Event] = []
+        executor.post(StopAsked("SIGINT", 2))
+
+        with pytest.raises(SearchInterruptedError):
+            make_loop(records, executor, ListTuner(()), observe=heard.append).search(SEARCH)
+        assert by_number(records)[0].state == State.COMPLETE
+        assert isinstance(heard[-1], Finished)
+
+    def test_hanging_trials_are_waited_for_within_a_bound(self, records: Records) -> None:
+        """A trial that does not end when told does not hold the session for ever."""
+        executor = ScriptedExecutor(records, interrupted="hang")
+        executor.post(StopAsked("SIGINT", 2))
+        began_s = executor.now_s()
+
+        with pytest.raises(SearchInterruptedError):
+            make_loop(records, executor, ListTuner(())).search(SEARCH)
+        assert 15 < executor.now_s() - began_s < 30
+
+    def test_attempts_lost_with_the_session_do_not_count(self, records: Records) -> None:
+        """However often the session dies, a trial still has max_attempts losses of its own."""
+        for session in (1, 2, 3):
+            executor = ScriptedExecutor(records, session=session, stop_after=0)
+            with pytest.raises(SearchInterruptedError):
+                make_loop(records, executor, ListTuner(()), settings=up_to(1)).search(SEARCH)
+        executor = ScriptedExecutor(records, session=4, ends={0: [LOST]})
+
+        make_loop(records, executor, ListTuner(()), settings=up_to(1, max_attempts=2)).search(SEARCH)
+
+        assert [trial.attempt for trial in executor.submitted] == [4, 5]
+        assert by_number(records)[0].state == State.COMPLETE
+
+    def test_losses_of_earlier_sessions_count(self, records: Records) -> None:
+        """A worker that died in one session and again in the next has died twice."""
+        executor = ScriptedExecutor(records, ends={0: [End(is_lost=True, stops=True)]})
+        with pytest.raises(SearchInterruptedError):
+            make_loop(records, executor, ListTuner(()), settings=up_to(1)).search(SEARCH)
+        executor = ScriptedExecutor(records, session=2, ends={0: [LOST] * 9})
+
+        make_loop(records, executor, ListTuner(()), settings=up_to(1, max_attempts=2)).search(SEARCH)
+
+        assert [trial.attempt for trial in executor.submitted] == [3]
+        assert by_number(records)[0].reason == Reason.LOST
+
+
+class TestResume:
+    @pytest.mark.parametrize("slots", [1, 2, 3])
+    def test_proposals_record_what_was_learned(self, records: Records, slots: int) -> None:
+        """The learned lists, one after the other, are the results in the order in which they came."""
+        executor = ScriptedExecutor(records, slots, pick=shuffled)
+
+        make_loop(records, executor, EchoTuner(), settings=up_to(12)).search(SEARCH)
+
+        learned = [number for trial in records.load()[0] for number in trial.learned]
+        assert learned == executor.order[: len(learned)]
+        assert len(learned) >= 12 - 2 * slots
+
+    @pytest.mark.parametrize("slots", [1, 2, 3])
+    def test_killed_anywhere_proposes_the_same(self, records: Records, slots: int) -> None:
+        """Cut after any file and resumed, a search proposes what the undisturbed one did, from the same lineage."""
+        ends = {number: [FAILED] for number in (2, 3, 7)}
+        loop = make_loop(
+            records, ScriptedExecutor(records, slots, pick=shuffled, ends=ends), EchoTuner(), settings=up_to(10)
+        )
+        loop.search(SEARCH)
+        undisturbed = asked(loop.trials)
+
+        n_cuts = 0
+        for cut in prefixes(records):
+            executor = ScriptedExecutor(cut, slots, pick=shuffled, ends=ends, session=2)
+            make_loop(cut, executor, EchoTuner(), settings=up_to(10)).search(SEARCH)
+            assert asked(cut.load()[0]) == undisturbed
+            n_cuts += 1
+        assert n_cuts > 30
+
+    def test_finished_trials_are_never_repeated(self, records: Records) -> None:
+        """Resumed from any cut, each trial whose result is durable keeps it, and no other gets two."""
+        make_loop(records, ScriptedExecutor(records, 2), EchoTuner(), settings=up_to(5)).search(SEARCH)
+
+        for cut in prefixes(records):
+            done = {number for number, trial in by_number(cut).items() if trial.is_finished}
+            executor = ScriptedExecutor(cut, 2, session=2)
+            make_loop(cut, executor, EchoTuner(), settings=up_to(5)).search(SEARCH)
+            assert sorted([*done, *executor.order]) == list(range(5))
+
+    def test_results_beyond_the_record_are_learned_by_time(self, records: Records) -> None:
+        """Results that no proposal has listed are learned in the order of their times, of equals the lower number."""
+        for number, finished in enumerate([30.0, 10.0, 20.0, 20.0]):
+            trial = Trial(number=number, index=number, proposal=Proposal(point={"x": number}))
+            records.propose(trial)
+            records.commit(replace(trial, state=State.COMPLETE, metrics={"accuracy": 1}, finished=finished))
+        tuner = ListTuner(())
+
+        make_loop(records, ScriptedExecutor(records), tuner, settings=up_to(5)).search(SEARCH)
+
+        assert [trial.number for trial in tuner.seen[0].finished] == [1, 2, 3, 0]
+        assert by_number(records)[4].learned == (1, 2, 3, 0)
+
+    @pytest.mark.parametrize(("slots", "deterministic"), [(1, False), (1, True), (2, True), (4, True)])
+    def test_extended_search_proposes_the_same(self, slots: int, deterministic: bool) -> None:
+        """A search of 6, its finals, and then 6 more proposes what one of 12 would have."""
+        whole, parts = fresh_records(), fresh_records()
+        six, twelve = (up_to(n_trials, deterministic=deterministic) for n_trials in (6, 12))
+        make_loop(whole, ScriptedExecutor(whole, slots), EchoTuner(), settings=twelve).search(SEARCH)
+
+        loop = make_loop(parts, ScriptedExecutor(parts, slots), EchoTuner(), settings=six)
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials[:2])
+        make_loop(parts, ScriptedExecutor(parts, slots, session=2), EchoTuner(), settings=twelve).search(SEARCH)
+
+        assert asked(parts.load()[0]) == asked(whole.load()[0])
+        assert len(parts.load()[0]) == 14
+
+    def test_unfinished_finals_do_not_block_a_larger_search(self, records: Records) -> None:
+        """Finals that an earlier session left unfinished take no slot from the search stage when it is extended."""
+        executor = ScriptedExecutor(records, stop_after=2)
+        loop = make_loop(records, executor, ListTuner((), ()), settings=up_to(2))
+        loop.search(SEARCH)
+        with pytest.raises(SearchInterruptedError):
+            loop.final(FINAL, loop.trials)
+
+        loop = make_loop(records, ScriptedExecutor(records, session=2), ListTuner(()), settings=up_to(3))
+        loop.search(SEARCH)
+        loop.final(FINAL, [])
+
+        assert all(trial.state == State.COMPLETE for trial in loop.trials)
+        assert [trial.stage for trial in loop.trials] == ["search", "search", "final", "final", "search"]
+
+
+picks = st.lists(st.integers(0, 7), min_size=1, max_size=12)
+
+
+def in_order_of(choices: Sequence[int]) -> Callable[[Sequence[Trial]], int]:
+    """Picks as drawn, again and again."""
+    left: list[int] = []
+
+    def pick(running: Sequence[Trial]) -> int:
+        if not left:
+            left.extend(choices)
+        return left.pop(0)
+
+    return pick
+
+
+class PatientTuner(EchoTuner):
+    """Proposes from all that came before, but waits before each fifth proposal until it knows every result."""
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        return WAIT if number % 5 == 4 and lineage.pending else super().ask(lineage, number, job)
+
+
+class OddStopper(Stopper):
+    """Stops by what it sees of the lineage alone: any difference shows."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        seen = [(t.index, t.state, len(t.curve)) for t in lineage]
+        return len(trial.curve) > 1 and (sum(index + n for index, _, n in seen) + trial.index) % 3 == 0
+
+
+class TestDeterministic:
+    @settings(max_examples=40, deadline=None)
+    @given(picks=picks, slots=st.integers(1, 4), failing=st.sets(st.integers(0, 11), max_size=4))
+    def test_order_of_finishing_does_not_matter(self, picks: list[int], slots: int, failing: set[int]) -> None:
+        """With deterministic=true the proposals are the same in whatever order trials finish, losses included."""
+        forget_all_records()
+        ends = {number: [FAILED] for number in failing} | {5: [LOST]}
+        chosen = up_to(12, deterministic=True, max_failures=99)
+        tables = []
+        for pick in (in_order_of([0]), in_order_of(picks)):
+            records = fresh_records()
+            executor = ScriptedExecutor(records, slots, pick=pick, ends=ends)
+            make_loop(records, executor, PatientTuner(), settings=chosen).search(SEARCH)
+            tables.append(asked(records.load()[0]))
+
+        assert tables[0] == tables[1]
+
+    @settings(max_examples=40, deadline=None)
+    @given(picks=picks, again=picks, slots=st.integers(1, 4), data=st.data())
+    def test_kills_do_not_matter(self, picks: list[int], again: list[int], slots: int, data: st.DataObject) -> None:
+        """Killed after any file, and going on in another order of finishing, a deterministic search stays the same."""
+        forget_all_records()
+        chosen = up_to(10, deterministic=True)
+        records = fresh_records()
+        executor = ScriptedExecutor(records, slots, pick=in_order_of(picks))
+        make_loop(records, executor, PatientTuner(), settings=chosen).search(SEARCH)
+        cut = cut_after(records, data.draw(st.integers(0, len(paths_in_order(records.files)))))
+
+        executor = ScriptedExecutor(cut, slots, pick=in_order_of(again), session=2)
+        make_loop(cut, executor, PatientTuner(), settings=chosen).search(SEARCH)
+
+        assert asked(cut.load()[0]) == asked(records.load()[0])
+
+    @settings(max_examples=40, deadline=None)
+    @given(picks=picks, slots=st.integers(1, 4))
+    def test_stoppers_verdict_does_not_depend_on_the_order(self, picks: list[int], slots: int) -> None:
+        """A stopper sees what the trial's proposal saw, so that the same trials stop at the same reports."""
+        forget_all_records()
+        chosen = up_to(10, deterministic=True)
+        tables = []
+        for pick in (in_order_of([0]), in_order_of(picks)):
+            records = fresh_records()
+            ends = {number: [End(reports=(0.1, 0.2, 0.3, 0.4))] for number in range(10)}
+            executor = ScriptedExecutor(records, slots, pick=pick, ends=ends)
+            make_loop(records, executor, EchoTuner(), settings=chosen, stopper=OddStopper((METRIC,))).search(SEARCH)
+            tables.append([(trial.state, trial.curve) for trial in records.load()[0]])
+
+        assert tables[0] == tables[1]
+
+    @settings(max_examples=40, deadline=None)
+    @given(picks=picks, slots=st.integers(1, 4), failing=st.sets(st.integers(0, 11), min_size=6))
+    def test_failures_count_in_order_of_index(self, picks: list[int], slots: int, failing: set[int]) -> None:
+        """Whether failures in a row end the search, and which one does, follows from the trials' order alone."""
+        forget_all_records()
+        ends = {number: [FAILED] for number in failing}
+        in_a_row = [n for n in range(2, 12) if {n - 2, n - 1, n} <= failing]
+        ended_by = []
+        for pick in (in_order_of([0]), in_order_of(picks)):
+            records = fresh_records()
+            executor = ScriptedExecutor(records, slots, pick=pick, ends=ends)
+            loop = make_loop(records, executor, EchoTuner(), settings=up_to(12, deterministic=True, max_failures=3))
+            try:
+                loop.search(SEARCH)
+                ended_by.append("")
+            except SearchFailedError as error:
+                ended_by.append(str(error).partition(";")[2])
+
+        assert ended_by == [f" the last, trial {in_a_row[0]}: exception: it broke" if in_a_row else ""] * 2
+
+    @pytest.mark.parametrize("slots", [1, 2, 4])
+    def test_each_ask_sees_the_trials_of_slots_before(self, records: Records, slots: int) -> None:
+        """Ask n sees the results of trials 0 to n - slots, and all later ones as RUNNING."""
+        tuner = ListTuner(*[()] * 8)
+        executor = ScriptedExecutor(records, slots, pick=lambda running: -1)
+
+        make_loop(records, executor, tuner, settings=up_to(8, deterministic=True)).search(SEARCH)
+
+        for n, lineage in enumerate(tuner.seen):
+            assert [trial.number for trial in lineage.finished] == list(range(max(0, n - slots + 1)))
+            assert [trial.state for trial in lineage.pending] == ["RUNNING"] * (n - lineage.n_finished)
+            assert all(trial.slot is None and not trial.curve for trial in lineage.pending)
+
+    @pytest.mark.parametrize("slots", [1, 2, 3])
+    def test_trial_has_the_slot_of_its_index(self, records: Records, slots: int) -> None:
+        """Trial n runs in slot n mod slots, in the final stage as well."""
+        executor = ScriptedExecutor(records, slots, pick=shuffled, ends={1: [LOST]})
+        loop = make_loop(records, executor, ListTuner(*[()] * 7), settings=up_to(7, deterministic=True))
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials[:4])
+
+        assert all(trial.slot == trial.index % slots for trial in executor.submitted)
+
+    def test_wait_grows_the_view_by_one(self, records: Records) -> None:
+        """After each WAIT the tuner sees one trial more, in order of number, whatever has finished meanwhile."""
+        tuner = ListTuner((), (), (), WAIT, WAIT, (), STOP)
+        executor = ScriptedExecutor(records, 3, pick=lambda running: -1)
+
+        make_loop(records, executor, tuner, settings=LoopSettings(deterministic=True)).search(SEARCH)
+
+        assert [[t.number for t in lineage.finished] for lineage in tuner.seen[3:6]] == [[0], [0, 1], [0, 1, 2]]
+
+    def test_child_of_a_trial_shown_as_running_waits(self, records: Records) -> None:
+        """A parent that is shown as RUNNING may be named, and the child takes its weights."""
+        executor = ScriptedExecutor(records, 3, pick=lambda running: -1)
+
+        make_loop(records, executor, ListTuner((), (0,), (1,), (2,)), settings=up_to(4, deterministic=True)).search(
+            SEARCH
+        )
+
+        assert executor.donors == {0: [], 1: [0], 2: [1], 3: [2]}
+
+
+class TestTunersMistakes:
+    @pytest.mark.parametrize("point", [{"x": -1}, {"y": 1}, {"x": "1"}, {}])
+    def test_point_outside_the_space(self, records: Records, point: Point) -> None:
+        """A point that is none of the space's ends the search, naming the proposal, the tuner and the parameter."""
+        tuner = ListTuner((), Proposal(point=point))
+
+        with pytest.raises(SearchFailedError, match=r"proposal 1 of ListTuner is no point of the space: .*[xy]"):
+            make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
+        assert len(by_number(records)) == 1
+
+    @pytest.mark.parametrize("parent", [1, 7])
+    def test_unknown_parent(self, records: Records, parent: int) -> None:
+        """A parent that was never proposed (the trial itself, a later one) ends the search, named."""
+        tuner = ListTuner((), (parent,))
+
+        with pytest.raises(SearchFailedError, match=rf"proposal 1 of ListTuner names parent or donor {parent}, but"):
+            make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
+
+    @pytest.mark.parametrize(
+        ("fields", "said"),
+        [
+            ({"parents": (-1,)}, r"parents \(\(-1,\)\) must be"),
+            ({"parents": ("0",)}, r"parents \(\('0',\)\) must be"),
+            ({"parents": (False,)}, r"parents \(\(False,\)\) must be"),
+            ({"parents": (0, 0)}, r"parents \(\(0, 0\)\) must be .* each once"),
+            ({"parents": (0,), "donors": (0, 0)}, r"donors \(\(0, 0\)\) must be .* each once"),
+            ({"fidelity": 7}, r"fidelity \(7\) must be"),
+            ({"policies": {"FAST"}}, r"policies \(\{'FAST'\}\) must be a frozenset"),
+        ],
+        ids=str,
+    )
+    def test_proposal_that_cannot_be(self, records: Records, fields: dict[str, Any], said: str) -> None:
+        """A proposal's field that can't be ends the search in one line that names tuner, proposal, field and value."""
+
+        class Mistaken(ListTuner):
+            def ask(self, lineage: Lineage, number: int, job: int) -> Any:
+                return Proposal(point={"x": 1}, **fields) if number else super().ask(lineage, number, job)
+
+        with pytest.raises(SearchFailedError, match=f"^proposal 1 of Mistaken: a proposal's {said}"):
+            make_loop(records, ScriptedExecutor(records), Mistaken(())).search(SEARCH)
+        assert len(by_number(records)) == 1
+
+    def test_undeclared_policy(self, records: Records) -> None:
+        """A policy that the problem does not declare ends the search, with those that it does."""
+        wishful = Proposal(point={"x": 1}, policies=frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN}))
+        said = r"proposal 0 of ListTuner asks for SKIP_TRAIN, but the problem declares SHARE_PARAMS; add them"
+
+        with pytest.raises(SearchFailedError, match=said):
+            make_loop(records, ScriptedExecutor(records), ListTuner(wishful), declared=SEARCH.policies).search(SEARCH)
+        assert by_number(records) == {}
+
+    def test_unknown_donor(self, records: Records) -> None:
+        """A donor is looked at as a parent is."""
+        tuner = ListTuner(Proposal(point={"x": 1}, donors=(3,)))
+
+        with pytest.raises(SearchFailedError, match="names parent or donor 3"):
+            make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
+
+    def test_trial_of_another_stage_is_unknown(self, records: Records) -> None:
+        """A final trial, which no tuner has been shown, can't be a parent."""
+        loop = make_loop(records, ScriptedExecutor(records), ListTuner(()), settings=up_to(1))
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials)
+
+        with pytest.raises(SearchFailedError, match="names parent or donor 1"):
+            make_loop(records, ScriptedExecutor(records), ListTuner((1,))).search(SEARCH)
+
+    def test_malformed_donor_is_never_durable(self, records: Records) -> None:
+        """A donor's name that can't be ends the search before the proposal is kept, else no session could go on."""
+
+        def sibling(donor: str) -> Checkpoint | None:
+            raise ConfigurationError(f"donor {donor!r} must be a trial's number or 'search:number'")
+
+        tuner = ListTuner(Proposal(point={"x": 1}, donors=("nonsense",)))
+
+        with pytest.raises(SearchFailedError, match=r"proposal 0 of ListTuner: donor 'nonsense' must be"):
+            make_loop(records, ScriptedExecutor(records), tuner, sibling=sibling).search(SEARCH)
+        assert by_number(records) == {}
+
+    @pytest.mark.parametrize(
+        "proposal",
+        [Proposal(point={"x": (1, 2)}), Proposal(point={"x": 1}, derivation={1, 2}), Proposal(point={"x": math.nan})],
+        ids=["tuple", "set", "nan"],
+    )
+    def test_what_is_no_json_is_refused(self, records: Records, proposal: Proposal) -> None:
+        """A point or a derivation that a record can't hold as it is ends the search, naming the tuner."""
+        with pytest.raises(SearchFailedError, match=r"proposal 0 of ListTuner is no plain JSON data"):
+            make_loop(records, ScriptedExecutor(records), ListTuner(proposal)).search(SEARCH)
+
+    @pytest.mark.parametrize("answer", [None, {"x": 1}, True])
+    def test_answer_that_is_no_answer(self, records: Records, answer: object) -> None:
+        """Anything but a Proposal, WAIT or STOP ends the search, saying what was answered."""
+        with pytest.raises(SearchFailedError, match=r"ListTuner answered .* at proposal 0; it must answer"):
+            make_loop(records, ScriptedExecutor(records), ListTuner(answer)).search(SEARCH)
+
+    def test_own_error_of_the_tuner_is_raised(self, records: Records) -> None:
+        """An exception in a tuner keeps its type, for its author."""
+
+        class Broken(EchoTuner):
+            def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+                raise ZeroDivisionError("in ask")
+
+        with pytest.raises(ZeroDivisionError, match="in ask"):
+            make_loop(records, ScriptedExecutor(records), Broken()).search(SEARCH)
+
+
+class TestTuners:
+    @pytest.mark.parametrize("deterministic", [False, True])
+    def test_slots_above_the_population(self, records: Records, deterministic: bool) -> None:
+        """Evolution with more slots than population goes on: to founders, then to children of what is there."""
+        tuner = EvolutionTuner(SPACE, (METRIC,), population_size=3, sample_size=2)
+        executor = ScriptedExecutor(records, 8, pick=shuffled)
+
+        make_loop(records, executor, tuner, settings=up_to(24, deterministic=deterministic)).search(SEARCH)
+
+        children = [trial for trial in by_number(records).values() if trial.parents]
+        assert len(executor.order) == 24
+        assert len(children) >= 12
+
+    def test_founders_that_run_are_counted(self, records: Records) -> None:
+        """Founders that still run are coming: with as many slots as population there are that many, and no more."""
+        tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, sample_size=2)
+
+        make_loop(records, ScriptedExecutor(records, 4), tuner, settings=up_to(12)).search(SEARCH)
+
+        assert [bool(trial.parents) for trial in records.load()[0]] == [False] * 4 + [True] * 8
+
+    def test_failures_do_not_shrink_the_population(self, records: Records) -> None:
+        """Failed founders are replaced: there are no children before the population is full of scored trials."""
+        ends = {number: [FAILED] for number in (0, 2, 3)}
+        tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, sample_size=4)
+
+        make_loop(records, ScriptedExecutor(records, ends=ends), tuner, settings=up_to(9)).search(SEARCH)
+
+        assert [bool(trial.parents) for trial in by_number(records).values()] == [False] * 7 + [True] * 2
+
+    def test_best_of_the_sample_is_the_parent(self, records: Records) -> None:
+        """Where the sample is the population, a child's parent is the best of the newest scored trials."""
+        tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, sample_size=4)
+
+        make_loop(records, ScriptedExecutor(records), tuner, settings=up_to(12)).search(SEARCH)
+
+        trials = records.load()[0]
+        for child in trials[4:]:
+            living = trials[child.number - 4 : child.number]
+            assert child.parents == (max(living, key=lambda t: score(t.point)).number,)
+
+    def test_random_search_stops_with_the_space(self, records: Records) -> None:
+        """Random search proposes each point of a small space once, and then STOP."""
+        space = ParameterSpace({"x": Choice(1, 2, 3, 4, 5)})
+
+        Loop(records, ScriptedExecutor(records, 3), up_to(99), tuner=RandomTuner(space, (METRIC,)), space=space).search(
+            SEARCH
+        )
+
+        assert sorted(trial.point["x"] for trial in records.load()[0]) == [1, 2, 3, 4, 5]
+
+
+class TestStopper:
+    def test_hopeless_trial_is_stopped(self, records: Records) -> None:
+        """A trial worse than the median of the others is told to stop, and is STOPPED with its last report."""
+        ends = {n: [End(reports=(0.5, 0.6, 0.7))] for n in range(5)} | {5: [End(reports=(0.1, 0.2, 0.3))]}
+        executor = ScriptedExecutor(records, ends=ends)
+        stopper = MedianStopper((METRIC,), warmup_steps=1, min_trials=5)
+
+        make_loop(records, executor, ListTuner(*[()] * 6), settings=up_to(6), stopper=stopper).search(SEARCH)
+
+        stopped = by_number(records)[5]
+        assert (stopped.state, stopped.reason) == (State.STOPPED, Reason.STOPPER)
+        assert stopped.metrics == {"accuracy": 0.2}
+        assert [trial.state for trial in records.load()[0][:5]] == [State.COMPLETE] * 5
+
+    def test_final_trials_are_not_stopped(self, records: Records) -> None:
+        """A stopper judges the search stage only: a full training is not compared with cheap ones."""
+
+        class Eager(Stopper):
+            def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+                return True
+
+        ends = {1: [End(reports=(0.1, 0.2))]}
+        loop = make_loop(
+            records,
+            ScriptedExecutor(records, ends=ends),
+            ListTuner(()),
+            settings=up_to(1),
+            stopper=Eager((METRIC,)),
+        )
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials)
+
+        assert loop.trials[1].state == State.COMPLETE
+
+    def test_stopper_sees_the_reports_so_far(self, records: Records) -> None:
+        """At each report the stopper is shown the trial with all of them, and a lineage without it."""
+        seen: list[tuple[list[float], list[int]]] = []
+
+        class Watching(Stopper):
+            def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+                seen.append(([metrics["accuracy"] for _, metrics in trial.curve], [t.number for t in lineage]))
+                return False
+
+        ends = {1: [End(reports=(0.1, 0.0))]}
+
+        make_loop(records, ScriptedExecutor(records, ends=ends), ListTuner((), ()), stopper=Watching((METRIC,))).search(
+            SEARCH
+        )
+
+        assert seen == [([0.1], [0]), ([0.1, 0.0], [0])]
+
+    @pytest.mark.parametrize("deterministic", [False, True])
+    def test_stopper_sees_what_running_trials_report(self, records: Records, deterministic: bool) -> None:
+        """At a report the other running trials are shown as far as they have come; with deterministic, none is."""
+        seen: list[list[tuple[int, int]]] = []
+
+        class Watching(Stopper):
+            def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+                seen.append([(t.number, len(t.curve)) for t in lineage])
+                return False
+
+        ends = {number: [End(reports=(0.1, 0.2))] for number in (0, 1)}
+        turns = itertools.cycle([0, 1])
+        executor = ScriptedExecutor(records, 2, ends=ends, pick=lambda running: next(turns) % len(running))
+        settings = up_to(2, deterministic=deterministic)
+        make_loop(records, executor, ListTuner((), ()), settings=settings, stopper=Watching((METRIC,))).search(SEARCH)
+
+        assert seen == ([[]] * 4 if deterministic else [[(1, 0)], [(0, 1)], [(1, 1)], [(0, 2)]])
+
+
+class TestFinal:
+    def test_finalists_are_trained_again(self, records: Records) -> None:
+        """A finalist is a trial of the final stage: the same point, the search's trial as its parent, from scratch."""
+        executor = ScriptedExecutor(records)
+        loop = make_loop(records, executor, ListTuner((), ()), settings=up_to(2))
+        loop.search(SEARCH)
+
+        loop.final(FINAL, [loop.trials[1]])
+
+        final = loop.trials[2]
+        assert (final.stage, final.index, final.parents) == ("final", 0, (1,))
+        assert final.point == loop.trials[1].point
+        assert final.policies == frozenset()
+        assert executor.donors[2] == []
+
+    def test_warm_finalist_starts_from_its_own_weights(self, records: Records) -> None:
+        """In a warm stage with SHARE_PARAMS the finalist inherits from the trial that it trains again."""
+        executor = ScriptedExecutor(records)
+        loop = make_loop(records, executor, ListTuner(()), settings=up_to(1))
+        loop.search(SEARCH)
+
+        loop.final(Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True), loop.trials)
+
+        assert executor.donors[1] == [0]
+
+    def test_finalist_is_not_trained_twice(self, records: Records) -> None:
+        """A finalist that has a trial of the stage already, finished or not, gets no second one."""
+        loop = make_loop(records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2))
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials[:1])
+
+        loop.final(FINAL, loop.trials[:2])
+
+        assert [trial.parents for trial in loop.trials[2:]] == [(0,), (1,)]
+
+    def test_finalist_that_fails_at_once_does_not_hang(self, records: Records) -> None:
+        """A warm finalist whose trial saved no weights is FAILED(parent) with on_parent_failure=fail."""
+        executor = ScriptedExecutor(records, ends={0: [End(has_weights=False)]})
+        chosen = up_to(1, on_parent_failure="fail")
+        loop = make_loop(records, executor, ListTuner(()), settings=chosen)
+        loop.search(SEARCH)
+
+        loop.final(Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True), loop.trials)
+
+        assert loop.trials[1].reason == Reason.PARENT
+
+    def test_lost_finalist_runs_again(self, records: Records) -> None:
+        """A worker that dies in the final stage costs an attempt, not the finalist."""
+        loop = make_loop(records, ScriptedExecutor(records, ends={1: [LOST]}), ListTuner(()), settings=up_to(1))
+        loop.search(SEARCH)
+        loop.final(FINAL, loop.trials)
+
+        assert (loop.trials[1].state, loop.trials[1].attempt) == (State.COMPLETE, 2)

@@ -1,0 +1,157 @@
+"""Trials that end the process which drives the search: given up after three sessions, and nobody else is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from nas.core.budget import Budget
+from nas.core.errors import SearchInterruptedError
+from nas.core.trial import Proposal, Reason, State, Trial
+from nas.search.controller import LoopSettings
+from nas.search.crash_tracker import Suspects
+from nas.search.lease import Driver, Session
+from nas.storage.records import Records, to_bytes
+from nas.storage.sessions import past_sessions
+from tests.support.scripted_executor import SEARCH, ListTuner, ScriptedExecutor, fresh_records, make_loop
+
+N = 4
+
+
+@pytest.fixture
+def records() -> Records:
+    """The records of a search with four proposals."""
+    records = fresh_records()
+    for number in range(N):
+        records.propose(Trial(number=number, index=number, proposal=Proposal(point={"x": number})))
+    return records
+
+
+@pytest.fixture(scope="module")
+def gone() -> Driver:
+    """A process of this machine that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait(60)
+    return replace(Driver.this(), pid=process.pid, born="1")
+
+
+def session_of(
+    driver: Driver,
+    records: Records,
+    *numbers: int,
+    runner: str = "threads",
+    ended: bool = False,
+    stopping: bool = False,
+) -> None:
+    """A session of that process, which began these trials."""
+    number = max(past_sessions(records), default=0) + 1
+    record = {"session": number, **asdict(driver), "started": time.time(), "flow_run": None}
+    records.publish(f"sessions/{number:04d}.json", {**record, "settings": {"runner": runner}})
+    beat = {"beat": 1, "time": time.time(), "hours": 0.1, "ended": ended, "stopping": stopping}
+    records.files.replace(f"sessions/{number:04d}.beat", to_bytes(beat))
+    trials, starts = records.load()
+    for trial in numbers:
+        attempt = starts[trial].last_attempt + 1 if trial in starts else 1
+        records.start(replace(trials[trial], attempt=attempt), {"session": number})
+
+
+def go_on(records: Records, *, runner: str = "threads", max_attempts: int = 2) -> tuple[list[Trial], list[int]]:
+    """The trials after a next session, and which of them it ran."""
+    session = Session(records, settings={"runner": runner})
+    starts = records.load()[1]
+    executor = ScriptedExecutor(records, 2, session=session.number)
+    loop = make_loop(
+        records,
+        executor,
+        ListTuner(),
+        settings=LoopSettings(budget=Budget(trials=N), max_attempts=max_attempts),
+        suspects=Suspects.of(records, starts, session, max_attempts),
+    )
+    loop.search(SEARCH)
+    session.close()
+    return records.load()[0], [trial.number for trial in executor.submitted]
+
+
+def test_third_death_in_a_row_is_the_last(records: Records, gone: Driver) -> None:
+    """A trial under which the driver died in three sessions is FAILED(lost) without another attempt; others run."""
+    for _ in range(3):
+        session_of(gone, records, 2)
+
+    trials, run = go_on(records)
+    assert (trials[2].state, trials[2].reason, trials[2].attempt) == (State.FAILED, Reason.LOST, 3)
+    assert (trials[2].error or "").startswith("the process that drives the search died in each of its last 3 attempts")
+    assert run == [0, 1, 3]
+    assert [t.state for t in trials if t.number != 2] == [State.COMPLETE] * 3
+
+
+def test_suspects_run_alone_and_first(records: Records, gone: Driver) -> None:
+    """Who was in flight at two deaths in a row runs before the others, and with nobody beside it."""
+    session_of(gone, records, 0, 1, 3)
+    session_of(gone, records, 1, 2, 3)
+
+    trials, run = go_on(records)
+    assert run == [1, 3, 0, 2]
+    assert {trial.state for trial in trials} == {State.COMPLETE}
+    spans = [(trials[number].started or 0.0, trials[number].finished or 0.0) for number in run]
+    assert spans[0][1] <= spans[1][0] <= spans[1][1] <= spans[2][0]
+    assert spans[3][0] < spans[2][1]
+
+
+def test_guilt_is_shown_alone(records: Records, gone: Driver) -> None:
+    """The whole story: two in flight, the driver dies, until the guilty one is known and the other has finished."""
+    for _ in range(2):
+        session_of(gone, records, 0, 1)
+    session = Session(records, settings={"runner": "threads"})
+    executor = ScriptedExecutor(records, 2, session=session.number, stop_after=1)
+    suspects = Suspects.of(records, records.load()[1], session, 2)
+    with pytest.raises(SearchInterruptedError):  # here the driver dies: 0 has finished, 1 runs
+        make_loop(records, executor, ListTuner(), suspects=suspects).search(SEARCH)
+    assert [trial.number for trial in executor.submitted] == [0, 1]
+    records.files.delete(f"sessions/{session.number:04d}.json")
+    session.close()
+    session_of(gone, records)
+
+    trials, run = go_on(records)
+    assert (trials[0].state, trials[1].state, trials[1].reason) == (State.COMPLETE, State.FAILED, Reason.LOST)
+    assert run == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [{"ended": True}, {"stopping": True}, {"runner": "processes"}, {"host": "far"}, {"boot": "older"}, {"pid": None}],
+    ids=str,
+)
+def test_other_ends_blame_nobody(records: Records, gone: Driver, last: dict[str, Any]) -> None:
+    """An end, a stop, workers with processes of their own, another machine or boot, and a live driver do not count."""
+    driver = Driver.this() if "pid" in last else replace(gone, **{k: last[k] for k in ("host", "boot") if k in last})
+    for _ in range(2):
+        session_of(gone, records, 0)
+    session_of(driver, records, 0, **{k: last[k] for k in ("ended", "stopping", "runner") if k in last})
+    session_of(gone, records)  # whose end is plain, so that the next command begins at once
+
+    trials, run = go_on(records)
+    assert (trials[0].state, trials[0].attempt) == (State.COMPLETE, 4)
+    assert run == [0, 1, 2, 3]
+
+
+def test_more_attempts_may_be_allowed(records: Records, gone: Driver) -> None:
+    """max_attempts beyond three is that many; fewer are still three."""
+    for _ in range(3):
+        session_of(gone, records, 0)
+
+    assert go_on(records, max_attempts=4)[0][0].state == State.COMPLETE
+
+
+def test_a_worker_process_tries_a_suspect(records: Records, gone: Driver) -> None:
+    """Where trials have processes of their own a suspect is run like any other."""
+    for _ in range(3):
+        session_of(gone, records, 0)
+
+    trials, run = go_on(records, runner="processes")
+    assert trials[0].state == State.COMPLETE
+    assert run == [0, 1, 2, 3]

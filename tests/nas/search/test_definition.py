@@ -1,0 +1,277 @@
+"""A search's identity: what makes it this one, and how another one is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric
+from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.spec import Spec
+from nas.problems.tabular import TabularProblem
+from nas.search.definition import FORMAT, TWO_STAGE, Search, differences
+from nas.search.lease import claim_identity
+from nas.spaces.parameters.space import Int, ParameterSpace
+from nas.stoppers.median import MedianStopper
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.random import RandomTuner
+from tests.support.problems import BodyProblem, PlainProblem, ScoreProblem
+
+REPOSITORY = Path(__file__).parents[3]
+SEARCH = Search(problem=Spec.of(ScoreProblem), tuner=Spec.of(RandomTuner))
+
+
+class WithoutMetrics(PlainProblem):
+    metrics = ()
+
+
+class ManyMetrics(PlainProblem):
+    metrics = tuple(Metric(f"accuracy of class {n}") for n in range(20))
+
+
+class WithSet(PlainProblem):
+    def __init__(self, choices: object) -> None:
+        pass
+
+
+def table_search(table: Path) -> Search:
+    columns: dict[str, Any] = {"parameters": ["a"], "metrics": {"score": {"column": "score"}}}
+    return replace(SEARCH, problem=Spec.of(TabularProblem, table=str(table), **columns))
+
+
+@pytest.fixture
+def records() -> Records:
+    return Records(open_root(f"memory://search/{uuid4().hex}", patience_s=0))
+
+
+def identity(**changes: Any) -> dict[str, Any]:
+    return dict(replace(SEARCH, **changes).build().identity)
+
+
+class TestIdentity:
+    def test_identity_is_plain_json(self) -> None:
+        """The identity is what JSON gives back, so that a stored one compares equal."""
+        search = replace(SEARCH, stopper=Spec.of(MedianStopper, min_trials=3))
+        found = search.build().identity
+
+        assert json.loads(json.dumps(found)) == found
+        assert found["tuner"] == {"target": "nas.tuners.random.RandomTuner", "arguments": {}}
+        assert found["stopper"]["arguments"] == {"min_trials": 3}
+        assert found["seed"] == 0
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"problem": Spec.of(ScoreProblem, direction="minimize")},
+            {"problem": Spec.of(PlainProblem)},
+            {"tuner": Spec.of(EvolutionTuner)},
+            {"tuner": Spec.of(EvolutionTuner, population_size=5)},
+            {"plan": PolicyPlan((Stage(name="search"),))},
+            {"stopper": Spec.of(MedianStopper)},
+            {"seed": 1},
+            {"on_parent_failure": "fail"},
+            {"deterministic": True},
+        ],
+        ids=lambda changes: "+".join(changes),
+    )
+    def test_what_is_searched_makes_another_search(self, changes: dict[str, Any]) -> None:
+        """Another problem, tuner, plan, stopper, seed or way with failed parents is another search."""
+        assert identity(**changes) != identity()
+        assert replace(SEARCH, **changes).build().digest != SEARCH.build().digest
+
+    @pytest.mark.parametrize("changes", [{"slots": 4}, {"n_threads": 8}])
+    def test_how_it_is_run_does_not_matter(self, changes: dict[str, Any]) -> None:
+        """Slots and threads are free from session to session."""
+        assert identity(**changes) == identity()
+
+    def test_determinism_ties_slots_and_threads(self) -> None:
+        """With deterministic, slots and threads change the final table, and so make another search."""
+        first = identity(deterministic=True)
+
+        assert (first["slots"], first["n_threads"]) == (1, 1)
+        assert identity(deterministic=True, slots=2) != first
+        assert identity(deterministic=True, n_threads=2) != first
+
+    def test_data_paths_are_left_out(self) -> None:
+        """Where the data lies is in no record: another path is the same search."""
+        there = identity(problem=Spec.of(ScoreProblem, data_root="/secret/place"))
+
+        assert there == identity()
+        assert "secret" not in json.dumps(there)
+
+    def test_left_out_policies_do_not_matter(self) -> None:
+        """A policy that the problem does not declare changes nothing, so that it is not in the identity."""
+        plan = PolicyPlan((replace(TWO_STAGE.search, policies=frozenset(Policy)), Stage(name="final")))
+
+        assert identity(plan=plan) == identity()
+
+    def test_digest_is_the_same_in_every_process(self) -> None:
+        """The default name follows from the identity, whatever the process and its hash seed."""
+        program = (
+            "from nas.search.definition import Search; from nas.core.spec import Spec;"
+            "from tests.support.problems import ScoreProblem; from nas.tuners.random import RandomTuner;"
+            "print(Search(problem=Spec.of(ScoreProblem), tuner=Spec.of(RandomTuner)).build().default_name)"
+        )
+        command = [sys.executable, "-c", program]
+        name = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.strip()
+
+        assert name == SEARCH.build().default_name
+        assert name.startswith("score-random-")
+
+
+class TestClaim:
+    def test_first_session_writes_it_the_next_finds_it(self, records: Records) -> None:
+        """search.json holds identity, metrics and format; the same search finds itself there."""
+        built = SEARCH.build()
+        claim_identity(records, built)
+        claim_identity(records, replace(SEARCH, slots=3, problem=Spec.of(ScoreProblem, data_root="/x")).build())
+
+        stored = records.read("search.json")
+        assert stored == {
+            "format": FORMAT,
+            "identity": built.identity,
+            "metrics": [{"name": "score", "direction": "maximize"}],
+        }
+
+    def test_another_search_is_refused_key_by_key(self, records: Records) -> None:
+        """A difference is refused in one line that shows each key, what is there and what is here."""
+        claim_identity(records, replace(SEARCH, tuner=Spec.of(EvolutionTuner, population_size=8)).build())
+        other = replace(SEARCH, tuner=Spec.of(EvolutionTuner, population_size=5, sample_size=2), seed=3)
+
+        with pytest.raises(ConfigurationError) as caught:
+            claim_identity(records, other.build())
+        text = str(caught.value)
+        assert "tuner.arguments.population_size: 8 there, 5 here" in text
+        assert "tuner.arguments.sample_size: absent there, 2 here" in text
+        assert "seed: 0 there, 3 here" in text
+        assert "\n" not in text
+        assert text.count(" there, ") == 3
+
+    def test_other_data_are_refused(self, records: Records, tmp_path: Path) -> None:
+        """A data file may lie elsewhere, and be out of sight, but must hold what it held when the search began."""
+        first, moved, gone = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "c.csv"
+        first.write_text("a,score\n1,2\n2,3\n")
+        built = table_search(first).build()
+        claim_identity(records, built)
+        stored = (records.read("search.json") or {})["data"]["table"]
+        shutil.copyfile(first, moved)
+        first.write_text("a,score\n1,2\n2,4\n")
+
+        claim_identity(records, table_search(moved).build())
+        read = table_search(gone_after := shutil.copyfile(first, gone)).build()
+        gone_after.unlink()
+        claim_identity(records, read)
+        with pytest.raises(ConfigurationError, match=f"other data: problem.table: {stored} there, 16 bytes, sha256"):
+            claim_identity(records, table_search(first).build())
+
+    def test_newer_format_is_refused(self, records: Records) -> None:
+        """A search of another format is not touched, naming both formats."""
+        records.publish("search.json", {"format": FORMAT + 1})
+
+        with pytest.raises(ConfigurationError, match=rf"has format {FORMAT + 1}; this Heirloom reads format {FORMAT}"):
+            claim_identity(records, SEARCH.build())
+
+    def test_differences_are_told_by_type(self) -> None:
+        """1, 1.0 and True are three values; the order of keys is none."""
+        assert differences({"a": {"b": 1}}, {"a": {"b": 1.0}}) == ["a.b: 1 there, 1.0 here"]
+        assert differences({"a": True}, {"a": 1}) == ["a: True there, 1 here"]
+        assert differences({"a": [{"x": 1, "y": 2}], "b": 1}, {"b": 1, "a": [{"y": 2, "x": 1}]}) == []
+        assert differences({"a": None}, {}) == ["a: None there, absent here"]
+
+
+class TestPlan:
+    def test_plan_is_fitted_to_the_problem(self) -> None:
+        """The default plan uses those of its policies that the problem declares, and says which it left out."""
+        built = SEARCH.build()
+
+        assert built.plan.search.policies == {Policy.SHARE_PARAMS, Policy.EARLY_STOP}
+        assert built.plan.final == Stage(name="final")
+        assert built.left_out == {Policy.QUICK_EVAL, Policy.DOWNSCALE}
+
+    def test_named_plan_must_fit(self) -> None:
+        """A plan that the user named and the problem can't honour fails at start, by the policies' names."""
+        with pytest.raises(ConfigurationError, match="asks for DOWNSCALE, QUICK_EVAL"):
+            replace(SEARCH, plan_is_named=True).build()
+
+    def test_problem_without_policies_has_one_stage(self) -> None:
+        """Where nothing tells full trials from cheap ones there is no final stage."""
+        assert replace(SEARCH, problem=Spec.of(PlainProblem)).build().plan.final is None
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"on_parent_failure": "ignore"}, r"on_parent_failure \('ignore'\) must be ancestor, scratch or fail"),
+            ({"slots": 0}, r"slots \(0\) and n_threads \(1\) must be at least 1"),
+        ],
+    )
+    def test_settings_that_cannot_be(self, changes: dict[str, Any], message: str) -> None:
+        """A search refuses at once what it can't be."""
+        with pytest.raises(ConfigurationError, match=message):
+            replace(SEARCH, **changes)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"problem": Spec.of(Metric, name="accuracy")}, "Metric must be a subclass of nas.Problem"),
+            ({"problem": Spec.of(WithoutMetrics)}, "WithoutMetrics must set `metrics`"),
+            ({"problem": Spec.of(ManyMetrics)}, r"ManyMetrics declares 20 metrics that take \d+ bytes .* most are 600"),
+            ({"tuner": Spec("nas.core.spec.Spec", {})}, "nas.core.spec.Spec: .*seed"),
+            ({"stopper": Spec("nas.core.budget.Budget", {})}, "nas.core.budget.Budget: too many positional arguments"),
+            ({"stopper": Spec("builtins.list", {})}, "list must be a subclass of nas.Stopper"),
+            (
+                {"problem": Spec.of(WithSet, choices={1, 2})},
+                r"space holds what is no plain JSON data: \{1, 2\} \(set\)",
+            ),
+            ({"problem": Spec.of(WithSet, choices=float("nan"))}, "holds what is no plain JSON data: Out of range"),
+            ({"tuner": Spec.of(EvolutionTuner, population_size=0)}, r"population_size \(0\) must be at least 1"),
+        ],
+        ids=lambda value: "" if isinstance(value, str) else "+".join(value),
+    )
+    def test_parts_that_do_not_fit(self, changes: dict[str, Any], message: str) -> None:
+        """A class of another kind, without what it needs, or with arguments that are no JSON, is named."""
+        with pytest.raises(ConfigurationError, match=message):
+            replace(SEARCH, **changes).build()
+
+    def test_parts_are_built_for_each_other(self) -> None:
+        """The tuner is given the problem's space and metrics and the search's seed, the stopper the metrics."""
+        built = replace(SEARCH, seed=5, stopper=Spec.of(MedianStopper)).build()
+
+        assert built.tuner.space is built.problem.space
+        assert built.tuner.metrics == (Metric("score"),)
+        assert built.tuner.seed == 5
+        assert built.stopper is not None
+        assert built.stopper.metrics == (Metric("score"),)
+
+    def test_function_as_an_argument_is_no_json(self) -> None:
+        """What another process could not be told is refused."""
+        with pytest.raises(ConfigurationError, match=r"no plain JSON data: .* \(function\)"):
+            replace(SEARCH, problem=Spec.of(BodyProblem, body=print_nothing)).build()
+
+
+def print_nothing() -> None:
+    """A function."""
+
+
+def test_space_is_part_of_the_identity(records: Records) -> None:
+    """A space that changed between two sessions is shown by its parameter."""
+    claim_identity(records, SEARCH.build())
+    before = ScoreProblem.space
+    ScoreProblem.space = ParameterSpace({"x": Int(0, 50)})
+    try:
+        with pytest.raises(ConfigurationError, match=r"space\.parameters\.x\.\w+: 99 there, 50 here"):
+            claim_identity(records, SEARCH.build())
+    finally:
+        ScoreProblem.space = before

@@ -1,0 +1,359 @@
+"""One driver at a time: who may drive a search, and how the others learn of it; with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from nas.core.errors import ConfigurationError, SearchBusyError
+from nas.core.names import check_name
+from nas.search.lease import Driver, Session, check_free, open_records
+from nas.storage.open import open_root
+from nas.storage.records import Records, to_bytes
+from nas.storage.sessions import past_sessions
+
+REPOSITORY = Path(__file__).parents[3]
+
+HOLDER = """
+import sys, time
+from nas.search.lease import Session, open_records
+from nas.storage.open import open_root
+
+session = Session(open_records(open_root(sys.argv[1])), takeover="takeover" in sys.argv)
+print(session.number, flush=True)
+time.sleep(60)
+"""
+
+WATCHER = """
+import sys
+from functools import partial
+from nas.core.errors import SearchBusyError
+from nas.search.lease import check_free
+from nas.storage.open import open_root
+from nas.storage.records import Records
+
+try:
+    check_free(Records(open_root(sys.argv[1])), watch_s=3, say=partial(print, flush=True))
+    print("free")
+except SearchBusyError as error:
+    print(error)
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    return open_records(open_root(str(tmp_path / "root" / "search")))
+
+
+@pytest.fixture
+def in_memory() -> Records:
+    return Records(open_root(f"memory://session/{uuid4().hex}", patience_s=0))
+
+
+@pytest.fixture
+def start(records: Records) -> Iterator[Start]:
+    """Starts a process that holds a session of the search; gives it when it does."""
+    started = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", HOLDER, records.files.url, *arguments]
+        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline().strip().isdigit()
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def elsewhere(records: Records, *, beat: int = 1, ended: bool = False, **changes: Any) -> None:
+    """A session 1 that another host holds, or did."""
+    record = {"session": 1, "host": "elsewhere", "pid": 4321, "boot": "b", "born": "1", "started": time.time()}
+    if records.read("sessions/0001.json") is None:
+        records.publish("sessions/0001.json", {**record, "flow_run": None, "settings": {}, **changes})
+    at = {"beat": beat, "time": time.time(), "hours": 0.5, "ended": ended}
+    records.files.replace("sessions/0001.beat", to_bytes(at))
+
+
+class TestRecord:
+    def test_sessions_are_numbered(self, in_memory: Records) -> None:
+        """Each session has the next number, and a record of its process, settings and flow run."""
+        Session(in_memory, settings={"slots": 2}).close()
+        second = Session(in_memory, flow_run="a-flow-run")
+        second.close()
+
+        sessions = past_sessions(in_memory)
+        assert list(sessions) == [1, 2]
+        assert (sessions[1]["pid"], sessions[1]["settings"]) == (os.getpid(), {"slots": 2})
+        assert sessions[2]["flow_run"] == "a-flow-run"
+        assert second.number == 2
+
+    def test_numbers_beyond_four_digits(self, in_memory: Records) -> None:
+        """Session 10,000 comes after 9,999."""
+        for number in (9_999, 10_000):
+            session = {"host": "far", "pid": 1, "boot": "", "born": "", "started": 1.5, "settings": {}}
+            in_memory.publish(f"sessions/{number:04d}.json", session)
+
+        assert list(past_sessions(in_memory)) == [9_999, 10_000]
+
+    def test_hours_add_up(self, in_memory: Records) -> None:
+        """The hours of earlier sessions, ended or killed, are those of their last beats."""
+        elsewhere(in_memory, ended=True)
+        for number in (2, 3):
+            session = Session(in_memory)
+            session.close()
+            assert session.number == number
+            assert 0.5 <= session.hours_before <= session.spent_hours() < 0.6
+
+    def test_session_without_a_beat_counts_nothing(self, in_memory: Records) -> None:
+        """A session that was killed before its first beat is no obstacle to counting."""
+        here = Driver.this()
+        elsewhere(in_memory, host=here.host, place=here.place, boot=here.boot, born="0")
+        in_memory.files.delete("sessions/0001.beat")
+
+        session = Session(in_memory)
+        session.close()
+
+        assert session.hours_before == 0.0
+
+    def test_heart_beats(self, in_memory: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The beat counts up while the session lives; closing it, twice too, says that it has ended."""
+        monkeypatch.setattr("nas.search.lease.BEAT_S", 0.02)
+        session = Session(in_memory)
+        until(lambda: (in_memory.read("sessions/0001.beat") or {})["beat"] > 3)
+        assert (in_memory.read("sessions/0001.beat") or {})["ended"] is False
+        session.close()
+        session.close()
+
+        last = in_memory.read("sessions/0001.beat") or {}
+        assert last["ended"] is True
+        time.sleep(0.1)
+        assert in_memory.read("sessions/0001.beat") == last
+
+    def test_record_names_no_place(self, records: Records) -> None:
+        """No root, mount point or credential is in a session's record."""
+        Session(records, settings={"runner": "debug"}).close()
+
+        for name in records.files.names("sessions"):
+            assert records.files.url not in (records.files.read_if_present(f"sessions/{name}") or b"").decode()
+
+
+class TestThisHost:
+    def test_ended_session_is_followed_at_once(self, records: Records) -> None:
+        """After a session has ended the next command goes on without waiting."""
+        Session(records).close()
+        began_s = time.monotonic()
+
+        session = Session(records)
+        session.close()
+
+        assert session.number == 2
+        assert time.monotonic() - began_s < 2
+
+    def test_second_command_is_refused(self, records: Records, start: Start) -> None:
+        """While a process drives the search another is refused at once, told its host, pid and the age of its beat."""
+        holder = start()
+        began_s = time.monotonic()
+
+        with pytest.raises(SearchBusyError) as caught:
+            Session(records)
+        assert f"pid {holder.pid} on {Driver.this().host} (last beat " in str(caught.value)
+        assert "takeover=true" in str(caught.value)
+        assert isinstance(caught.value, ConfigurationError)
+        assert time.monotonic() - began_s < 2
+        assert list(past_sessions(records)) == [1]
+
+    @pytest.mark.parametrize("reaped", [True, False], ids=["gone", "zombie"])
+    def test_killed_process_is_followed_at_once(self, records: Records, start: Start, reaped: bool) -> None:
+        """After kill -9 the next command takes over at once, also where no parent has asked for the dead yet."""
+        holder = start()
+        os.kill(holder.pid, signal.SIGKILL)
+        if reaped:
+            holder.wait()
+        began_s = time.monotonic()
+
+        until(lambda: Driver(**driver_of(records, 1)).is_gone())
+        session = Session(records)
+        session.close()
+
+        assert session.number == 2
+        assert time.monotonic() - began_s < 2
+
+    def test_pid_that_another_process_got_is_not_it(self, in_memory: Records) -> None:
+        """A process of the same pid that was born later, or after a reboot, does not hold the search."""
+        here = Driver.this()
+        for changes in ({"born": "1"}, {"boot": "another"}):
+            assert replace(here, pid=os.getppid(), **changes).is_gone()
+        assert not here.is_gone()
+
+    def test_pid_of_another_container_says_nothing(self) -> None:
+        """Where a machine of the same name, or a container, has processes of its own, only the beat can tell."""
+        gone = replace(Driver.this(), pid=2**22)
+
+        assert gone.is_gone()
+        assert not replace(gone, place="another").is_gone()
+        assert not replace(gone, host="another").is_gone()
+
+    def test_of_many_at_once_one_wins(self, records: Records) -> None:
+        """Of eight that start at the same moment one gets the session, and the others are refused."""
+        barrier = threading.Barrier(8)
+
+        def begin() -> Session | None:
+            barrier.wait()
+            try:
+                return Session(records)
+            except SearchBusyError:
+                return None
+
+        with ThreadPoolExecutor(8) as pool:
+            got = [session for session in pool.map(lambda _: begin(), range(8)) if session is not None]
+        for session in got:
+            session.close()
+
+        assert len(got) == 1
+        assert list(past_sessions(records)) == [1]
+
+
+class TestOtherHosts:
+    def test_beating_session_is_busy(self, in_memory: Records) -> None:
+        """A session of another host whose beat changes within the watch drives the search."""
+        elsewhere(in_memory)
+        threading.Timer(0.2, elsewhere, [in_memory], {"beat": 2}).start()
+
+        with pytest.raises(SearchBusyError, match=r"driven by pid 4321 on elsewhere \(last beat 0 s ago\)"):
+            check_free(in_memory, watch_s=30)
+
+    def test_dead_session_is_taken_over_after_the_watch(self, in_memory: Records) -> None:
+        """A session of another host without a new beat is taken to be dead, by this machine's clock alone."""
+        elsewhere(in_memory, started=time.time() + 10**6)
+        began_s = time.monotonic()
+
+        check_free(in_memory, watch_s=0.7)
+
+        assert 0.7 <= time.monotonic() - began_s < 3
+
+    def test_without_a_watch_it_is_not_waited_for(self, in_memory: Records) -> None:
+        """What is not certain at once is left to a later look."""
+        elsewhere(in_memory)
+        told: list[str] = []
+
+        check_free(in_memory, watch_s=0, say=told.append)
+
+        assert told == []
+
+    @pytest.mark.slow
+    def test_watcher_that_stood_still_looks_again(self, records: Records) -> None:
+        """Who was stopped during the watch, as with a machine that slept or a share that hung, has watched nothing."""
+        elsewhere(records)
+        command = [sys.executable, "-c", WATCHER, records.files.url]
+        with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as watcher:
+            assert watcher.stdout is not None
+            assert watcher.stdout.readline().startswith("watching for 3 s")
+            watcher.send_signal(signal.SIGSTOP)
+            time.sleep(3.5)
+            watcher.send_signal(signal.SIGCONT)
+            time.sleep(1)
+            elsewhere(records, beat=2)
+
+            assert "driven by pid 4321 on elsewhere" in watcher.stdout.readline()
+
+    def test_session_that_ends_meanwhile_is_free(self, in_memory: Records) -> None:
+        """Where the other session ends while it is watched, the wait is over."""
+        elsewhere(in_memory)
+        threading.Timer(0.2, elsewhere, [in_memory], {"beat": 2, "ended": True}).start()
+        began_s = time.monotonic()
+
+        check_free(in_memory, watch_s=30)
+
+        assert time.monotonic() - began_s < 5
+
+    def test_fresh_search_is_free(self, in_memory: Records) -> None:
+        """Without any session there is nothing to wait for."""
+        check_free(in_memory, watch_s=30)
+
+
+class TestTakeover:
+    def test_older_session_is_told(self, in_memory: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A driver is told once, by host and pid, of a newer session, which waits until the older one has ended."""
+        monkeypatch.setattr("nas.search.lease.BEAT_S", 0.02)
+        told: list[str] = []
+        older = Session(in_memory, on_newer=told.append)
+
+        def stop_when_told() -> None:
+            until(lambda: bool(told))
+            time.sleep(0.2)  # a few more beats
+            older.close()
+
+        thread = threading.Thread(target=stop_when_told)
+        thread.start()
+        newer = Session(in_memory, takeover=True)
+        has_ended = (in_memory.read("sessions/0001.beat") or {})["ended"]
+        thread.join()
+        newer.close()
+
+        assert told == [f"session 2 on {Driver.this().host} (pid {os.getpid()}) took the search over"]
+        assert has_ended
+
+    def test_live_process_is_taken_over(self, records: Records, start: Start) -> None:
+        """With takeover a second command gets the search from a process that lives, once that has gone."""
+        holder = start()
+        threading.Timer(0.3, holder.kill).start()
+        began_s = time.monotonic()
+
+        session = Session(records, takeover=True)
+        session.close()
+
+        assert session.number == 2
+        assert time.monotonic() - began_s < 10
+
+    def test_third_command_sees_the_newest(self, records: Records, start: Start) -> None:
+        """The newest session decides who is busy, whatever older ones have left behind."""
+        start().kill()
+        holder = start("takeover")
+
+        with pytest.raises(SearchBusyError, match=f"driven by pid {holder.pid} "):
+            check_free(records)
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", ["digits-evolution-0a1b2c3d", "a", "9.b_c+d=e", "x" * 200])
+    def test_good_names(self, name: str) -> None:
+        """Letters, digits and a few signs make a name."""
+        assert check_name(name) == name
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "-a", "a/b", "a b", "ä", "a\n", "x" * 201, "a\0"])
+    def test_bad_names(self, name: str) -> None:
+        """What can't be a folder everywhere, or would leave the root, is refused with what is allowed."""
+        with pytest.raises(ConfigurationError, match=r"must be 1 to 200 letters"):
+            check_name(name)
+
+
+def driver_of(records: Records, number: int) -> dict[str, Any]:
+    data = json.loads(records.files.read_if_present(f"sessions/{number:04d}.json") or b"{}")
+    return {key: data[key] for key in ("host", "pid", "boot", "born", "place")}
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Returns when the condition holds."""
+    give_up_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up_s, "it never came true"
+        time.sleep(0.01)

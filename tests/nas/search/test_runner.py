@@ -1,0 +1,606 @@
+"""A search from the first proposal to the export, in this process: who wins, what is tested, what is never repeated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError, SearchFailedError, TrialStopped
+from nas.core.lineage import Lineage
+from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.spec import Spec
+from nas.core.trial import Reason, State, Trial
+from nas.executors.executor import LocalExecutor
+from nas.executors.pool import InProcessPlace
+from nas.search.api import run_search
+from nas.search.controller import LoopSettings
+from nas.search.definition import Search
+from nas.search.lease import Session
+from nas.search.runner import Program, Summary
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.training.messages import BenchSpec
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
+from nas.tuners.random import RandomTuner
+from tests.support.problems import (
+    BodyProblem,
+    ExportProblem,
+    GrowingProblem,
+    InOrderTuner,
+    LeavingProblem,
+    PlainProblem,
+    ScoreProblem,
+    network,
+)
+from tests.support.scripted_executor import paths_in_order
+
+
+class Bureau:
+    """Runs searches under one root in memory."""
+
+    def __init__(self) -> None:
+        self.root = f"memory://program/{uuid4().hex}"
+
+    def run(
+        self,
+        *xs: int,
+        name: str = "search",
+        problem: type[Problem] = ScoreProblem,
+        n_trials: int | None = None,
+        finalists: int = 2,
+        plan: PolicyPlan | None = None,
+        donors: tuple[int | str, ...] | None = None,
+        **arguments: Any,
+    ) -> Summary:
+        """Runs, or resumes, the search of these points, in this order."""
+        tuner = Spec.of(InOrderTuner, xs=list(xs), donors=None if donors is None else list(donors))
+        search = Search(problem=Spec.of(problem, **arguments), tuner=tuner, **({"plan": plan} if plan else {}))
+        budget = Budget(trials=len(xs) if n_trials is None else n_trials)
+        return run_search(search, root=self.root, name=name, budget=budget, finalists=finalists)
+
+    def records(self, name: str = "search") -> Records:
+        return Records(open_root(self.root, patience_s=0).below(name))
+
+    def paths(self) -> list[str]:
+        """Every file, in the order in which they were published; without logs and beats, which are put again."""
+        return [p for p in paths_in_order(self.records().files) if not p.startswith("logs/") and ".beat" not in p]
+
+
+@pytest.fixture
+def bureau() -> Iterator[Bureau]:
+    ScoreProblem.tested.clear()
+    yield Bureau()
+    ScoreProblem.tested.clear()
+
+
+def xs_of(summary: Summary, stage: str) -> list[int]:
+    return [trial.point["x"] for trial in summary.lineage if trial.stage == stage]
+
+
+def table(summary: Summary) -> list[tuple[object, ...]]:
+    """What must be the same on every run."""
+    return [(t.number, t.stage, t.point, t.parents, t.state, dict(t.metrics), t.donor) for t in summary.lineage]
+
+
+class TestWinner:
+    def test_best_of_the_search_are_trained_in_full(self, bureau: Bureau) -> None:
+        """The two best of the search stage are trained again without the cheap policies, the best first."""
+        summary = bureau.run(10, 30, 20, 5)
+
+        finals = [trial for trial in summary.lineage if trial.stage == "final"]
+        assert [trial.point["x"] for trial in finals] == [30, 20]
+        assert [trial.policies for trial in finals] == [frozenset()] * 2
+        assert [trial.parents for trial in finals] == [(1,), (2,)]
+
+    def test_winner_is_the_best_of_the_finals(self, bureau: Bureau) -> None:
+        """Full scores decide among the finalists, whatever the cheap ones said."""
+        summary = bureau.run(0, 1, 2, final=[0.1, 0.9, 0.3])
+
+        assert xs_of(summary, "final") == [2, 1]
+        assert summary.winner is not None
+        assert (summary.winner.point, summary.winner.stage) == ({"x": 1}, "final")
+
+    def test_winner_is_chosen_by_validation_only(self, bureau: Bureau) -> None:
+        """The best on validation data wins, also where another is better on test data."""
+        summary = bureau.run(0, 1, final=[0.9, 0.8], test=[0.1, 1.0])
+
+        assert summary.winner is not None
+        assert summary.winner.point == {"x": 0}
+        assert summary.tests[summary.winner.number] == {"trial": summary.winner.number, "metrics": {"score": 0.1}}
+        assert summary.best is not None
+        assert summary.best["test"] == summary.tests[summary.winner.number]
+
+    def test_each_stage_takes_the_best_of_the_one_before(self, bureau: Bureau) -> None:
+        """Half of the search is scored again with the same weights; two finalists come from those scores."""
+        cheap = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
+        recheck = Stage(name="recheck", policies=cheap, warm=True, best=0.5)
+        plan = PolicyPlan((Stage(name="search", policies=cheap), recheck, Stage(name="final")))
+        scores = {"search": [0.1, 0.2, 0.3, 0.4, 0.5], "recheck": [0.9, 0.8, 0.3, 0.7, 0.6], "final": [1, 2, 3, 4, 5]}
+
+        summary = bureau.run(0, 1, 2, 3, 4, plan=plan, **scores)
+
+        assert xs_of(summary, "recheck") == [4, 3, 2]  # three are half of five
+        assert xs_of(summary, "final") == [3, 4]
+        assert [t.donor for t in summary.lineage if t.stage == "recheck"] == [4, 3, 2]
+        assert [t.parents for t in summary.lineage if t.stage == "final"] == [(6,), (5,)]
+        assert summary.winner is not None
+        assert summary.winner.point == {"x": 4}
+
+    def test_full_scores_never_mix_with_cheap_ones(self, bureau: Bureau) -> None:
+        """A cheap score that is better than every full one does not win."""
+        summary = bureau.run(0, 1, search=[0.99, 0.98], final=[0.5, 0.6])
+
+        assert summary.winner is not None
+        assert summary.winner.metrics == {"score": 0.6}
+
+    def test_least_wins_where_less_is_better(self, bureau: Bureau) -> None:
+        """With a minimised metric finalists and winner are those of the least values."""
+        summary = bureau.run(10, 30, 20, direction="minimize")
+
+        assert xs_of(summary, "final") == [10, 20]
+        assert summary.winner is not None
+        assert summary.winner.point == {"x": 10}
+
+    @pytest.mark.parametrize(("direction", "values"), [("minimize", [0.0, 0.5]), ("maximize", [0, -0.5])])
+    def test_zero_may_win(self, bureau: Bureau, direction: str, values: list[float]) -> None:
+        """A score of 0 is the best where it is."""
+        summary = bureau.run(0, 1, direction=direction, search=values, final=values, finalists=1)
+
+        assert summary.winner is not None
+        assert summary.winner.metrics == {"score": 0}
+        assert xs_of(summary, "final") == [0]
+
+    def test_failed_finalist_is_replaced(self, bureau: Bureau) -> None:
+        """Where a finalist fails the next best of the search is trained, until as many as asked for have a score."""
+        summary = bureau.run(0, 1, 2, 3, final=[0.1, 0.2, None, None])
+
+        assert xs_of(summary, "final") == [3, 2, 1, 0]
+        assert [t.state for t in summary.lineage if t.stage == "final"] == ["FAILED", "FAILED", "COMPLETE", "COMPLETE"]
+        assert summary.winner is not None
+        assert summary.winner.point == {"x": 1}
+
+    def test_equal_points_are_one_finalist(self, bureau: Bureau) -> None:
+        """A point that was proposed twice is trained in full once."""
+        assert xs_of(bureau.run(9, 9, 5), "final") == [9, 5]
+
+    def test_without_a_score_there_is_no_winner(self, bureau: Bureau) -> None:
+        """Where every trial fails there are no finals, no test and no export, and the search is done."""
+        summary = bureau.run(0, 1, search=[None, None])
+
+        assert summary.winner is None
+        assert summary.best is None
+        assert xs_of(summary, "final") == []
+        assert bureau.run(0, 1, search=[None, None]).winner is None
+        assert bureau.records().files.names("sessions") == ["0001.beat", "0001.json"]
+
+    def test_where_all_finals_fail_the_search_is_the_best_there_is(self, bureau: Bureau) -> None:
+        """Without one final that has a score, the best trial of the search wins."""
+        summary = bureau.run(0, 1, final=[None, None])
+
+        assert summary.winner is not None
+        assert (summary.winner.stage, summary.winner.point) == ("search", {"x": 1})
+
+
+class TestTests:
+    def test_each_finalist_is_tested_once(self, bureau: Bureau) -> None:
+        """The test data is touched once for each finalist, and not again by the same command."""
+        for _ in range(3):
+            bureau.run(0, 1, 2, final=[0.5, 0.7, 0.6])
+
+        assert ScoreProblem.tested == [1, 2]
+
+    def test_tests_come_after_the_finals(self, bureau: Bureau) -> None:
+        """Test records are written after the last result, and before the export."""
+        bureau.run(0, 1, 2)
+
+        paths = [p for p in bureau.paths() if p.startswith(("tests/", "best")) or p.endswith("result.json")]
+        kinds = [path.partition("/")[0] for path in paths]
+        assert kinds == ["trials"] * 5 + ["tests"] * 2 + ["best"] * 3 + ["best-0001.json"]
+
+    @pytest.mark.parametrize(
+        ("value", "line"),
+        [(None, "RuntimeError: no score for 1"), ("nan", "FloatingPointError: test returned score=nan")],
+    )
+    def test_finalist_that_cannot_be_tested_is_data(self, bureau: Bureau, value: str | None, line: str) -> None:
+        """A test that raises or gives NaN is one line on record; the winner stays the winner, and is exported."""
+        summary = bureau.run(0, 1, test=[0.5, value])
+
+        assert summary.winner is not None
+        assert summary.winner.point == {"x": 1}
+        assert summary.tests[summary.winner.number]["error"] == line
+        assert summary.best is not None
+
+    def test_only_competitors_are_tested(self, bureau: Bureau) -> None:
+        """A failed finalist is not tested."""
+        bureau.run(0, 1, 2, final=[0.1, 0.2, None])
+
+        assert ScoreProblem.tested == [1, 0]
+
+
+class TestBest:
+    def test_export_is_on_record(self, bureau: Bureau) -> None:
+        """best-0001.json names the winner, its line and its files with digests, which are there and whole."""
+        summary = bureau.run(1, 2, 3)
+
+        best = summary.best
+        assert best is not None
+        assert summary.winner is not None
+        assert (best["number"], best["trial"]) == (1, summary.winner.number)
+        assert best["ancestors"] == [2, 1, 0]
+        assert best["missing"].keys() == {"program.pt2"}
+        records = bureau.records()
+        names = {file["path"].rpartition("/")[2] for file in best["files"]}
+        assert names == {"model.safetensors", "architecture.json", "export.json"}
+        assert all(len(records.files.read_if_present(file["path"]) or b"") == file["bytes"] for file in best["files"])
+
+    def test_better_winner_of_a_larger_search_is_the_second_best(self, bureau: Bureau) -> None:
+        """Extended, a search with a better winner has best-0002.json; best-0001.json stays as it was."""
+        first = bureau.run(1, 2, 9, 8, n_trials=2)
+        second = bureau.run(1, 2, 9, 8)
+
+        assert first.best is not None
+        assert second.best is not None
+        assert (first.best["number"], second.best["number"]) == (1, 2)
+        assert second.best["point"] == {"x": 9}
+        assert bureau.records().read("best-0001.json") == first.best
+        assert xs_of(second, "final") == [2, 1, 9, 8]
+        assert ScoreProblem.tested == [2, 1, 9, 8]
+
+    def test_larger_search_without_a_better_winner_keeps_the_best(self, bureau: Bureau) -> None:
+        """Extended without a better winner, nothing is exported again."""
+        bureau.run(8, 9, 1, 2, n_trials=2)
+        summary = bureau.run(8, 9, 1, 2)
+
+        assert summary.best is not None
+        assert summary.best["number"] == 1
+        assert xs_of(summary, "search") == [8, 9, 1, 2]
+        assert xs_of(summary, "final") == [9, 8]
+
+    def test_more_finalists_are_trained_later(self, bureau: Bureau) -> None:
+        """The same command with more finalists trains those that are missing."""
+        bureau.run(1, 2, 3, finalists=1)
+        summary = bureau.run(1, 2, 3, finalists=3)
+
+        assert xs_of(summary, "final") == [3, 2, 1]
+        assert ScoreProblem.tested == [3, 2, 1]
+
+    def test_problem_with_an_export(self, bureau: Bureau) -> None:
+        """Where the problem exports, the program lies beside the weights and nothing is missing."""
+        best = bureau.run(1, problem=ExportProblem).best
+
+        assert best is not None
+        assert best["missing"] == {}
+        assert any(file["path"].endswith("/program.pt2") for file in best["files"])
+
+    def test_winner_without_weights(self, bureau: Bureau) -> None:
+        """A winner that saved nothing is exported with what there is, and the reasons for the rest."""
+        best = bureau.run(1, problem=ExportProblem, saves=False).best
+
+        assert best is not None
+        assert best["missing"].keys() == {"program.pt2", "model.safetensors"}
+        assert "saved no weights" in best["missing"]["model.safetensors"]
+
+    def test_exit_in_test_and_export_is_data(self, bureau: Bureau) -> None:
+        """sys.exit in test or export is one line on record, and not the end of the process or the search."""
+        summary = bureau.run(1, problem=LeavingProblem)
+
+        assert summary.winner is not None
+        assert summary.tests[summary.winner.number]["error"] == "SystemExit: 3"
+        assert summary.best is not None
+        assert summary.best["missing"] == {"export": "SystemExit: no export today"}
+        logs = bureau.records().other_logs(summary.winner)
+        assert logs["test"].endswith("SystemExit: 3\n")
+        assert logs["export"].endswith("SystemExit: no export today\n")
+        assert bureau.run(1, problem=LeavingProblem).best == summary.best
+
+
+class TestPlans:
+    def test_one_stage(self, bureau: Bureau) -> None:
+        """With one stage the best trial of the search is the winner, and is tested."""
+        plan = PolicyPlan((Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS})),))
+
+        summary = bureau.run(1, 3, 2, plan=plan)
+
+        assert {trial.stage for trial in summary.lineage} == {"search"}
+        assert summary.winner is not None
+        assert summary.winner.point == {"x": 3}
+        assert ScoreProblem.tested == [3, 2]
+
+    def test_plain_problem(self, bureau: Bureau) -> None:
+        """A problem with nothing but train has a winner, no tests, and an export of its architecture."""
+        summary = bureau.run(1, 3, 2, problem=PlainProblem)
+
+        assert summary.winner is not None
+        assert summary.winner.metrics == {"score": 3}
+        assert summary.tests == {}
+        assert summary.best is not None
+        assert summary.best["test"] is None
+
+    def test_warm_finalists_inherit_from_themselves(self, bureau: Bureau) -> None:
+        """In a warm final stage a finalist takes the weights of the trial that it trains again."""
+        plan = PolicyPlan(
+            (
+                Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})),
+                Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True),
+            )
+        )
+
+        summary = bureau.run(1, 2, plan=plan)
+
+        finals = [trial for trial in summary.lineage if trial.stage == "final"]
+        assert [(trial.donor, trial.inherited) for trial in finals] == [(1, 1.0), (0, 1.0)]
+
+    @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+    def test_finals_of_a_downscaled_search_build_the_full_network(self, bureau: Bureau, warm: bool) -> None:
+        """Six layers become fifteen: from scratch, or, in a warm stage, with the six that the search has trained."""
+        cheap = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.DOWNSCALE})
+        plan = PolicyPlan((Stage(name="search", policies=cheap), Stage(name="final", warm=warm)))
+
+        summary = bureau.run(5, problem=GrowingProblem, plan=plan, finalists=1)
+
+        search, final = summary.lineage
+        assert (search.checkpoint, final.checkpoint) != (None, None)
+        small, large = (StoredWeights(bureau.records().files, t.checkpoint).shapes for t in (search, final))  # type: ignore[arg-type]
+        assert (len(small), len(large)) == (2 * 6, 2 * 15)
+        assert (final.donor, final.inherited) == ((0, pytest.approx(6 / 15)) if warm else (None, None))
+        assert final.policies == ({Policy.SHARE_PARAMS} if warm else set())
+
+
+class TestInheritance:
+    def test_children_carry_their_parents_weights(self, bureau: Bureau) -> None:
+        """In a chain of trials that only inherit and save, the last one's weights are the first one's, to the bit."""
+        summary = bureau.run(1, 2, 3)
+
+        files = bureau.records().files
+        first, last = (
+            StoredWeights(files, checkpoint).read_all()
+            for number in (0, 2)
+            if (checkpoint := summary.lineage[number].checkpoint) is not None
+        )
+        assert first.keys() == last.keys()
+        assert all(first[name].equal(last[name]) for name in first)
+        assert [summary.lineage[number].donor for number in range(3)] == [None, 0, 1]
+
+    def test_donor_of_another_search(self, bureau: Bureau) -> None:
+        """A donor named "search:number" gives the weights of a trial of another search under the same root."""
+        bureau.run(1, 2, name="first")
+        summary = bureau.run(5, name="second", donors=("first:1",))
+
+        assert summary.lineage[0].donor == "first:1"
+        assert summary.lineage[0].inherited == 1.0
+
+    def test_donor_of_a_search_that_is_not_there(self, bureau: Bureau) -> None:
+        """A donor that does not exist is replaced by nothing, on record."""
+        trial = bureau.run(5, donors=("nowhere:1",)).lineage[0]
+
+        assert (trial.state, trial.donor) == (State.COMPLETE, None)
+        assert trial.inheritance["replaced"] == {"nowhere:1": None}
+
+    @pytest.mark.parametrize("donor", ["first", "first:x", ":1", "../first:1"])
+    def test_malformed_donor_names_the_tuner(self, bureau: Bureau, donor: str) -> None:
+        """A donor's name that can't be ends the search before anything is proposed."""
+        with pytest.raises(SearchFailedError, match="proposal 0 of InOrderTuner: "):
+            bureau.run(5, donors=(donor,))
+        assert bureau.records().load()[0] == []
+
+
+class TestAgain:
+    def test_finished_search_does_nothing(self, bureau: Bureau) -> None:
+        """The same command on a finished search starts no session and writes no file."""
+        first = bureau.run(1, 2, 3)
+        before = bureau.paths()
+        again = bureau.run(1, 2, 3)
+
+        assert bureau.paths() == before
+        assert table(again) == table(first)
+        assert again.best == first.best
+
+    def test_killed_anywhere_comes_to_the_same_end(self, bureau: Bureau) -> None:
+        """Cut after any file and run again, a search has the same table, tests and winner, and one export."""
+        first = bureau.run(3, 1, 2, final=[0, 0.1, None, 0.2])
+        records = bureau.records()
+
+        paths = [path for path in bureau.paths() if not path.startswith("sessions/")]
+        for n_files in range(len(paths)):
+            cut = Bureau()
+            for path in paths[:n_files]:
+                cut.records().files.publish(path, [records.files.read_if_present(path) or b""])
+            again = cut.run(3, 1, 2, final=[0, 0.1, None, 0.2])
+            assert table(again) == table(first)
+            assert again.tests == first.tests
+            assert again.best is not None
+            assert first.best is not None
+            assert (again.best["number"], again.best["trial"]) == (1, first.best["trial"])
+
+    @pytest.mark.parametrize(
+        ("budget", "deterministic"), [(Budget(trials=9), False), (Budget(trials=9), True), (Budget(hours=9.0), False)]
+    )
+    def test_exhausted_tuner_ends_a_search(self, bureau: Bureau, budget: Budget, deterministic: bool) -> None:
+        """A tuner that stops before the budget leads to the finals; the same command asks again and writes nothing."""
+        tuner = Spec.of(InOrderTuner, xs=[1, 2])
+        search = Search(problem=Spec.of(ScoreProblem), tuner=tuner, deterministic=deterministic)
+        first = run_search(search, root=bureau.root, name="search", budget=budget)
+        before = bureau.paths()
+        again = run_search(search, root=bureau.root, name="search", budget=budget)
+
+        assert xs_of(first, "final") == [2, 1]
+        assert bureau.paths() == before
+        assert bureau.records().files.names("sessions") == ["0001.beat", "0001.json"]
+        assert table(again) == table(first)
+        assert again.best == first.best
+
+    def test_search_that_can_go_on_does(self, bureau: Bureau) -> None:
+        """Asking whether the tuner has more loses nothing: with a larger budget the next trial is run."""
+        bureau.run(1, 2, 3, n_trials=2)
+
+        assert xs_of(bureau.run(1, 2, 3, n_trials=9), "search") == [1, 2, 3]
+
+    def test_another_search_of_the_name_is_refused(self, bureau: Bureau) -> None:
+        """Other points in the tuner's list make another search, which the name does not belong to."""
+        bureau.run(1)
+
+        with pytest.raises(ConfigurationError, match=r"tuner\.arguments\.xs: \[1\] there, \[2\] here"):
+            bureau.run(2)
+
+
+class Contrary(RandomTuner):
+    """Believes in the worst."""
+
+    def ranked(self, lineage: Lineage) -> Sequence[Trial]:
+        return list(super().ranked(lineage))[::-1]
+
+
+def test_finalists_are_whom_the_tuner_ranks_first() -> None:
+    """The one finalist is the trial that the tuner believes in, not the one with the best score."""
+    search = Search(problem=Spec.of(ExportProblem), tuner=Spec.of(Contrary))
+
+    found = run_search(search, root=f"memory://{uuid4().hex}", budget=Budget(trials=5), finalists=1)
+
+    searched = [t for t in found.lineage if t.stage == "search"]
+    [final] = [t for t in found.lineage if t.stage == "final"]
+    assert final.parents == (min(searched, key=lambda t: (t.metrics["score"], -t.number)).number,)
+
+
+class TestRunSearch:
+    def test_defaults(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without more, a search lies under ./heirloom by its default name, and has 16 trials."""
+        monkeypatch.chdir(tmp_path)
+        search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner))
+
+        summary = run_search(search)
+
+        assert summary.name == search.build().default_name
+        assert (tmp_path / "heirloom" / summary.name / "search.json").is_file()
+        assert len(summary.lineage) == 16
+
+    def test_memory_root_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The root memory:// keeps nothing: no folder appears."""
+        monkeypatch.chdir(tmp_path)
+        search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner))
+
+        summary = run_search(search, root="memory://", name=f"a-{uuid4().hex}", budget=Budget(trials=1))
+
+        assert summary.winner is not None
+        assert list(tmp_path.iterdir()) == []
+
+    def test_weights_that_no_plan_keeps_are_swept(self, tmp_path: Path) -> None:
+        """A retention plan holds here, too: of eight trials the last two keep their weights, and who is needed."""
+        search = Search(problem=Spec.of(ExportProblem), tuner=Spec("nas.tuners.random.RandomTuner"))
+
+        found = run_search(search, root=str(tmp_path), budget=Budget(trials=8), retention=Retention(keep="last:2"))
+
+        assert sum(trial.swept for trial in found.lineage) >= 3
+        assert found.winner is not None
+        assert found.winner.checkpoint is not None
+
+    @pytest.mark.parametrize(
+        ("more", "message"),
+        [
+            ({"name": "../up"}, "name .* must be 1 to 200 letters"),
+            ({"finalists": 0}, r"finalists \(0\) must be a whole number"),
+            ({"finalists": True}, r"finalists \(True\) must be a whole number"),
+        ],
+    )
+    def test_refusals(self, more: dict[str, Any], message: str) -> None:
+        """A name that can't be a folder, or no finalist, is refused in one line."""
+        search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner))
+
+        with pytest.raises(ConfigurationError, match=message):
+            run_search(search, root=f"memory://program/{uuid4().hex}", **more)
+
+    def test_deterministic_search_of_many_slots_is_refused(self) -> None:
+        """A deterministic search is bound to its slots, and this runs one trial at a time."""
+        search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner), deterministic=True, slots=2)
+
+        with pytest.raises(ConfigurationError, match=r"slots \(2\) must be 1"):
+            run_search(search, root="memory://")
+
+    @pytest.mark.parametrize("name", ["hours", "gpu_hours"])
+    def test_deterministic_search_counts_no_hours(self, name: str) -> None:
+        """Measured time does not go with deterministic."""
+        search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner), deterministic=True)
+
+        with pytest.raises(ConfigurationError, match="do not go with deterministic"):
+            run_search(search, root=f"memory://program/{uuid4().hex}", budget=Budget(**{name: 1.0}))  # type: ignore[arg-type]
+
+    def test_deterministic_search_has_the_same_table(self) -> None:
+        """Two runs of a deterministic search have the same table."""
+        search = Search(problem=Spec.of(ScoreProblem), tuner=Spec.of(InOrderTuner), deterministic=True)
+        roots = [f"memory://program/{uuid4().hex}" for _ in range(2)]
+
+        tables = [table(run_search(search, root=root, budget=Budget(trials=4))) for root in roots]
+
+        assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize("lost", [0, 2, 4])
+def test_lost_result_is_made_again(bureau: Bureau, lost: int) -> None:
+    """A trial whose result was deleted runs again under its number before anything is proposed, whoever built on it."""
+    xs = (10, 30, 20, 5, 40, 50, 60)
+    before = bureau.run(*xs, n_trials=5)
+    files = bureau.records().files
+    files.delete(f"trials/{lost:06d}.result.json")
+    after = bureau.run(*xs, n_trials=5)
+
+    assert table(after) == table(before)
+    assert after.lineage[lost].attempt == 2
+
+    files.delete(f"trials/{lost:06d}.result.json")
+    more = bureau.run(*xs, n_trials=7)
+
+    assert [t.point["x"] for t in more.lineage if t.stage == "search"] == [*xs[:5], 50, 60]
+    assert more.lineage[lost].attempt == 3
+    assert [t.learned for t in bureau.records().load()[0]][1:5] == [(0,), (1,), (2,), (3,)]
+
+
+class TestHours:
+    @pytest.mark.parametrize("trials_per_job", [None, "unlimited"])
+    def test_what_runs_is_stopped_at_the_deadline(self, trials_per_job: Any) -> None:
+        """A trial that would report for ever is STOPPED with what it reported last; its weights are saved and win."""
+
+        def body(run: TrialRun) -> object:
+            for step in range(10_000):
+                time.sleep(0.01)
+                try:
+                    run.report(step, score=step / 10_000)
+                except TrialStopped:
+                    run.save(network())
+                    raise
+            return {}
+
+        problem = Spec.of(BodyProblem)
+        built = Search(problem=problem, tuner=Spec.of(RandomTuner), trials_per_job=trials_per_job).build()
+        root = f"memory://program/{uuid4().hex}"
+        records = Records(open_root(root, patience_s=0).below("search"))
+        program = Program(built, records, Budget(hours=1 / 3600, at_deadline="stop"))
+        session = Session(records)
+        bench = BenchSpec(problem=problem, url=records.files.url, options={}, jobs_ask=built.jobs.asks)
+        executor = LocalExecutor(InProcessPlace(bench, records.files, BodyProblem(body)))
+        try:
+            program.run(executor, session, LoopSettings(budget=program.budget, jobs=built.jobs))
+        finally:
+            executor.close()
+            session.close()
+        summary = program.summary()
+
+        [trial] = summary.lineage
+        assert (trial.state, trial.reason, trial.metrics) == (State.STOPPED, Reason.DEADLINE, trial.curve[-1][1])
+        assert trial.checkpoint is not None
+        assert summary.winner == trial
+        assert program.ended_by() == "hours"
+
+    def test_gpu_hours_need_a_gpu(self) -> None:
+        """run_search trains on the CPU: GPU-hours would never be spent."""
+        search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner))
+
+        with pytest.raises(ConfigurationError, match=r"budget\.gpu_hours \(1\) needs a GPU"):
+            run_search(search, root=f"memory://program/{uuid4().hex}", budget=Budget(gpu_hours=1))

@@ -1,0 +1,161 @@
+"""Roots wherever fsspec reaches: whole objects, real refusals, and messages that keep secrets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import fsspec
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, StoreError
+from nas.core.spec import Spec
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
+from nas.training.messages import BenchSpec
+from tests.support.problems import PlainProblem
+
+SECRET = "hunter2-hunter2"
+REPOSITORY = Path(__file__).parents[4]
+
+
+class PlainFileSystem(LocalFileSystem):  # type: ignore[misc]
+    """A file system of fsspec's ordinary kind: folders, no exclusive create, and a listing cache."""
+
+    protocol = "plain"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(path).removeprefix("plain://").rstrip("/")
+
+
+class BrokenFileSystem(MemoryFileSystem):  # type: ignore[misc]
+    """Refuses every write, and says more in its error than it should."""
+
+    protocol = "broken"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.options = options
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(MemoryFileSystem._strip_protocol(str(path).replace("broken://", "memory://")))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        raise PermissionError(f"no entry\nwith {self.options}")
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Files:
+    fsspec.register_implementation("plain", PlainFileSystem, clobber=True)
+    return open_root(f"plain://{tmp_path}/root", patience_s=0)
+
+
+def test_ordinary_file_system_keeps_the_contract(plain: Files, tmp_path: Path) -> None:
+    """Where fsspec knows folders, they are made as needed, and taken names are refused."""
+    plain.check_writable()
+    reference = plain.publish("trials/1.json", [b"1"], exclusive=True)
+
+    with pytest.raises(AlreadyPublishedError):
+        plain.publish("trials/1.json", [b"2"], exclusive=True)
+    assert plain.read(reference) == b"1"
+    assert plain.read_all("trials", ".json") == {"1.json": b"1"}
+    assert plain.names() == ["trials"]
+    assert (tmp_path / "root/trials/1.json").read_bytes() == b"1"
+    plain.delete("trials/1.json")
+    assert plain.read_if_present("trials/1.json") is None
+
+
+def test_store_that_lets_names_be_replaced_is_refused(plain: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store on which a second writer wins is found out by check_writable."""
+    monkeypatch.setattr(PlainFileSystem, "exists", lambda *args: False)
+
+    with pytest.raises(ConfigurationError, match="second writer"):
+        plain.check_writable()
+
+
+def test_memory_is_one_store_for_all_threads() -> None:
+    """Readers in many threads get whole objects while others write."""
+    url = f"memory://{uuid4().hex}"
+    references = [open_root(url).publish(f"packs/{n}", [bytes([n]) * 100_000]) for n in range(8)]
+    wrong: list[object] = []
+
+    def read() -> None:
+        files = open_root(url)
+        for n in range(50):
+            if files.read(references[n % 8]) != bytes([n % 8]) * 100_000:
+                wrong.append(n)
+            files.publish(f"packs/{uuid4().hex}", [b"x"])
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_unknown_protocol_lists_the_known() -> None:
+    """A protocol that fsspec does not know is refused with those that it knows."""
+    with pytest.raises(ConfigurationError, match=r"nope://x.*unknown protocol.*memory.*s3.*sftp"):
+        open_root("nope://x")
+
+
+@pytest.mark.parametrize(
+    ("url", "package"), [("s3://bucket/x", "boto3"), ("gs://bucket/x", "gcsfs"), ("sftp://host/x", "asyncssh")]
+)
+def test_missing_driver_names_its_package(url: str, package: str) -> None:
+    """A root whose driver is not installed names the package to install."""
+    script = (
+        "import sys; sys.modules[sys.argv[2]] = None; from nas.storage.open import open_root; open_root(sys.argv[1])"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script, url, package], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+
+    assert f"ConfigurationError: storage root {url} needs the package {package}: pip install {package}" in done.stderr
+
+
+def test_messages_keep_secrets() -> None:
+    """No option and no password of the URL is in a message or in the URL for display; the line is one line."""
+    fsspec.register_implementation("broken", BrokenFileSystem, clobber=True)
+    files = open_root(f"broken://me:{SECRET}@host/root", {"nested": {"token": [SECRET]}, "key": "akey"}, patience_s=0)
+
+    assert files.url == "broken://me:***@host/root"
+    with pytest.raises(StoreError) as caught:
+        files.publish("a", [b"1"])
+    assert "PermissionError: no entry with" in str(caught.value)
+    with pytest.raises(ConfigurationError) as refused:
+        files.check_writable()
+    for message in (str(caught.value), str(refused.value)):
+        assert SECRET not in message
+        assert "akey" not in message
+        assert "\n" not in message
+
+
+def test_what_travels_to_workers_is_shown_without_secrets() -> None:
+    """The order that a worker gets, printed by whomever, has neither the root's password nor its options."""
+    spec = BenchSpec(problem=Spec.of(PlainProblem), url=f"sftp://me:{SECRET}@host/x", options={"secret": SECRET})
+
+    assert SECRET not in repr(spec)
+
+
+def test_option_that_the_driver_refuses_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option that the file system does not take is ConfigurationError without its value."""
+    fsspec.register_implementation("plain", PlainFileSystem, clobber=True)
+
+    def refuse(self: object, *args: object, **options: object) -> None:
+        raise TypeError(f"unexpected {options}")
+
+    monkeypatch.setattr(PlainFileSystem, "__init__", refuse)
+    with pytest.raises(ConfigurationError, match=r"storage\.options") as caught:
+        open_root("plain:///x", {"password": SECRET})
+    assert SECRET not in str(caught.value)

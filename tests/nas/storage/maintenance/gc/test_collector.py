@@ -1,0 +1,486 @@
+"""Sweeps on a real folder: durable before the first delete, whole after any kill, within the disk budget, on time."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nas.core.errors import AlreadyPublishedError, CorruptError, MissingError, SearchBusyError
+from nas.core.metric import Metric
+from nas.core.reference import Reference
+from nas.core.trial import State, Trial, without_weights
+from nas.inheritance.donors.other_searches import borrowed
+from nas.storage.maintenance.gc.collector import Plan, Scope, Sweeper
+from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from tests.support.stored_trials import all_files, real_checkpoint, trial
+
+METRIC = Metric("accuracy")
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    return Records(open_root(str(tmp_path / "root" / "mine"), patience_s=0.0))
+
+
+def publish(records: Records, *trials: Trial) -> list[Trial]:
+    """Makes trials durable; gives all that the records hold."""
+    for one in trials:
+        records.propose(one)
+        if one.is_finished:
+            records.commit(one)
+    return records.load()[0]
+
+
+def whole(records: Records, number: int, packs: Iterable[Reference] = (), size: int = 5000, **fields: Any) -> Trial:
+    """A trial whose weights are there."""
+    return trial(number, checkpoint=real_checkpoint(records.files, number, packs, size), **fields)
+
+
+def family(records: Records) -> list[Trial]:
+    """A founder whose pack its first child shares, two more children, and litter of a lost attempt."""
+    founder = whole(records, 0, score=0.1)
+    assert founder.checkpoint is not None
+    trials = publish(
+        records,
+        founder,
+        whole(records, 1, founder.checkpoint.packs, parents=[0], score=0.9),
+        whole(records, 2, parents=[0], score=0.2),
+        whole(records, 3, parents=[0], score=0.3),
+    )
+    records.files.publish("packs/000002-lost.safetensors", [b"an attempt that was lost"])
+    return trials
+
+
+def sweeper(records: Records, retention: Retention, **scope: Any) -> Sweeper:
+    defaults: dict[str, Any] = {"metrics": (METRIC,), "finalists": lambda trials: (), "stands_in": True}
+    defaults["borrowed"] = lambda: borrowed(records)
+    return Sweeper(records, retention, Scope(**{**defaults, **scope}))
+
+
+def sweep(records: Records, retention: Retention, inheritable: Iterable[int] = (), **scope: Any) -> Plan:
+    """A sweep of all that the records hold, as flows.gc does one."""
+    chosen = sweeper(records, retention, **scope)
+    plan = chosen.plan(records.load()[0], inheritable, records.files.walk())
+    chosen.carry_out(plan)
+    return plan
+
+
+def paths(records: Records) -> set[str]:
+    return {stored.path for stored in records.files.walk()}
+
+
+def weights(records: Records) -> set[str]:
+    return {path for path in paths(records) if path.startswith(("packs/", "manifests/", "files/"))}
+
+
+def assert_readable(records: Records, trials: Iterable[Trial]) -> None:
+    """Every file of every trial that has weights is what was published."""
+    for one in trials:
+        for reference in () if one.checkpoint is None else all_files(one.checkpoint):
+            assert len(records.files.read(reference)) == reference.bytes
+
+
+class TestSweep:
+    def test_weights_go_and_the_lineage_stays(self, records: Records) -> None:
+        """Those that the plan leaves out lose their weights and are marked; all records and other weights stay."""
+        before = family(records)
+        kept_records = {p for p in paths(records) if p.startswith("trials/")}
+        plan = sweep(records, Retention("best:1"), session=7)
+        after, _ = records.load()
+
+        assert [t.number for t in after if t.swept] == [0, 2, 3] == sorted(plan.swept)
+        assert [t.checkpoint for t in after] == [None, before[1].checkpoint, None, None]
+        assert [replace(t, swept=False) for t in after] == [
+            t if t.number == 1 else replace(t, checkpoint=None) for t in before
+        ]
+        assert kept_records <= paths(records)
+        assert weights(records) == {file.path for file in all_files(after[1].checkpoint)}  # type: ignore[arg-type]
+        assert_readable(records, after)
+
+    def test_the_record_says_who_and_why(self, records: Records) -> None:
+        """gc/0001.json names the session, the plan, and each trial with its reason; the next sweep counts on."""
+        family(records)
+        sweep(records, Retention("best:2"), session=7)
+        sweep(records, Retention("best:1"), session=8)
+        first, second = records.read("gc/0001.json"), records.read("gc/0002.json")
+
+        assert first is not None
+        assert second is not None
+        assert (first["session"], first["keep"], first["max_gb"]) == (7, "best:2", None)
+        assert first["trials"] == {"0": "keep=best:2 leaves it out", "2": "keep=best:2 leaves it out"}
+        assert list(second["trials"]) == ["3"]
+        assert records.swept() == {0, 2, 3}
+
+    def test_a_trial_is_swept_for_everybody(self, records: Records) -> None:
+        """A finished trial that is looked up by its number, or by another search, has no weights either."""
+        family(records)
+        sweep(records, Retention("best:1"))
+        fresh = Records(records.files)
+
+        found, again = fresh.finished_trial(2), fresh.result(records.load()[0][2])
+        assert found is not None
+        assert again is not None
+        assert (found.swept, found.checkpoint, again.swept) == (True, None, True)
+
+    @pytest.mark.parametrize("record", [{}, {"trials": {"x": "why"}}, {"trials": None}, {"trials": 3}])
+    def test_a_record_that_can_not_be_read(self, records: Records, record: dict[str, object]) -> None:
+        """A record of a sweep of another shape is corrupt, and named: what it says must not be missed."""
+        family(records)
+        records.publish("gc/0001.json", record)
+
+        with pytest.raises(CorruptError, match=r"gc/0001\.json can't be read"):
+            records.load()
+
+    def test_empty_folders_go(self, records: Records, tmp_path: Path) -> None:
+        """A checkpoint's own folder of files goes with the last of them."""
+        family(records)
+        sweep(records, Retention("best:1"))
+
+        assert [path.name for path in (tmp_path / "root/mine/files").iterdir()] == ["000001-aa"]
+
+    def test_what_nobody_here_wrote_stays(self, records: Records, tmp_path: Path) -> None:
+        """A file of a name that Heirloom never gives stays where it is, also among a swept trial's: no sweep fails."""
+        family(records)
+        stranger = tmp_path / "root/mine/files/000002-aa/not\nours"
+        stranger.write_text("?")
+        sweep(records, Retention("best:1"))
+
+        assert stranger.exists()
+        assert not (tmp_path / "root/mine/files/000003-aa").exists()
+
+    def test_nothing_to_sweep_writes_nothing(self, records: Records) -> None:
+        """A sweep from which nothing comes leaves no record."""
+        family(records)
+        sweep(records, Retention("all"))
+        before = paths(records)
+        plan = sweep(records, Retention("all"))
+
+        assert (plan.swept, plan.garbage) == ({}, ())
+        assert paths(records) == before
+        assert not any(path.startswith("gc/") for path in before)
+
+    def test_what_is_needed_stays(self, records: Records) -> None:
+        """Donors of waiting trials, finalists, whom the tuner may name, and whom other searches wait for."""
+        trials = publish(
+            records,
+            *(whole(records, number, score=number / 10) for number in range(6)),
+            trial(6, parents=[0], state=State.WAITING, score=None),
+        )
+        other = Records(records.files.sibling("other"))
+        publish(other, trial(0, state=State.WAITING, donors=("mine:2", "mine:99", "nobody:3"), score=None))
+        publish(Records(records.files.sibling("third")), trial(0, donors=("mine:4",)))
+        records.files.sibling("broken").publish("trials/000000.proposal.json", [b"{}"])
+        records.files.sibling("no search").publish("trials/000000.proposal.json", [b"?"])
+        plan = sweep(records, Retention("best:1"), inheritable=[1], finalists=lambda t: [3])
+
+        assert set(plan.needed) == {0, 1, 2, 3}
+        assert set(plan.swept) == {4}
+        assert plan.n_kept == 1
+        assert_readable(records, trials[:4])
+
+    def test_folders_that_are_closed_to_this_user(self, records: Records, tmp_path: Path) -> None:
+        """Beside a search may lie what its user may not look into (a disk's lost+found): no sweep fails for that."""
+        publish(records, whole(records, 0), whole(records, 1))
+        publish(Records(records.files.sibling("other")), trial(0, state=State.WAITING, donors=("mine:1",), score=None))
+        (tmp_path / "root/lost+found").mkdir(mode=0)
+        for folder in (tmp_path, *tmp_path.parents[:-2]):
+            folder.chmod(folder.stat().st_mode | 0o055)
+
+        def body() -> None:
+            if os.getuid() == 0:
+                os.seteuid(65534)  # root may look anywhere
+            os._exit(0 if borrowed(records) == {1} else 3)
+
+        assert in_child(lambda event, arguments: None, body) == 0
+
+    def test_exports_of_winners_stay(self, records: Records) -> None:
+        """What a record of a winner names stays, however old; an export that a crash left goes."""
+        family(records)
+        named = records.files.publish("best/000001-aa/model.safetensors", [b"export"])
+        records.files.publish("best/000002-bb/model.safetensors", [b"half an export"])
+        records.publish("best-0001.json", {"number": 1, "trial": 1, "files": [named.to_json()]})
+        plan = sweep(records, Retention("all"), grace_s=-60.0)
+
+        assert [garbage.file.path for garbage in plan.garbage] == [
+            "best/000002-bb/model.safetensors",
+            "packs/000002-lost.safetensors",
+        ]
+        assert records.files.read(named) == b"export"
+
+    def test_somebody_else_sweeps(self, records: Records) -> None:
+        """Where another sweep took the number at the last moment, nothing is deleted."""
+        trials = family(records)
+        rival = f"{records.files.url}/gc/0001.json"
+
+        def steal(event: str, arguments: tuple[object, ...]) -> None:
+            if event == "os.link" and arguments[1] == rival:
+                with open(rival, "xb") as file:
+                    file.write(b'{"gc":1,"trials":{}}')
+
+        def body() -> None:
+            with suppress(AlreadyPublishedError):
+                sweep(records, Retention("best:1"))
+                os._exit(1)
+
+        assert in_child(steal, body) == 0
+        assert records.read("gc/0001.json") == {"gc": 1, "trials": {}}
+        assert weights(records) > {file.path for one in trials for file in all_files(one.checkpoint)}  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("at", ["sessions", "gc"], ids=["before the record", "as the record is written"])
+    def test_driver_that_was_followed_deletes_nothing(self, records: Records, at: str) -> None:
+        """A driver that stood still meets a newer session, which may need what the plan gives up: nothing goes."""
+        trials = family(records)
+        session = f"{records.files.url}/sessions/0008.json"
+        os.makedirs(os.path.dirname(session))
+
+        def follow(event: str, arguments: tuple[object, ...]) -> None:
+            if event == "os.link" and "/gc/" in str(arguments[1]):
+                with open(session, "xb") as file:
+                    file.write(b"{}")
+
+        def body() -> None:
+            with suppress(SearchBusyError):
+                sweep(records, Retention("best:1"), session=7)
+                os._exit(1)
+
+        if at == "sessions":
+            records.publish("sessions/0008.json", {})
+        assert in_child(follow, body) == 0
+        assert os.path.exists(session)
+        assert (records.read("gc/0001.json") is None) == (at == "sessions")
+        assert_readable(records, trials)
+
+
+def in_child(watch: Callable[[str, tuple[object, ...]], None], body: Callable[[], object]) -> int:
+    """Runs the body in a process of its own whose system calls Python tells of first; gives how it ended."""
+    child = os.fork()
+    if child == 0:
+        sys.addaudithook(watch)
+        try:
+            body()
+            os._exit(0)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def killed_at(n_deletes: int, body: Callable[[], object]) -> bool:
+    """Runs the body in a process that is killed by SIGKILL before its n-th delete; whether it came so far."""
+    left = itertools.count(n_deletes, -1)
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "os.remove" and next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    status = in_child(watch, body)
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def test_a_kill_at_any_delete_loses_nothing(tmp_path: Path) -> None:
+    """kill -9 before each delete: all that has weights is readable, and the next sweep ends as one undisturbed."""
+    family(Records(open_root(str(tmp_path / "whole"))))
+    n_kills, was_killed = 0, True
+    while was_killed:
+        shutil.copytree(tmp_path / "whole", tmp_path / f"{n_kills}")
+        records = Records(open_root(str(tmp_path / f"{n_kills}"), patience_s=0.0))
+        was_killed = killed_at(n_kills, lambda: sweep(records, Retention("best:1"), grace_s=-60.0))  # noqa: B023
+        trials, _ = records.load()
+        assert_readable(records, trials)
+        assert records.swept() == {0, 2, 3}
+        sweep(records, Retention("best:1"), grace_s=-60.0)
+        after, _ = records.load()
+        assert [t.swept for t in after] == [True, False, True, True]
+        assert weights(records) == {file.path for file in all_files(after[1].checkpoint)}  # type: ignore[arg-type]
+        assert not any(".tmp-" in path for path in paths(records))
+        n_kills += was_killed
+
+    assert n_kills == 1 + 2 + 2 * 3 + 1  # the record's temporary name, the founder (its pack stays), two more, litter
+
+
+class TestBudget:
+    def test_worst_go_first_and_the_budget_is_kept(self, records: Records) -> None:
+        """The folder takes no more than the budget, a tenth of it free; the best keep their weights."""
+        trials = publish(records, *(whole(records, n, size=100_000, score=n / 100) for n in range(20)))
+        limit = 1_500_000
+        sweep(records, Retention(max_gb=limit / 1e9))
+        left = [t.number for t in records.load()[0] if t.checkpoint is not None]
+
+        assert on_disk(records) <= 0.9 * limit
+        assert on_disk(records) > 0.8 * limit
+        assert left == list(range(20 - len(left), 20))
+        assert_readable(records, [trials[number] for number in left])
+
+    def test_under_the_budget_nothing_goes(self, records: Records) -> None:
+        """Also where less than a tenth is free."""
+        publish(records, *(whole(records, n, size=100_000) for n in range(3)))
+
+        assert sweep(records, Retention(max_gb=(on_disk(records) + 5_000) / 1e9)).swept == {}
+
+    def test_litter_and_the_plan_go_first(self, records: Records) -> None:
+        """Where it is enough that litter and what the plan gives up go, the disk takes nothing more."""
+        publish(records, *(whole(records, n, size=100_000) for n in range(4)))
+        records.files.publish("packs/000002-lost.safetensors", [bytes(100_000)])
+        limit = on_disk(records) - 190_000
+        plan = sweep(records, Retention("last:3", max_gb=limit / 1e9))
+
+        assert 0.9 * limit < on_disk(records) < limit
+        assert plan.swept == {0: "keep=last:3 leaves it out"}
+
+    def test_what_the_plan_keeps_goes_for_the_disk(self, records: Records) -> None:
+        """The budget goes before the plan, and what is needed before the budget, which is told in one line."""
+        publish(records, *(whole(records, n, size=100_000) for n in range(4)))
+        plan = sweep(records, Retention("last:4", max_gb=0.0002), inheritable=[0, 1])
+
+        assert set(plan.swept) == {2, 3}
+        assert plan.unmet is not None
+        assert "storage.max_gb (0.0002) can't be kept: 0.00" in plan.unmet
+        assert plan.unmet.endswith("are the weights of 2 trials that are needed; raise storage.max_gb")
+        assert "\n" not in plan.unmet
+
+
+def on_disk(records: Records) -> int:
+    return sum(-(-stored.bytes // 4096) * 4096 for stored in records.files.walk())
+
+
+class InLoop:
+    """A search whose trials finish one after the other, and a sweeper that is told, as the loop tells it."""
+
+    def __init__(self, records: Records, retention: Retention, *, slots: int = 1) -> None:
+        self.records = records
+        self.sweeper = sweeper(records, retention, slots=slots, session=1)
+        self.trials: list[Trial] = []
+        self.needed: Sequence[int] = ()
+        self.now_s = 0.0
+
+    def step(self, *, size: int = 50_000, at_end: bool = False, grows: bool = True) -> Plan | None:
+        """What a sweep makes of one more trial."""
+        if grows:
+            number = len(self.trials)
+            made = whole(self.records, number, size=size, score=number / 100)
+            publish(self.records, made)
+            self.trials.append(made)
+            self.sweeper.add(made)
+        plan = self.sweeper.sweep(self.trials, lambda: self.needed, self.now_s, at_end=at_end)
+        for number in plan.swept if plan is not None else ():
+            self.trials[number] = without_weights(self.trials[number])
+        return plan
+
+
+class TestInTheLoop:
+    def test_the_budget_is_never_passed(self, records: Records) -> None:
+        """After each sweep there is room for two saves a slot, so that the budget holds while trials write."""
+        loop, limit, most = InLoop(records, Retention(max_gb=0.006), slots=2), 6_000_000, 0
+        for _ in range(25):
+            loop.now_s += 1.0
+            loop.needed = [trial.number for trial in loop.trials[-3:]]
+            loop.step(size=400_000)
+            most = max(most, on_disk(records))
+            assert on_disk(records) + 2 * 2 * 400_000 <= limit
+            assert all(loop.trials[number].checkpoint is not None for number in loop.needed)
+
+        assert most > 0.6 * limit
+        assert sum(trial.swept for trial in loop.trials) > 10
+        assert_readable(records, records.load()[0])
+
+    def test_partial_checkpoints_have_room(self, records: Records) -> None:
+        """What long trials keep on the way counts as if each slot were to write its next one now."""
+        loop = InLoop(records, Retention(max_gb=0.004), slots=2)
+        records.files.publish("resume/000099/000001-aaaaaaaa.safetensors", [bytes(409_600)])
+        for _ in range(15):
+            loop.now_s += 1.0
+            loop.step(size=200_000)
+        settled = on_disk(records) - 409_600
+
+        assert settled + 2 * (2 * 200_000 + 3 * 204_800) <= 4_000_000
+        assert [stored.path for stored in records.files.walk() if "resume" in stored.path]
+        assert 3 < sum(trial.swept for trial in loop.trials) < 15
+
+    def test_a_budget_that_can_not_be_kept_is_told_once(self, records: Records) -> None:
+        """It is told when it comes about, and again only after it was kept in between."""
+        loop = InLoop(records, Retention(max_gb=0.0002))
+        told = []
+        for number in range(6):
+            loop.now_s += 100.0
+            loop.needed = range(number + 1)
+            plan = loop.step()
+            told.append(plan is not None and plan.unmet is not None)
+
+        assert told.count(True) == 1
+        loop.needed = ()
+        loop.now_s += 100.0
+        assert loop.step() is not None
+        assert sum(t.checkpoint is not None for t in loop.trials) <= 1
+
+    def test_the_plan_is_applied_now_and_then(self, records: Records) -> None:
+        """Without a budget the plan is applied when the session begins, each minute, and at the end of a stage."""
+        loop = InLoop(records, Retention("last:1"))
+        first = [loop.step() is not None for _ in range(4)]
+        loop.now_s += 59.0
+        later = loop.step()
+        loop.now_s += 2.0
+        minute = loop.step()
+        end = (loop.step(), loop.step(grows=False), loop.step(grows=False, at_end=True))
+
+        assert first == [False] * 4  # the first sweep found nothing
+        assert later is None
+        assert minute is not None
+        assert sorted(minute.swept) == [0, 1, 2, 3, 4]
+        assert end[:2] == (None, None)
+        assert end[2] is not None
+        assert sorted(end[2].swept) == [5]
+
+    def test_an_interrupted_sweep_is_finished_when_the_session_begins(self, records: Records) -> None:
+        """What a killed sweep had to delete still goes, though the trials are known as swept."""
+        family(records)
+        assert killed_at(3, lambda: sweep(records, Retention("best:1")))
+        trials, _ = records.load()
+        assert [t.swept for t in trials] == [True, False, True, True]
+        loop = InLoop(records, Retention("best:1"))
+        loop.trials = trials
+        plan = loop.step(grows=False)
+
+        assert plan is not None
+        assert plan.swept == {}
+        assert weights(records) == {file.path for file in all_files(trials[1].checkpoint)}  # type: ignore[arg-type]
+
+    def test_running_trials_keep_what_they_have_written(self, records: Records) -> None:
+        """A pack of a trial that runs, which no record names yet, stays however old it is."""
+        family(records)
+        reference = records.files.publish("packs/000004-aa.safetensors", [b"not yet in a record"])
+        ancient = records.files.publish("packs/000005-aa.safetensors", [b"of a session that was killed"])
+        running = trial(4, parents=[1], state=State.RUNNING, score=None)
+        trials = publish(records, running, trial(5, state=State.WAITING, score=None))
+        for name in (reference.path, ancient.path):
+            os.utime(f"{records.files.url}/{name}", (0, 0))
+        loop = InLoop(records, Retention("best:1"))
+        loop.trials = [*trials[:4], running, trials[5]]
+        loop.step(grows=False)
+
+        assert records.files.read(reference) == b"not yet in a record"
+        with pytest.raises(MissingError):
+            records.files.read(ancient)
+
+    def test_age_is_by_the_storage_clock(self, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where this machine's clock is wrong by days, what was written now is not old."""
+        family(records)
+        records.files.replace("sessions/0001.beat", b"{}")
+        young = records.files.publish("packs/000009-aa.safetensors", [b"by some other host"])
+        real = time.time
+        monkeypatch.setattr("time.time", lambda: real() + 5 * 86_400)
+        sweep(records, Retention("all"), session=1)
+
+        assert records.files.read(young) == b"by some other host"

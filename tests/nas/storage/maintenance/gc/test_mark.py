@@ -1,0 +1,225 @@
+"""Marking: in any lineage what is needed stays, with every file that it names, and nothing else is spared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given as over
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from nas.core.lineage import ancestor_with_weights, lost_donors
+from nas.core.metric import Metric
+from nas.core.reference import on_disk
+from nas.core.trial import Reason, State, Trial, without_weights
+from nas.storage.maintenance.gc.mark import Ledger, Wanted, mark, needed
+from nas.storage.maintenance.gc.retention import from_worst_to_best
+from tests.support.stored_trials import all_files, given, lineages, paper_checkpoint, trial
+
+METRIC = Metric("accuracy")
+NUMBERS = st.frozensets(st.integers(0, 20))
+
+
+def whole(number: int, **fields: object) -> Trial:
+    """A trial with weights."""
+    return trial(number, **{"checkpoint": paper_checkpoint(number), **fields})  # type: ignore[arg-type]
+
+
+def after(trials: list[Trial], swept: Mapping[int, str]) -> list[Trial]:
+    return [without_weights(t) if t.number in swept else t for t in trials]
+
+
+class TestAnyLineage:
+    @settings(max_examples=50)
+    @over(
+        trials=lineages(),
+        inheritable=NUMBERS,
+        finalists=NUMBERS,
+        borrowed=NUMBERS,
+        kept=NUMBERS,
+        stands_in=st.booleans(),
+        max_bytes=st.one_of(st.none(), st.integers(-5_000, 200_000)),
+    )
+    def test_what_is_needed_survives(
+        self,
+        trials: list[Trial],
+        inheritable: frozenset[int],
+        finalists: frozenset[int],
+        borrowed: frozenset[int],
+        kept: frozenset[int],
+        stands_in: bool,
+        max_bytes: int | None,
+    ) -> None:
+        """Whatever plan and disk say, no donor is taken from anybody, and whoever keeps weights keeps all files."""
+        wanted = Wanted(inheritable=inheritable, finalists=finalists, borrowed=borrowed, stands_in=stands_in)
+        needs = needed(trials, wanted)
+        order = from_worst_to_best(trials, METRIC)
+        marking = mark(trials, needed=needs, kept=kept, order=order, max_bytes=max_bytes)
+        left = after(trials, marking.swept)
+
+        for number in {*finalists, *borrowed, *inheritable} & set(range(len(trials))):
+            assert left[number].checkpoint == trials[number].checkpoint
+        for unfinished in (t for t in trials if not t.is_finished):
+            assert given(left, unfinished, stands_in=stands_in) == given(trials, unfinished, stands_in=stands_in)
+        staying = {file.path: file for t in left if t.checkpoint is not None for file in all_files(t.checkpoint)}
+        assert all(path in marking.live for path in staying)
+        assert marking.live.bytes == sum(on_disk(file.bytes) for file in staying.values())
+        gone = {file.path for number in marking.swept for file in all_files(trials[number].checkpoint)}  # type: ignore[arg-type]
+        assert not any(path in marking.live for path in gone - staying.keys())
+
+    @settings(max_examples=50)
+    @over(trials=lineages(), inheritable=NUMBERS, data=st.data())
+    def test_no_later_proposal_is_given_other_weights(
+        self, trials: list[Trial], inheritable: frozenset[int], data: st.DataObject
+    ) -> None:
+        """A proposal, or a child of one, whose parents are those that the tuner may name, is given the same weights."""
+        needs = needed(trials, Wanted(inheritable=inheritable))
+        left = after(trials, mark(trials, needed=needs, kept=()).swept)
+        may = sorted(n for n in range(len(trials)) if n in inheritable or not trials[n].is_finished)
+        if not may:
+            return
+        child = trial(len(trials), parents=[data.draw(st.sampled_from(may))], state=State.FAILED, score=None)
+        donors = data.draw(st.lists(st.sampled_from([*may, child.number]), min_size=1, max_size=3, unique=True))
+        later = trial(len(trials) + 1, parents=[child.number], donors=tuple(donors))
+
+        before = given([*trials, child], later, stands_in=True)
+        assert given([*left, child], later, stands_in=True) == before
+
+    @settings(max_examples=50)
+    @over(trials=lineages(), inheritable=NUMBERS, kept=NUMBERS)
+    def test_the_plan_sweeps_all_that_it_may(
+        self, trials: list[Trial], inheritable: frozenset[int], kept: frozenset[int]
+    ) -> None:
+        """Without a budget those go that are neither needed nor kept, and all of them."""
+        needs = needed(trials, Wanted(inheritable=inheritable))
+        holders = {t.number for t in trials if t.checkpoint is not None}
+
+        assert mark(trials, needed=needs, kept=kept).swept.keys() == holders - needs.keys() - kept
+
+    @settings(max_examples=50)
+    @over(trials=lineages(), inheritable=NUMBERS, max_bytes=st.integers(0, 200_000))
+    def test_the_disk_takes_no_more_than_it_must(
+        self, trials: list[Trial], inheritable: frozenset[int], max_bytes: int
+    ) -> None:
+        """Of those that the budget took, none would have had room; and it is kept unless only needed ones are left."""
+        needs = needed(trials, Wanted(inheritable=inheritable))
+        everybody = range(len(trials))
+        order = from_worst_to_best(trials, METRIC)
+        marking = mark(trials, needed=needs, kept=everybody, order=order, max_bytes=max_bytes)
+        left = [t.number for t in after(trials, marking.swept) if t.checkpoint is not None]
+
+        for number in marking.swept:
+            assert marking.live.bytes + marking.live.cost(trials[number].checkpoint) > max_bytes  # type: ignore[arg-type]
+        assert marking.live.bytes <= max_bytes or set(left) <= needs.keys()
+
+
+class TestNeeded:
+    def test_donors_of_queued_and_running_trials(self) -> None:
+        """Donors of trials that wait or run are needed; parents that are no donors, and finished trials', are not."""
+        trials = [
+            *(whole(n) for n in range(4)),
+            trial(4, parents=[0], state=State.WAITING),
+            trial(5, parents=[3], donors=(1,), state=State.RUNNING),
+            trial(6, parents=[2]),
+        ]
+
+        assert set(needed(trials, Wanted(stands_in=False))) == {0, 1}
+
+    def test_donors_without_share_params(self) -> None:
+        """A trial that shares no parameters needs nobody's weights."""
+        trials = [whole(0), trial(1, parents=[0], state=State.WAITING, policies=frozenset())]
+
+        assert needed(trials, Wanted(stands_in=False)) == {}
+
+    def test_stand_ins(self) -> None:
+        """Where a donor has failed, or runs and may fail, its nearest ancestor with weights is needed."""
+        trials = [
+            whole(0),
+            whole(1, parents=[0]),
+            trial(2, parents=[1], state=State.FAILED, score=None),
+            trial(3, parents=[2], state=State.RUNNING),
+            trial(4, parents=[3], state=State.WAITING),
+        ]
+
+        assert set(needed(trials, Wanted())) == {1}
+        assert set(needed(trials, Wanted(stands_in=False))) == set()
+
+    def test_a_swept_ancestor_is_passed_over(self) -> None:
+        """An ancestor that was swept before the line needed it is passed over for the next one."""
+        trials = [whole(0), trial(1, parents=[0], swept=True), trial(2, parents=[1], state=State.WAITING)]
+
+        assert set(needed(trials, Wanted())) == {0}
+
+    def test_a_lost_donor_has_no_weights(self) -> None:
+        """What a trial found missing or corrupt counts as absent: the ancestor before it is needed."""
+        trials = [
+            whole(0),
+            whole(1, parents=[0]),
+            trial(2, parents=[1], state=State.FAILED, reason=Reason.PARENT, inheritance={"lost": [1]}, score=None),
+        ]
+        waiting = trial(3, parents=[1], state=State.WAITING)
+
+        assert lost_donors(trials) == {1}
+        assert ancestor_with_weights(trials, 2, {1}) == 0
+        assert set(needed([*trials, waiting], Wanted())) == {0, 1}
+        assert set(needed(trials, Wanted(inheritable=frozenset({1})))) == {0, 1}
+
+    def test_the_stand_in_of_a_running_trial(self) -> None:
+        """Whose weights a running trial was given stay, also where its donor would now be replaced by another."""
+        trials = [
+            whole(0),
+            whole(1, parents=[0]),
+            trial(2, parents=[1], state=State.FAILED, score=None),
+            trial(3, parents=[2], state=State.RUNNING, inheritance={"replaced": {"2": 1}}),
+            trial(4, parents=[1], state=State.FAILED, inheritance={"lost": [1]}, score=None),
+        ]
+
+        assert set(needed(trials, Wanted())) == {0, 1}
+
+    def test_other_searches_donors_are_not_ours(self) -> None:
+        """A donor of another search marks nothing here."""
+        waiting = trial(1, state=State.WAITING, donors=("other:0",))
+
+        assert needed([whole(0), waiting], Wanted()) == {}
+
+
+class TestLedger:
+    def test_a_shared_pack_goes_with_its_last_name(self) -> None:
+        """A pack that two checkpoints name is counted once, and stays until both are gone."""
+        parent = paper_checkpoint(0, size=10_000)
+        child = paper_checkpoint(1, parent.packs, size=1)
+        ledger = Ledger([parent, child])
+
+        assert ledger.bytes == 12_288 + 3 * 4096
+        ledger.remove(parent)
+        assert parent.packs[0].path in ledger
+        assert parent.manifest.path not in ledger
+        ledger.remove(child)
+        assert ledger.bytes == 0
+        assert parent.packs[0].path not in ledger
+
+    @pytest.mark.parametrize(("size", "blocks"), [(0, 0), (1, 1), (4096, 1), (4097, 2)])
+    def test_files_take_whole_blocks(self, size: int, blocks: int) -> None:
+        """A file takes a whole number of blocks of the disk."""
+        assert on_disk(size) == blocks * 4096
+
+
+def test_a_trial_that_only_shares_is_spared_by_the_disk() -> None:
+    """A trial whose files others name anyway is not given up for a budget that its own few bytes do not decide."""
+    parent = whole(0, score=0.1, checkpoint=paper_checkpoint(0, size=40_960))
+    child = trial(1, parents=[0], score=0.9, checkpoint=paper_checkpoint(1, parent.checkpoint.packs, size=0))  # type: ignore[union-attr]
+    other = whole(2, score=0.2, checkpoint=paper_checkpoint(2, size=40_960))
+    trials = [parent, child, other]
+    marking = mark(trials, needed=[1], kept=[0, 1, 2], order=[parent, other], max_bytes=57_344)
+
+    assert set(marking.swept) == {2}
+
+
+def test_trials_keep_their_order_of_worth() -> None:
+    """The disk takes those without a score first, then the worst of the search, and finals last."""
+    trials = [whole(0, score=0.5), whole(1, score=None), whole(2, score=0.1), whole(3, score=0.0, stage="final")]
+    best_least = Metric("accuracy", "minimize")
+
+    assert [t.number for t in from_worst_to_best(trials, METRIC)] == [1, 2, 0, 3]
+    assert [t.number for t in from_worst_to_best(trials, best_least)] == [1, 0, 2, 3]

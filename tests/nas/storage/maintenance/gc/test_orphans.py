@@ -1,0 +1,93 @@
+"""Garbage: what no record names goes when nobody can name it any more, and not before; records never go."""
+
+from __future__ import annotations
+
+import pytest
+
+from nas.core.trial import State
+from nas.storage.blobs import Stored
+from nas.storage.maintenance.gc.orphans import find_garbage
+from tests.support.stored_trials import trial
+
+TRIALS = [
+    trial(0),
+    trial(1, swept=True),
+    trial(2, state=State.WAITING, score=None),
+    trial(3, state=State.RUNNING, score=None),
+    trial(4, state=State.FAILED, score=None),
+]
+OLD, NEW, UNKNOWN = 10.0, 30.0, None
+
+
+def goes(path: str, modified: float | None) -> bool:
+    found = list(find_garbage([Stored(path, 1, modified)], TRIALS, {"packs/000000-named.safetensors"}, before=20.0))
+    assert all(one.why and one.trial is None for one in found)
+    return bool(found)
+
+
+@pytest.mark.parametrize("age", [OLD, NEW, UNKNOWN])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "packs/000000-aa.safetensors",
+        "packs/000004-aa-1.safetensors",
+        "manifests/000001-aa.json",
+        "files/000000-aa/deep/er.bin",
+        "resume/000004/pack.safetensors",
+        "resume/000000/record.json",
+    ],
+)
+def test_files_of_finished_trials_go_at_once(path: str, age: float | None) -> None:
+    """What a finished trial's record does not name will never be named: the first result stands."""
+    assert goes(path, age)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "packs/000002-aa.safetensors",
+        "packs/000099-aa.safetensors",
+        "files/000002-aa/x",
+        "packs/.tmp-0123",
+        "files/000000-aa/.tmp-0123",
+        "trials/.tmp-0123",
+        ".tmp-0123",
+        "best/000000-aa/model.safetensors",
+        "check-0123456789abcdef",
+    ],
+)
+def test_others_go_when_old(path: str) -> None:
+    """Unfinished files, weights of unfinished trials, exports without a record: only after the grace period."""
+    assert goes(path, OLD)
+    assert not goes(path, NEW)
+    assert not goes(path, UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "packs/000000-named.safetensors",
+        "packs/000003-aa.safetensors",
+        "resume/000002/pack.safetensors",
+        "resume/000003/record.json",
+        "trials/000000.result.json",
+        "trials/000002.start-1.json",
+        "sessions/0001.json",
+        "sessions/0001.beat",
+        "gc/0001.json",
+        "tests/000000.json",
+        "logs/000001.log",
+        "search.json",
+        "best-0001.json",
+        "notes.txt",
+        "packs/mine.safetensors",
+        "check-mine",
+        "elsewhere/000000-aa.bin",
+        "packs/000000-a\nb",
+        "files/000000-aa/\udcff",
+        "resume/000000/" + "x" * 256,
+    ],
+)
+def test_these_never_go(path: str) -> None:
+    """What is named, what a running trial wrote, partial weights of unfinished ones, records, logs, the user's own."""
+    assert not goes(path, OLD)

@@ -1,0 +1,407 @@
+"""Verification of a search: every file that its records promise, broken on purpose, is found and named."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nas.storage.maintenance.damage import Damage, Fate
+from nas.storage.maintenance.parts import Part, PartHashes
+from nas.storage.maintenance.verification import PATIENCE_S, Findings, verify_search
+from nas.storage.manifest import Manifest
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.resume_points import PartialCheckpoints
+from nas.storage.verified import digest_of
+from tests.support.stored_search import TENSORS, finish, proposed, publish, write_stored_search
+
+PACKS = ("packs/000000-aa.safetensors", "packs/000001-aa.safetensors")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "search"
+    write_stored_search(folder, tmp_path_factory.mktemp("scratch"))
+    return folder
+
+
+@pytest.fixture
+def place(whole: Path, tmp_path: Path) -> Path:
+    """The folder of a search that a test may break."""
+    return Path(shutil.copytree(whole, tmp_path / "search"))
+
+
+def verified(place: Path, progress: Callable[[Findings], None] = lambda findings: None) -> Findings:
+    return verify_search(open_root(str(place), patience_s=PATIENCE_S), progress=progress, pause_s=0)
+
+
+def found(place: Path) -> list[tuple[str, str, str, tuple[int, ...]]]:
+    """What is lost, without the details."""
+    return [(d.kind, d.path, str(d.fate), d.trials) for d in verified(place).damages]
+
+
+def only(place: Path) -> Damage:
+    """The one thing that is lost."""
+    [damage] = verified(place).damages
+    return damage
+
+
+def flip(path: Path, at: int) -> None:
+    """Turns one bit over."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 16
+    path.write_bytes(data)
+
+
+def edit(path: Path, change: Callable[[Any], object]) -> None:
+    """Changes a record."""
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+
+
+def test_whole_search_is_whole(place: Path) -> None:
+    """Nothing is lost, every file is counted once, and nothing is written."""
+    before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+
+    findings = verified(place)
+
+    assert findings.damages == []
+    assert findings.unfinished == ()
+    counts = {kind: tally.n_files for kind, tally in findings.tallies.items()}
+    assert counts == {"record": 20, "manifest": 4, "pack": 2, "file": 1, "partial": 0, "export": 2}
+    on_disk = [path for path in place.rglob("*") if path.is_file()]
+    assert sum(counts.values()) == len(on_disk)
+    assert sum(tally.n_bytes for tally in findings.tallies.values()) == sum(path.stat().st_size for path in on_disk)
+    assert before == {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+
+
+def test_flipped_bit_touches_who_takes_that_tensor(place: Path) -> None:
+    """A wrong bit in a tensor that children share touches them all; in one that a child replaced, the founder only."""
+    manifest = Manifest.from_bytes((place / "manifests/000000-aa.json").read_bytes())
+    flip(place / PACKS[0], manifest.tensors["body"].offset + 7)
+
+    shared = only(place)
+
+    assert (shared.path, shared.fate, shared.trials) == (PACKS[0], Fate.CORRUPT, (0, 1, 2))
+    assert shared.detail == "1 of its 3 tensors: body"
+    flip(place / PACKS[0], manifest.tensors["body"].offset + 7)
+    flip(place / PACKS[0], manifest.tensors["head"].offset)
+    replaced = only(place)
+    assert (replaced.path, replaced.trials) == (PACKS[0], (0,))
+    assert replaced.detail == "1 of its 3 tensors: head"
+
+
+def test_flipped_bit_outside_of_tensors_touches_nobody(place: Path) -> None:
+    """A wrong bit in a pack's header is found, and that no trial needs it."""
+    flip(place / PACKS[1], 20)
+
+    damage = only(place)
+
+    assert (damage.path, damage.fate, damage.trials) == (PACKS[1], Fate.CORRUPT, ())
+    assert "outside of the tensors" in damage.detail
+
+
+def test_lost_pack_touches_all_who_name_it(place: Path) -> None:
+    """A deleted, a truncated and a grown pack is lost for its trial and those that took tensors from it."""
+    pack = place / PACKS[0]
+    data = pack.read_bytes()
+
+    for contents, fate in ((data[:100], Fate.CORRUPT), (data + b"more", Fate.CORRUPT)):
+        pack.write_bytes(contents)
+        damage = only(place)
+        assert (damage.fate, damage.trials) == (fate, (0, 1, 2))
+        assert damage.detail == f"{len(contents):,} of {len(data):,} bytes"
+    pack.unlink()
+    damage = only(place)
+    assert (damage.fate, damage.detail, damage.trials) == (Fate.MISSING, "", (0, 1, 2))
+
+
+def test_unreadable_pack_says_why(place: Path) -> None:
+    """What the system refuses to read is told in its words, and hides nothing else."""
+    (place / PACKS[0]).unlink()
+    (place / PACKS[0]).mkdir()
+    (place / "manifests/000003-aa.json").unlink()
+
+    assert found(place) == [
+        ("manifest", "manifests/000003-aa.json", "missing", (3,)),
+        ("pack", PACKS[0], "unreadable", (0, 1, 2)),
+    ]
+    assert verified(place).damages[1].detail == "Is a directory"
+
+
+def test_damaged_manifest_is_its_trials(place: Path) -> None:
+    """A manifest with a wrong bit is corrupt; the packs that it names are hashed all the same."""
+    flip(place / "manifests/000001-aa.json", 30)
+    flip(place / PACKS[1], -1)
+
+    assert found(place) == [
+        ("manifest", "manifests/000001-aa.json", "corrupt", (1,)),
+        ("pack", PACKS[1], "corrupt", (1, 2)),
+    ]
+
+
+def test_manifest_that_lies_is_corrupt(place: Path, tmp_path: Path) -> None:
+    """A manifest of the promised digest is corrupt where a tensor leaves its pack, or shares bytes with another."""
+    records = Records(open_root(str(place)))
+    whole = Manifest.from_bytes((place / "manifests/000000-aa.json").read_bytes())
+
+    for number, offset in ((6, 10**9), (7, whole.tensors["stem"].offset + 4)):
+        tensors = json.loads(whole.to_bytes())
+        tensors["tensors"]["head"]["offset"] = offset
+        reference = records.files.publish(f"manifests/{number:06d}-aa.json", [json.dumps(tensors).encode()])
+        result = json.loads((place / "trials/000000.result.json").read_text())
+        trial = proposed(records, number)
+        finish(records, trial, None)
+        path = place / f"trials/{number:06d}.result.json"
+        edit(
+            path, lambda r, ref=reference, c=result["checkpoint"]: r.update(checkpoint={**c, "manifest": ref.to_json()})
+        )  # type: ignore[misc]
+    assert found(place) == [
+        ("manifest", "manifests/000006-aa.json", "corrupt", (6,)),
+        ("manifest", "manifests/000007-aa.json", "corrupt", (7,)),
+    ]
+
+
+def test_saved_files_and_exports_are_read(place: Path) -> None:
+    """A wrong bit in what a problem saved, and in the winner's export, is found, each with its trial."""
+    flip(place / "files/000003-aa/model/weights.bin", 500)
+    (place / "best/000002-aa/model.safetensors").unlink()
+
+    findings = verified(place)
+
+    assert found(place) == [
+        ("file", "files/000003-aa/model/weights.bin", "corrupt", (3,)),
+        ("export", "best/000002-aa/model.safetensors", "missing", (2,)),
+    ]
+    assert findings.damages[0].detail == "other contents"
+    assert findings.touched == (3,)
+
+
+def test_unfinished_heirs_are_named(place: Path) -> None:
+    """Trials that wait for weights that are lost are named; those of others are not."""
+    (place / PACKS[1]).unlink()
+
+    findings = verified(place)
+
+    assert findings.touched == (1, 2)
+    assert findings.unfinished == (5,)
+
+
+@pytest.mark.parametrize(
+    ("path", "trials", "why"),
+    [
+        ("search.json", (), "every search has one"),
+        ("sessions/0001.json", (), "attempt 1 of trial 0 belongs to it"),
+        ("trials/000003.proposal.json", (3,), "trial 5 is there"),
+        ("trials/000005.proposal.json", (), ""),
+        ("trials/000001.start-1.json", (1,), "its result is of this attempt"),
+        ("trials/000004.result.json", (4,), "the tuner knew it when it proposed trial 5"),
+        ("trials/000002.result.json", (2,), "the tuner knew it"),
+        ("trials/000003.result.json", (3,), "manifests/000003-aa.json is there and session 1 has ended in order"),
+    ],
+)
+def test_lost_record_is_missed(place: Path, path: str, trials: tuple[int, ...], why: str) -> None:
+    """A deleted record is missed where another record shows that it was there; the last proposal leaves no trace."""
+    (place / path).unlink()
+
+    if not why:
+        assert found(place) == []
+        return
+    damage = only(place)
+    assert (damage.kind, damage.path, damage.fate, damage.trials) == ("record", path, Fate.MISSING, trials)
+    assert why in damage.detail
+
+
+def test_result_that_its_children_show_is_missed(place: Path) -> None:
+    """A result is missed where a child has run, where a test or the winner's record names it; else it is to come."""
+    edit(place / "trials/000001.proposal.json", lambda record: record.update(learned=[]))
+    edit(place / "trials/000005.proposal.json", lambda record: record.update(learned=[]))
+    shutil.rmtree(place / "manifests")
+    for number in (0, 2, 4):
+        (place / f"trials/{number:06d}.result.json").unlink()
+
+    missed = {d.path: d.detail for d in verified(place).damages if d.kind == "record"}
+
+    assert missed == {
+        "trials/000000.result.json": "although trial 1, its child, has run",
+        "trials/000002.result.json": "although tests/000002.json is there",
+    }
+    (place / "tests/000002.json").unlink()
+    assert "although best-0001.json names it" in [d.detail for d in verified(place).damages]
+
+
+def test_killed_session_loses_no_result(place: Path) -> None:
+    """A manifest without a result is no loss where its session was killed, maybe in between."""
+    (place / "trials/000003.result.json").unlink()
+    (place / "sessions/0001.beat").write_text('{"beat": 9, "time": 2.0, "hours": 0.1, "ended": false}')
+
+    assert found(place) == []
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [b"", b"{", b"[]", b"\xff\xfe{}", b"[" * 100_000, b"{}", b'{"trial": 1}', None],
+    ids=["empty", "cut", "no_object", "no_text", "deep", "nothing", "little", "other"],
+)
+def test_record_that_is_none_is_corrupt(place: Path, contents: bytes | None) -> None:
+    """A result that is cut, no JSON, lacks keys or is another trial's is corrupt, and hides no other loss."""
+    path = place / "trials/000001.result.json"
+    path.write_bytes((place / "trials/000002.result.json").read_bytes() if contents is None else contents)
+    (place / "manifests/000000-aa.json").unlink()
+
+    assert found(place) == [
+        ("record", "trials/000001.result.json", "corrupt", (1,)),
+        ("manifest", "manifests/000000-aa.json", "missing", (0,)),
+    ]
+
+
+def test_lost_proposal_hides_no_weights(place: Path) -> None:
+    """The checkpoint of a trial whose proposal is lost is verified by its result."""
+    (place / "trials/000001.proposal.json").write_bytes(b"{}")
+    (place / PACKS[1]).unlink()
+
+    assert found(place) == [
+        ("record", "trials/000001.proposal.json", "corrupt", (1,)),
+        ("pack", PACKS[1], "missing", (1, 2)),
+    ]
+
+
+def test_records_of_sessions_winners_and_sweeps_have_no_gaps(place: Path) -> None:
+    """Sessions, winners and sweeps are numbered from 1, so that one that is missing in between is missed."""
+    for name in ("sessions/0003.json", "best-0003.json", "gc/0002.json"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text('{"trial": 2, "trials": {}, "files": []}')
+
+    assert [path for _, path, _, _ in found(place)] == ["best-0002.json", "gc/0001.json", "sessions/0002.json"]
+
+
+def test_records_of_another_shape_are_corrupt(place: Path) -> None:
+    """What is JSON but not what Heirloom writes under that name is corrupt: search, winner, sweep, manifest's path."""
+    (place / "search.json").write_text('{"format": 1}')
+    edit(place / "best-0001.json", lambda record: record.update(files=[{"path": "../up", "bytes": 1, "digest": ""}]))
+    Records(open_root(str(place))).publish("gc/0001.json", {"trials": None})
+    edit(place / "trials/000000.result.json", lambda record: record["checkpoint"].pop("manifest"))
+
+    paths = ["best-0001.json", "gc/0001.json", "search.json", "trials/000000.result.json"]
+    assert [(path, fate) for _, path, fate, _ in found(place)] == [(path, "corrupt") for path in paths]
+
+
+def test_swept_trial_is_no_loss(place: Path) -> None:
+    """Weights that were deleted to make room are not missed; a pack that a living trial names still is."""
+    Records(open_root(str(place))).publish("gc/0001.json", {"gc": 1, "trials": [1, 3]})
+    for path in ("manifests/000001-aa.json", "manifests/000003-aa.json", "files/000003-aa/model/weights.bin"):
+        (place / path).unlink()
+
+    assert found(place) == []
+    (place / PACKS[1]).unlink()
+    assert found(place) == [("pack", PACKS[1], "missing", (2,))]
+
+
+def test_partial_checkpoints_of_unfinished_trials_are_read(place: Path) -> None:
+    """Those of a trial without a result are promised, record and pack; those of a finished one are garbage."""
+    files = open_root(str(place))
+    for number in (1, 5):
+        PartialCheckpoints(files, number).publish({"step": 3, "names": ["stem"]}, {"stem": TENSORS["stem"]})
+    assert verified(place).tallies["partial"].n_files == 1
+    assert found(place) == []
+    [record] = (place / "resume/000005").glob("*.json")
+    [pack] = (place / "resume/000005").glob("*.safetensors")
+    for path in (place / "resume/000001").iterdir():
+        path.unlink()
+
+    flip(pack, -1)
+    assert found(place) == [("partial", str(pack.relative_to(place)), "corrupt", (5,))]
+    assert verified(place).touched == ()
+    flip(record, 5)
+    assert found(place) == [("record", str(record.relative_to(place)), "corrupt", (5,))]
+
+
+def test_what_comes_back_is_not_lost(place: Path) -> None:
+    """What is whole at the second look, as a cache may show it late, is not reported."""
+    pack = place / PACKS[0]
+    data = pack.read_bytes()
+    pack.unlink()
+
+    findings = verified(place, progress=lambda findings: pack.write_bytes(data) and None)
+
+    assert findings.damages == []
+
+
+def test_what_is_swept_meanwhile_is_not_lost(place: Path) -> None:
+    """A trial that is swept while it is verified is no loss."""
+    records = Records(open_root(str(place)))
+    (place / "files/000003-aa/model/weights.bin").unlink()
+
+    def sweep(_: Findings) -> None:
+        if records.read("gc/0001.json") is None:
+            records.publish("gc/0001.json", {"gc": 1, "trials": {"3": "keep=best:1"}})
+
+    assert verified(place, progress=sweep).damages == []
+
+
+def test_every_file_is_missed(place: Path) -> None:
+    """Each file but heartbeats and the last record of a kind, deleted one at a time, is missed by name."""
+    paths = [p for p in sorted(place.rglob("*")) if p.is_file() and p.suffix != ".beat"]
+    edit(place / "trials/000005.proposal.json", lambda record: record.update(learned=[2, 3, 4]))
+
+    for path in paths:
+        name, data = str(path.relative_to(place)), path.read_bytes()
+        if name in ("tests/000002.json", "best-0001.json", "trials/000005.proposal.json"):
+            continue  # the last of their kind: nothing else tells of them
+        path.unlink()
+        assert name in [damage.path for damage in verified(place).damages], name
+        path.write_bytes(data)
+
+
+def test_memory_is_little(tmp_path: Path) -> None:
+    """A pack of 64 MB in one tensor is hashed as a whole and by its tensor in a few MB."""
+    files = open_root(str(tmp_path / "search"))
+    records = Records(files)
+    records.publish("search.json", {"format": 1, "identity": {}, "metrics": []})
+    finish(records, proposed(records, 0), publish(files, 0, {"large": torch.ones(16 << 20), **TENSORS}))
+    records.publish("sessions/0001.json", {})
+    flip(tmp_path / "search" / PACKS[0], -(40 << 20))
+    tracemalloc.start()
+    try:
+        damages = verified(tmp_path / "search").damages
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert [damage.detail for damage in damages] == ["1 of its 4 tensors: large"]
+    assert peak < 8 << 20
+
+
+@given(st.data())
+def test_parts_are_hashed_as_they_pass(data: st.DataObject) -> None:
+    """Whatever the blocks, a part is wrong exactly where its bytes are others than its digest says, or not there."""
+    size = data.draw(st.integers(0, 200))
+    contents = random.Random(size).randbytes(size)
+    spans = data.draw(st.lists(st.tuples(st.integers(0, 220), st.integers(0, 60), st.booleans()), max_size=8))
+    parts, wrong = set(), set()
+    for offset, length, lies in spans:
+        inside = contents[offset : offset + length]
+        part = Part(offset, length, digest_of(inside + b"!" if lies else inside))
+        parts.add(part)
+        if lies or offset + length > size:
+            wrong.add(part)
+    hashes = PartHashes(parts)
+
+    at = 0
+    while at < size:
+        step = data.draw(st.integers(1, 64))
+        hashes.see(memoryview(contents)[at : at + step])
+        at += step
+
+    assert hashes.wrong() == wrong

@@ -1,0 +1,151 @@
+"""The records of a search, read while others write them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from nas.core.errors import CorruptError
+from nas.core.trial import Proposal, State, Trial
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.open import open_root
+from nas.storage.records import Records, Starts
+from tests.support.donor_networks import chain, offer, publish
+
+REPOSITORY = Path(__file__).parents[3]
+
+PUBLISH = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from tests.support.donor_networks import chain, offer, publish
+from nas.storage.open import open_root
+from nas.storage.records import Records
+publish(Records(open_root(sys.argv[2])), *(offer(number, chain(4)) for number in range(120)))
+"""
+
+COMMIT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import torch
+from dataclasses import replace
+from nas.core.errors import AlreadyPublishedError
+from nas.storage.checkpoints import publish_checkpoint, publish_tensors
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.core.trial import Proposal, State, Trial
+records, me = Records(open_root(sys.argv[2])), float(sys.argv[3])
+print("ready", flush=True)
+start_s = float(sys.stdin.readline())
+for number in range(60):
+    while time.time() < start_s + 0.03 * number: pass
+    trial = Trial(number=number, index=number, proposal=Proposal(point={}), attempt=1)
+    try: records.propose(trial)
+    except AlreadyPublishedError: pass
+    stem = f"{number:06d}-{sys.argv[3]}"
+    saved = publish_tensors(records.files, f"packs/{stem}.safetensors", {"x": torch.full((10_000,), me)})
+    checkpoint = publish_checkpoint(records.files, stem, saved)
+    done = replace(trial, state=State.COMPLETE, metrics={"x": me}, checkpoint=checkpoint)
+    print(records.commit(done).metrics["x"], flush=True)
+"""
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    return Records(open_root(str(tmp_path), patience_s=0))
+
+
+def test_lineage_may_be_loaded_while_it_grows(records: Records, tmp_path: Path) -> None:
+    """Whenever it is loaded, every result has its proposal and no number is missing."""
+    worker = subprocess.Popen([sys.executable, "-c", PUBLISH, str(REPOSITORY), str(tmp_path)])
+    sizes = [0]
+    try:
+        while worker.poll() is None:
+            trials, _ = records.load()
+            assert sum(not trial.is_finished for trial in trials) <= 1 + len(trials) - sizes[-1]
+            sizes.append(len(trials))
+    finally:
+        worker.kill()
+        worker.wait()
+
+    assert worker.returncode == 0
+    assert sizes == sorted(sizes)
+    assert len({*sizes}) > 2
+    assert all(trial.state == State.COMPLETE for trial in records.load()[0])
+
+
+@pytest.mark.slow
+def test_of_two_processes_with_one_trial_the_first_result_counts(records: Records, tmp_path: Path) -> None:
+    """Of two that publish the same trials at the same moments each is told, trial by trial, whose result stands."""
+    command = [sys.executable, "-c", COMMIT, REPOSITORY, tmp_path]
+    workers = [
+        subprocess.Popen([*command, who], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for who in "12"
+    ]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    start = f"{time.time() + 0.2}\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write(start)
+        worker.stdin.flush()
+    answers = [worker.communicate()[0].split() for worker in workers]
+    trials, _ = records.load()
+
+    assert [worker.returncode for worker in workers] == [0, 0]
+    assert answers[0] == answers[1] == [str(trial.metrics["x"]) for trial in trials]
+    assert {*answers[0]} == {"1.0", "2.0"}
+    for trial in trials:
+        assert trial.checkpoint is not None
+        found = StoredWeights(records.files, trial.checkpoint).read_all()["x"]
+        assert torch.equal(found, torch.full((10_000,), trial.metrics["x"]))
+
+
+def test_listing_that_missed_a_record_is_made_good(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proposal that a listing left out, as one may that is taken while names come, is read by its name."""
+    publish(records, *(offer(number, chain(4)) for number in range(3)))
+    list_all = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda place: [n for n in list_all(place) if not n.startswith("000001.")])
+
+    trials, _ = records.load()
+    assert [trial.number for trial in trials] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_missing_number_is_named(records: Records, lost: int) -> None:
+    """A lineage from which a proposal was lost is not loaded as a shorter one."""
+    publish(records, *(offer(number, chain(4)) for number in range(3)))
+    records.files.delete(f"trials/{lost:06d}.proposal.json")
+
+    with pytest.raises(CorruptError, match=f"the proposal of trial {lost} is missing in"):
+        records.load()
+
+
+def test_number_far_beyond_all_others_is_refused_at_once(records: Records) -> None:
+    """A foreign file with a number of many digits neither fills the memory nor is taken for a trial."""
+    publish(records, offer(0))
+    records.propose(offer(999_999_999))
+
+    with pytest.raises(CorruptError, match="the proposal of trial 1 is missing"):
+        records.load()
+
+
+def test_a_worker_that_left_by_itself_is_no_loss(tmp_path: Path) -> None:
+    """Of three attempts in one session one was lost and one left: a session that goes on counts one loss."""
+    records = Records(open_root(str(tmp_path)))
+    trial = Trial(number=0, index=0, proposal=Proposal(point={}))
+    records.propose(trial)
+    for attempt in (1, 2, 3):
+        records.start(replace(trial, attempt=attempt), {"session": 1, "host": "h", "pid": 1, "time": 0.0})
+    before = records.load()[1][0].n_lost
+    for _ in range(2):
+        records.spare(replace(trial, attempt=1), "its worker left")
+
+    assert before == 2
+    assert records.load()[1] == {0: Starts(3, (1, 1, 1), 1)}

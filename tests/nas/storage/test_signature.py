@@ -1,0 +1,153 @@
+"""Signatures: the same for the same layers, wherever they come from, and short."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from nas.core.checkpoint import LETTERS, Checkpoint, checked_text
+from nas.core.errors import ConfigurationError, CorruptError
+from nas.inheritance.inherit import inherit
+from nas.problems.digits import DigitsProblem
+from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
+from nas.storage.open import open_root
+from nas.storage.signature import Signature, common_layers, common_prefix
+from tests.support.donor_networks import chain, layers, n_same
+
+chains = st.lists(st.sampled_from([4, 8]), min_size=1, max_size=6).map(lambda widths: chain(*widths))
+
+
+def small_network() -> nn.Module:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2))
+    model[2].bias = nn.Parameter(model[2].weight[:, 0])  # a view of another tensor, as tied weights are
+    return model
+
+
+def test_checkpoint_has_the_signature_of_the_network_that_was_saved(tmp_path: Path) -> None:
+    """Module, state dict, published checkpoint, its record and its manifest have one signature."""
+    files = open_root(str(tmp_path), patience_s=0)
+    model = small_network()
+
+    checkpoint = publish_checkpoint(files, "1-a", publish_tensors(files, "packs/1-a-0.safetensors", model.state_dict()))
+
+    signature = Signature.of(model)
+    assert checkpoint.signature == signature.text
+    assert Checkpoint.from_json(checkpoint.to_json()).signature == signature.text
+    assert Signature.of(load_manifest(files, checkpoint).tensors) == Signature.of(model.state_dict()) == signature
+    assert signature.n_layers == 3
+    assert signature.sizes == (40, 4 * 4 + 1, 10)
+
+
+def test_values_and_devices_do_not_count() -> None:
+    """A network of the same layers has the same signature, be it elsewhere or not allocated at all."""
+    with torch.device("meta"):
+        empty = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2))
+
+    assert Signature.of(empty) == Signature.of(small_network())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (nn.Linear(3, 4), nn.Linear(3, 5)),
+        (nn.Linear(3, 4), nn.Linear(3, 4, bias=False)),
+        (nn.Linear(3, 4), nn.Linear(3, 4, dtype=torch.float64)),
+        (nn.Sequential(nn.Linear(3, 4)), nn.ModuleDict({"a": nn.Linear(3, 4)})),
+    ],
+    ids=["shape", "tensors", "type", "name"],
+)
+def test_names_shapes_and_types_count(one: nn.Module, other: nn.Module) -> None:
+    """Layers that differ in a name, a shape, a type or a tensor have nothing in common."""
+    assert common_prefix(Signature.of(one), Signature.of(other).text) == 0
+    assert common_layers(Signature.of(one), Signature.of(other).text) == 0
+
+
+@settings(deadline=None)
+@given(chains, chains)
+def test_prefix_is_counted_in_layers(one: dict[str, object], other: dict[str, object]) -> None:
+    """What signatures have in common from the beginning is what the networks have."""
+    found = common_prefix(Signature.of(one), Signature.of(other).text)
+
+    assert found == n_same(layers(one), layers(other))
+
+
+def test_prefix_of_one_network_is_a_beginning_of_the_other() -> None:
+    """A shallower network's layers are all found in a deeper one that starts with them, and the other way round."""
+    shallow, deep = Signature.of(chain(4, 4)), Signature.of(chain(4, 4, 4, 8))
+
+    assert common_prefix(shallow, deep.text) == common_prefix(deep, shallow.text) == 2
+    assert common_layers(shallow, deep.text) == 1.0
+    assert common_layers(deep, shallow.text) == pytest.approx(36 / 96)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5000), st.integers(0, 5000))
+def test_deep_networks_are_known_to_three_per_cent(n_layers: int, n_common: int) -> None:
+    """Of up to 128 layers each counts; of thousands the signature stays under 2 kB and tells the depth to 1/32."""
+    n_common = min(n_common, n_layers)
+    names = [str(place) for place in range(n_layers)]
+    one = Signature.of_entries(names)
+    other = Signature.of_entries([*names[:n_common], *("other" for _ in range(n_layers - n_common))])
+
+    found = common_prefix(one, other.text)
+    assert n_common - max(n_common, 128) / 32 - 1 < found <= n_common
+    assert found == n_common or n_common > 128
+    assert common_prefix(one, one.text) == one.n_layers == n_layers
+    assert len(one.text) < 2000
+
+
+def test_common_layers_are_those_that_inherit_copies() -> None:
+    """Every layer that two networks are said to have in common is copied whole, so the share is never too large."""
+    problem, rng = DigitsProblem(), random.Random(3)
+    shares = []
+    for _ in range(30):
+        points = [problem.space.sample(rng) | {"norm": "group"} for _ in range(2)]  # group-norm has parameters only
+        points[1] |= {name: points[0][name] for name in ("width_1", "kernel_1")}
+        child, donor = (problem.build(point) for point in points)
+        share = common_layers(Signature.of(child), Signature.of(donor).text)
+
+        report = inherit(child, [donor.state_dict()])
+        n_copied = sum(child.get_parameter(name).numel() for name, t in report.tensors.items() if t.how == "copied")
+        n_total = sum(parameter.numel() for parameter in child.parameters())
+        assert 0 < share <= n_copied / n_total <= report.share + 1e-9
+        shares.append(share)
+    assert min(shares) < 0.5 < max(shares)
+
+
+def test_nothing_has_an_empty_signature() -> None:
+    """A network without tensors shares nothing, and 0 of 0 elements is 0."""
+    nothing = Signature.of({})
+
+    assert (nothing.text, nothing.n_layers) == ("", 0)
+    assert common_prefix(nothing, nothing.text) == common_layers(nothing, nothing.text) == 0
+
+
+def test_what_is_no_tensor_does_not_count() -> None:
+    """Extra state of a module is no layer."""
+
+    class Extra(nn.Linear):
+        def get_extra_state(self) -> object:
+            return {"anything": 1}
+
+        def set_extra_state(self, state: object) -> None: ...
+
+    assert Signature.of(Extra(3, 4)) == Signature.of(nn.Linear(3, 4))
+
+
+def test_lazy_network_is_refused() -> None:
+    """A network whose shapes are not known yet is named, with the remedy."""
+    with pytest.raises(ConfigurationError, match="run one batch"):
+        Signature.of(nn.LazyLinear(3))
+
+
+@pytest.mark.parametrize("text", ["a", "a" * (LETTERS + 1), "a" * (LETTERS - 1) + "~", "äöüäöü", "aaaaa\n"])
+def test_text_that_is_no_signature_is_corrupt(text: str) -> None:
+    """A record whose signature has another length or alphabet is CorruptError."""
+    with pytest.raises(CorruptError, match="no signature"):
+        checked_text(text)

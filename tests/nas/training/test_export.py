@@ -1,0 +1,303 @@
+"""The winner's folder: loaded and run by a process that has torch, and nothing of Heirloom."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from nas.core.spec import Spec
+from nas.core.trial import DonorWeights, Proposal, State, Trial
+from nas.executors.pool import InProcessPlace
+from nas.inheritance.optimizer_state import optimizer_tensors
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.training.messages import Assignment, BenchSpec
+from nas.training.problem import Problem
+from nas.training.runtime import Bench
+from nas.training.trial_run import TrialRun
+from tests.support.problems import N_CLASSES, N_INPUTS, ExportProblem, PlainProblem, ScoreProblem, network
+
+BATCH_SIZES = (1, 2, 7, 64)
+
+STRANGER = """
+import sys
+
+sys.modules["nas"] = None  # an editable install would make it importable
+try:
+    import nas
+except ImportError:
+    import torch
+else:
+    raise SystemExit("nas can be imported")
+
+program = torch.export.load(sys.argv[1]).module()
+inputs, expected = torch.load(sys.argv[2], weights_only=True)
+for given, answer in zip(inputs, expected, strict=True):
+    torch.testing.assert_close(program(given), answer, rtol=1e-6, atol=1e-6)
+print(len(inputs), "nas" in sys.modules and sys.modules["nas"])
+"""
+
+
+ONNX_STRANGER = """
+import sys
+
+sys.modules["torch"] = sys.modules["nas"] = None
+import numpy
+import onnxruntime
+
+session = onnxruntime.InferenceSession(sys.argv[1])
+[given] = session.get_inputs()
+arrays = numpy.load(sys.argv[2])
+n = len(arrays) // 2
+for k in range(n):
+    [answer] = session.run(None, {given.name: arrays[f"x{k}"]})
+    numpy.testing.assert_allclose(answer, arrays[f"y{k}"], rtol=1e-4, atol=1e-4)
+print(n)
+"""
+
+
+class Special(nn.Module):
+    """Has no ONNX: a function of a kind that no runtime has."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.special.modified_bessel_i1(x)
+
+
+class TrainedProblem(ExportProblem):
+    """Saves a network whose every buffer and weight differs from a fresh one's."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        run.save(trained())
+        return {"score": 0.5}
+
+
+class BrokenExport(TrainedProblem):
+    def export(self, run: TrialRun) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+        raise NotImplementedError("no program of this network")
+
+
+class BatchOfOne(TrainedProblem):
+    """Its network can't take a batch of any size."""
+
+    def export(self, run: TrialRun) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+        return nn.Sequential(run.restore(network()), nn.Flatten(0), nn.Linear(2 * N_CLASSES, 1)), (torch.zeros(2, 3),)
+
+
+def trained() -> nn.Module:
+    torch.manual_seed(7)
+    model = network()
+    for _ in range(3):
+        model(torch.randn(8, N_INPUTS) * 3 + 1)
+    return model
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export gave, and its folder."""
+
+    answer: dict[str, Any]
+    root: Path
+    trial: Trial
+    bench: Bench
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.answer["export"]
+
+    def read(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / name).read_text())
+        return found
+
+
+def export(problem: Problem, root: Path, *, donor: Trial | None = None) -> Exported:
+    """Trains a trial of the problem, and exports it, as a worker does."""
+    files = open_root(str(root))
+    spec = BenchSpec(problem=Spec.of(PlainProblem), url=str(root), options={})
+    point = {"x": 3}
+    number = 6 if donor else 5
+    trial = Trial(number=number, index=number, proposal=Proposal(point=point), state=State.RUNNING, attempt=1, slot=0)
+    Records(files).propose(trial)
+    donors = () if donor is None or donor.checkpoint is None else (DonorWeights(donor.number, donor.checkpoint),)
+    finished = InProcessPlace(spec, files, problem).run(Assignment(trial, donors), lambda event: None)
+    assert finished is not None
+    assert finished.state == State.COMPLETE, finished.error
+    bench = Bench(spec, problem=problem, files=files)
+    return Exported(bench.export(finished), root, finished, bench)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    return export(TrainedProblem(), tmp_path_factory.mktemp("export"))
+
+
+@pytest.mark.slow
+def test_program_runs_with_torch_alone(exported: Exported, tmp_path: Path) -> None:
+    """program.pt2 answers as the network in eval mode does, at any batch size, where nas can't be imported."""
+    model = trained().eval()
+    inputs = [torch.randn(size, N_INPUTS) for size in BATCH_SIZES]
+    with torch.no_grad():
+        torch.save((inputs, [model(batch) for batch in inputs]), tmp_path / "expected.pt")
+    command = [sys.executable, "-I", "-c", STRANGER, exported.folder / "program.pt2", tmp_path / "expected.pt"]
+
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "4 None\n"
+
+
+def test_onnx_runs_without_torch(exported: Exported, tmp_path: Path) -> None:
+    """model.onnx answers as the network in eval mode does, at any batch size, where torch can't be imported."""
+    model = trained().eval()
+    inputs = [torch.randn(size, N_INPUTS) for size in BATCH_SIZES]
+    with torch.no_grad():
+        pairs = {f"x{n}": batch.numpy() for n, batch in enumerate(inputs)}
+        numpy.savez(tmp_path / "expected.npz", **pairs, **{f"y{n}": model(batch) for n, batch in enumerate(inputs)})
+    command = [sys.executable, "-I", "-c", ONNX_STRANGER, exported.folder / "model.onnx", tmp_path / "expected.npz"]
+
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "4\n"
+
+
+def test_missing_onnx_is_explained(tmp_path: Path) -> None:
+    """Where torch has no ONNX for a part of the network, the program is there, and export.json says why."""
+
+    class Strange(TrainedProblem):
+        def export(self, run: TrialRun) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+            model, example = super().export(run)
+            return nn.Sequential(model, Special()), example
+
+    exported = export(Strange(), tmp_path)
+
+    missing = exported.read("export.json")["missing"]
+    assert missing.keys() == {"model.onnx"}
+    assert "Error: " in missing["model.onnx"]
+    assert (exported.folder / "program.pt2").is_file()
+
+
+def test_without_the_extra_there_is_no_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where onnxruntime is not installed, the rest is exported, and export.json names the extra."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+    exported = export(TrainedProblem(), tmp_path)
+
+    assert exported.read("export.json")["missing"].keys() == {"model.onnx"}
+    assert exported.answer["missing"]["model.onnx"].startswith("the extra onnx is not installed")
+    assert (exported.folder / "program.pt2").is_file()
+
+
+def test_weights_load_as_safetensors(exported: Exported) -> None:
+    """model.safetensors holds the network's whole state, to the bit, for the format's own library."""
+    found = load_file(exported.folder / "model.safetensors")
+    expected = trained().state_dict()
+
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.slow
+def test_published_momentum_is_neither_restored_nor_exported(tmp_path: Path) -> None:
+    """A trial that published its momentum has children, is tested and exported with its weights alone."""
+
+    class Momentous(ExportProblem):
+        def train(self, run: TrialRun) -> Mapping[str, float]:
+            model = network()
+            share = run.inherit(model).share
+            optimizer = torch.optim.Adam(model.parameters())
+            momentum = run.inherit_optimizer(optimizer, model).share
+            assert momentum == share
+            model(torch.ones(2, N_INPUTS)).sum().backward()
+            optimizer.step()
+            run.save({**model.state_dict(), **optimizer_tensors(optimizer, model)})
+            return {"score": share}
+
+        def test(self, run: TrialRun) -> Mapping[str, float]:
+            model, saved = run.restore(network()), run.restore_tensors()
+            same = all(torch.equal(tensor, saved[name]) for name, tensor in model.state_dict().items())
+            return {"score": float(same and len(saved) > 2 * len(model.state_dict()))}
+
+    child = export(Momentous(), tmp_path, donor=export(Momentous(), tmp_path).trial)
+
+    assert child.trial.metrics == {"score": 1.0}
+    assert child.trial.inheritance["n_copied"] == len(network().state_dict())
+    assert child.bench.test(child.trial) == {"score": 1.0}
+    assert child.read("export.json") == {"missing": {}}
+    assert load_file(child.folder / "model.safetensors").keys() == network().state_dict().keys()
+
+
+def test_architecture_says_what_was_built(exported: Exported) -> None:
+    """architecture.json names the trial, the problem, the point, the scores and the inputs."""
+    found = exported.read("architecture.json")
+
+    assert (found["trial"], found["point"], found["metrics"]) == (5, {"x": 3}, {"score": 0.5})
+    assert found["problem"].endswith("TrainedProblem")
+    assert found["inputs"] == [{"shape": [2, N_INPUTS], "dtype": "torch.float32"}]
+    assert len(found["modules"]) == 5
+
+
+def test_complete_export_misses_nothing(exported: Exported) -> None:
+    """export.json of a complete export lists nothing, and every file is known by size and digest."""
+    assert exported.read("export.json") == {"missing": {}}
+    assert exported.answer["missing"] == {}
+    listed = {file["path"].rpartition("/")[2]: file["bytes"] for file in exported.answer["files"]}
+    assert listed == {path.name: path.stat().st_size for path in exported.folder.iterdir()}
+
+
+def test_network_is_exported_in_eval_mode(tmp_path: Path) -> None:
+    """A network that the problem hands over in training mode is exported in eval mode: dropout does nothing."""
+
+    class Training(TrainedProblem):
+        def export(self, run: TrialRun) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+            model, example = super().export(run)
+            return model.train(), example
+
+    program = torch.export.load(str(export(Training(), tmp_path).folder / "program.pt2")).module()
+    batch = torch.randn(7, N_INPUTS)
+
+    torch.testing.assert_close(program(batch), trained().eval()(batch))
+
+
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [
+        (BrokenExport(), "NotImplementedError: no program of this network"),
+        (BatchOfOne(), ""),
+        (ScoreProblem(), "the problem defines no `export(run)`, which gives the network and an example batch"),
+        (ExportProblem(saves=False), "the trial saved no weights (`run.save(model)`)"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Problem) else "",
+)
+def test_missing_program_is_explained(
+    problem: Problem, why: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where no program can be made, export.json says why, and the rest is there."""
+    exported = export(problem, tmp_path)
+
+    missing = exported.read("export.json")["missing"]
+    assert missing["program.pt2"].startswith(why)
+    assert exported.answer["missing"] == missing
+    names = {path.name for path in exported.folder.iterdir()}
+    assert names == {"architecture.json", "export.json", "model.safetensors"} - missing.keys()
+
+
+def test_second_export_does_not_overwrite(exported: Exported) -> None:
+    """Each export has a folder of its own."""
+    spec = BenchSpec(problem=Spec.of(PlainProblem), url=str(exported.root), options={})
+    trial = replace(exported.trial, checkpoint=None)
+
+    again = Bench(spec, problem=ScoreProblem()).export(trial)
+
+    assert again["export"] != exported.answer["export"]
+    assert (exported.folder / "program.pt2").is_file()

@@ -1,0 +1,858 @@
+"""Long trials: an attempt that is ended from outside is gone on from, and the result is the undisturbed one's."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from nas.core.errors import ConfigurationError
+from nas.core.policy import Policy
+from nas.core.spec import Spec
+from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
+from nas.executors.events import Event, Reported
+from nas.executors.pool import InProcessPlace
+from nas.storage.blobs import Files
+from nas.storage.checkpoints import load_manifest
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.training.messages import Assignment, BenchSpec
+from nas.training.trial_run import TrialRun
+from tests.support.problems import BodyProblem, network
+
+Body = Callable[[TrialRun], object]
+N_EPOCHS = 6
+ROOT = Path(__file__).parents[3]
+
+
+class Shop:
+    """A store in memory, in which one trial is trained in as many attempts as it takes, as a worker does."""
+
+    def __init__(self, *, every_s: float = 0.0, device: str = "cpu") -> None:
+        self.files: Files = open_root(f"memory://resume/{uuid4().hex}", patience_s=0)
+        self.records = Records(self.files)
+        self.events: list[Event] = []
+        self.every_s = every_s
+        self.device = device
+        self.place: InProcessPlace | None = None
+        self.trial = Trial(
+            number=1, index=1, proposal=Proposal(point={"x": 1}), seed=11, state=State.RUNNING, slot=0,
+            policies=frozenset({Policy.SHARE_PARAMS}),
+        )  # fmt: skip
+        self.records.propose(self.trial)
+
+    def attempt(self, body: Body, *, donors: Sequence[Trial] = (), answers: bool = False, **more: Any) -> Trial | None:
+        """The result of the next attempt; None where it was interrupted.
+
+        Args:
+            answers: Whether reports wait for a verdict, which is to go on.
+        """
+        self.trial = replace(self.trial, attempt=self.trial.attempt + 1, **more)
+        spec = BenchSpec(
+            problem=Spec.of(BodyProblem),
+            url=self.files.url,
+            options={},
+            device=self.device,
+            asks_stopper=answers,
+            checkpoint_every_s=self.every_s,
+        )
+        self.place = InProcessPlace(spec, self.files, BodyProblem(body))
+
+        def post(event: Event) -> None:
+            self.events.append(event)
+            if isinstance(event, Reported) and event.answer is not None:
+                event.answer(False)
+
+        weights = tuple(DonorWeights(d.number, d.checkpoint) for d in donors if d.checkpoint is not None)
+        return self.place.run(Assignment(self.trial, weights), post)
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does: the next report ends the attempt without a result."""
+        assert self.place is not None
+        self.place.stop(self.trial, "interrupt")
+
+    def donor(self, **more: Any) -> Trial:
+        """A finished trial whose network is full of ones."""
+        parent = Trial(number=0, index=0, proposal=Proposal(point={"x": 0}), attempt=1, slot=0)
+        self.records.propose(parent)
+        spec = BenchSpec(problem=Spec.of(BodyProblem), url=self.files.url, options={})
+
+        def body(run: TrialRun) -> object:
+            run.save({name: torch.ones_like(tensor) for name, tensor in network().state_dict().items()})
+            return {"score": 0.5}
+
+        found = InProcessPlace(spec, self.files, BodyProblem(body)).run(Assignment(parent), self.events.append)
+        assert found is not None
+        return found
+
+    @property
+    def kept(self) -> list[str]:
+        """What lies in the trial's folder of partial checkpoints."""
+        return self.files.names("resume/000001")
+
+    @property
+    def log(self) -> str:
+        return self.records.log(1)
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)
+
+
+class Net(nn.Module):
+    """A small network with all whose state matters: an order in memory of its own, running averages, dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 3)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.conv(x))).mean((2, 3))
+        out: torch.Tensor = self.head(nn.functional.dropout(x, 0.3, self.training))
+        return out
+
+
+Parts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a training keeps beside its network, and what it does with each loss."""
+
+    make: Callable[[nn.Module], Parts]
+    step: Callable[[Parts, torch.Tensor], None]
+    """A batch."""
+    end: Callable[[Parts, float], None] = lambda parts, total: None
+    """An epoch."""
+
+
+def plain(parts: Parts, loss: torch.Tensor) -> None:
+    parts["optimizer"].zero_grad()
+    loss.backward()
+    parts["optimizer"].step()
+
+
+def scheduled(parts: Parts, loss: torch.Tensor) -> None:
+    plain(parts, loss)
+    parts["schedule"].step()
+
+
+def scaled(parts: Parts, loss: torch.Tensor) -> None:
+    parts["optimizer"].zero_grad()
+    parts["scaler"].scale(loss).backward()
+    parts["scaler"].step(parts["optimizer"])
+    parts["scaler"].update()
+
+
+def averaged(parts: Parts, loss: torch.Tensor) -> None:
+    plain(parts, loss)
+    parts["average"].update_parameters(parts["network"])
+
+
+def noisy(parts: Parts, loss: torch.Tensor) -> None:
+    """Draws from every kind of generator, global and the problem's own."""
+    noise = random.random() + np.random.standard_normal() + float(torch.randn(()))
+    noise += parts["python"].gauss(0, 1) + parts["numpy"].standard_normal()
+    plain(parts, loss * (1 + 0.1 * noise))
+    parts["notes"]["best"] = min(parts["notes"].get("best", np.inf), loss.item())
+
+
+def sgd(network: nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
+    return torch.optim.SGD(network.parameters(), lr, momentum=0.9, nesterov=True, weight_decay=1e-3)
+
+
+def with_schedule(optimizer: torch.optim.Optimizer, make: Callable[..., Any], *arguments: Any, **more: Any) -> Parts:
+    return {"optimizer": optimizer, "schedule": make(optimizer, *arguments, **more)}
+
+
+schedules = torch.optim.lr_scheduler
+RECIPES = {
+    "SGD with momentum": Recipe(lambda net: {"optimizer": sgd(net)}, plain),
+    "SGD with a schedule": Recipe(lambda net: with_schedule(sgd(net), schedules.MultiStepLR, [4, 9, 9]), scheduled),
+    "Adam": Recipe(lambda net: {"optimizer": torch.optim.Adam(net.parameters(), 0.01, amsgrad=True)}, plain),
+    "Adam in one cycle": Recipe(
+        lambda net: with_schedule(
+            torch.optim.AdamW(net.parameters()), schedules.OneCycleLR, 0.02, total_steps=4 * N_EPOCHS
+        ),
+        scheduled,
+    ),
+    "a schedule that watches": Recipe(
+        lambda net: with_schedule(sgd(net), schedules.ReduceLROnPlateau, patience=0, threshold=0.05),
+        plain,
+        lambda parts, total: parts["schedule"].step(total),
+    ),
+    "a gradient scaler": Recipe(
+        lambda net: {"optimizer": sgd(net), "scaler": torch.amp.GradScaler("cpu", growth_interval=3)}, scaled
+    ),
+    "an average of weights": Recipe(
+        lambda net: {"optimizer": sgd(net), "average": torch.optim.swa_utils.AveragedModel(net)}, averaged
+    ),
+    "generators": Recipe(
+        lambda net: {
+            "optimizer": sgd(net), "python": random.Random(3), "numpy": np.random.default_rng(3), "notes": {}
+        },
+        noisy,
+    ),
+}  # fmt: skip
+
+
+class Training:
+    """Trains by a recipe on shuffled images, and ends attempts after some of their epochs.
+
+    Args:
+        ends: After which epoch the first, the second, ... attempt is interrupted.
+        forgets: A part that is not saved.
+    """
+
+    def __init__(self, shop: Shop, recipe: Recipe, *, ends: Sequence[int] = (), forgets: str = "") -> None:
+        self.shop = shop
+        self.recipe = recipe
+        self.ends = ends
+        self.forgets = forgets
+        self.epochs: list[list[int]] = []
+        """Those of each attempt."""
+        self.final: Parts = {}
+
+    def run(self) -> Trial:
+        """The result, after as many attempts as it takes."""
+        while (found := self.shop.attempt(self.train)) is None:
+            pass
+        assert found.state == State.COMPLETE, found.error
+        return found
+
+    def train(self, run: TrialRun) -> object:
+        """With kernels that give the same bits again, on a GPU too."""
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True):
+            return self.train_exactly(run)
+
+    def train_exactly(self, run: TrialRun) -> object:
+        run_number = len(self.epochs)
+        self.epochs.append([])
+        images = torch.rand(32, 2, 5, 5, generator=torch.Generator().manual_seed(5))
+        labels = torch.randint(3, (32,), generator=torch.Generator().manual_seed(6))
+        shuffling = torch.Generator().manual_seed(run.seed)
+        loader = DataLoader(TensorDataset(images, labels), 8, shuffle=True, generator=shuffling)
+        net = Net().to(run.device)
+        parts: Parts = {"network": net, **self.recipe.make(net), "shuffling": shuffling}
+        saved = [part for name, part in parts.items() if name != self.forgets]
+        if resumed := run.resumed_from():
+            resumed.load(*saved)
+        total = 0.0
+        for epoch in range(1 + (resumed.step if resumed else 0), N_EPOCHS + 1):
+            self.epochs[-1].append(epoch)
+            total = 0.0
+            for pixels, classes in loader:
+                loss = nn.functional.cross_entropy(net.train()(pixels.to(run.device)), classes.to(run.device))
+                self.recipe.step(parts, loss)
+                total += loss.item()
+            self.recipe.end(parts, total)
+            if self.ends[run_number : run_number + 1] == [epoch]:
+                self.shop.interrupt()
+            run.report(epoch, score=total)
+            run.checkpoint(epoch, *saved)
+        self.final = parts
+        run.save(net)
+        return {"score": total}
+
+
+def outcome(shop: Shop, trial: Trial) -> dict[str, Any]:
+    """All of a result that must be an undisturbed one's: the record without times and names, and the tensors."""
+    record = trial.result_record()
+    for name in ("attempt", "started", "finished", "cost", "checkpoint"):
+        del record[name]
+    if trial.checkpoint is not None:
+        manifest = load_manifest(shop.files, trial.checkpoint)
+        record["tensors"] = {n: (t.digest, t.dtype, t.shape) for n, t in manifest.tensors.items()}
+        record["packs"] = [(pack.bytes, pack.digest) for pack in trial.checkpoint.packs]
+    return record
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_result_is_the_undisturbed_ones(name: str, device: str) -> None:
+    """A trial that was ended twice has, to the bit, the curve, metrics and weights of one that never was.
+
+    Each attempt trains the epoch that was not saved, and those after it, and no other.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("torch sees no GPU here")
+    calm, torn = (Shop(device=device) for _ in range(2))
+    undisturbed = Training(calm, RECIPES[name])
+    disturbed = Training(torn, RECIPES[name], ends=[2, 5])
+
+    first, second = undisturbed.run(), disturbed.run()
+
+    assert undisturbed.epochs == [[1, 2, 3, 4, 5, 6]]
+    assert disturbed.epochs == [[1, 2], [2, 3, 4, 5], [5, 6]]
+    assert (first.attempt, second.attempt) == (1, 3)
+    assert outcome(torn, second) == outcome(calm, first)
+    assert disturbed.final.get("notes") == undisturbed.final.get("notes")
+    for part, expected in undisturbed.final.items():
+        if hasattr(expected, "state_dict") and part != "network":
+            assert str(disturbed.final[part].state_dict()) == str(expected.state_dict())
+
+
+BESIDE = ("scaler", "average")
+"""Parts that change no weights, but themselves."""
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("a schedule that watches", "schedule"),
+        ("a gradient scaler", "scaler"),
+        ("an average of weights", "average"),
+        ("SGD with momentum", "optimizer"),
+        ("SGD with momentum", "network"),
+        ("SGD with momentum", "shuffling"),
+        ("Adam in one cycle", "schedule"),
+        ("generators", "numpy"),
+        ("generators", "python"),
+    ],
+)
+def test_what_is_not_saved_shows(name: str, part: str) -> None:
+    """Every part matters: where one is left out, the result is another."""
+    calm, torn = Shop(), Shop()
+
+    undisturbed, disturbed = Training(calm, RECIPES[name]), Training(torn, RECIPES[name], ends=[3], forgets=part)
+    first, second = undisturbed.run(), disturbed.run()
+    states = [str(t.final[part].state_dict()) if part in BESIDE else "" for t in (undisturbed, disturbed)]
+
+    assert (outcome(torn, second)["tensors"], states[0]) != (outcome(calm, first)["tensors"], states[1])
+
+
+class TestTiming:
+    def test_a_call_in_every_epoch_is_cheap(self) -> None:
+        """Before its time a call writes nothing, looks at no part, and takes microseconds."""
+        shop = Shop(every_s=1000)
+
+        def body(run: TrialRun) -> object:
+            began_s = time.perf_counter()
+            assert not any(run.checkpoint(step, object()) for step in range(1000))
+            assert time.perf_counter() - began_s < 0.5
+            assert shop.kept == []
+            return {"score": 1.0}
+
+        result = shop.attempt(body)
+
+        assert result is not None
+        assert result.error is None
+        assert shop.files.names("resume") == []
+
+    def test_a_finished_trial_saves_nothing(self, shop: Shop) -> None:
+        """Code that test or export shares with train saves nothing there."""
+        trial = shop.attempt(lambda run: {"score": 1.0})
+        assert trial is not None
+
+        assert not TrialRun(trial, shop.files).checkpoint(1, force=True)
+        assert shop.kept == []
+
+    def test_time_passes(self) -> None:
+        """The first save comes when the time has passed since the beginning, the next when it has since the first."""
+        shop = Shop(every_s=0.1)
+
+        def body(run: TrialRun) -> object:
+            saved = [run.checkpoint(0)]
+            for _ in range(2):
+                time.sleep(0.11)
+                saved += [run.checkpoint(1), run.checkpoint(2)]
+            assert saved == [False, True, False, True, False]
+            return {"score": 1.0}
+
+        result = shop.attempt(body)
+
+        assert result is not None
+        assert result.error is None
+
+    def test_the_problem_decides(self) -> None:
+        """every_s in the call goes before the session's, and force before both."""
+        shop = Shop(every_s=1000)
+
+        def body(run: TrialRun) -> object:
+            assert run.checkpoint(1, every_s=0)
+            assert not run.checkpoint(2)
+            assert run.checkpoint(3, force=True)
+            assert not run.checkpoint(4, every_s=1000)
+            assert len(shop.kept) == 4
+            return {"score": 1.0}
+
+        result = shop.attempt(body)
+
+        assert result is not None
+        assert result.error is None
+
+    @pytest.mark.parametrize(
+        ("step", "every_s"), [(-1, 0.0), (1.5, 0.0), (True, 0.0), ("1", 0.0), (1, -1.0), (1, float("nan"))]
+    )
+    def test_nonsense_is_refused(self, shop: Shop, step: Any, every_s: float) -> None:
+        """A step that does not count, or a time that can't pass, fails the trial with both values."""
+        result = shop.attempt(lambda run: run.checkpoint(step, every_s=every_s))
+
+        assert result is not None
+        assert f"step ({step!r}) must be a whole number and every_s ({every_s!r})" in (result.error or "")
+
+
+def saving(run: TrialRun) -> None:
+    """Reaches step 3 and saves it."""
+    run.report(3, score=0.25)
+    run.checkpoint(3, {"reached": 3})
+
+
+def ended(shop: Shop, body: Body, **more: Any) -> None:
+    """An attempt that does this and is then interrupted."""
+
+    def and_then(run: TrialRun) -> object:
+        body(run)
+        shop.interrupt()
+        run.report(9, score=0.0)
+        pytest.fail("the report must raise")
+
+    assert shop.attempt(and_then, **more) is None
+
+
+class TestSweep:
+    def fail(self, run: TrialRun) -> object:
+        raise ValueError("as told")
+
+    def stop(self, run: TrialRun) -> object:
+        assert self.shop.place is not None
+        self.shop.place.stop(self.shop.trial, "stop")
+        run.report(4, score=0.5)
+        return {}
+
+    @pytest.mark.parametrize(
+        ("end", "state"), [("complete", State.COMPLETE), ("fail", State.FAILED), ("stop", State.STOPPED)]
+    )
+    @pytest.mark.parametrize("attempt", [1, 2])
+    def test_a_result_sweeps(self, shop: Shop, end: str, state: State, attempt: int) -> None:
+        """With a result of any kind what was saved on the way is gone, whichever attempt has saved it."""
+        self.shop = shop
+        if attempt == 2:
+            ended(shop, saving)
+            assert shop.kept
+
+        def body(run: TrialRun) -> object:
+            if attempt == 1:
+                saving(run)
+                assert shop.kept
+            return {"score": 1.0} if end == "complete" else getattr(self, end)(run)
+
+        result = shop.attempt(body)
+
+        assert result is not None
+        assert result.state == state
+        assert shop.kept == []
+
+    def test_a_result_of_another_attempt_sweeps(self, shop: Shop) -> None:
+        """Where another attempt had its result first, what this one saved goes too."""
+
+        def body(run: TrialRun) -> object:
+            trial = shop.trial
+            shop.attempt(lambda run: {"score": 2.0})
+            shop.trial = trial
+            saving(run)
+            return {"score": 1.0}
+
+        result = shop.attempt(body)
+
+        assert result is not None
+        assert result.metrics == {"score": 2.0}
+        assert shop.kept == []
+
+    def test_an_interruption_keeps_it(self, shop: Shop) -> None:
+        """An attempt without a result leaves what it saved."""
+        ended(shop, saving)
+
+        assert len(shop.kept) == 2
+
+
+class TestResumption:
+    def test_a_first_attempt_has_none(self, shop: Shop) -> None:
+        """In a first attempt there is nothing to go on from."""
+        result = shop.attempt(lambda run: {"score": 1.0} if run.resumed_from() is None else None)
+
+        assert result is not None
+        assert result.state == State.COMPLETE
+
+    def test_nothing_saved_is_none(self, shop: Shop) -> None:
+        """A second attempt after one that saved nothing begins anew."""
+        ended(shop, lambda run: None)
+        result = shop.attempt(lambda run: {"score": 1.0} if run.resumed_from() is None else None)
+
+        assert result is not None
+        assert result.state == State.COMPLETE
+
+    def test_asking_twice_gives_the_same(self, shop: Shop) -> None:
+        """resumed_from may be asked for in several places."""
+        ended(shop, saving)
+
+        def body(run: TrialRun) -> object:
+            resumed = run.resumed_from()
+            assert resumed is not None
+            assert run.resumed_from() is resumed
+            assert resumed.step == 3
+            resumed.load(notes := {})
+            assert notes == {"reached": 3}
+            return {"score": 1.0}
+
+        result = shop.attempt(body)
+
+        assert result is not None
+        assert result.error is None
+
+    def test_reports_are_told_again_without_a_question(self, shop: Shop) -> None:
+        """The loop of another session, and its stopper, see the whole curve; verdicts are for new reports only."""
+        ended(shop, saving, answers=True)
+        shop.events.clear()
+
+        def body(run: TrialRun) -> object:
+            resumed = run.resumed_from()
+            assert resumed is not None
+            resumed.load({})
+            run.report(4, score=0.5)
+            return {"score": 1.0}
+
+        result = shop.attempt(body, answers=True)
+
+        assert result is not None
+        reports = [(e.step, e.metrics, e.answer is not None) for e in shop.events if isinstance(e, Reported)]
+        assert reports == [(3, {"score": 0.25}, False), (4, {"score": 0.5}, True)]
+        assert [(step, dict(metrics)) for step, metrics in result.curve] == [(3, {"score": 0.25}), (4, {"score": 0.5})]
+
+    def test_time_adds_up(self, shop: Shop) -> None:
+        """A result's cost includes the time up to the save that it went on from, of all attempts."""
+
+        def sleep_and_save(run: TrialRun) -> None:
+            if resumed := run.resumed_from():
+                resumed.load()
+            time.sleep(0.2)
+            run.checkpoint(1)
+
+        ended(shop, sleep_and_save)
+        ended(shop, sleep_and_save)
+
+        def body(run: TrialRun) -> object:
+            resumed = run.resumed_from()
+            assert resumed is not None
+            resumed.load()
+            return {"score": 1.0}
+
+        result = shop.attempt(body)
+
+        assert result is not None
+        assert 0.4 <= result.cost["seconds"] < 5
+        assert result.cost["gpu_seconds"] == 0.0
+
+    def test_what_was_saved_and_written_is_kept(self, shop: Shop) -> None:
+        """Weights of run.save and files of run.save_dir that came before the save are published with the result."""
+
+        def early(run: TrialRun) -> None:
+            run.save({"weight": torch.ones(2), "tied": torch.ones(2)})
+            (run.save_dir / "deep").mkdir()
+            (run.save_dir / "deep" / "trees.txt").write_bytes(b"one\0two")
+            (run.save_dir / "empty").write_bytes(b"")
+            run.checkpoint(1)
+            run.save({"weight": torch.zeros(2)})
+            (run.save_dir / "late").write_bytes(b"")
+
+        ended(shop, early)
+
+        def body(run: TrialRun) -> object:
+            (run.save_dir / "again").write_text("what every attempt writes")
+            resumed = run.resumed_from()
+            assert resumed is not None
+            resumed.load()
+            assert (run.save_dir / "deep" / "trees.txt").read_bytes() == b"one\0two"
+            return {"score": 1.0}
+
+        result = shop.attempt(body)
+
+        assert result is not None
+        assert result.checkpoint is not None, result.error
+        tensors = StoredWeights(shop.files, result.checkpoint).read_all()
+        assert {name: tensor.tolist() for name, tensor in tensors.items()} == {"weight": [1, 1], "tied": [1, 1]}
+        published = {
+            reference.path.split("/", 2)[2]: reference
+            for reference in load_manifest(shop.files, result.checkpoint).files
+        }
+        assert published.keys() == {"again", "deep/trees.txt", "empty"}
+        assert shop.files.read(published["deep/trees.txt"]) == b"one\0two"
+
+    def test_other_parts_are_refused(self, shop: Shop) -> None:
+        """load takes what checkpoint was given, of the same kinds in the same order, all at once."""
+        ended(shop, lambda run: run.checkpoint(1, net := nn.Linear(1, 1), sgd(net)))
+
+        def body(run: TrialRun) -> object:
+            resumed = run.resumed_from()
+            assert resumed is not None
+            net = nn.Linear(1, 1)
+            with pytest.raises(
+                ConfigurationError, match=r"saved Linear, SGD, but load is given SGD, Linear: give both"
+            ):
+                resumed.load(sgd(net), net)
+            with pytest.raises(ConfigurationError, match=r"saved Linear, SGD, but load is given nothing: "):
+                resumed.load()
+            resumed.load(net, sgd(net))
+            with pytest.raises(ConfigurationError, match="loaded already: load all parts in one call"):
+                resumed.load(net, sgd(net))
+            return {"score": 1.0}
+
+        result = shop.attempt(body)
+
+        assert result is not None
+        assert result.error is None
+
+    @pytest.mark.parametrize(
+        ("part", "line"),
+        [
+            (object(), "part 2 of run.checkpoint is a object, which has no state_dict and load_state_dict"),
+            (DataLoader(TensorDataset(torch.ones(2)), 1), "part 2 of run.checkpoint is a DataLoader, .* its generator"),
+            ({"hook": print}, r"part 2 \(dict\)\['hook'\] is of type builtins.builtin_function_or_method: a partial "),
+            (
+                {"w": torch.ones(2).to_sparse()},
+                r"tensor \"part 2 \(dict\)\['w'\]\" \(torch.sparse_coo\) can't be saved",
+            ),
+        ],
+    )
+    def test_what_needs_pickling_is_refused(self, shop: Shop, part: object, line: str) -> None:
+        """What can't be saved is refused by the place and the key where it stands; nothing is written."""
+
+        def body(run: TrialRun) -> object:
+            with pytest.raises(ConfigurationError, match=line):
+                run.checkpoint(1, nn.Linear(1, 1), part)
+            assert shop.kept == []
+            return {"score": 1.0}
+
+        result = shop.attempt(body)
+
+        assert result is not None
+        assert result.error is None
+
+    def test_a_problem_that_never_asks_is_told(self, shop: Shop) -> None:
+        """An attempt that saves, but never asked what an earlier one has left, says so in its log."""
+        ended(shop, saving)
+        assert "never" not in shop.log
+        shop.attempt(lambda run: [saving(run), saving(run)] and {"score": 1.0})
+
+        assert shop.log.count("train must call run.resumed_from()") == 1
+
+
+class TestDamage:
+    @pytest.mark.parametrize("n_torn", [1, 2])
+    def test_torn_ones_are_told_of(self, shop: Shop, n_torn: int) -> None:
+        """Where the newest is torn the one before it is gone on from, loudly; where both are, the trial begins anew."""
+
+        def save_two(run: TrialRun) -> None:
+            run.checkpoint(1, {"at": 1})
+            run.checkpoint(2, {"at": 2})
+
+        ended(shop, save_two)
+        packs = [name for name in shop.kept if name.endswith(".safetensors")]
+        for name in packs[2 - n_torn :]:
+            shop.files.put(f"resume/000001/{name}", b"torn")
+        found: list[object] = []
+
+        def body(run: TrialRun) -> object:
+            resumed = run.resumed_from()
+            if resumed is not None:
+                resumed.load(notes := {})
+                found.append((resumed.step, notes))
+            return {"score": 1.0}
+
+        result = shop.attempt(body)
+
+        assert result is not None
+        assert found == ([(1, {"at": 1})] if n_torn == 1 else [])
+        assert shop.log.count("a partial checkpoint is lost") == n_torn
+        assert all(name in shop.log for name in packs[2 - n_torn :])
+        assert shop.kept == []
+
+
+class TestInheritance:
+    def body(self, run: TrialRun) -> object:
+        """Inherits only where there is nothing to go on from."""
+        net = network()
+        if resumed := run.resumed_from():
+            resumed.load(net)
+            assert resumed.inheritance is not None
+            self.reports.append(resumed.inheritance)
+        else:
+            self.reports = [run.inherit(net)]
+            run.checkpoint(1, net)
+            run.report(1, score=0.5)
+        run.save(net)
+        return {"score": 1.0}
+
+    @pytest.mark.parametrize("fate", ["kept", "gone", "torn"])
+    def test_the_donor_is_needed_once(self, shop: Shop, fate: str) -> None:
+        """A second attempt needs no donor; its record has the first one's report, donor and weights."""
+        donor = shop.donor()
+        assert donor.checkpoint is not None
+
+        def first(run: TrialRun) -> object:
+            shop.interrupt()
+            return self.body(run)
+
+        assert shop.attempt(first, donors=[donor], offered=0, inheritance={"replaced": {"7": 0}}) is None
+        for pack in donor.checkpoint.packs if fate != "kept" else ():
+            shop.files.delete(pack.path)
+            if fate == "torn":
+                shop.files.put(pack.path, b"torn")
+        result = shop.attempt(self.body, donors=[donor], offered=0, inheritance={})
+
+        assert result is not None
+        assert (result.state, result.attempt) == (State.COMPLETE, 2), result.error
+        assert (result.donor, result.inherited) == (0, 1.0)
+        assert result.inheritance["replaced"] == {"7": 0}
+        assert self.reports == [self.reports[0]] * 2
+        assert {tensor.how for tensor in self.reports[0].tensors.values()} == {"copied"}
+        assert (result.inheritance["share"], result.inheritance["n_copied"]) == (1.0, 9)
+        assert result.checkpoint is not None
+        assert all(bool((t == 1).all()) for t in StoredWeights(shop.files, result.checkpoint).read_all().values())
+
+    def test_without_anything_saved_the_donor_is_needed(self, shop: Shop) -> None:
+        """A second attempt after one that saved nothing is FAILED(parent) where the donor is gone."""
+        donor = shop.donor()
+        assert donor.checkpoint is not None
+        ended(shop, lambda run: None, donors=[donor])
+        for pack in donor.checkpoint.packs:
+            shop.files.delete(pack.path)
+
+        result = shop.attempt(lambda run: pytest.fail("it must not run"), donors=[donor])
+
+        assert result is not None
+        assert (result.state, result.reason) == (State.FAILED, Reason.PARENT)
+
+    def test_a_second_network_may_inherit(self, shop: Shop) -> None:
+        """An attempt that goes on may still call inherit where the donor is there; the first report stands."""
+        donor = shop.donor()
+        ended(shop, lambda run: [run.inherit(net := network()), run.checkpoint(1, net)], donors=[donor], offered=0)
+
+        def body(run: TrialRun) -> object:
+            resumed = run.resumed_from()
+            assert resumed is not None
+            assert run.inherit(nn.Linear(5, 5)).share == 0.0
+            resumed.load(network())
+            return {"score": 1.0}
+
+        result = shop.attempt(body, donors=[donor], offered=0)
+
+        assert result is not None
+        assert result.error is None
+        assert result.inherited == 1.0
+
+    def test_a_lost_donor_that_is_needed_fails(self, shop: Shop) -> None:
+        """An attempt that goes on, but calls inherit, trains no network without the donor that it asks for."""
+        donor = shop.donor()
+        assert donor.checkpoint is not None
+        ended(shop, lambda run: [run.inherit(net := network()), run.checkpoint(1, net)], donors=[donor], offered=0)
+        shop.files.delete(donor.checkpoint.packs[0].path)
+
+        def body(run: TrialRun) -> object:
+            resumed = run.resumed_from()
+            assert resumed is not None
+            resumed.load(network())
+            run.inherit(network())
+            return {"score": 1.0}
+
+        result = shop.attempt(body, donors=[donor], offered=0)
+
+        assert result is not None
+        assert (result.state, result.reason) == (State.FAILED, Reason.PARENT)
+        assert (result.inheritance["lost"], result.inheritance["n_copied"]) == ([0], 9)
+
+
+EXAMPLE = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "long_trials.md").read_text(), re.DOTALL)
+
+
+class Documented:
+    """What the document's example leaves to its reader.
+
+    Args:
+        interrupt: Called before the report of epoch 41.
+    """
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        self.interrupt = interrupt
+        self.n_epochs = 0
+
+    def build(self, point: dict[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.2), nn.Linear(4, 1))
+
+    def fit(self, network: nn.Module, optimizer: torch.optim.Optimizer, shuffling: torch.Generator) -> None:
+        self.n_epochs += 1
+        for i in torch.randperm(8, generator=shuffling).split(4):
+            optimizer.zero_grad()
+            network.train()(X[i]).sub(X[i].sum(1, keepdim=True)).square().mean().backward()
+            optimizer.step()
+
+    def score(self, network: nn.Module) -> dict[str, float]:
+        if self.n_epochs == 41:
+            self.interrupt()
+        with torch.no_grad():
+            return {"score": network.eval()(X).sum().item()}
+
+
+X = torch.arange(16.0).reshape(8, 2) / 16
+
+
+def test_the_documents_example() -> None:
+    """docs/long_trials.md shows at most 15 lines, which do what it says."""
+    (example,) = EXAMPLE
+    namespace: dict[str, Any] = {"torch": torch, "optim": torch.optim}
+    exec(example, namespace)
+    calm, torn = Shop(), Shop()
+    for shop in (calm, torn):
+        shop.trial = replace(shop.trial, proposal=Proposal(point={"lr": 0.05}))
+    undisturbed, disturbed = Documented(lambda: None), Documented(torn.interrupt)
+
+    first = calm.attempt(lambda run: namespace["train"](undisturbed, run))
+    assert torn.attempt(lambda run: namespace["train"](disturbed, run)) is None
+    second = torn.attempt(lambda run: namespace["train"](disturbed, run))
+
+    assert len(example.splitlines()) <= 15
+    assert first is not None
+    assert second is not None
+    assert (undisturbed.n_epochs, disturbed.n_epochs) == (100, 101)
+    assert outcome(torn, second) == outcome(calm, first)
+
+
+def test_going_on_is_in_the_log(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """The log of an attempt that goes on says from where."""
+    ended(shop, saving)
+
+    def body(run: TrialRun) -> object:
+        resumed = run.resumed_from()
+        assert resumed is not None
+        resumed.load({})
+        return {"score": 1.0}
+
+    shop.attempt(body)
+
+    assert "trial 1 goes on after step 3, which an earlier attempt reached" in shop.log
+    assert all(record.levelno < logging.ERROR for record in caplog.records)

@@ -1,0 +1,1019 @@
+"""One attempt of one trial, in this process: what a problem's code may do, and what becomes of it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import ActionError, CorruptError, MissingError, StoreError, TrialStopped
+from nas.core.policy import Policy
+from nas.core.reference import Reference
+from nas.core.spec import Spec
+from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
+from nas.executors.events import Event, Reported, Started
+from nas.executors.pool import InProcessPlace
+from nas.inheritance.rules import Rules
+from nas.spaces.graphs.derivation import Derivation
+from nas.spaces.graphs.module import GraphModule
+from nas.spaces.graphs.removing import Remove
+from nas.spaces.graphs.resizing import Widen
+from nas.storage.blobs import Files
+from nas.storage.checkpoints import load_manifest
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.open import open_root
+from nas.storage.records import Records, to_bytes
+from nas.storage.verified import digest_of
+from nas.training.messages import Assignment, BenchSpec
+from nas.training.runtime import Bench, set_torch_settings, torch_settings
+from nas.training.seeds import seed_everything
+from nas.training.trial_run import TrialRun
+from tests.support.graph_networks import STARTS
+from tests.support.problems import BodyProblem, network
+
+Body = Callable[[TrialRun], object]
+
+
+class Workshop:
+    """A store in memory, where bodies are trained as trials 0, 1, 2, ... by the code that a worker runs."""
+
+    def __init__(self) -> None:
+        self.files: Files = open_root(f"memory://run/{uuid4().hex}", patience_s=0)
+        self.records = Records(self.files)
+        self.events: list[Event] = []
+        self.n_trials = 0
+
+    def train(self, body: Body, *, stops_at: int | None = None, donors: Sequence[Trial] = (), **more: Any) -> Trial:
+        """The trial that training by this function gives; ``stops_at``: the report at which the loop says stop."""
+        trial = self.propose(**more)
+        result = self.run(trial, body, stops_at=stops_at, donors=donors)
+        assert result is not None
+        return result
+
+    def propose(self, **more: Any) -> Trial:
+        trial = Trial(
+            number=self.n_trials,
+            index=self.n_trials,
+            state=State.RUNNING,
+            attempt=1,
+            slot=0,
+            policies=frozenset(Policy),
+            **{"proposal": Proposal(point={"x": self.n_trials}), **more},
+        )
+        self.n_trials += 1
+        self.records.propose(trial)
+        return trial
+
+    def run(
+        self, trial: Trial, body: Body, *, stops_at: int | None = None, donors: Sequence[Trial] = ()
+    ) -> Trial | None:
+        place = self.place(body, asks_stopper=stops_at is not None)
+
+        def post(event: Event) -> None:
+            self.events.append(event)
+            if isinstance(event, Reported) and event.answer is not None:
+                event.answer(event.step == stops_at)
+
+        return place.run(Assignment(trial, tuple(map(weights_of, donors))), post)
+
+    def place(self, body: Body, *, asks_stopper: bool = False) -> InProcessPlace:
+        spec = BenchSpec(problem=Spec.of(BodyProblem), url=self.files.url, options={}, asks_stopper=asks_stopper)
+        return InProcessPlace(spec, self.files, BodyProblem(body))
+
+
+def weights_of(trial: Trial) -> DonorWeights:
+    assert trial.checkpoint is not None
+    return DonorWeights(trial.number, trial.checkpoint)
+
+
+def bits(tensor: torch.Tensor) -> list[int]:
+    return tensor.flatten().view(torch.int32).tolist()
+
+
+@pytest.fixture
+def workshop() -> Workshop:
+    return Workshop()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)
+
+
+class TestOutcomes:
+    def test_complete(self, workshop: Workshop) -> None:
+        """What train returns is the trial's metrics; its result is durable, with its cost."""
+        trial = workshop.train(lambda run: {"score": np.float32(0.5), "extra": 3})
+
+        assert (trial.state, trial.reason, trial.error) == (State.COMPLETE, None, None)
+        assert trial.metrics == {"score": 0.5, "extra": 3}
+        assert trial.cost["seconds"] > 0
+        assert trial.cost["gpu_seconds"] == 0.0
+        assert workshop.records.result(trial) == trial
+
+    def test_zero_is_a_score(self, workshop: Workshop) -> None:
+        """A score of 0 is COMPLETE like any other."""
+        trial = workshop.train(lambda run: {"score": 0})
+
+        assert (trial.state, trial.metrics) == (State.COMPLETE, {"score": 0})
+
+    @pytest.mark.parametrize("returned", [None, {}, {"loss": 1.0}, 0.5], ids=str)
+    def test_no_metric(self, workshop: Workshop, returned: object) -> None:
+        """A trial whose train does not return the declared metric is FAILED(no_metric), with what it returned."""
+        trial = workshop.train(lambda run: returned)
+
+        assert (trial.state, trial.reason) == (State.FAILED, Reason.NO_METRIC)
+        assert trial.error == f"train returned {returned!r}, without score"
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf, torch.tensor(float("nan"))], ids=str)
+    def test_not_finite_result(self, workshop: Workshop, value: object) -> None:
+        """A NaN or infinity among the returned metrics is FAILED(not_finite), naming the metric."""
+        trial = workshop.train(lambda run: {"score": 1.0, "loss": value})
+
+        assert (trial.state, trial.reason, trial.checkpoint) == (State.FAILED, Reason.NOT_FINITE, None)
+        assert "loss=" in (trial.error or "")
+
+    def test_not_finite_report(self, workshop: Workshop) -> None:
+        """A NaN report ends the trial FAILED(not_finite), with the step; the reports before it are kept."""
+
+        def body(run: TrialRun) -> object:
+            run.report(1, score=0.5)
+            run.report(2, score=math.nan)
+            pytest.fail("the report must raise")
+
+        trial = workshop.train(body)
+
+        assert (trial.state, trial.reason) == (State.FAILED, Reason.NOT_FINITE)
+        assert trial.error is not None
+        assert trial.error.strip().endswith("step 2 reported score=nan")
+        assert trial.curve == ((1, {"score": 0.5}),)
+
+    def test_exception_keeps_its_traceback(self, workshop: Workshop) -> None:
+        """An exception is FAILED(exception) with the traceback: its type, its message, and the problem's own lines."""
+
+        def explode(depth: int) -> None:
+            raise KeyError("no such layer") if not depth else AssertionError
+
+        trial = workshop.train(lambda run: explode(0))
+
+        assert (trial.state, trial.reason) == (State.FAILED, Reason.EXCEPTION)
+        assert (trial.error or "").endswith("KeyError: 'no such layer'\n")
+        assert "in explode" in (trial.error or "")
+
+    def test_long_traceback_keeps_its_end(self, workshop: Workshop) -> None:
+        """Of a very long message the end is kept, and the log has all of it."""
+
+        def body(run: TrialRun) -> object:
+            raise ValueError("x" * 100_000 + " the end")
+
+        trial = workshop.train(body)
+
+        assert 1_000 < len(trial.error or "") < 2_000
+        assert (trial.error or "").endswith("the end\n")
+        assert "x" * 100_000 + " the end\n" in workshop.records.log(trial.number)
+
+    @pytest.mark.parametrize("status", [0, 1, "no data"])
+    def test_exit_is_a_failure(self, workshop: Workshop, status: object) -> None:
+        """sys.exit in train, with status 0 too, is FAILED(exception) and not the end of the process."""
+        trial = workshop.train(lambda run: sys.exit(status))  # type: ignore[arg-type]
+
+        assert (trial.state, trial.reason) == (State.FAILED, Reason.EXCEPTION)
+        assert "SystemExit" in (trial.error or "")
+
+    def test_failed_trial_has_no_weights(self, workshop: Workshop) -> None:
+        """What a trial saved before it failed is no checkpoint."""
+
+        def body(run: TrialRun) -> object:
+            run.save(network())
+            raise ValueError
+
+        assert workshop.train(body).checkpoint is None
+
+    def test_storage_failure_is_no_fault_of_the_trial(self, workshop: Workshop) -> None:
+        """An error of the store passes through as it is, and the trial gets no result."""
+
+        def body(run: TrialRun) -> object:
+            raise StoreError("the disk is full")
+
+        trial = workshop.propose()
+        with pytest.raises(StoreError, match="the disk is full"):
+            workshop.run(trial, body)
+        assert workshop.records.result(trial) is None
+
+    def test_finished_trial_is_not_run_again(self, workshop: Workshop) -> None:
+        """A trial that has a result gets that one, and the problem's code is not called."""
+        first = workshop.train(lambda run: {"score": 1.0})
+
+        again = workshop.run(first, lambda run: pytest.fail("it runs again"))
+
+        assert again == first
+
+    def test_first_result_wins(self, workshop: Workshop) -> None:
+        """Of two attempts that ran at once, the first result counts, for both."""
+        trial = workshop.propose()
+
+        def body(run: TrialRun) -> object:
+            if trial.attempt == 1:
+                workshop.run(replace(trial, attempt=2), lambda run: {"score": 2.0})
+            return {"score": 1.0}
+
+        result = workshop.run(trial, body)
+
+        assert result is not None
+        assert (result.attempt, result.metrics) == (2, {"score": 2.0})
+
+    def test_attempt_of_a_worker_that_outlived_its_driver(self, workshop: Workshop) -> None:
+        """Where the start of this attempt is on record already, it runs under the next number."""
+        trial = workshop.propose()
+        workshop.records.start(trial, {"session": 1})
+
+        result = workshop.run(trial, lambda run: {"score": 1.0})
+
+        assert result is not None
+        assert result.attempt == 2
+
+    def test_start_is_durable_before_the_code(self, workshop: Workshop) -> None:
+        """When train is called, the start record is there, and the loop has been told."""
+        trial = workshop.propose()
+
+        def body(run: TrialRun) -> object:
+            record = workshop.records.read("trials/000000.start-1.json") or {}
+            assert (record["trial"], record["attempt"], record["offered"]) == (0, 1, None)
+            assert workshop.events == [Started(0, 1, 0)]
+            return {"score": 1.0}
+
+        result = workshop.run(trial, body)
+
+        assert result is not None
+        assert result.error is None
+
+
+class TestRecord:
+    @pytest.mark.parametrize("text", ["plain ", "\0\x1b", "\N{GRINNING FACE}", "\udcff"], ids=ascii)
+    @pytest.mark.parametrize("ends", ["complete", "stopped", "failed"])
+    def test_monstrous_trial_has_a_small_record(self, workshop: Workshop, text: str, ends: str) -> None:
+        """Whatever a trial names, returns and raises, its record but for the curve is under 4 kB, with the score."""
+        tensors = {f"{n}-{text * 20}": torch.ones(2) for n in range(300)}
+        metrics = {**{f"{n}-{text * 9}": n / 7 for n in range(1_000)}, "score": 0.5}
+        donor = workshop.train(lambda run: run.save(tensors) or {"score": 1.0})
+        replaced = {f"{'far' * 60}:{n}": None for n in range(500)}
+
+        class Huge(nn.Module):
+            def state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:  # names that no module takes
+                return {name: torch.ones(3) for name in tensors}
+
+            def load_state_dict(self, *_: Any, **__: Any) -> Any: ...
+
+        def body(run: TrialRun) -> object:
+            assert run.inherit(Huge()).tensors.keys() == tensors.keys()
+            run.save(network())
+            run.report(1, **metrics)
+            if ends == "failed":
+                raise ValueError(text * 100_000)
+            return metrics
+
+        offered = f"{'far' * 60}:{10**9}"
+        trial = workshop.train(
+            body, donors=[donor], stops_at=1 if ends == "stopped" else None,
+            offered=offered, inheritance={"replaced": replaced},
+        )  # fmt: skip
+
+        record = workshop.records.read(f"trials/{trial.number:06d}.result.json") or {}
+        del record["curve"]
+        assert len(to_bytes(record)) < 4_000
+        assert trial == workshop.records.result(trial)
+        assert trial.value("score") == (None if ends == "failed" else 0.5)
+        assert len(trial.inheritance["not_copied"]) + trial.inheritance["n_unlisted"] == 300
+        assert len(trial.curve[0][1]) == 1_001
+        logs = workshop.records.other_logs(trial)
+        assert logs["inheritance"].count(": (2,) into (3,)\n") == 300
+        assert (ends == "failed") != ("no room in the record for" in workshop.records.log(trial.number))
+
+    def test_weights_in_many_packs_leave_little_room(self, workshop: Workshop) -> None:
+        """Also beside a checkpoint of sixteen packs and donors of long names a record is under 4 kB, with its score."""
+        packs = tuple(Reference(f"packs/{n:06d}-1a2b3c4d-0.safetensors", 10**9, digest_of(b"")) for n in range(16))
+        manifest = Reference("manifests/000000-1a2b3c4d.json", 10**7, digest_of(b""))
+        trial = replace(
+            workshop.propose(),
+            state=State.COMPLETE,
+            metrics={"score": 0.1, **{f"other {n}": n / 7 for n in range(99)}},
+            foretold={"parameters": 10**12, **{f"known {n}": n / 7 for n in range(99)}},
+            checkpoint=Checkpoint(manifest=manifest, packs=packs),
+            offered=f"{'far' * 66}:{10**8}",
+            donor=f"{'far' * 66}:{10**8}",
+            inheritance={"share": 1 / 3, "not_copied": {f"layer.{n}.weight": "(3, 3) into (4, 4)" for n in range(99)}},
+        )
+        result = workshop.records.commit(trial)
+
+        record = workshop.records.read("trials/000000.result.json") or {}
+        assert len(to_bytes(record)) < 4_000
+        assert result.metrics["score"] == 0.1
+        assert result.inheritance["n_unlisted"] == 99 - len(result.inheritance["not_copied"])
+
+    def test_record_of_a_usual_trial_is_whole(self, workshop: Workshop) -> None:
+        """A few metrics, a short error and a handful of tensors are kept as they are."""
+        donor = workshop.train(lambda run: run.save(network(6)) or {"score": 1.0})
+        trial = workshop.train(
+            lambda run: {"score": 0.5, "other": float(len(run.inherit(network(4)).tensors))}, donors=[donor]
+        )
+
+        assert trial.metrics == {"score": 0.5, "other": 9}
+        assert len(trial.inheritance["not_copied"]) == 7
+        assert "n_unlisted" not in trial.inheritance
+        assert workshop.records.other_logs(trial) == {}
+
+
+class TestReports:
+    def test_reports_become_the_curve(self, workshop: Workshop) -> None:
+        """Reports reach the loop as plain numbers, and are the trial's curve."""
+
+        def body(run: TrialRun) -> object:
+            run.report(1, score=np.float64(0.25), loss=torch.tensor(2))
+            run.report(2, score=0.5)
+            return {"score": 1.0}
+
+        trial = workshop.train(body)
+
+        assert trial.curve == ((1, {"score": 0.25, "loss": 2}), (2, {"score": 0.5}))
+        reports = [(e.trial, e.step, e.metrics) for e in workshop.events if isinstance(e, Reported)]
+        assert reports == [(0, 1, {"score": 0.25, "loss": 2}), (0, 2, {"score": 0.5})]
+
+    def test_stop_ends_the_trial(self, workshop: Workshop) -> None:
+        """A trial that the stopper ends is STOPPED with its last report as metrics, and goes no further."""
+
+        def body(run: TrialRun) -> object:
+            for step in range(1, 9):
+                run.report(step, score=step / 10)
+            pytest.fail("report must raise")
+
+        trial = workshop.train(body, stops_at=3)
+
+        assert (trial.state, trial.reason) == (State.STOPPED, Reason.STOPPER)
+        assert trial.metrics == {"score": 0.3}
+        assert len(trial.curve) == 3
+
+    def test_stopped_trial_may_save(self, workshop: Workshop) -> None:
+        """A last save while TrialStopped passes through is published."""
+
+        def body(run: TrialRun) -> object:
+            try:
+                run.report(1, score=0.5)
+            except TrialStopped:
+                run.save({"weight": torch.tensor([1.0, 2.0])})
+                raise
+            return {"score": 1.0}
+
+        trial = workshop.train(body, stops_at=1)
+
+        assert trial.state == State.STOPPED
+        assert trial.checkpoint is not None
+        assert StoredWeights(workshop.files, trial.checkpoint).read_all()["weight"].tolist() == [1.0, 2.0]
+
+    def test_swallowed_stop_is_still_a_stop(self, workshop: Workshop) -> None:
+        """Code that catches TrialStopped and returns as if nothing were is STOPPED all the same."""
+
+        def body(run: TrialRun) -> object:
+            try:
+                run.report(1, score=0.5)
+            except TrialStopped:
+                return {"score": 0.9}
+            return {"score": 1.0}
+
+        trial = workshop.train(body, stops_at=1)
+
+        assert (trial.state, trial.metrics) == (State.STOPPED, {"score": 0.5})
+
+    def test_stop_that_became_another_error_is_still_a_stop(self, workshop: Workshop) -> None:
+        """Code that turns TrialStopped into an exception of its own is STOPPED, not FAILED."""
+
+        def body(run: TrialRun) -> object:
+            try:
+                run.report(1, score=0.5)
+            except TrialStopped as stop:
+                raise RuntimeError("the callback raised") from stop
+            return {"score": 1.0}
+
+        assert workshop.train(body, stops_at=1).state == State.STOPPED
+
+    def test_failing_last_save_is_the_stores_error(self, workshop: Workshop) -> None:
+        """A store that fails in a stopped trial's last save is an error of the store, as at any other time."""
+
+        def body(run: TrialRun) -> object:
+            try:
+                run.report(1, score=0.5)
+            finally:
+                raise StoreError("the disk is full")
+
+        with pytest.raises(StoreError, match="the disk is full"):
+            workshop.train(body, stops_at=1)
+
+    def test_interrupted_trial_has_no_result(self, workshop: Workshop) -> None:
+        """A trial that the session's end interrupts has no result record: it will run again."""
+        trial = workshop.propose()
+
+        def body(run: TrialRun) -> object:
+            place.stop(trial, "interrupt")
+            run.report(1, score=0.5)
+            return {"score": 1.0}
+
+        place = workshop.place(body)
+
+        assert place.run(Assignment(trial), workshop.events.append) is None
+        assert workshop.records.result(trial) is None
+
+
+class TestWeights:
+    def test_weights_are_inherited_to_the_bit(self, workshop: Workshop) -> None:
+        """A child of the same shape starts from exactly its parent's float32 weights, odd bit patterns included."""
+        kept: dict[str, torch.Tensor] = {}
+
+        def parent(run: TrialRun) -> object:
+            model = network()
+            with torch.no_grad():
+                model[0].weight[0] = torch.tensor([-0.0, 1e-45, 3.4e38])  # type: ignore[operator, union-attr]
+                model[1].running_var.fill_(1 / 3)  # type: ignore[operator, union-attr]
+            kept.update({name: tensor.clone() for name, tensor in model.state_dict().items()})
+            run.save(model)
+            return {"score": 1.0}
+
+        def child(run: TrialRun) -> object:
+            model = network()
+            report = run.inherit(model)
+            assert report.share == 1.0
+            for name, tensor in model.state_dict().items():
+                assert tensor.dtype == kept[name].dtype
+                assert torch.equal(tensor, kept[name])
+            assert bits(model[0].weight) == bits(kept["0.weight"])  # type: ignore[arg-type]
+            return {"score": 1.0}
+
+        trial = workshop.train(child, donors=[workshop.train(parent)])
+
+        assert trial.error is None
+        assert trial.inherited == 1.0
+        assert trial.inheritance["n_fresh"] == 0
+
+    def test_last_save_counts(self, workshop: Workshop) -> None:
+        """Of several saves the last is the checkpoint, and the packs of the others are gone."""
+
+        def body(run: TrialRun) -> object:
+            for value in (1.0, 2.0, 3.0):
+                run.save({"weight": torch.tensor([value])})
+            return {"score": 1.0}
+
+        trial = workshop.train(body)
+
+        assert trial.checkpoint is not None
+        assert StoredWeights(workshop.files, trial.checkpoint).read_all()["weight"].tolist() == [3.0]
+        assert len(workshop.files.names("packs")) == 1
+
+    def test_saved_weights_are_a_copy(self, workshop: Workshop) -> None:
+        """What is trained on after a save does not change what was saved."""
+
+        def body(run: TrialRun) -> object:
+            weight = torch.zeros(3)
+            run.save({"weight": weight})
+            weight += 1
+            return {"score": 1.0}
+
+        trial = workshop.train(body)
+
+        assert trial.checkpoint is not None
+        assert StoredWeights(workshop.files, trial.checkpoint).read_all()["weight"].tolist() == [0.0] * 3
+
+    def test_without_a_donor_nothing_is_inherited(self, workshop: Workshop) -> None:
+        """Without donors inherit changes nothing, and the record says 0; not called, it says nothing."""
+
+        def body(run: TrialRun) -> object:
+            assert not run.has_donor
+            assert run.restore_dir is None
+            assert run.inherit(network()).share == 0.0
+            return {"score": 1.0}
+
+        assert workshop.train(body).inherited == 0.0
+        assert workshop.train(lambda run: {"score": 1.0}).inherited is None
+
+    def test_donor_is_who_gave_most(self, workshop: Workshop) -> None:
+        """Of several donors the one on record gave most of the parameters; it need not be the one named first."""
+
+        def parent(*names: str) -> Trial:
+            return workshop.train(lambda run: run.save({n: torch.ones(2, 2) for n in names}) or {"score": 1.0})
+
+        def child(run: TrialRun) -> object:
+            model = nn.ModuleDict({name: nn.Linear(2, 2, bias=False) for name in "abc"})
+            return {"score": run.inherit(model).share}
+
+        first, second, stranger = parent("a.weight"), parent("b.weight", "c.weight"), parent("d.weight")
+        mixed = workshop.train(child, donors=[stranger, first, second], offered=stranger.number)
+        equal = workshop.train(child, donors=[stranger, first, parent("b.weight")])
+
+        assert (mixed.offered, mixed.donor, mixed.inherited) == (stranger.number, second.number, 1.0)
+        assert mixed.inheritance["given"] == {"1": pytest.approx(2 / 3), "0": pytest.approx(1 / 3)}
+        assert [*mixed.inheritance["given"]] == ["1", "0"]
+        assert equal.donor == first.number
+        assert workshop.records.result(mixed) == mixed
+
+    def test_donor_that_gave_nothing_is_none(self, workshop: Workshop) -> None:
+        """Where only buffers fitted, or inherit was not called, no weights went in, whoever was offered."""
+        state = {"x.weight": torch.ones(2, 2), "1.running_mean": torch.zeros(4)}
+        parent = workshop.train(lambda run: run.save(state) or {"score": 1.0})
+
+        buffers = workshop.train(
+            lambda run: {"score": run.inherit(network()).share}, donors=[parent], offered=parent.number
+        )
+        uncalled = workshop.train(lambda run: {"score": 1.0}, donors=[parent], offered=parent.number)
+
+        assert (buffers.offered, buffers.donor, buffers.inherited) == (parent.number, None, 0.0)
+        assert buffers.inheritance["n_copied"] == 1
+        assert (uncalled.offered, uncalled.donor, uncalled.inherited) == (parent.number, None, None)
+
+    def test_two_networks_may_inherit(self, workshop: Workshop) -> None:
+        """A problem with two networks inherits both: the second call finds the donor's weights too."""
+
+        def parent(run: TrialRun) -> object:
+            run.save({f"{part}.weight": torch.ones(2, 2) for part in ("encoder", "decoder")})
+            return {"score": 1.0}
+
+        def child(run: TrialRun) -> object:
+            for part in ("encoder", "decoder"):
+                assert run.inherit(nn.ModuleDict({part: nn.Linear(2, 2, bias=False)})).share == 1.0
+            return {"score": 1.0}
+
+        assert workshop.train(child, donors=[workshop.train(parent)]).error is None
+
+    def test_rules_are_followed(self, workshop: Workshop) -> None:
+        """A run's inherit does what the rules say: nothing of a renamed layer by name, half of each value by shrink."""
+
+        def parent(run: TrialRun) -> object:
+            run.save({f"{place}.weight": torch.full((2, 2), float(place)) for place in range(2)})
+            return {"score": 1.0}
+
+        def child(run: TrialRun) -> object:
+            model = nn.Sequential(nn.Linear(2, 3, bias=False), *[nn.Linear(2, 2, bias=False) for _ in range(2)])
+            report = run.inherit(model, rules=Rules(first="structure", shrink=0.5))
+            assert [tensor.how for tensor in report.tensors.values()] == ["fresh", "copied", "copied"]
+            assert report.tensors["2.weight"].why == "by structure, from 1.weight"
+            return {"score": float(model[2].weight.detach().sum())}
+
+        trial = workshop.train(child, donors=[workshop.train(parent)])
+
+        assert (trial.error, trial.metrics) == (None, {"score": 2.0})
+
+    def test_replaying_on_another_than_the_parent_is_noted(self, workshop: Workshop) -> None:
+        """Where another donor has the parent's tensors, the record says on whom operations were replayed."""
+        ancestral = STARTS[0]
+        parental = Remove(3).apply(ancestral)  # an activation: the tensors are called and shaped as before
+        operations = (Widen(1, 6, 0.5, 1),)
+        module = GraphModule(operations[0].apply(parental))
+        ancestor, parent = (
+            workshop.train(lambda run, graph=graph: run.save(GraphModule(graph)) or {"score": 1.0})
+            for graph in (ancestral, parental)
+        )
+
+        def child(run: TrialRun) -> object:
+            return {"score": run.inherit(module).share}
+
+        proposal = Proposal(
+            point={"x": 2}, parents=(parent.number,), derivation=Derivation(parental, operations).to_json()
+        )
+        found = [workshop.train(child, donors=[donor], proposal=proposal) for donor in (parent, ancestor)]
+
+        assert [trial.metrics for trial in found] == [{"score": 1.0}] * 2, found[0].error
+        assert "notes" not in found[0].inheritance
+        assert found[1].inheritance["notes"] == [
+            "replayed on trial 0, not on the parent (1): the same tensors, maybe another network"
+        ]
+
+    def test_restored_network_is_the_trials_own(self, workshop: Workshop) -> None:
+        """restore gives a test the trained network, to the bit; a trial without weights says so."""
+
+        def body(run: TrialRun) -> object:
+            model = network()
+            nn.init.constant_(model[0].weight, 1 / 3)  # type: ignore[arg-type]
+            run.save(model)
+            return {"score": 1.0}
+
+        trial = workshop.train(body)
+
+        restored = TrialRun(trial, workshop.files).restore(network())
+
+        assert torch.equal(restored.state_dict()["0.weight"], torch.full((4, 3), 1 / 3))
+        with pytest.raises(LookupError, match="trial 1 published no weights"):
+            TrialRun(workshop.train(lambda run: {"score": 1.0}), workshop.files).restore(network())
+
+    def test_networks_whose_state_is_copied_are_inherited_and_restored(self, workshop: Workshop) -> None:
+        """A hook that makes the state_dict of copies keeps no weights from a child, nor from a test."""
+
+        def copying() -> nn.Sequential:
+            model = network()
+
+            def copy(module: nn.Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
+                state.update({name: tensor.clone() for name, tensor in state.items()})
+
+            model.register_state_dict_post_hook(copy)
+            return model
+
+        def parent(run: TrialRun) -> object:
+            model = copying()
+            nn.init.constant_(model[0].weight, 1 / 3)  # type: ignore[arg-type]
+            run.save(model)
+            return {"score": 1.0}
+
+        def child(run: TrialRun) -> object:
+            model = copying()
+            assert run.inherit(model).share == 1.0
+            return {"score": float(model[0].weight.detach().sum())}  # type: ignore[operator, union-attr]
+
+        donor = workshop.train(parent)
+
+        assert workshop.train(child, donors=[donor]).metrics == {"score": pytest.approx(4.0)}
+        restored = TrialRun(donor, workshop.files).restore(copying())
+        assert torch.equal(restored.get_parameter("0.weight"), torch.full((4, 3), 1 / 3))
+
+    @pytest.mark.parametrize("damage", ["delete", "replace"])
+    def test_damaged_donor_fails_the_child(self, workshop: Workshop, damage: str) -> None:
+        """A donor whose bytes are gone or changed is FAILED(parent) for the child, before the problem's code."""
+        parent = workshop.train(lambda run: run.save(network()) or {"score": 1.0})
+        assert parent.checkpoint is not None
+        path = parent.checkpoint.packs[0].path
+        if damage == "delete":
+            workshop.files.delete(path)
+        else:
+            workshop.files.replace(path, b"torn")
+
+        child = workshop.train(lambda run: pytest.fail("it must not run"), donors=[parent])
+
+        assert (child.state, child.reason) == (State.FAILED, Reason.PARENT)
+        assert parent.checkpoint.manifest.path in (child.error or "")
+        assert child.inheritance["lost"] == [0]
+        assert path in workshop.records.log(child.number)
+        with pytest.raises((MissingError, CorruptError)):
+            StoredWeights(workshop.files, parent.checkpoint).read_all()
+
+    @pytest.mark.parametrize("code", ["lets it pass", "goes on", "raises another"])
+    def test_flipped_bit_fails_the_child_that_takes_it(self, workshop: Workshop, code: str) -> None:
+        """One flipped bit in a tensor that the child takes is FAILED(parent), whatever the problem's code then does."""
+        parent = workshop.train(lambda run: run.save(network()) or {"score": 1.0})
+        assert parent.checkpoint is not None
+        pack = parent.checkpoint.packs[0]
+        data = bytearray(workshop.files.read(pack))
+        data[-1] ^= 1
+        workshop.files.replace(pack.path, bytes(data))
+
+        def body(run: TrialRun) -> object:
+            try:
+                run.inherit(network())
+            except CorruptError:
+                if code == "lets it pass":
+                    raise
+                if code == "raises another":
+                    raise ValueError("the code's own") from None
+            return {"score": 1.0}
+
+        child = workshop.train(body, donors=[parent])
+
+        assert (child.state, child.reason) == (State.FAILED, Reason.PARENT)
+        assert child.inheritance["lost"] == [0]
+        assert child.checkpoint is None
+        assert "corrupt" in (child.error or "")
+        assert pack.path in workshop.records.log(child.number)
+
+    @pytest.mark.parametrize("held", ["the same", "changed", "another type", "another shape", "nothing"])
+    def test_memory_is_a_cache_of_what_was_published(self, workshop: Workshop, held: str) -> None:
+        """A tensor in memory is taken only where it is the published one to the bit; the report does not tell."""
+        published = torch.tensor([[-0.0, 1e-45], [3.4e38, 1 / 3]])
+        parent = workshop.train(lambda run: run.save({"weight": published}) or {"score": 1.0})
+        caches = {
+            "the same": {"weight": published.clone()},
+            "changed": {"weight": published + 0.0},  # -0.0 becomes 0.0, which is equal but not the same
+            "another type": {"weight": published.view(torch.int32)},
+            "another shape": {"weight": published.reshape(4)},
+            "nothing": {},
+        }
+        parts: list[torch.Tensor] = []
+
+        def body(run: TrialRun) -> object:
+            model = nn.Linear(2, 2, bias=False)
+            assert run.inherit(model, caches[held]).share == 1.0
+            parts.append(model.weight.detach())
+            return {"score": 1.0}
+
+        child = workshop.train(body, donors=[parent])
+
+        assert (child.state, child.donor, child.inherited) == (State.COMPLETE, 0, 1.0), child.error
+        assert bits(parts[0]) == bits(published)
+
+    @pytest.mark.parametrize("cached", [False, True])
+    def test_what_is_in_memory_is_not_read(self, workshop: Workshop, cached: bool) -> None:
+        """With the weights in memory a donor's pack is not read: a flipped bit in it goes unseen."""
+        model = network()
+        parent = workshop.train(lambda run: run.save(model) or {"score": 1.0})
+        assert parent.checkpoint is not None
+        pack = parent.checkpoint.packs[0]
+        data = bytearray(workshop.files.read(pack))
+        data[-1] ^= 1
+        workshop.files.replace(pack.path, bytes(data))
+
+        def body(run: TrialRun) -> object:
+            return {"score": run.inherit(network(), model.state_dict() if cached else None).share}
+
+        child = workshop.train(body, donors=[parent])
+
+        assert child.state == (State.COMPLETE if cached else State.FAILED)
+
+    def test_child_writes_only_what_it_changed(self, workshop: Workshop) -> None:
+        """A child stores the tensors that its donor has not; its checkpoint is whole without the donor's manifest."""
+
+        def first(run: TrialRun) -> object:
+            run.save({"trunk": torch.ones(1000), "head": torch.zeros(1000)})
+            return {"score": 1.0}
+
+        def second(run: TrialRun) -> object:
+            for head in (1.0, 2.0):
+                run.save({"trunk": torch.ones(1000), "head": torch.full((1000,), head)})
+            return {"score": 1.0}
+
+        parent = workshop.train(first)
+        child = workshop.train(second, donors=[parent])
+
+        assert parent.checkpoint is not None
+        assert child.checkpoint is not None
+        own, shared = child.checkpoint.packs
+        assert shared == parent.checkpoint.packs[0]
+        assert 4000 < own.bytes < 5000
+        assert len(workshop.files.names("packs")) == 2
+        workshop.files.delete(parent.checkpoint.manifest.path)
+        found = StoredWeights(workshop.files, child.checkpoint).read_all()
+        assert found["trunk"].tolist() == [1.0] * 1000
+        assert found["head"].tolist() == [2.0] * 1000
+
+    def test_weights_of_another_search_are_copied(self, workshop: Workshop) -> None:
+        """A child of another search's trial names no pack of that search: each search stands alone."""
+        other = Workshop()
+        parent = other.train(lambda run: run.save({"weight": torch.ones(2, 2)}) or {"score": 1.0})
+        assert parent.checkpoint is not None
+        donor = DonorWeights(f"{other.files.url.rpartition('/')[2]}:0", parent.checkpoint)
+
+        def body(run: TrialRun) -> object:
+            run.save({"weight": torch.ones(2, 2)})
+            return {"score": 1.0}
+
+        trial = workshop.place(body).run(Assignment(workshop.propose(), (donor,)), workshop.events.append)
+
+        assert trial is not None
+        assert trial.checkpoint is not None
+        assert [pack.path.startswith("packs/000000-") for pack in trial.checkpoint.packs] == [True]
+        assert workshop.files.names("packs")
+
+    def test_donor_of_another_search(self, workshop: Workshop) -> None:
+        """A donor named by another search is read from that search's folder."""
+        other = Workshop()
+        parent = other.train(lambda run: run.save({"weight": torch.ones(2, 2)}) or {"score": 1.0})
+        assert parent.checkpoint is not None
+        donor = DonorWeights(f"{other.files.url.rpartition('/')[2]}:0", parent.checkpoint)
+
+        def child(run: TrialRun) -> object:
+            assert run.inherit(nn.Linear(2, 2, bias=False)).share == 1.0
+            return {"score": 1.0}
+
+        result = workshop.place(child).run(Assignment(workshop.propose(), (donor,)), workshop.events.append)
+
+        assert result is not None
+        assert result.error is None
+
+
+class TestOtherFrameworks:
+    def test_files_go_from_parent_to_child(self, workshop: Workshop) -> None:
+        """What a parent leaves in save_dir, in folders too, its child finds in restore_dir, byte for byte."""
+        array = np.arange(5, dtype=np.float32) / 3
+
+        def parent(run: TrialRun) -> object:
+            (run.save_dir / "deep").mkdir()
+            (run.save_dir / "deep" / "notes.txt").write_text("grüße\r\n")
+            np.savez(run.save_dir / "weights.npz", array=array)
+            return {"score": 1.0}
+
+        def child(run: TrialRun) -> object:
+            assert run.restore_dir is not None
+            assert (run.restore_dir / "deep" / "notes.txt").read_bytes() == "grüße\r\n".encode()
+            assert np.load(run.restore_dir / "weights.npz")["array"].tobytes() == array.tobytes()
+            return {"score": 1.0}
+
+        trial = workshop.train(child, donors=[workshop.train(parent)])
+
+        assert trial.error is None
+
+    def test_child_publishes_its_own_files_only(self, workshop: Workshop) -> None:
+        """What was restored is not published again, and save_dir is empty at first."""
+        parent = workshop.train(lambda run: (run.save_dir / "a.txt").write_text("a") and {"score": 1.0})
+
+        def body(run: TrialRun) -> object:
+            assert list(run.save_dir.iterdir()) == []
+            (run.save_dir / "b.txt").write_text("b")
+            return {"score": 1.0}
+
+        child = workshop.train(body, donors=[parent])
+
+        assert child.checkpoint is not None
+        saved = load_manifest(workshop.files, child.checkpoint).files
+        assert [reference.path.rpartition("/")[2] for reference in saved] == ["b.txt"]
+
+    def test_empty_save_dir_is_no_checkpoint(self, workshop: Workshop) -> None:
+        """A trial that looked at save_dir and left nothing there has no weights."""
+        assert workshop.train(lambda run: run.save_dir.exists() and {"score": 1.0}).checkpoint is None
+
+    def test_local_folders_are_removed(self, workshop: Workshop) -> None:
+        """The folders that a trial saw are gone after it, whether it ends well or not."""
+        seen = []
+
+        def body(run: TrialRun) -> object:
+            seen.append(run.save_dir)
+            (run.save_dir / "a").write_text("a")
+            raise ValueError
+
+        workshop.train(body)
+
+        assert [folder.exists() for folder in seen] == [False]
+
+    def test_test_finds_the_trials_own_files(self, workshop: Workshop) -> None:
+        """When a finalist is tested, restore_dir holds what it has published itself."""
+        trial = workshop.train(lambda run: (run.save_dir / "a.txt").write_text("mine") and {"score": 1.0})
+
+        def test(run: TrialRun) -> dict[str, float]:
+            assert run.restore_dir is not None
+            assert (run.restore_dir / "a.txt").read_text() == "mine"
+            return {"score": 0.5}
+
+        spec = BenchSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
+
+        assert Bench(spec, problem=BodyProblem(test=test), files=workshop.files).test(trial) == {"score": 0.5}
+
+
+class TestLog:
+    def test_output_lands_in_the_log(self, workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+        """What the problem prints and logs is the trial's log, and does not reach the terminal."""
+
+        def body(run: TrialRun) -> object:
+            print("to standard output")
+            print("to standard error", file=sys.stderr)
+            logging.getLogger("mine").warning("by logging")
+            return {"score": 1.0}
+
+        trial = workshop.train(body)
+        print("not the trial's")
+
+        log = workshop.records.log(trial.number)
+        assert "to standard output\nto standard error\n" in log
+        assert "WARNING mine: by logging" in log
+        assert "not the trial's" not in log
+        assert capsys.readouterr().out == "not the trial's\n"
+
+    def test_failed_trial_has_a_log(self, workshop: Workshop) -> None:
+        """What was printed before a failure is kept."""
+
+        def body(run: TrialRun) -> object:
+            print("so far, so good")
+            raise ValueError
+
+        log = workshop.records.log(workshop.train(body).number)
+
+        assert log.startswith("so far, so good\n")
+        assert "ValueError" in log
+
+    def test_each_attempt_keeps_its_log(self, workshop: Workshop) -> None:
+        """The last attempt's log has the trial's name; those before keep theirs, also where one said nothing."""
+        trial = workshop.propose()
+
+        def attempt(number: int, text: str, *, is_last: bool = False) -> None:
+            def body(run: TrialRun) -> object:
+                print(text, end="")
+                if not is_last:
+                    place.stop(trial, "interrupt")
+                    run.report(1, score=0.5)
+                return {"score": 1.0}
+
+            place = workshop.place(body)
+            place.run(Assignment(replace(trial, attempt=number)), workshop.events.append)
+
+        attempt(1, "one\n")
+        attempt(2, "")
+        attempt(3, "three\n")
+        attempt(4, "four\n", is_last=True)
+
+        last = workshop.records.load()[0][0]
+        assert workshop.records.log(0) == "four\n"
+        assert workshop.records.other_logs(last) == {"attempt 1": "one\n", "attempt 3": "three\n"}
+        assert workshop.files.names("logs") == ["000000-1.log", "000000-3.log", "000000.log"]
+
+    def test_output_of_a_test_is_kept(self, workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+        """What test prints is a log of its own, with the traceback of one that fails; the trial's log stays."""
+
+        def test(run: TrialRun) -> dict[str, float]:
+            print("testing", run.number)
+            raise ZeroDivisionError("no test data")
+
+        trial = workshop.train(lambda run: print("training") or {"score": 1.0})
+        spec = BenchSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
+        place = InProcessPlace(spec, workshop.files, BodyProblem(test=test))
+        with pytest.raises(ActionError, match="ZeroDivisionError: no test data"):
+            place.call("test", trial)
+
+        logs = workshop.records.other_logs(trial)
+        assert workshop.records.log(trial.number) == "training\n"
+        assert list(logs) == ["test"]
+        assert logs["test"].startswith("testing 0\nTraceback")
+        assert logs["test"].endswith("ZeroDivisionError: no test data\n")
+        assert capsys.readouterr().out == ""
+
+    def test_silent_trial_has_no_log(self, workshop: Workshop) -> None:
+        """A trial that says nothing leaves no file."""
+        assert workshop.records.log(workshop.train(lambda run: {"score": 1.0}).number) == ""
+
+
+class TestSameStart:
+    def test_leftovers_do_not_reach_the_next_trial(self, workshop: Workshop) -> None:
+        """Whatever a trial sets in torch, the next one starts from the defaults."""
+
+        def settings() -> list[object]:
+            return [
+                torch.get_default_dtype(),
+                torch.get_num_threads(),
+                torch.are_deterministic_algorithms_enabled(),
+                torch.get_float32_matmul_precision(),
+                torch.is_grad_enabled(),
+                torch.backends.mkldnn.enabled,
+                torch.backends.cudnn.enabled,
+                torch.backends.cudnn.benchmark,
+                str(torch.get_default_device()),
+            ]
+
+        found: list[list[object]] = []
+
+        def untidy(run: TrialRun) -> object:
+            found.append(settings())
+            torch.set_default_dtype(torch.float64)
+            torch.set_num_threads(2)
+            torch.use_deterministic_algorithms(True)
+            torch.set_float32_matmul_precision("medium")
+            torch.set_grad_enabled(False)
+            torch.backends.mkldnn.enabled = False
+            torch.backends.cudnn.enabled = False
+            torch.backends.cudnn.benchmark = True
+            torch.set_default_device("meta")
+            return {"score": 1.0}
+
+        defaults = torch_settings()
+        place = workshop.place(untidy)
+        for _ in range(3):
+            place.run(Assignment(workshop.propose()), workshop.events.append)
+        set_torch_settings(defaults)
+
+        assert found == [[torch.float32, 1, False, "highest", True, True, True, False, "cpu"]] * 3
+
+    def test_random_state_follows_from_the_seed(self, workshop: Workshop) -> None:
+        """python, numpy and torch draw the same in trials of the same seed, whatever ran before, and else not."""
+        drawn: list[tuple[float, float, float]] = []
+
+        def body(run: TrialRun) -> object:
+            drawn.append((random.random(), float(np.random.random()), float(torch.rand(()))))
+            return {"score": 1.0}
+
+        for seed in (1, 2, 1):
+            workshop.train(body, seed=seed)
+
+        assert drawn[0] == drawn[2]
+        assert all(a != b for a, b in zip(drawn[0], drawn[1], strict=True))
+
+    def test_any_seed_will_do(self) -> None:
+        """Seeds of 31 bits and beyond seed every generator."""
+        for seed in (0, 2**31 - 1, 2**40):
+            seed_everything(seed)
+
+    def test_test_is_seeded_too(self, workshop: Workshop) -> None:
+        """A finalist's test draws the same each time."""
+        trial = workshop.train(lambda run: {"score": 1.0})
+        spec = BenchSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
+        bench = Bench(spec, problem=BodyProblem(test=lambda run: {"score": random.random()}), files=workshop.files)
+
+        assert bench.test(trial) == bench.test(trial)
+
+    def test_test_that_is_not_finite_raises(self, workshop: Workshop) -> None:
+        """A NaN on test data is an error of the problem's, and not a record that can't be written."""
+        trial = workshop.train(lambda run: {"score": 1.0})
+        spec = BenchSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
+
+        with pytest.raises(FloatingPointError, match="test returned score=nan"):
+            Bench(spec, problem=BodyProblem(test=lambda run: {"score": math.nan}), files=workshop.files).test(trial)

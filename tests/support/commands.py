@@ -1,0 +1,235 @@
+"""Commands as a user starts them, in processes of their own, and what they leave behind."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from nas.core.trial import Trial
+from nas.storage.open import open_root
+from nas.storage.records import Records
+
+ROOT = Path(__file__).parents[2]
+QUICK = ("+tuner=random", "problem._target_=timed_problem.QuickProblem", "device=cpu", "threads=1")
+"""A search of a second a trial at most; the module is found by ``PYTHONPATH``."""
+MARK = "HEIRLOOM_TEST_MARK"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command has left on its streams."""
+
+    status: int
+    out: str
+    err: str
+    seconds: float
+    pid: int
+
+    @property
+    def complaint(self) -> str:
+        """The one line on standard error, which must be the only one."""
+        assert self.err.count("\n") == 1, self.err
+        assert self.err.startswith("heirloom: "), self.err
+        assert self.out == ""
+        return self.err.removeprefix("heirloom: ").strip()
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment without settings of Prefect, with the test's modules to import."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "CI"))}
+    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    python = os.pathsep.join([str(Path(sys.executable).parent), ours["PATH"]])
+    return ours | {"PYTHONPATH": path, "PATH": python, "PYTHONWARNINGS": "default"} | changes
+
+
+class Command:
+    """A command that runs in a process group of its own, its streams in files.
+
+    Args:
+        folder: Where it is started.
+        overrides: What follows ``python -m flows.search``.
+        module: Another command.
+        changes: Variables of its environment.
+    """
+
+    def __init__(
+        self, folder: Path, *overrides: str, module: str = "flows.search", line: str | None = None, **changes: str
+    ) -> None:
+        self.mark = uuid.uuid4().hex
+        self._began = time.monotonic()
+        streams = folder.parent / f"{folder.name}-{self.mark[:6]}"
+        self._out, self._err = streams.with_suffix(".out"), streams.with_suffix(".err")
+        arguments = [sys.executable, "-m", module, *overrides] if line is None else ["bash", "-c", f"exec {line}"]
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                arguments,
+                cwd=folder,
+                env=environment(**{MARK: self.mark}, **changes),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+        for pid in self.leftovers():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    @property
+    def err(self) -> str:
+        """Its standard error so far."""
+        return self._err.read_text()
+
+    @property
+    def out(self) -> str:
+        """Its standard output so far."""
+        return self._out.read_text()
+
+    def wait(self, timeout_s: float = 120.0) -> Done:
+        """What it has left, once it has ended."""
+        try:
+            status = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"still runs after {timeout_s} s: {self.out}\n{self.err}") from error
+        return Done(status, self.out, self.err, time.monotonic() - self._began, self.process.pid)
+
+    def send(self, number: int, *, to_group: bool = True) -> None:
+        """A signal, as a terminal sends it to the whole group, or to the driver alone."""
+        with suppress(ProcessLookupError):
+            (os.killpg if to_group else os.kill)(self.process.pid, number)
+
+    def kill(self, *, to_group: bool = True) -> None:
+        """``kill -9``."""
+        self.send(signal.SIGKILL, to_group=to_group)
+        self.process.wait()
+
+    def leftovers(self) -> list[int]:
+        """Processes that it started, itself too, and that live."""
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_ours(pid)]
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return False
+            return f"{MARK}={self.mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+
+
+def run(folder: Path, *overrides: str, module: str = "flows.search", line: str | None = None, **changes: str) -> Done:
+    """Runs a command to its end; ``line`` is one for a shell."""
+    with Command(folder, *overrides, module=module, line=line, **changes) as command:
+        return command.wait()
+
+
+class WarmCommands:
+    """Commands that are forked from a process which has their imports behind it; one at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "command_forker.py")],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, folder: Path, *overrides: str, module: str = "flows.search") -> Done:
+        """Runs a command to its end."""
+        began, pid = time.monotonic(), self._process.pid
+        out, err = folder.parent / "out", folder.parent / "err"
+        told = {"module": module, "arguments": overrides, "cwd": str(folder), "out": str(out), "err": str(err)}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(told), file=self._process.stdin, flush=True)
+        status = int(self._process.stdout.readline())
+        return Done(status, out.read_text(), err.read_text(), time.monotonic() - began, pid)
+
+    def close(self) -> None:
+        """Ends the process."""
+        with self._process as process:
+            process.communicate()
+
+
+def on_terminal(folder: Path, *overrides: str, columns: int = 80, interrupt_at: str | None = None) -> tuple[int, str]:
+    """The status of a command on a terminal of so many columns, and what the terminal got.
+
+    With ``interrupt_at`` it is interrupted when that text has appeared.
+    """
+    master, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with subprocess.Popen(
+        [sys.executable, "-m", "flows.search", *overrides],
+        cwd=folder,
+        env=environment(TERM="xterm-256color"),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    ) as process:
+        os.close(terminal)
+        output = b""
+        with suppress(OSError):  # Linux's end of file for a terminal
+            while chunk := os.read(master, 65536):
+                output += chunk
+                if interrupt_at is not None and interrupt_at.encode() in output:
+                    interrupt_at = None
+                    os.killpg(process.pid, signal.SIGINT)
+        os.close(master)
+    return process.returncode, output.decode()
+
+
+def until(holds: Callable[[], object], timeout_s: float = 120.0, *, what: str = "it") -> float:
+    """Waits until something holds; gives the seconds that it took."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() < began + timeout_s, f"{what} did not come about within {timeout_s:g} s"
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def records(folder: Path) -> Records:
+    """The records of the search in this folder."""
+    return Records(open_root(str(folder)))
+
+
+def trials(folder: Path) -> list[Trial]:
+    """The trials of the search in this folder."""
+    return records(folder).load()[0]
+
+
+def everything(folder: Path) -> list[str]:
+    """All files and folders below a folder."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def resume_line(err: str) -> str:
+    """The command that the last line of an interrupted search names."""
+    return err.strip().splitlines()[-1].partition("Resume: ")[2]
+
+
+def only_search(folder: Path, root: str = "heirloom") -> Path:
+    """The folder of the one search under the root."""
+    (found,) = (folder / root).iterdir()
+    return found

@@ -1,0 +1,183 @@
+"""A whole search on a disk, of which one record is replaced by something hostile, and all that reads it then."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from flows.views.page.document import lineage_page
+from flows.views.snapshot import read_snapshot
+from flows.views.table import lineage_table, to_csv, to_json
+from flows.views.terminal import open_console, print_search, print_trial
+from nas.core.budget import Budget
+from nas.core.checkpoint import Checkpoint
+from nas.core.errors import HeirloomError
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, Trial
+from nas.executors.executor import LocalExecutor
+from nas.executors.pool import InProcessPlace
+from nas.search.api import run_search
+from nas.search.controller import Loop, LoopSettings
+from nas.search.definition import Search
+from nas.search.lease import check_free, claim_identity
+from nas.search.runner import Program
+from nas.storage.checkpoints import fetch_folder
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.maintenance.verification import verify_search
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.verified import digest_of
+from nas.training.messages import BenchSpec
+from nas.training.trial_run import TrialRun
+from tests.support.problems import InOrderTuner, ScoreProblem
+
+ROOT = Path(__file__).parents[2]
+KINDS: Mapping[str, str] = {
+    "search": "search.json",
+    "session": "sessions/0001.json",
+    "beat": "sessions/0001.beat",
+    "proposal": "trials/000001.proposal.json",
+    "start": "trials/000003.start-1.json",
+    "result": "trials/000001.result.json",
+    "checkpoint": "trials/000001.result.json",
+    "manifest": "manifests/hostile.json",
+    "test": "tests/000002.json",
+    "best": "best-0001.json",
+    "gc": "gc/0001.json",
+}
+"""What can be replaced, and the file: ``checkpoint`` is a part of a result, ``manifest`` the one that it names."""
+
+
+class SavingProblem(ScoreProblem):
+    """Saves a network, and two files beside it."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """The table's score."""
+        (run.save_dir / "deep").mkdir()
+        (run.save_dir / "deep" / "notes.txt").write_text("notes")
+        (run.save_dir / "model.onnx").write_bytes(b"onnx")
+        run.report(1, score=0.5)
+        return super().train(run)
+
+
+class HostileSearch:
+    """Two trials, a final, its test and its export, and a trial that was running when its driver was killed.
+
+    Args:
+        folder: Where it is made, below a folder of its own.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.outside = folder
+        self.place = folder / "root" / "search"
+        self._n_fetched = itertools.count()
+        self.search = Search(problem=Spec.of(SavingProblem), tuner=Spec.of(InOrderTuner, xs=[5, 7]), seed=3)
+        run_search(self.search, root=str(folder / "root"), name="search", budget=Budget(trials=2), finalists=1)
+        self.files = open_root(str(self.place), patience_s=0)
+        records = Records(self.files)
+        waiting = Trial(number=3, index=2, proposal=Proposal(point={"x": 9}, parents=(1,)))
+        records.propose(waiting)
+        where = {"session": 1, "host": "far", "pid": 7, "time": 1.5}
+        records.start(Trial(number=3, index=2, proposal=waiting.proposal, attempt=1, slot=0), where)
+        records.publish("gc/0001.json", {"gc": 1, "trials": {"0": "keep=best:1"}, "time": 1.5})
+        self.whole = {path: path.read_bytes() for path in sorted(self.place.rglob("*")) if path.is_file()}
+
+    def original(self, kind: str) -> Any:
+        """What the record of this kind says."""
+        result = json.loads(self.whole[self.place / KINDS["result"]])
+        if kind == "checkpoint":
+            return result["checkpoint"]
+        path = result["checkpoint"]["manifest"]["path"] if kind == "manifest" else KINDS[kind]
+        return json.loads(self.whole[self.place / path])
+
+    @contextmanager
+    def having(self, kind: str, data: bytes) -> Iterator[str]:
+        """The search with this in place of the record; gives the name that an error must tell."""
+        place = self.place / KINDS[kind]
+        if kind in ("checkpoint", "manifest"):
+            result = self.original("result")
+            new = {"path": KINDS["manifest"], "bytes": len(data), "digest": digest_of(data)}
+            result["checkpoint"] = "REPLACED" if kind == "checkpoint" else {**result["checkpoint"], "manifest": new}
+            text = json.dumps(result).encode()
+            (self.place / KINDS["result"]).write_bytes(text.replace(b'"REPLACED"', data))
+        if kind != "checkpoint":
+            place.write_bytes(data)
+        try:
+            yield KINDS[kind]
+        finally:
+            for path in {place, self.place / KINDS["result"]}:
+                if path in self.whole:
+                    path.write_bytes(self.whole[path])
+                else:
+                    path.unlink()
+
+    def refusals(self, kind: str = "") -> list[HeirloomError]:
+        """What all that reads a search says, or what reads this kind: anything but a HeirloomError is raised."""
+        refused: list[HeirloomError] = []
+
+        def attempt(call: Callable[[], object]) -> None:
+            try:
+                call()
+            except HeirloomError as error:
+                refused.append(error)
+
+        for read in (self._read_weights, self._verify, self._report, self._resume, self._hold):
+            if kind != "manifest" or read in (self._read_weights, self._verify):
+                attempt(read)
+        return refused
+
+    def _verify(self) -> None:
+        verify_search(self.files, pause_s=0)
+
+    def _report(self) -> None:
+        Records(self.files).load()  # it makes a snapshot try again, in case that records are just being written
+        snapshot = read_snapshot(self.files, time.time())
+        lineage_page(snapshot)
+        to_csv(table := lineage_table(snapshot.lineage, snapshot.tests))
+        to_json(table)
+        with redirect_stdout(io.StringIO()):
+            print_search(open_console(), snapshot)
+            for trial in snapshot.lineage:
+                records = Records(self.files)
+                print_trial(snapshot, trial, {"": records.log(trial.number), **records.other_logs(trial)})
+
+    def _resume(self) -> None:
+        built, records = self.search.build(), Records(self.files)
+        claim_identity(records, built)
+        program = Program(built, records, Budget(trials=2), finalists=1)
+        program.ended_by()
+        program.summary()
+        trials, starts = records.load()
+        finished = [trial for trial in trials if trial.is_finished]
+        bench = BenchSpec(problem=self.search.problem, url=self.files.url, options={})
+        executor = LocalExecutor(InProcessPlace(bench, self.files, built.problem))
+        loop = Loop(records, executor, LoopSettings(), trials=finished, starts=starts, tuner=built.tuner)
+        loop.search(built.plan.search)
+        for trial in trials:
+            records.finished_trial(trial.number)
+
+    def _hold(self) -> None:
+        check_free(Records(self.files), watch_s=0)
+
+    def _read_weights(self) -> None:
+        for trial in Records(self.files).load()[0]:
+            if trial.checkpoint is not None:
+                self._read_checkpoint(trial.checkpoint)
+
+    def _read_checkpoint(self, checkpoint: Checkpoint) -> None:
+        target = self.outside / "fetched" / str(next(self._n_fetched))
+        try:
+            fetch_folder(self.files, checkpoint, target)
+        finally:
+            shutil.rmtree(target, ignore_errors=True)
+        weights = StoredWeights(self.files, checkpoint)
+        weights.read_all()
+        for _ in weights.read(weights.shapes):
+            pass

@@ -1,0 +1,69 @@
+"""A sweep by one machine while another reads: run by tests/faults/test_nfs_gc.py in an NFS guest.
+
+Weights are published through the mount $NFS_A, swept through $NFS_B, and looked for through both, which have caches of
+their own. Prints what it found as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from nas.core.metric import Metric
+from nas.core.trial import Trial
+from nas.storage.maintenance.gc.collector import Scope, Sweeper
+from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from tests.support.stored_trials import all_files, real_checkpoint, trial
+
+N_TRIALS = 12
+
+
+def read_all(records: Records, trials: list[Trial]) -> int:
+    """How many files the trials with weights name; each is read and verified."""
+    references = [file for one in trials if one.checkpoint is not None for file in all_files(one.checkpoint)]
+    for reference in references:
+        records.files.read(reference)
+    return len(references)
+
+
+def main() -> None:
+    """Publishes on A, sweeps on B while A reads what is needed, and counts on both."""
+    one, other = (Records(open_root(f"{os.environ[mount]}/mine", patience_s=10.0)) for mount in ("NFS_A", "NFS_B"))
+    assert other.files.walk() == []
+    for number in range(N_TRIALS):
+        made = trial(number, score=number / 100, checkpoint=real_checkpoint(one.files, number, size=300_000))
+        one.propose(made)
+        one.commit(made)
+    trials, _ = one.load()
+    needed = trials[:3]
+    done, n_reads = threading.Event(), 0
+
+    def sweep() -> None:
+        scope = Scope(metrics=(Metric("accuracy"),), finalists=lambda t: (), borrowed=lambda: (), stands_in=True)
+        sweeper = Sweeper(other, Retention("best:1"), scope)
+        sweeper.carry_out(sweeper.plan(other.load()[0], [0, 1, 2], other.files.walk()))
+        done.set()
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    while not done.is_set() or not n_reads:
+        n_reads += read_all(one, needed)
+    thread.join()
+    found = {}
+    for name, records in (("writer", one), ("sweeper", other)):
+        left, _ = records.load()
+        read_all(records, left)
+        weights = [s.path for s in records.files.walk() if s.path.startswith(("packs/", "files/", "manifests/"))]
+        found[name] = {"swept": [t.number for t in left if t.swept], "n_weights": len(weights)}
+    print(json.dumps({**found, "n_reads": n_reads, "folders": sorted(one.files.names("files"))}))
+
+
+if __name__ == "__main__":
+    main()

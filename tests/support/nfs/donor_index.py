@@ -1,0 +1,46 @@
+"""Whether an index of donors sees what another machine commits: run by test_donors.py in the guest of with-nfs.
+
+Writes through the mount $NFS_A and asks through the mount $NFS_B, after each commit and each sweep. Changes come more
+than a tick of the server's clock apart: within one, NFSv3 sees no change of a folder. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from nas.inheritance.donors.index import DonorIndex
+from nas.storage.open import open_root
+from nas.storage.signature import Signature
+from tests.support.donor_networks import begin, chain, offer
+
+N = 40
+
+
+def main() -> None:
+    """Counts what the asking machine sees."""
+    records = begin(open_root(f"{os.environ['NFS_A']}/root"), "search")
+    index = DonorIndex(open_root(f"{os.environ['NFS_B']}/root"), "search")
+    wanted, seen = Signature.of(chain(4, 8)), {"commits_seen": 0, "sweeps_seen": 0}
+    for number in range(N):
+        trial = offer(number, chain(4, 8), score=number / N)
+        for change in (lambda t=trial: records.propose(t), lambda t=trial: records.commit(t)):
+            change()
+            time.sleep(0.03)
+            found = index.best_donor(wanted)
+        seen["commits_seen"] += found is not None and found.donor == number
+    for number in reversed(range(N)):
+        records.sweep({"trials": [number]})
+        time.sleep(0.03)
+        found = index.best_donor(wanted)
+        seen["sweeps_seen"] += (-1 if found is None else found.donor) == number - 1
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""A trial that goes on on another machine: run by tests/nas/storage/test_resume_points.py in an NFS guest.
+
+Attempts publish through the mount $NFS_A, and the next one looks through the mount $NFS_B, which has caches of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+import torch
+
+from nas.storage.blobs import Files
+from nas.storage.open import open_root
+from nas.storage.resume_points import PartialCheckpoints
+
+TICK_S = 0.03
+"""NFSv3 sees no change of a folder within one tick of the server's clock."""
+
+
+def publish(files: Files, trial: int, step: int) -> None:
+    time.sleep(TICK_S)
+    PartialCheckpoints(files, trial).publish({"step": step}, {"weight": torch.full((1000,), float(step))})
+
+
+def newest(files: Files, trial: int) -> int | None:
+    found = PartialCheckpoints(files, trial).newest()
+    return None if found is None or found[1]["weight"][0] != found[0]["step"] else found[0]["step"]
+
+
+def main() -> None:
+    """Prints what the second machine found."""
+    a = open_root(f"{os.environ['NFS_A']}/root/search")
+    b = open_root(f"{os.environ['NFS_B']}/root/search")
+    early, late, last = [], [], []
+    for trial in range(10):  # the second machine looks into a folder that is not there yet
+        early.append(newest(b, trial))
+        publish(a, trial, trial)
+        late.append(newest(b, trial))
+    for step in range(10, 40):  # and again and again into one whose files come and go
+        publish(a, 0, step)
+        last.append(newest(b, 0))
+    time.sleep(TICK_S)
+    PartialCheckpoints(b, 0).sweep()
+    time.sleep(TICK_S)
+    print(json.dumps({"early": early, "late": late, "newest": last, "swept": a.names("resume/000000")}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""A search on one mount of an NFS share, read by the other (tests/integration/test_nfs_search.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SUPPORT = Path(__file__).parents[1]
+NAME = "shared"
+
+
+def command(module: str, *overrides: str) -> dict[str, object]:
+    """How ``python -m MODULE OVERRIDES ...`` ended."""
+    cache = f"{os.environ['TMPDIR']}/cache"
+    paths = f"{SUPPORT.parents[1]}{os.pathsep}{SUPPORT}"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
+    done = subprocess.run(
+        [sys.executable, "-m", module, *overrides],
+        cwd=os.environ["TMPDIR"],
+        env=kept | {"HEIRLOOM_CACHE": cache, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    return {"status": done.returncode, "output": done.stdout, "error": done.stderr}
+
+
+def main() -> None:
+    here, there = (f"{os.environ[mount]}/heirloom" for mount in ("NFS_A", "NFS_B"))
+    search = (
+        "problem._target_=outcome_problem.FateProblem",
+        "tuner._target_=outcome_problem.ChainTuner",
+        "tuner.fates=complete",
+        "runner=processes",
+        "slots=2",
+        "budget.trials=4",
+        "device=cpu",
+        f"name={NAME}",
+    )
+    report = ("flows.report", f"name={NAME}", f"storage.root={there}")
+    found = {
+        "too early": command(*report),  # the other machine now believes that there is no such folder
+        "search": command("flows.search", *search, f"storage.root={here}"),
+        "table": command(*report, "format=json"),
+        "page": command(*report, "format=html", "out=page.html"),
+        "again": command("flows.search", *search, f"storage.root={there}"),
+        "weights": weights(there),
+    }
+    print(json.dumps(found))
+
+
+def weights(root: str) -> dict[str, object]:
+    """What the trials and the winner published, read and verified."""
+    from nas.core.reference import Reference
+    from nas.storage.lazy_weights import StoredWeights
+    from nas.storage.open import open_root
+    from nas.storage.records import Records
+
+    files = open_root(f"{root}/{NAME}")
+    records = Records(files)
+    trials = [trial for trial in records.load()[0] if trial.checkpoint is not None]
+    tensors = {trial.number: sorted(StoredWeights(files, trial.checkpoint).read_all()) for trial in trials}
+    best = records.read("best-0001.json") or {}
+    exported = [len(files.read(Reference.from_json(file))) for file in best["files"]]
+    return {"tensors": tensors, "winner": best["trial"], "exported": exported}
+
+
+if __name__ == "__main__":
+    main()

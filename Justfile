@@ -10,9 +10,9 @@ test:
 test-slow:
     python -m pytest -m slow -n 2 --dist loadfile
 
-# Lint, format and types
+# Lint, format, layers and types
 check:
-    ruff check . && ruff format --check . && mypy
+    ruff check . && ruff format --check . && lint-imports && mypy
 
 # A first search
 search:

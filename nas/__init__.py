@@ -1,121 +1,87 @@
 """Heirloom: neural architecture search in which children inherit their parents' weights.
 
-The names below are loaded when first used: importing ``nas`` imports neither torch, pandas nor Prefect.
+The public names are loaded when first used: ``import nas`` imports neither torch, pandas nor Prefect.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from nas.core.budget import Budget
-    from nas.core.lineage import Lineage
-    from nas.core.metric import Metric
-    from nas.core.point import Point
-    from nas.core.policy import Policy, PolicyPlan, Stage
-    from nas.core.spec import Spec
-    from nas.core.trial import Proposal, State, Trial
-    from nas.inheritance.donors.index import DonorIndex
-    from nas.inheritance.donors.ranking import LineageDonors
-    from nas.inheritance.inherit import inherit
-    from nas.search.api import run_search
-    from nas.search.definition import Search
-    from nas.search.runner import Summary
-    from nas.spaces.parameters.nni_json import load_nni_space
-    from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
-    from nas.spaces.space import Space
-    from nas.stoppers.base import Stopper
-    from nas.storage.maintenance.gc.retention import Retention
-    from nas.storage.signature import Signature
-    from nas.training.job import Job
-    from nas.training.problem import Problem
-    from nas.training.trial_run import TrialRun
-    from nas.tuners.base import STOP, WAIT, Tuner
+if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads it
+    from nas.core.budget import Budget as Budget
+    from nas.core.lineage import Lineage as Lineage
+    from nas.core.metric import Metric as Metric
+    from nas.core.point import Point as Point
+    from nas.core.policy import Policy as Policy
+    from nas.core.policy import PolicyPlan as PolicyPlan
+    from nas.core.policy import Stage as Stage
+    from nas.core.spec import Spec as Spec
+    from nas.core.trial import ParameterSource as ParameterSource
+    from nas.core.trial import Proposal as Proposal
+    from nas.core.trial import State as State
+    from nas.core.trial import Trial as Trial
+    from nas.inheritance.donors.index import DonorIndex as DonorIndex
+    from nas.inheritance.donors.ranking import LineageDonors as LineageDonors
+    from nas.inheritance.freezing import set_frozen as set_frozen
+    from nas.inheritance.inherit import inherit as inherit
+    from nas.inheritance.morphism import morph as morph
+    from nas.inheritance.optimizer_state import inherit_optimizer as inherit_optimizer
+    from nas.inheritance.optimizer_state import optimizer_tensors as optimizer_tensors
+    from nas.inheritance.rules import Rules as Rules
+    from nas.search.api import run_search as run_search
+    from nas.search.definition import Search as Search
+    from nas.search.runner import Summary as Summary
+    from nas.spaces.graphs.limits import Limits as Limits
+    from nas.spaces.graphs.module import GraphModule as GraphModule
+    from nas.spaces.graphs.moves import drawn_move as drawn_move
+    from nas.spaces.graphs.network import Network as Network
+    from nas.spaces.graphs.space import GraphSpace as GraphSpace
+    from nas.spaces.graphs.starts import plain_cnn as plain_cnn
+    from nas.spaces.graphs.starts import resnet as resnet
+    from nas.spaces.parameters.nni_json import load_nni_space as load_nni_space
+    from nas.spaces.parameters.space import Choice as Choice
+    from nas.spaces.parameters.space import Float as Float
+    from nas.spaces.parameters.space import Int as Int
+    from nas.spaces.parameters.space import ParameterSpace as ParameterSpace
+    from nas.spaces.space import Space as Space
+    from nas.stoppers.base import Stopper as Stopper
+    from nas.storage.maintenance.gc.retention import Retention as Retention
+    from nas.storage.signature import Signature as Signature
+    from nas.training.job import Job as Job
+    from nas.training.problem import Problem as Problem
+    from nas.training.trial_run import TrialRun as TrialRun
+    from nas.tuners.base import STOP as STOP
+    from nas.tuners.base import WAIT as WAIT
+    from nas.tuners.base import Tuner as Tuner
 
     __version__: str
 
-_HOMES = {
-    "Budget": "nas.core.budget",
-    "Choice": "nas.spaces.parameters.space",
-    "DonorIndex": "nas.storage.donors",
-    "Float": "nas.spaces.parameters.space",
-    "Int": "nas.spaces.parameters.space",
-    "Lineage": "nas.core.lineage",
-    "LineageDonors": "nas.inheritance.donors.ranking",
-    "Metric": "nas.core.metric",
-    "ParameterSpace": "nas.spaces.parameters.space",
-    "Point": "nas.core.point",
-    "Policy": "nas.core.policy",
-    "PolicyPlan": "nas.core.policy",
-    "Problem": "nas.training.problem",
-    "Proposal": "nas.core.trial",
-    "Retention": "nas.storage.maintenance.gc.retention",
-    "STOP": "nas.tuners.base",
-    "Search": "nas.search.definition",
-    "Signature": "nas.storage.signature",
-    "Space": "nas.spaces.space",
-    "Spec": "nas.core.spec",
-    "Stage": "nas.core.policy",
-    "State": "nas.core.trial",
-    "Stopper": "nas.stoppers.base",
-    "Summary": "nas.search.runner",
-    "Trial": "nas.core.trial",
-    "Job": "nas.training.job",
-    "TrialRun": "nas.training.trial_run",
-    "Tuner": "nas.tuners.base",
-    "WAIT": "nas.tuners.base",
-    "inherit": "nas.inheritance.inherit",
-    "load_nni_space": "nas.spaces.parameters.nni_json",
-    "run_search": "nas.search.api",
-}
 
-__all__ = [
-    "STOP",
-    "WAIT",
-    "Budget",
-    "Choice",
-    "DonorIndex",
-    "Float",
-    "Int",
-    "Job",
-    "Lineage",
-    "LineageDonors",
-    "Metric",
-    "ParameterSpace",
-    "Point",
-    "Policy",
-    "PolicyPlan",
-    "Problem",
-    "Proposal",
-    "Retention",
-    "Search",
-    "Signature",
-    "Space",
-    "Spec",
-    "Stage",
-    "State",
-    "Stopper",
-    "Summary",
-    "Trial",
-    "TrialRun",
-    "Tuner",
-    "inherit",
-    "load_nni_space",
-    "run_search",
-]
+def _modules_of_names() -> dict[str, str]:
+    """Returns the module of each public name, as imported above for type checkers."""
+    source = Path(__file__).read_text(encoding="utf-8")
+    block = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module or "" for node in imports for alias in node.names}
+
+
+_MODULES = _modules_of_names()
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return _version()
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'nas' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def _version() -> str:
-    """The version of the installed distribution."""
+    """Returns the version of the installed distribution."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -188,6 +188,13 @@ def test_names_of_the_library_are_there() -> None:
     assert not hasattr(nas, "Experiment")
 
 
+def test_no_public_name_is_a_package() -> None:
+    """No public name equals a package's name: importing the package would replace it."""
+    import nas
+
+    assert not {path.name for path in (ROOT / "nas").iterdir()} & set(nas.__all__)
+
+
 def test_version_is_the_distributions() -> None:
     """nas.__version__ is the version in pyproject.toml; it is looked up when asked for, and listed."""
     import nas

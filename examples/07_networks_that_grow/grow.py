@@ -4,11 +4,7 @@ import random
 
 import torch
 
-from nas.inheritance.morphism import morph
-from nas.spaces.graphs.limits import Limits
-from nas.spaces.graphs.module import GraphModule
-from nas.spaces.graphs.moves import drawn_move
-from nas.spaces.graphs.starts import resnet
+from nas import GraphModule, Limits, drawn_move, morph, resnet
 
 torch.manual_seed(0)
 rng = random.Random(0)

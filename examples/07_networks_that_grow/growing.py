@@ -4,11 +4,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from nas import Float, Metric, Policy, Problem
-from nas.spaces.graphs.module import GraphModule
-from nas.spaces.graphs.network import Network
-from nas.spaces.graphs.space import GraphSpace
-from nas.spaces.graphs.starts import plain_cnn
+from nas import Float, GraphModule, GraphSpace, Metric, Network, Policy, Problem, plain_cnn
 
 
 class GrowingDigits(Problem):

@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from nas import inherit
-from nas.inheritance.rules import Rules
+from nas import Rules, inherit
 
 
 def network(width, depth):

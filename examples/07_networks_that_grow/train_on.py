@@ -4,10 +4,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from nas import inherit
-from nas.inheritance.freezing import set_frozen
-from nas.inheritance.optimizer_state import inherit_optimizer, optimizer_tensors
-from nas.inheritance.rules import Rules
+from nas import Rules, inherit, inherit_optimizer, optimizer_tensors, set_frozen
 
 images, labels = load_digits(return_X_y=True)
 order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))

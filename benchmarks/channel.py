@@ -25,16 +25,16 @@ import nas
 from nas import Budget, Float, Job, Metric, ParameterSpace, Problem, Spec
 from nas.core.policy import Stage
 from nas.executors.executor import LocalExecutor
-from nas.executors.pool import Place
-from nas.executors.process_pool import ProcessPlace
+from nas.executors.pool import WorkerPool
+from nas.executors.process_pool import ProcessPool
 from nas.executors.remote.client import Connection
-from nas.executors.remote.pool import Gate, RemotePlace
+from nas.executors.remote.pool import Gate, RemotePool
 from nas.executors.remote.server import ChannelServer
-from nas.search.controller import Loop, LoopSettings
+from nas.search.controller import ControllerSettings, SearchController
 from nas.search.job_plan import JobPlan
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.training.messages import BenchSpec
+from nas.training.messages import RuntimeSpec
 from nas.tuners.random import RandomTuner
 
 N_ASKS = 500
@@ -96,9 +96,9 @@ def asks_of_loop(runner: str) -> list[float]:
         files = open_root(folder).below(name)
         files.publish("search.json", [b"{}"])
         problem = Spec("channel.AskingProblem", {"out": out})
-        spec = BenchSpec(problem=problem, url=files.url, options={}, session=1, jobs_ask=True)
+        spec = RuntimeSpec(problem=problem, url=files.url, options={}, session=1, jobs_ask=True)
         if runner == "remote":
-            place: Place = (remote := RemotePlace(spec, name, Gate(token="token", version=nas.__version__)))
+            place: WorkerPool = (remote := RemotePool(spec, name, Gate(token="token", version=nas.__version__)))
             pairs = [
                 f"channel=http://127.0.0.1:{remote.port}",
                 f"storage.root={folder}",
@@ -106,12 +106,12 @@ def asks_of_loop(runner: str) -> list[float]:
             ]
             workers.append(worker(pairs, "token"))
         else:
-            place = ProcessPlace(spec, 1)
+            place = ProcessPool(spec, 1)
         executor = LocalExecutor(place)
-        settings = LoopSettings(budget=Budget(trials=N_ASKS + 1), jobs=JobPlan(trials_per_job=None, loops=True))
+        settings = ControllerSettings(budget=Budget(trials=N_ASKS + 1), jobs=JobPlan(trials_per_job=None, loops=True))
         space = AskingProblem.space
         tuner = RandomTuner(space, AskingProblem.metrics)
-        Loop(Records(files), executor, settings, tuner=tuner, space=space).search(Stage(name="search"))
+        SearchController(Records(files), executor, settings, tuner=tuner, space=space).search(Stage(name="search"))
         executor.close()
         for process in workers:
             process.wait()

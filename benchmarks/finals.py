@@ -80,7 +80,7 @@ def pair(task: tuple[Path, int]) -> list[dict[str, object]]:
                     "seed": seed,
                     "start": start,
                     "generation": len(Lineage.of(trials).ancestors(finalist)),
-                    "parameters": int(final.foretold["parameters"]),
+                    "parameters": int(final.static_metrics["parameters"]),
                     "searched": f"{trials[finalist].metrics['accuracy']:.4f}",
                     "validation": f"{final.metrics['accuracy']:.4f}",
                     "test": f"{records.tests()[final.number]['metrics']['accuracy']:.4f}",

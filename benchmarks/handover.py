@@ -17,13 +17,13 @@ import shutil
 import time
 from pathlib import Path
 
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 
 LIMIT_MS = 50.0
 
 
-def handed(writer: Files, reader: Files, path: str, data: bytes) -> tuple[float, bool]:
+def handed(writer: BlobStore, reader: BlobStore, path: str, data: bytes) -> tuple[float, bool]:
     """Seconds until the reader has read and verified what was published, and whether its cache denied the name."""
     place = Path(str(reader.local_path(path)))
     place.exists()
@@ -36,7 +36,7 @@ def handed(writer: Files, reader: Files, path: str, data: bytes) -> tuple[float,
     return time.perf_counter() - (looked if is_denied else began), is_denied
 
 
-def raw(writer: Files, reader: Files, path: str, data: bytes) -> float:
+def raw(writer: BlobStore, reader: BlobStore, path: str, data: bytes) -> float:
     """Seconds to open and read a file that was published likewise."""
     writer.publish(path, [data])
     place = str(reader.local_path(path))

@@ -109,7 +109,7 @@ def trained_by_hand(data: Path, seed: int, root: str, n_epochs: int) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as points:
         json.dump([{"network": HAND.to_json(), "learning_rate": 0.05}], points)
         points.flush()
-        alone = ("+tuner=random", f"founders.points={points.name}", "budget.trials=1", "policy=full", *ALONE)
+        alone = ("+tuner=random", f"init.points={points.name}", "budget.trials=1", "policy=full", *ALONE)
         run(data, root, *alone, f"seed={seed}", f"problem.n_epochs={n_epochs}")
 
 
@@ -196,7 +196,7 @@ def row(task: Task) -> list[dict[str, object]]:
             "trials": len(trials),
             "validation": f"{winner.metrics['accuracy']:.4f}",
             "test": f"{records.tests()[winner.number]['metrics']['accuracy']:.4f}",
-            "parameters": int(winner.foretold["parameters"]),
+            "parameters": int(winner.static_metrics["parameters"]),
             "line": " < ".join(str(t.number) for t in [winner, *Lineage.of(trials).ancestors(winner.number)]),
         }
     return [{**known, **found}]

@@ -31,7 +31,7 @@ from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.executors.simulated import SimulatedExecutor
 from nas.problems.tabular import TabularProblem
-from nas.search.controller import Loop, LoopSettings
+from nas.search.controller import ControllerSettings, SearchController
 from nas.storage.open import open_root
 from nas.storage.records import Records
 
@@ -72,17 +72,17 @@ def rows_of(task: tuple[str, int, int, str]) -> list[Row]:
     tuner, slots, seed, data = task
     given = problem(data)
     records = Records(open_root(f"memory://{uuid4().hex}"))
-    loop = Loop(
+    controller = SearchController(
         records,
         SimulatedExecutor(given, records, slots=slots),
-        LoopSettings(seed=seed, budget=Budget(trials=max(SIZES))),
+        ControllerSettings(seed=seed, budget=Budget(trials=max(SIZES))),
         tuner=TUNERS[tuner].build(given.space, given.metrics, seed=seed),
         space=given.space,
     )
-    loop.search(Stage(name="search"))
+    controller.search(Stage(name="search"))
     MemoryFileSystem.store.clear()
     best, reference = whole_table(data)
-    losses = [found for trial in loop.trials if (found := losses_of(trial, given.metrics)) is not None]
+    losses = [found for trial in controller.trials if (found := losses_of(trial, given.metrics)) is not None]
     shares = [round(hypervolume(losses[:size], reference) / best, 6) for size in SIZES]
     return [
         dict(zip(RESULTS.fields, (tuner, slots, seed, size, share), strict=True))

@@ -27,7 +27,7 @@ import torch
 from store import MB, Network, milliseconds, ratio, row, turns
 
 from nas.core.checkpoint import Checkpoint
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import publish_checkpoint, publish_tensors
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
@@ -90,7 +90,7 @@ class Paramiko:
 class Bench:
     """One server: Heirloom's root there, and the other client."""
 
-    def __init__(self, files: Files, peer: Peer) -> None:
+    def __init__(self, files: BlobStore, peer: Peer) -> None:
         self.files = files
         self.peer = peer
         self.published: list[Checkpoint] = []
@@ -180,7 +180,7 @@ def main() -> None:
     options = parser.parse_args()
     print("| what | ratio | target | medians |\n| --- | --- | --- | --- |")
     with s3_server() as server:
-        Bench(server.root("s3://bucket/ours", patience_s=60), Boto3(server.client)).measure(
+        Bench(server.root("s3://bucket/ours", retry_s=60), Boto3(server.client)).measure(
             "s3 (moto)", "boto3's puts and gets", options.rounds
         )
         memory(server.endpoint)

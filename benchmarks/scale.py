@@ -25,7 +25,7 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Stage
 from nas.core.trial import Proposal, Trial
 from nas.executors.simulated import SimulatedExecutor, Workers
-from nas.search.controller import Loop, LoopSettings
+from nas.search.controller import ControllerSettings, SearchController
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.problem import Simulation
@@ -82,13 +82,13 @@ def measure(name: str, n_workers: int, n_trials: int, *, barrier: bool) -> tuple
     tuner: Tuner = EvolutionTuner(problem.space, problem.metrics, population_size=1000, sample_size=25)
     if barrier:
         tuner = GenerationalTuner(tuner, n_workers)
-    settings = LoopSettings(budget=Budget(trials=n_trials), max_failures=n_trials)
-    loop = Loop(records, executor, settings, tuner=tuner, space=problem.space)
+    settings = ControllerSettings(budget=Budget(trials=n_trials), max_failures=n_trials)
+    controller = SearchController(records, executor, settings, tuner=tuner, space=problem.space)
     began = time.perf_counter()
-    loop.search(Stage(name="search"))
+    controller.search(Stage(name="search"))
     seconds = time.perf_counter() - began
     MemoryFileSystem.store.clear()
-    trials = loop.trials
+    trials = controller.trials
     last_s = max(trial.started or 0.0 for trial in trials if trial.attempt == 1)
     busy = sum(min(trial.finished or 0.0, last_s) - (trial.started or 0.0) for trial in trials)
     idle = 1 - busy / (n_workers * last_s)

@@ -35,7 +35,7 @@ from nas.core.spec import Spec
 from nas.core.trial import Trial
 from nas.executors.simulated import SimulatedExecutor
 from nas.problems.tabular import TabularProblem
-from nas.search.controller import Loop, LoopSettings
+from nas.search.controller import ControllerSettings, SearchController
 from nas.storage.open import open_root
 from nas.storage.records import Records
 
@@ -85,17 +85,17 @@ def search(benchmark: str, tuner: str, seed: int, data: str) -> list[Trial]:
     records = Records(open_root(f"memory://{uuid4().hex}"))
     executor = SimulatedExecutor(given, records)
     budget = Budget(hours=SECONDS / 3600) if benchmark == "nasbench201" else Budget(trials=max(SIZES))
-    loop = Loop(
+    controller = SearchController(
         records,
         executor,
-        LoopSettings(seed=seed, budget=budget),
+        ControllerSettings(seed=seed, budget=budget),
         tuner=TUNERS[tuner].build(given.space, given.metrics, seed=seed),
         space=given.space,
         spent_hours=lambda: executor.now_s() / 3600,
     )
-    loop.search(Stage(name="search"))
+    controller.search(Stage(name="search"))
     MemoryFileSystem.store.clear()
-    return loop.trials
+    return controller.trials
 
 
 def rows_of(task: tuple[str, str, int, str]) -> list[Row]:

@@ -39,7 +39,7 @@ from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.core.trial import Trial
 from nas.executors.simulated import SimulatedExecutor
-from nas.search.controller import Loop, LoopSettings
+from nas.search.controller import ControllerSettings, SearchController
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -117,18 +117,18 @@ def search(problem: CurveProblem, stopper: Spec | None, budget: Budget, *, seed:
 
     records = Records(open_root(f"memory://{uuid4().hex}"))
     executor = SimulatedExecutor(problem, records, slots=slots, asks_stopper=stopper is not None)
-    loop = Loop(
+    controller = SearchController(
         records,
         executor,
-        LoopSettings(seed=seed, budget=budget),
+        ControllerSettings(seed=seed, budget=budget),
         tuner=RandomTuner(problem.space, problem.metrics, seed=seed),
         space=problem.space,
         stopper=None if stopper is None else stopper.build(problem.metrics),
         spent_hours=lambda: executor.now_s() / 3600,
     )
-    loop.search(Stage(name="search"))
+    controller.search(Stage(name="search"))
     MemoryFileSystem.store.clear()
-    return loop.trials
+    return controller.trials
 
 
 class Outcome(NamedTuple):

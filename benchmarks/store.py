@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from nas.core.checkpoint import Checkpoint
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
@@ -65,7 +65,7 @@ def turns(
     return {name: times[1:] for name, times in found.items()}
 
 
-class Bench:
+class TrialRuntime:
     """One disk: where to write, where to read the same, and how to forget what was read."""
 
     def __init__(self, folder: Path, read_folder: Path, *, cold: bool, n_rounds: int) -> None:
@@ -73,8 +73,8 @@ class Bench:
         self.read_folder = read_folder
         self.cold = cold
         self.n_rounds = n_rounds
-        self.files: Files = open_root(str(folder))
-        self.read_files: Files = open_root(str(read_folder))
+        self.files: BlobStore = open_root(str(folder))
+        self.read_files: BlobStore = open_root(str(read_folder))
         self.n_published = 0
 
     def forget(self) -> None:
@@ -166,14 +166,14 @@ def main() -> None:
     print("| what | ratio | target | medians |\n| --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory(dir=options.root) as folder:
         read_root = Path(options.read_root or options.root) / Path(folder).name
-        bench = Bench(Path(folder), read_root, cold=options.cold, n_rounds=options.rounds)
+        bench = TrialRuntime(Path(folder), read_root, cold=options.cold, n_rounds=options.rounds)
         small = measure(bench)
         if not options.cold:
             memory()
     assert small
 
 
-def measure(bench: Bench) -> bool:
+def measure(bench: TrialRuntime) -> bool:
     """The rows about 50 MB."""
     model, other = Network(50 * MB), Network(50 * MB)
     data = torch.randint(0, 255, (50 * MB,), dtype=torch.uint8).numpy().data.cast("B")

@@ -32,7 +32,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     from nas.core.errors import ConfigurationError
     from nas.core.policy import PolicyPlan
     from nas.search.lease import read_header
-    from nas.search.runner import Program
+    from nas.search.runner import SearchPipeline
     from nas.storage.records import Records
 
     if invocation.values["name"] is None:
@@ -50,12 +50,12 @@ def final(invocation: Invocation, engine: Engine) -> int:
             f"search {name} has no final stage: its plan has one stage; for finals, search anew under another name "
             "with policy=two_stage or policy=warm_final"
         )
-    built = stored_search(identity, invocation, machine).build()
+    prepared = stored_search(identity, invocation, machine).build()
     workplace = engine.open(invocation, machine, name)
     retention = read_retention(invocation.values)
     finalists = invocation.values["finalists"]
-    program = Program(built, workplace.records, Budget(), finalists=finalists, retention=retention)
-    return engine.run(program, workplace, only_finals=True)
+    pipeline = SearchPipeline(prepared, workplace.records, Budget(), finalists=finalists, retention=retention)
+    return engine.run(pipeline, workplace, only_finals=True)
 
 
 def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: Machine) -> Search:
@@ -67,7 +67,7 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: 
     from flows.cli.trusted_code import trusted_spec
     from nas.core.policy import PolicyPlan
     from nas.search.definition import Search
-    from nas.search.initial_points import Founders
+    from nas.search.initial_points import SearchInit
 
     stopper = identity["stopper"]
     return Search(
@@ -76,9 +76,9 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: 
         stopper=None if stopper is None else trusted_spec("stopper", stopper, invocation),
         plan=PolicyPlan.from_stages(identity["policy"]),
         seed=identity["seed"],
-        on_parent_failure=identity["on_parent_failure"],
+        on_missing_weights=identity["on_missing_weights"],
         constraints=identity.get("constraints", {}),
-        founders=Founders.of(identity.get("founders")),
+        init=SearchInit.of(identity.get("init")),
         deterministic=identity["deterministic"],
         slots=machine.slots,
         n_threads=machine.n_threads,

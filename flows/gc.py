@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from nas.core.metric import Metric
     from nas.core.policy import PolicyPlan
     from nas.core.trial import Trial
-    from nas.storage.blobs import Stored
-    from nas.storage.maintenance.gc.collector import Plan, Sweeper
+    from nas.storage.blobs import BlobInfo
+    from nas.storage.maintenance.gc.collector import GarbageCollector, Plan
     from nas.storage.maintenance.gc.retention import Retention
     from nas.storage.records import Records
     from nas.tuners.base import Tuner
@@ -63,16 +63,16 @@ class Cleaning:
             trials = [trial if trial.is_finished else replace(trial, state=State.RUNNING) for trial in trials]
         grace_s = SHORT_GRACE_S if have_ended(self.records) else LONG_GRACE_S
         stored = self.records.files.walk()
-        self._show(self._sweeper(0, grace_s).plan(trials, self._inheritable(trials), stored), stored, dry=True)
+        self._show(self._collector(0, grace_s).plan(trials, self._inheritable(trials), stored), stored, dry=True)
 
     def sweep(self) -> None:
         """Sweeps, in a session of its own, so that no search begins meanwhile; shows what went, and why.
 
         Raises:
             SearchBusyError: a session lives.
-            StoreError: the disk has no room for the records of the sweep itself.
+            StorageError: the disk has no room for the records of the sweep itself.
         """
-        from nas.core.errors import StoreError
+        from nas.core.errors import StorageError
         from nas.search.lease import Session, have_ended
         from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
         from nas.storage.posix import DISK_FULL
@@ -81,37 +81,37 @@ class Cleaning:
         settings = {"command": "gc", "keep": self.retention.keep, "max_gb": self.retention.max_gb}
         try:
             session = Session(self.records, settings=settings, say=lambda text: print(text, file=sys.stderr))
-        except StoreError as error:
+        except StorageError as error:
             cause = error.__cause__
             if isinstance(cause, OSError) and cause.errno in DISK_FULL:
-                raise StoreError(
+                raise StorageError(
                     f"{error}; a sweep first writes some kB of records: free 64 kB, then repeat"
                 ) from error
             raise
         try:
             trials, _ = self.records.load()
             stored = self.records.files.walk()
-            sweeper = self._sweeper(session.number, grace_s)
-            plan = sweeper.plan(trials, self._inheritable(trials), stored)
-            sweeper.carry_out(plan)
+            collector = self._collector(session.number, grace_s)
+            plan = collector.plan(trials, self._inheritable(trials), stored)
+            collector.carry_out(plan)
         finally:
             session.close()
         self._show(plan, stored, dry=False)
 
-    def _sweeper(self, session: int, grace_s: float) -> Sweeper:
+    def _collector(self, session: int, grace_s: float) -> GarbageCollector:
         from nas.core.ranking import Ranking
         from nas.inheritance.donors.other_searches import borrowed
-        from nas.storage.maintenance.gc.collector import Scope, Sweeper
+        from nas.storage.maintenance.gc.collector import GarbageCollector, Scope
 
         scope = Scope(
             metrics=self.metrics,
             finalists=Ranking(self.plan, self.metrics, self.n_finalists).needed,
             borrowed=lambda: borrowed(self.records),
-            stands_in=self.identity["on_parent_failure"] == "ancestor",
+            stands_in=self.identity["on_missing_weights"] == "ancestor",
             session=session,
             grace_s=grace_s,
         )
-        return Sweeper(self.records, self.retention, scope)
+        return GarbageCollector(self.records, self.retention, scope)
 
     def _inheritable(self, trials: Sequence[Trial]) -> frozenset[int]:
         from nas.core.lineage import recall
@@ -123,18 +123,18 @@ class Cleaning:
         log = recall(in_stage, deterministic=self.identity["deterministic"])
         return inheritable(self.tuner, log, sum(len(trial.learned) for trial in in_stage), in_stage)
 
-    def _show(self, plan: Plan, stored: Sequence[Stored], *, dry: bool) -> None:
+    def _show(self, plan: Plan, stored: Sequence[BlobInfo], *, dry: bool) -> None:
         from flows.cli.formatting import clean, count, size
         from flows.views.terminal import open_console, print_table
 
-        console, freed = open_console(), sum(garbage.file.bytes for garbage in plan.garbage)
+        console, freed = open_console(), sum(orphans.file.bytes for orphans in plan.orphans)
         if columns := sweep_columns(plan):
             print_table(console, columns, frozenset({"files", "bytes"}))
             console.print()
         names = self.records.files.url
-        free = f"{'would free' if dry else 'freed'} {size(freed)} in {count(len(plan.garbage), 'file')}"
+        free = f"{'would free' if dry else 'freed'} {size(freed)} in {count(len(plan.orphans), 'file')}"
         left = sum(file.bytes for file in stored) - freed
-        what = free if plan.garbage else "nothing to sweep"
+        what = free if plan.orphans else "nothing to sweep"
         console.print(clean(f"{what}; {size(left)} {'would stay' if dry else 'stay'} in {names}"), soft_wrap=True)
         reasons = [f"{n} {why}" for why, n in Counter(plan.needed.values()).items()]
         reasons += [f"{plan.n_kept} by keep={self.retention.keep}"] if plan.n_kept else []
@@ -225,16 +225,16 @@ def sweep_columns(plan: Plan) -> dict[str, list[str]]:
     """What goes, one row a trial that loses its weights, then one a file that no record names; none where none goes."""
     from flows.cli.formatting import clean, size
 
-    files_of: dict[int, list[Stored]] = {}
-    for garbage in plan.garbage:
-        if garbage.trial is not None:
-            files_of.setdefault(garbage.trial, []).append(garbage.file)
+    files_of: dict[int, list[BlobInfo]] = {}
+    for orphans in plan.orphans:
+        if orphans.trial is not None:
+            files_of.setdefault(orphans.trial, []).append(orphans.file)
     rows: list[tuple[str, int, int, str]] = []
-    for number, why in plan.swept.items():
+    for number, why in plan.weights_deleted.items():
         files = files_of.get(number, [])
         shared = "" if files else "; its files stay, as others need them"
         rows.append((f"weights of trial {number}", len(files), sum(file.bytes for file in files), why + shared))
-    rows += [(g.file.path, 1, g.file.bytes, g.why) for g in plan.garbage if g.trial is None]
+    rows += [(g.file.path, 1, g.file.bytes, g.why) for g in plan.orphans if g.trial is None]
     if not rows:
         return {}
     return {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nas.compat.nni.config import Experiment
 
 FROM_FILE = (
-    "problem", "tuner", "stopper", "policy", "budget", "job", "constraints", "founders", "deterministic", "finalists",
+    "problem", "tuner", "stopper", "policy", "budget", "job", "constraints", "init", "deterministic", "finalists",
 )  # fmt: skip
 """What the experiment's own file says."""
 RUNNERS = ("threads", "processes", "remote", "debug")
@@ -51,7 +51,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     from nas.compat.nni.search import nni_budget, nni_search
     from nas.core.errors import ConfigurationError
     from nas.core.names import check_name
-    from nas.search.runner import Program
+    from nas.search.runner import SearchPipeline
 
     if named := [key for key in FROM_FILE if any(key == name.partition(".")[0] for name in invocation.named)]:
         raise ConfigurationError(f"{named[0]} comes from the experiment's configuration file; change it there")
@@ -76,8 +76,8 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     print(f"the output of trials (NNI_OUTPUT_DIR) lies below {search.problem.arguments['output_dir']}", file=sys.stderr)
     workplace = engine.open(invocation, machine, check_name(name))
     retention = read_retention(invocation.values)
-    program = Program(search.build(), workplace.records, nni_budget(experiment), retention=retention)
-    return engine.run(program, workplace, budget_names=BUDGET_NAMES)
+    pipeline = SearchPipeline(search.build(), workplace.records, nni_budget(experiment), retention=retention)
+    return engine.run(pipeline, workplace, budget_names=BUDGET_NAMES)
 
 
 def _gpus(machine: Machine) -> tuple[int, ...] | None:
@@ -110,7 +110,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    from nas.compat.nni.tuner import PATIENCE_S
+    from nas.compat.nni.tuner import RETRY_S
 
     parser = _Parser(prog="python -m flows.nni", description="Runs an NNI experiment as it lies in its folder.")
     parser.add_argument("--config", required=True, metavar="FILE", help="the experiment's config.yml")
@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--parents", metavar="NAMES", help="who is a parent: prev_id,restore_dir/ or none")
     parser.add_argument(
-        "--patience", type=float, default=PATIENCE_S, metavar="S", help="how long a tuner may wait for what can't come"
+        "--patience", type=float, default=RETRY_S, metavar="S", help="how long a tuner may wait for what can't come"
     )
     parser.add_argument(
         "overrides",

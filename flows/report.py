@@ -16,7 +16,7 @@ from nas.core.errors import ConfigurationError
 if TYPE_CHECKING:
     from flows.views.snapshot import Snapshot
     from nas.core.trial import Trial
-    from nas.storage.blobs import Files
+    from nas.storage.blobs import BlobStore
 
 FORMATS = ("table", "csv", "json", "html")
 COLUMNS = ("fit", "all")
@@ -96,7 +96,7 @@ def report(invocation: Invocation) -> int:
     return OK
 
 
-def _list(root: Files, request: Request, now: float) -> None:
+def _list(root: BlobStore, request: Request, now: float) -> None:
     """The searches under the root."""
     from flows.views.searches import read_searches, search_columns
 
@@ -112,7 +112,7 @@ def _list(root: Files, request: Request, now: float) -> None:
         print_searches(open_console(), searches)
 
 
-def _show(root: Files, snapshot: Snapshot, request: Request) -> None:
+def _show(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
     """One search, or one trial of it."""
     if request.trial is not None:
         _show_trial(root, snapshot, request)
@@ -134,7 +134,7 @@ def _show(root: Files, snapshot: Snapshot, request: Request) -> None:
         _deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
 
 
-def _show_trial(root: Files, snapshot: Snapshot, request: Request) -> None:
+def _show_trial(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
     from nas.storage.records import Records
 
     trial = _trial(snapshot, request.trial)
@@ -165,7 +165,7 @@ def _trial(snapshot: Snapshot, number: int | None) -> Trial:
     return snapshot.lineage[number]
 
 
-def _deliver(text: str, store: Files, out: str | None, name: str = "") -> Path | None:
+def _deliver(text: str, store: BlobStore, out: str | None, name: str = "") -> Path | None:
     """Prints a text, or writes it to a file and prints that file's path.
 
     Args:

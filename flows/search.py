@@ -38,8 +38,8 @@ def search(invocation: Invocation, engine: Engine) -> int:
         switch,
     )
     from nas.core.names import check_name
-    from nas.search.runner import Program
-    from nas.search.weight_import import import_founders
+    from nas.search.runner import SearchPipeline
+    from nas.search.weight_import import import_weights
 
     check_values(invocation)
     candidates = _candidates(invocation)
@@ -50,15 +50,15 @@ def search(invocation: Invocation, engine: Engine) -> int:
     machine = read_machine(invocation.values)
     definition = read_search(invocation, machine)
     budget = read_budget(invocation.values, definition, machine)
-    built = definition.build()
-    outside = built.problem.data_arguments - built.problem.content.keys()
-    name = check_name(search_name(invocation, built.default_name, definition, outside))
+    prepared = definition.build()
+    outside = prepared.problem.data_arguments - prepared.problem.content.keys()
+    name = check_name(search_name(invocation, prepared.default_name, definition, outside))
     workplace = engine.open(invocation, machine, name)
-    import_founders(workplace.records, definition.founders)
+    import_weights(workplace.records, definition.init)
     retention = read_retention(invocation.values)
     finalists = invocation.values["finalists"]
-    program = Program(built, workplace.records, budget, finalists=finalists, retention=retention)
-    return engine.run(program, workplace)
+    pipeline = SearchPipeline(prepared, workplace.records, budget, finalists=finalists, retention=retention)
+    return engine.run(pipeline, workplace)
 
 
 def _candidates(invocation: Invocation) -> dict[str, Records] | None:

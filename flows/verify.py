@@ -13,7 +13,7 @@ from flows.cli.command import FAILED, OK, Invocation, complain, run_command
 from nas.core.errors import ConfigurationError, SearchNotFoundError
 
 if TYPE_CHECKING:
-    from nas.storage.blobs import Files
+    from nas.storage.blobs import BlobStore
     from nas.storage.maintenance.damage import Damage
     from nas.storage.maintenance.guarantees import Promise
     from nas.storage.maintenance.verification import Findings
@@ -79,14 +79,14 @@ def verify(invocation: Invocation) -> int:
 # ---- a search
 
 
-def verify_one(name: str, root: Files, invocation: Invocation) -> int:
+def verify_one(name: str, root: BlobStore, invocation: Invocation) -> int:
     """Prints what was read of a search and what of it is lost."""
     from flows.cli.settings import read_root
-    from nas.storage.maintenance.verification import PATIENCE_S, verify_search
+    from nas.storage.maintenance.verification import RETRY_S, verify_search
     from nas.storage.open import open_root
 
     name = _found_name(root, name)
-    files = open_root(*read_root(invocation.values), patience_s=PATIENCE_S).below(name)
+    files = open_root(*read_root(invocation.values), retry_s=RETRY_S).below(name)
     began = time.monotonic()
     findings = verify_search(files, progress=_Progress())
     show_findings(name, findings, time.monotonic() - began)
@@ -94,7 +94,7 @@ def verify_one(name: str, root: Files, invocation: Invocation) -> int:
     return FAILED if findings.damages else OK
 
 
-def _found_name(root: Files, name: str) -> str:
+def _found_name(root: BlobStore, name: str) -> str:
     """The name of the search, also where its own record is lost.
 
     Raises:
@@ -191,7 +191,7 @@ def _consequences(damages: Sequence[Damage], findings: Findings) -> Iterator[str
 # ---- a root
 
 
-def check(request: Request, root: Files, invocation: Invocation) -> int:
+def check(request: Request, root: BlobStore, invocation: Invocation) -> int:
     """Prints which promises a root keeps."""
     from flows.cli.settings import read_root
     from nas.storage.maintenance.backend_check import check_root
@@ -219,7 +219,7 @@ def check(request: Request, root: Files, invocation: Invocation) -> int:
     return FAILED if any(promise.verdict == Verdict.BROKEN for promise in promises) else OK
 
 
-def _with_another_machine(root: Files, wait_s: float) -> Iterator[Promise]:
+def _with_another_machine(root: BlobStore, wait_s: float) -> Iterator[Promise]:
     from nas.storage.maintenance.mailbox import meet
     from nas.storage.maintenance.two_host_check import hand_over
 
@@ -229,7 +229,7 @@ def _with_another_machine(root: Files, wait_s: float) -> Iterator[Promise]:
     yield from hand_over(side)
 
 
-def show_places(root: Files, second: Files | None) -> None:
+def show_places(root: BlobStore, second: BlobStore | None) -> None:
     """Prints where the roots are, on which mounts, and how much is free there."""
     import shutil
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flows.cli.command import Invocation
     from flows.engine.signals import Interruption
-    from nas.executors.events import StopAsked
+    from nas.executors.events import StopRequested
     from nas.executors.remote.client import ChannelClient
     from nas.executors.remote.protocol import Message
-    from nas.training.messages import BenchSpec
+    from nas.training.messages import RuntimeSpec
 
 
 def main() -> int:
@@ -41,12 +41,12 @@ def work(invocation: Invocation, interruption: Interruption) -> int:
 
 
 def serve(
-    client: ChannelClient, spec: BenchSpec, welcome: Message, invocation: Invocation, interruption: Interruption
+    client: ChannelClient, spec: RuntimeSpec, welcome: Message, invocation: Invocation, interruption: Interruption
 ) -> int:
     """Runs the driver's trials; gives the exit status."""
     from flows.cli.command import complain
     from flows.cli.settings import read_root
-    from nas.executors.process_pool import ProcessPlace
+    from nas.executors.process_pool import ProcessPool
     from nas.executors.remote.agent import Agent, Ending
     from nas.storage.open import open_root
     from nas.storage.records import Records
@@ -54,10 +54,10 @@ def serve(
     root, _ = read_root(invocation.values)
     records = Records(open_root(spec.url, spec.options))
     gpus = (0,) if spec.device == "cuda" else ()
-    place = ProcessPlace(spec, 1, gpus=gpus, trial_timeout_s=welcome["trial_timeout_s"])
+    place = ProcessPool(spec, 1, gpus=gpus, trial_timeout_s=welcome["trial_timeout_s"])
     agent = Agent(client, place, lambda number: check_shared(records, number, root))
 
-    def leave(stop: StopAsked) -> None:
+    def leave(stop: StopRequested) -> None:
         agent.end(Ending(f"interrupted ({stop.why}): its trial runs again elsewhere", 128 + (stop.signal or 0)))
 
     with interruption.posted_to(leave):
@@ -85,13 +85,13 @@ def open_client(values: Any, token: str | None) -> ChannelClient:
     return ChannelClient(url, token)
 
 
-def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Message]:
+def join(client: ChannelClient, invocation: Invocation) -> tuple[RuntimeSpec, Message]:
     """Joins the driver; gives what this worker is to run, with its own root and device, and all that the driver said.
 
     Raises:
         ConfigurationError: the driver refuses, or wants what this worker's user or machine does not.
         ServerError: nobody answers.
-        StoreError: the root can't be read.
+        StorageError: the root can't be read.
     """
     import socket
 
@@ -102,7 +102,7 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Mess
     from nas.core.errors import ConfigurationError
     from nas.core.names import check_name
     from nas.executors.remote.protocol import spec_from_wire
-    from nas.training.messages import BenchSpec
+    from nas.training.messages import RuntimeSpec
 
     values = invocation.values
     root, options = read_root(values)
@@ -119,7 +119,7 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Mess
     described = spec_from_wire(welcome["problem"]).describe()
     spec = trusted_spec("problem", described, invocation, by="the driver", lacks="a channel")
     device, _ = read_device(wishes["device"] or welcome["device"] or "auto", "all")
-    bench = BenchSpec(
+    runtime = RuntimeSpec(
         problem=spec,
         url=search_url(root, files, name),
         options=options,
@@ -130,7 +130,7 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[BenchSpec, Mess
         jobs_ask=welcome["jobs_ask"],
         checkpoint_every_s=welcome["checkpoint_every_s"],
     )
-    return bench, welcome
+    return runtime, welcome
 
 
 def check_shared(records: Any, number: int, root: str) -> None:

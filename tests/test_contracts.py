@@ -23,7 +23,7 @@ from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
-from nas.testing import check_files, check_problem, check_stopper, check_tuner
+from nas.testing import check_blob_store, check_problem, check_stopper, check_tuner
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
@@ -115,8 +115,8 @@ def test_tuner_under_a_constraint(name: str) -> None:
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("evolution", {"crossover": 0.7}),
-    ("evolution", {"dies": "worst", "crossover": 0.3}),
-    ("evolution", {"dies": "loser", "sample_size": 2}),
+    ("evolution", {"replacement": "worst", "crossover": 0.3}),
+    ("evolution", {"replacement": "loser", "sample_size": 2}),
     ("evolution", {"donor": "best_donor", "crossover": 0.3}),
     ("pbt", {"synchronous": True}),
     ("pbt", {"perturbed": ["rate"], "resample": 0}),
@@ -174,7 +174,7 @@ def test_storage(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip(f"no NFS at {root}; set HEIRLOOM_ROOT to a folder on one")
     monkeypatch.chdir(tmp_path)
 
-    check_files(root, STORAGES[name]["options"])
+    check_blob_store(root, STORAGES[name]["options"])
 
 
 @pytest.mark.slow
@@ -183,13 +183,13 @@ def test_s3_storage(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in s3.environment().items():
         monkeypatch.setenv(variable, value)
 
-    check_files(f"s3://bucket/{uuid4().hex}", STORAGES["s3"]["options"])
+    check_blob_store(f"s3://bucket/{uuid4().hex}", STORAGES["s3"]["options"])
 
 
 @pytest.mark.slow
 def test_sftp_storage(sftp_port: int, tmp_path: Path) -> None:
     """The same holds over sftp."""
-    check_files(f"sftp://me@127.0.0.1:{sftp_port}{tmp_path}", STORAGES["sftp"]["options"] | {"password": SECRET})
+    check_blob_store(f"sftp://me@127.0.0.1:{sftp_port}{tmp_path}", STORAGES["sftp"]["options"] | {"password": SECRET})
 
 
 class Remembering(RandomTuner):
@@ -248,8 +248,8 @@ class Peeking(EvolutionTuner):
     """Looks whether the dead still have weights."""
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        n_swept = sum(trial.swept for trial in lineage)
-        return super().ask(lineage, number + n_swept, job)
+        n_weights_deleted = sum(trial.weights_deleted for trial in lineage)
+        return super().ask(lineage, number + n_weights_deleted, job)
 
 
 class TestBrokenTuners:

@@ -98,7 +98,7 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "finished": clock,
     "last_activity": clock,
     "checkpoint_bytes": size,
-    "swept": lambda is_swept: "swept" if is_swept else "",
+    "weights_deleted": lambda is_deleted: "deleted" if is_deleted else "",
     "front": lambda is_on_front: "front" if is_on_front else "",
 }
 

@@ -133,8 +133,8 @@ def _with_free_keys(config: str, overrides: Sequence[str], named: set[str]) -> l
     plain = [o.removeprefix("+") if o.startswith("+stopper=") else o for o in overrides]
     # stopper=null says the default again, which Hydra refuses
     result = ["++" + o.lstrip("+") if o.lstrip("+").startswith(FREE) else o for o in plain if o != "stopper=null"]
-    built = BUILT if config == "search" else ()  # for the other commands the search's record holds the targets
-    custom = [group for group in built if f"{group}._target_" in named and group not in named]
+    prepared = BUILT if config == "search" else ()  # for the other commands the search's record holds the targets
+    custom = [group for group in prepared if f"{group}._target_" in named and group not in named]
     return [*result, *(f"+{group}=custom" if group == "tuner" else f"{group}=custom" for group in custom)]
 
 

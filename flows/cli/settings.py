@@ -18,13 +18,13 @@ from nas.core.errors import ConfigurationError, check_whole
 from nas.core.policy import PolicyPlan
 from nas.executors.simulated import Workers
 from nas.search.definition import Search
-from nas.search.initial_points import Founders
+from nas.search.initial_points import SearchInit
 from nas.storage.maintenance.gc.retention import Retention
 from nas.tuners.shared.constrained import checked_limits
 
 if TYPE_CHECKING:
     from nas.executors.remote.pool import Gate
-    from nas.storage.blobs import Files
+    from nas.storage.blobs import BlobStore
 
 RunnerKind = Literal["debug", "threads", "processes", "remote", "simulated"]
 RUNNERS = ("debug", "threads", "processes", "remote", "simulated")
@@ -43,9 +43,9 @@ IDENTITY_KEYS = (
     "policy",
     "stopper",
     "seed",
-    "on_parent_failure",
+    "on_missing_weights",
     "constraints",
-    "founders",
+    "init",
     "deterministic",
     "job",
 )
@@ -314,12 +314,12 @@ def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return str(root), dict(options)
 
 
-def reach_root(values: Mapping[str, Any]) -> Files:
+def reach_root(values: Mapping[str, Any]) -> BlobStore:
     """The storage's root, whose server has answered: every command's first contact.
 
     Raises:
         ConfigurationError: there can't be such a root, or it refuses.
-        StoreError: nobody answers within seconds.
+        StorageError: nobody answers within seconds.
     """
     from nas.storage.open import open_root
 
@@ -331,7 +331,7 @@ def reach_root(values: Mapping[str, Any]) -> Files:
     return root
 
 
-def search_url(root: str, files: Files, name: str) -> str:
+def search_url(root: str, files: BlobStore, name: str) -> str:
     """Where other processes find the folder of a search: below the URL as the user wrote it, or by its absolute path.
 
     Args:
@@ -405,9 +405,9 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
         plan_is_named="policy" in invocation.named,
         stopper=invocation.spec("stopper"),
         seed=values["seed"],
-        on_parent_failure=values["on_parent_failure"],
+        on_missing_weights=values["on_missing_weights"],
         constraints=checked_limits(values["constraints"]),
-        founders=Founders.read(**values["founders"]),
+        init=SearchInit.read(**values["init"]),
         deterministic=deterministic,
         slots=machine.slots,
         n_threads=machine.n_threads,

@@ -19,7 +19,7 @@ import httpx
 
 from nas.core.metric import Metric
 from nas.core.trial import Trial
-from nas.executors.events import Event, Finished, StopAsked
+from nas.executors.events import Event, Finished, StopRequested
 
 LEADERBOARD_S = 5.0
 CANCEL_POLL_S = 5.0
@@ -29,7 +29,7 @@ N_LEADERS = 20
 logger = logging.getLogger("prefect.heirloom")
 
 
-class Showcase:
+class RunArtifacts:
     """Writes the artifacts of one flow run over Prefect's REST API, from a thread of its own.
 
     Args:
@@ -175,7 +175,7 @@ class Showcase:
     def _honour_cancel(self) -> None:
         state = self._client.get(f"/flow_runs/{self._flow_run}").raise_for_status().json()["state_type"]
         if state in ("CANCELLING", "CANCELLED"):
-            self._post(StopAsked("cancelled in Prefect"))
+            self._post(StopRequested("cancelled in Prefect"))
 
 
 def _nothing() -> None:

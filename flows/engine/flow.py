@@ -12,12 +12,12 @@ from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Cancelled, Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.engine.artifacts import Showcase, api_client
+from flows.engine.artifacts import RunArtifacts, api_client
 from flows.engine.tasks import PrefectExecutor, tags_without_limits
 from nas.core.errors import SearchInterruptedError
 from nas.core.redaction import without_passwords
 from nas.executors.events import Event, Finished
-from nas.executors.pool import Place
+from nas.executors.pool import WorkerPool
 from nas.storage.sessions import past_sessions
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ class FlowRun:
         error: What Prefect raised, where it was not the search.
     """
 
-    def __init__(self, task: _Task, place: Place, api_url: str) -> None:
+    def __init__(self, task: _Task, place: WorkerPool, api_url: str) -> None:
         self._task = task
         self._api_url = api_url
-        self._showcase: Showcase | None = None
+        self._artifacts: RunArtifacts | None = None
         records = task.workplace.records
         self.executor = PrefectExecutor(place, task.workplace.machine.slots, records.finished_trial)
         self.id: str | None = None
@@ -48,7 +48,7 @@ class FlowRun:
     @property
     def n_artifacts_lost(self) -> int:
         """Artifacts that the server did not take."""
-        return 0 if self._showcase is None else self._showcase.n_lost
+        return 0 if self._artifacts is None else self._artifacts.n_lost
 
     def run(self, body: Callable[[], None]) -> None:
         """Runs the flow; returns when Prefect has let go of it."""
@@ -75,12 +75,12 @@ class FlowRun:
     def body(self) -> None:
         """What the flow does: a session of the search."""
         self.id = str(this_flow_run.get_id())
-        program = self._task.program
-        stages = [stage.name for stage in program.built.plan.stages]
-        showcase = self._showcase = Showcase(
+        pipeline = self._task.pipeline
+        stages = [stage.name for stage in pipeline.prepared.plan.stages]
+        artifacts = self._artifacts = RunArtifacts(
             api_client(self._api_url),
             self.id,
-            program.metric,
+            pipeline.metric,
             stages,
             task_run_of=self.executor.task_run_of,
             post=self.executor.post,
@@ -90,25 +90,25 @@ class FlowRun:
             self._task.progress.observe(event)
             if isinstance(event, Finished):
                 self.executor.show(event.trial)
-            showcase.observe(event)
+            artifacts.observe(event)
 
-        self._task.run(self.executor, self.id, observe, begun=lambda: self._introduce(showcase))
+        self._task.run(self.executor, self.id, observe, begun=lambda: self._introduce(artifacts))
 
-    def _introduce(self, showcase: Showcase) -> None:
+    def _introduce(self, artifacts: RunArtifacts) -> None:
         workplace, earlier = self._task.workplace, self._earlier()
         root = workplace.records.files.url.rpartition("/")[0]
         hint = " (`***` is a password)" if without_passwords(workplace.root) != workplace.root else ""
-        showcase.introduce(
+        artifacts.introduce(
             f"The whole lineage: `python -m flows.report name={workplace.name} storage.root={root} format=html`{hint}",
             tags=[f"search:{workplace.name}", f"session:{self._task.session}"],
             earlier=earlier,
             finished=[trial for trial in workplace.records.load()[0] if trial.is_finished] if earlier else [],
         )
 
-    def close_showcase(self, timeout_s: float) -> None:
+    def close_artifacts(self, timeout_s: float) -> None:
         """Writes the last artifacts."""
-        if self._showcase is not None:
-            self._showcase.close(timeout_s)
+        if self._artifacts is not None:
+            self._artifacts.close(timeout_s)
 
     def _earlier(self) -> list[str]:
         """The flow runs of the last sessions before this one, the newest first."""

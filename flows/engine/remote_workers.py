@@ -11,24 +11,24 @@ from flows.cli.overrides import as_shell
 from flows.cli.settings import TOKEN_VARIABLE
 from flows.cli.trusted_code import code_arguments
 from nas.core.redaction import without_passwords
-from nas.executors.remote.pool import Gate, RemotePlace
+from nas.executors.remote.pool import Gate, RemotePool
 
 if TYPE_CHECKING:
     from flows.engine.workplace import Workplace
     from flows.views.progress import Progress
-    from nas.training.messages import BenchSpec
+    from nas.training.messages import RuntimeSpec
 
 EVERYWHERE = ("0.0.0.0", "::")
 
 
-def open_place(workplace: Workplace, spec: BenchSpec, gate: Gate, progress: Progress) -> RemotePlace:
+def open_pool(workplace: Workplace, spec: RuntimeSpec, gate: Gate, progress: Progress) -> RemotePool:
     """A place for the search's workers, which are told of on the terminal as they come and go."""
 
     def show_wait(what: str | None) -> None:
         progress.waits_for = what
 
     machine = workplace.machine
-    place = RemotePlace(
+    place = RemotePool(
         spec,
         workplace.name,
         gate,
@@ -44,7 +44,7 @@ def open_place(workplace: Workplace, spec: BenchSpec, gate: Gate, progress: Prog
     return place
 
 
-def worker_line(workplace: Workplace, spec: BenchSpec, gate: Gate, port: int) -> str:
+def worker_line(workplace: Workplace, spec: RuntimeSpec, gate: Gate, port: int) -> str:
     """What a shell takes to start a worker.
 
     The token stands before the command, so that no list of processes shows it, and is left out where the user set it.

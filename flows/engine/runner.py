@@ -21,12 +21,12 @@ from flows.engine.session import _Task
 from flows.engine.signals import Interruption
 from flows.engine.workplace import Workplace
 from flows.views.progress import Progress
-from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
+from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StorageError
 from nas.core.redaction import without_passwords
 from nas.core.trial import State
 from nas.executors.simulated import check_simulated
 from nas.search.lease import check_free, claim_identity
-from nas.search.runner import Program
+from nas.search.runner import SearchPipeline
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
 
@@ -111,7 +111,7 @@ class Engine:
 
     def run(
         self,
-        program: Program,
+        pipeline: SearchPipeline,
         workplace: Workplace,
         *,
         only_finals: bool = False,
@@ -125,44 +125,44 @@ class Engine:
             only_finals: Runs no trial of the search stage.
             budget_names: What the user calls a part of the budget, where it is not ``budget.trials`` and so on.
         """
-        built, records = program.built, workplace.records
+        prepared, records = pipeline.prepared, workplace.records
         if workplace.machine.runner == "simulated":
-            check_simulated(built.problem)
+            check_simulated(prepared.problem)
         limits = read_limits(workplace.invocation.values)
         if records.read("search.json") is not None:
-            claim_identity(records, built)
-            if not only_finals and (end := program.ended_by()):
+            claim_identity(records, prepared)
+            if not only_finals and (end := pipeline.ended_by()):
                 larger = (budget_names or {}).get(end, f"budget.{end}")
                 more = f"more with a larger {larger}, or" if end != "tuner" else "its tuner proposes nothing more; try"
                 print(f"search {workplace.name} is finished; {more} another seed or name")
-                return self._conclude(program, workplace, tuner_has_ended_it=end == "tuner")
+                return self._conclude(pipeline, workplace, tuner_has_ended_it=end == "tuner")
             if not limits.takeover:
                 check_free(records, say=lambda text: print(text, file=sys.stderr))
         if (gate := workplace.machine.gate) is not None:
             gate.check()
         self.prepare(workplace.machine.runner)
         records.files.check_writable()
-        claim_identity(records, built)
+        claim_identity(records, prepared)
         try:
-            self._drive(program, workplace, limits, only_finals)
+            self._drive(pipeline, workplace, limits, only_finals)
         except SearchInterruptedError as error:
             n_kept = sum(trial.is_finished for trial in records.load()[0])
             what = f"interrupted ({error})" if error.signal else f"stopped: {error}"
             raise SearchInterruptedError(
                 f"{what}; {count(n_kept, 'finished trial')} kept. Resume: {self._command}", error.signal
             ) from error
-        except StoreError as error:
-            raise StoreError(f"{error}; what is finished is kept. Once that is mended: {self._command}") from error
-        return self._conclude(program, workplace, tuner_has_ended_it=program.tuner_has_ended_it)
+        except StorageError as error:
+            raise StorageError(f"{error}; what is finished is kept. Once that is mended: {self._command}") from error
+        return self._conclude(pipeline, workplace, tuner_has_ended_it=pipeline.tuner_has_ended_it)
 
-    def _conclude(self, program: Program, workplace: Workplace, *, tuner_has_ended_it: bool) -> int:
+    def _conclude(self, pipeline: SearchPipeline, workplace: Workplace, *, tuner_has_ended_it: bool) -> int:
         """Prints the summary, and gives the exit status.
 
         Raises:
             SearchFailedError: all trials failed, so that nothing was found.
         """
-        summary = program.summary()
-        workplace.print_summary(program, summary, tuner_has_ended_it=tuner_has_ended_it)
+        summary = pipeline.summary()
+        workplace.print_summary(pipeline, summary, tuner_has_ended_it=tuner_has_ended_it)
         if summary.winner is None and len(summary.lineage) and not summary.lineage.n_in_state(State.COMPLETE):
             last = next((t for t in reversed(list(summary.lineage)) if t.error), None)
             why = "" if last is None else f"; the last, trial {last.number}: {str(last.error).strip().splitlines()[-1]}"
@@ -175,24 +175,24 @@ class Engine:
             )
         return OK
 
-    def _drive(self, program: Program, workplace: Workplace, limits: Limits, only_finals: bool) -> None:
+    def _drive(self, pipeline: SearchPipeline, workplace: Workplace, limits: Limits, only_finals: bool) -> None:
         """Runs the program under a live display."""
-        built, records = program.built, workplace.records
+        prepared, records = pipeline.prepared, workplace.records
         trials, _ = records.load()
-        n_trials = program.budget.trials
+        n_trials = pipeline.budget.trials
         if only_finals:
-            n_trials = sum(trial.stage == built.plan.search.name for trial in trials)
-        wanted = program.ranking.wanted(n_trials)
+            n_trials = sum(trial.stage == prepared.plan.search.name for trial in trials)
+        wanted = pipeline.ranking.wanted(n_trials)
         done = [trial for trial in trials if trial.is_finished]
-        with Progress(program.metric, wanted, trials) as progress:
+        with Progress(pipeline.metric, wanted, trials) as progress:
             self._interruption.display = progress
-            if built.left_out:
-                names = ", ".join(sorted(built.left_out))
+            if prepared.left_out:
+                names = ", ".join(sorted(prepared.left_out))
                 progress.note(f"policies left out, as the problem does not declare them: {names}")
             state = f"goes on after {count(len(done), 'finished trial')}" if trials else "begins"
             progress.note(f"search {workplace.name} {state}, in {records.files.url}")
             session = max(past_sessions(records), default=0) + 1
-            task = _Task(program, workplace, limits, session, progress, only_finals)
+            task = _Task(pipeline, workplace, limits, session, progress, only_finals)
             self._prefect(task) if workplace.machine.runner in WITH_PREFECT else self._alone(task)
 
     def _alone(self, task: _Task) -> None:
@@ -233,7 +233,7 @@ class Engine:
         with self._interruption.cuts_short():
             place.close()
             if not is_gone:
-                flow_run.close_showcase(timeout_s=FLOW_END_S)
+                flow_run.close_artifacts(timeout_s=FLOW_END_S)
                 thread.join(FLOW_END_S)
             n_runs = flow_run.executor.n_task_runs
             if not thread.is_alive() and flow_run.id is not None and self._server is not None:

@@ -9,22 +9,22 @@ from dataclasses import asdict, dataclass
 from flows.cli.settings import Limits
 from flows.engine.workplace import Workplace
 from flows.views.progress import Progress
-from nas.core.errors import StoreError
-from nas.executors.events import Event, Executor, StopAsked
+from nas.core.errors import StorageError
+from nas.executors.events import Event, Executor, StopRequested
 from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPlace, Place
+from nas.executors.pool import InProcessPool, WorkerPool
 from nas.executors.simulated import SimulatedExecutor
-from nas.search.controller import LoopSettings
+from nas.search.controller import ControllerSettings
 from nas.search.lease import Session
-from nas.search.runner import Program
-from nas.training.messages import BenchSpec
+from nas.search.runner import SearchPipeline
+from nas.training.messages import RuntimeSpec
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
     """A program, and where and how to run it."""
 
-    program: Program
+    pipeline: SearchPipeline
     workplace: Workplace
     limits: Limits
     session: int
@@ -32,58 +32,58 @@ class _Task:
     progress: Progress
     only_finals: bool
 
-    def bench(self) -> BenchSpec:
-        built, machine = self.program.built, self.workplace.machine
-        return BenchSpec(
-            problem=built.search.problem,
+    def runtime(self) -> RuntimeSpec:
+        prepared, machine = self.pipeline.prepared, self.workplace.machine
+        return RuntimeSpec(
+            problem=prepared.search.problem,
             url=self.workplace.url,
             options=self.workplace.options,
             session=self.session,
             device=machine.device,
             n_threads=machine.n_threads,
-            asks_stopper=built.stopper is not None,
-            jobs_ask=built.jobs.asks,
+            asks_stopper=prepared.stopper is not None,
+            jobs_ask=prepared.jobs.asks,
             checkpoint_every_s=self.limits.checkpoint_every_s,
         )
 
     def executor(self) -> LocalExecutor | SimulatedExecutor:
         """What runs trials without Prefect."""
-        machine, built = self.workplace.machine, self.program.built
+        machine, prepared = self.workplace.machine, self.pipeline.prepared
         if machine.runner == "debug":
             return LocalExecutor(self.place())
         return SimulatedExecutor(
-            built.problem,
+            prepared.problem,
             self.workplace.records,
             slots=machine.slots,
             workers=machine.workers,
             place=self.place(),
             session=self.session,
-            asks_stopper=built.stopper is not None,
-            jobs_ask=built.jobs.asks,
+            asks_stopper=prepared.stopper is not None,
+            jobs_ask=prepared.jobs.asks,
         )
 
-    def place(self) -> Place:
+    def place(self) -> WorkerPool:
         machine = self.workplace.machine
         if machine.gate is not None:
-            from flows.engine.remote_workers import open_place
+            from flows.engine.remote_workers import open_pool
 
-            return open_place(self.workplace, self.bench(), machine.gate, self.progress)
+            return open_pool(self.workplace, self.runtime(), machine.gate, self.progress)
         if machine.runner != "processes":
-            return InProcessPlace(self.bench(), self.workplace.records.files, self.program.built.problem)
-        from nas.executors.process_pool import ProcessPlace
+            return InProcessPool(self.runtime(), self.workplace.records.files, self.pipeline.prepared.problem)
+        from nas.executors.process_pool import ProcessPool
 
-        return ProcessPlace(self.bench(), machine.slots, gpus=machine.gpus, trial_timeout_s=machine.trial_timeout_s)
+        return ProcessPool(self.runtime(), machine.slots, gpus=machine.gpus, trial_timeout_s=machine.trial_timeout_s)
 
-    def settings(self) -> LoopSettings:
-        search = self.program.built.search
-        return LoopSettings(
+    def settings(self) -> ControllerSettings:
+        search = self.pipeline.prepared.search
+        return ControllerSettings(
             seed=search.seed,
-            budget=self.program.budget,
-            on_parent_failure=search.on_parent_failure,
+            budget=self.pipeline.budget,
+            on_missing_weights=search.on_missing_weights,
             deterministic=search.deterministic,
             max_attempts=self.limits.max_attempts,
             max_failures=self.limits.max_failures,
-            jobs=self.program.built.jobs,
+            jobs=self.pipeline.prepared.jobs,
         )
 
     def run(
@@ -95,25 +95,27 @@ class _Task:
         begun: Callable[[], None] = lambda: None,
     ) -> None:
         """Opens a session, calls ``begun``, and runs the program in it."""
-        machine, budget = self.workplace.machine, self.program.budget
+        machine, budget = self.workplace.machine, self.pipeline.budget
         session = Session(
             self.workplace.records,
             settings={
                 "runner": machine.runner,
                 "slots": machine.slots,
                 "budget": asdict(budget),
-                "finalists": self.program.finalists,
-                **asdict(self.program.retention),
+                "finalists": self.pipeline.finalists,
+                **asdict(self.pipeline.retention),
             },
             takeover=self.limits.takeover,
-            on_newer=lambda why: executor.post(StopAsked(why)),
+            on_newer=lambda why: executor.post(StopRequested(why)),
             flow_run=flow_run,
             say=self.progress.note,
             now_s=executor.now_s,
         )
         try:
             begun()
-            self.program.run(executor, session, self.settings(), only_finals=self.only_finals, observe=observe)
+            self.pipeline.run(executor, session, self.settings(), only_finals=self.only_finals, observe=observe)
         finally:
-            with suppress(StoreError):  # it would hide why the program ended; and that this process is gone says enough
+            with suppress(
+                StorageError
+            ):  # it would hide why the program ended; and that this process is gone says enough
                 session.close()

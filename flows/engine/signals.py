@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.cli.command import complain
 from flows.views.progress import Progress
-from nas.executors.events import StopAsked
+from nas.executors.events import StopRequested
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 SHOW_CURSOR = b"\x1b[?25h\r\n"
@@ -38,7 +38,7 @@ class Interruption:
         self.display: Progress | None = None
         """What must leave the terminal before the line."""
         self._command = command
-        self._post: Callable[[StopAsked], None] | None = None
+        self._post: Callable[[StopRequested], None] | None = None
         self._told_at = 0.0
         self._is_leaving = False
         self._before: dict[int, Any] = {}
@@ -53,7 +53,7 @@ class Interruption:
             signal.signal(number, handler)
 
     @contextmanager
-    def posted_to(self, post: Callable[[StopAsked], None]) -> Iterator[None]:
+    def posted_to(self, post: Callable[[StopRequested], None]) -> Iterator[None]:
         """Meanwhile the first signal is posted here."""
         self._post = post
         try:
@@ -74,7 +74,7 @@ class Interruption:
     def _take(self, number: int, frame: FrameType | None) -> None:
         if self.signal is None and self._post is not None:
             self.signal, self._told_at = number, time.monotonic()
-            self._post(StopAsked(signal.Signals(number).name, number))
+            self._post(StopRequested(signal.Signals(number).name, number))
         elif self.signal is None and self._is_leaving:
             self._is_leaving = False
             raise KeyboardInterrupt

@@ -21,10 +21,10 @@ from prefect.states import Cancelled, Completed
 
 from nas.core.errors import HeirloomError
 from nas.core.trial import Trial
-from nas.executors.events import Action, Broke, Event, Finished, Lost, StopKind
+from nas.executors.events import Action, Event, ExecutorFailed, Finished, StopKind, TrialLost
 from nas.executors.executor import ASK_S, EventQueue, execute, resume
-from nas.executors.pool import Place
-from nas.training.messages import Assignment, Stay
+from nas.executors.pool import WorkerPool
+from nas.training.messages import Assignment, JobStart
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
@@ -49,11 +49,11 @@ class Call:
         match self.event:
             case Finished(trial=trial):
                 return Completed(name=str(trial.state), message=trial.reason and str(trial.reason))
-            case Lost(why="interrupted"):
+            case TrialLost(why="interrupted"):
                 return Cancelled(message="interrupted: it will run again in the next session")
-            case Lost(why=why):
+            case TrialLost(why=why):
                 raise TrialLostError(why)
-            case Broke(error=error):
+            case ExecutorFailed(error=error):
                 raise TrialLostError(str(error)) from error
         return Completed(name="Restored", message="finished in an earlier session")
 
@@ -74,7 +74,7 @@ class PrefectExecutor(EventQueue):
         find: A finished trial by number, from the records.
     """
 
-    def __init__(self, place: Place, slots: int, find: Callable[[int], Trial | None]) -> None:
+    def __init__(self, place: WorkerPool, slots: int, find: Callable[[int], Trial | None]) -> None:
         super().__init__()
         self.slots = slots
         self.n_task_runs = 0
@@ -102,7 +102,7 @@ class PrefectExecutor(EventQueue):
         def ended(done: TrialFuture) -> None:
             if not isinstance(call.event, Finished):  # a Failed or Cancelled task run lets none that waits for it start
                 self._futures.pop(trial.number, None)
-            self.post(call.event or Broke(_never_ran(done, trial), trial.job))
+            self.post(call.event or ExecutorFailed(_never_ran(done, trial), trial.job))
 
         future.add_done_callback(ended)
 
@@ -112,10 +112,10 @@ class PrefectExecutor(EventQueue):
             return lambda: execute(self._place, assignment, self.post)
         return self._answers.submit(execute, self._place, assignment, self.post).result
 
-    def resume(self, stay: Stay) -> None:
+    def resume(self, job_start: JobStart) -> None:
         """Lets the job begin; it is no Prefect object, its trials are."""
         threading.Thread(
-            target=resume, args=(self._place, stay, self.post), name="heirloom-resume", daemon=True
+            target=resume, args=(self._place, job_start, self.post), name="heirloom-resume", daemon=True
         ).start()
 
     def dismiss(self, job: int) -> None:
@@ -142,7 +142,7 @@ class PrefectExecutor(EventQueue):
                 answers.append(self._place.call(action, trial))
             except BaseException as error:
                 errors.append(error)
-                return Broke(error)
+                return ExecutorFailed(error)
             return Finished(trial)
 
         done = threading.Event()

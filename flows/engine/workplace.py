@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.cli.command import Invocation
 from flows.cli.settings import Machine
-from nas.search.runner import Program, Summary
+from nas.search.runner import SearchPipeline, Summary
 from nas.storage.records import Records
 from nas.storage.sessions import spent_hours
 
@@ -24,27 +24,27 @@ class Workplace:
     machine: Machine
     invocation: Invocation
 
-    def print_summary(self, program: Program, summary: Summary, *, tuner_has_ended_it: bool) -> None:
+    def print_summary(self, pipeline: SearchPipeline, summary: Summary, *, tuner_has_ended_it: bool) -> None:
         """What the search has found, on standard output."""
         from flows.views.summary import end_by_tuner, print_summary
 
-        stage, hours = program.built.plan.search.name, program.budget.hours
+        stage, hours = pipeline.prepared.plan.search.name, pipeline.budget.hours
         print_summary(
             summary,
-            program.built.problem.metrics,
+            pipeline.prepared.problem.metrics,
             self.root,
-            has_finals=program.built.plan.final is not None,
-            more=self._said_again(program),
+            has_finals=pipeline.prepared.plan.final is not None,
+            more=self._said_again(pipeline),
             has_options=bool(self.options),
-            ended=end_by_tuner(summary.lineage, stage, program.budget.trials) if tuner_has_ended_it else None,
+            ended=end_by_tuner(summary.lineage, stage, pipeline.budget.trials) if tuner_has_ended_it else None,
             hours=None if hours is None else (spent_hours(self.records), hours),
         )
 
-    def _said_again(self, program: Program) -> list[str]:
+    def _said_again(self, pipeline: SearchPipeline) -> list[str]:
         """What ``flows.final`` must be told, as it takes neither code nor the place of data from a shared disk."""
-        search = program.built.search
+        search = pipeline.prepared.search
         specs = {"problem": search.problem, "tuner": search.tuner, "stopper": search.stopper}
         own = [f"{group}._target_={s.target}" for group, s in specs.items() if s and not s.target.startswith("nas.")]
         arguments, named = search.problem.arguments, self.invocation.named
-        data = sorted(key for key in program.built.problem.data_arguments if key in arguments)
+        data = sorted(key for key in pipeline.prepared.problem.data_arguments if key in arguments)
         return [*own, *(f"problem.{key}={arguments[key]}" for key in data if f"problem.{key}" in named)]

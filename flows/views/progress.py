@@ -11,7 +11,17 @@ from flows.cli.formatting import clean, count, duration, last_line, size
 from nas.core.metric import Metric
 from nas.core.ranking import place_among
 from nas.core.trial import State, Trial
-from nas.executors.events import Event, Finished, Late, Left, Lost, Noted, Proposed, Started, Swept
+from nas.executors.events import (
+    Event,
+    ExtraResult,
+    Finished,
+    JobLeftWorker,
+    Notice,
+    Proposed,
+    Started,
+    TrialLost,
+    WeightsDeleted,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -95,14 +105,14 @@ class Progress:
             case Started(trial=number):
                 self._running.add(number)
                 self._n_slots = max(self._n_slots, len(self._running))
-            case Lost(trial=number, why=why):
+            case TrialLost(trial=number, why=why):
                 self._running.discard(number)
                 if why != "interrupted":
                     self.note(f"trial {number} was lost: {why}")
-            case Left(job=job, error=error, lost=lost) if error or lost:
+            case JobLeftWorker(job=job, error=error, lost=lost) if error or lost:
                 why = lost or f"its code raised {last_line(error)}"
                 self.note(f"job {job} ended between two trials: {why}")
-            case Late(trial=number):
+            case ExtraResult(trial=number):
                 if not self._has_late:
                     self.note(
                         f"trial {number} gave another result after its result: the first counts, later ones are in its "
@@ -114,12 +124,12 @@ class Progress:
                 self._count(trial, is_new=True)
                 self._detail = None
                 self._show(trial)
-            case Noted(text=text):
+            case Notice(text=text):
                 self.note(text)
                 return
-            case Swept(trials=trials, bytes=freed, unmet=unmet):
+            case WeightsDeleted(trials=trials, bytes=freed, unmet=unmet):
                 if freed:
-                    self.note(f"swept the weights of {count(len(trials), 'trial')}, {size(freed)}")
+                    self.note(f"deleted the weights of {count(len(trials), 'trial')}, {size(freed)}")
                 if unmet is not None:
                     self.note(unmet)
                 return

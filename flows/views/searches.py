@@ -15,7 +15,7 @@ from nas.storage.records import Records
 
 if TYPE_CHECKING:
     from nas.core.lineage import Lineage
-    from nas.storage.blobs import Files
+    from nas.storage.blobs import BlobStore
 
 LAST = "last"
 _N_NAMED = 5
@@ -29,11 +29,11 @@ class Found:
     """A folder that holds a search, and when that last said that it lives (0: never)."""
 
     name: str
-    files: Files
+    files: BlobStore
     last_activity: float
 
 
-def find_searches(root: Files, now: float, warn: Warn) -> list[Found]:
+def find_searches(root: BlobStore, now: float, warn: Warn) -> list[Found]:
     """The searches under a root, the newest activity first; reads no trial.
 
     What is no search, or can't be read, is left out and told.
@@ -69,7 +69,7 @@ def find_searches(root: Files, now: float, warn: Warn) -> list[Found]:
     return sorted(found, key=lambda search: (-search.last_activity, search.name))
 
 
-def find_search(root: Files, name: str, now: float, warn: Warn) -> Files:
+def find_search(root: BlobStore, name: str, now: float, warn: Warn) -> BlobStore:
     """The folder of the search of this name, or, for ``last``, of the one with the newest activity.
 
     Raises:
@@ -94,11 +94,11 @@ def find_search(root: Files, name: str, now: float, warn: Warn) -> Files:
     )
 
 
-def _none_under(root: Files) -> str:
+def _none_under(root: BlobStore) -> str:
     return f"no search lies under {root.url}; set storage.root, or begin one: python -m flows.search +tuner=evolution"
 
 
-def read_searches(root: Files, now: float, warn: Warn) -> list[Snapshot]:
+def read_searches(root: BlobStore, now: float, warn: Warn) -> list[Snapshot]:
     """All searches under a root, newest first; one that can't be read is left out and told."""
     searches = []
     for search in find_searches(root, now, warn):

@@ -14,7 +14,7 @@ from nas.core.trial import State, Trial
 from nas.storage.records import Records
 
 if TYPE_CHECKING:
-    from nas.storage.blobs import Files
+    from nas.storage.blobs import BlobStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Snapshot:
         return None if self.session is None else self.session.beat
 
 
-def read_snapshot(files: Files, now: float) -> Snapshot:
+def read_snapshot(files: BlobStore, now: float) -> Snapshot:
     """The search whose folder is the root of ``files``.
 
     Raises:
@@ -124,8 +124,8 @@ def last_session(records: Records, now: float) -> LastSession | None:
     newest = newest_session(records)
     if newest is None:
         return None
-    number, record, last_beat = newest
-    beat = last_beat or {}
+    number, record, last_heartbeat = newest
+    beat = last_heartbeat or {}
     driver = driver_of(record)
     seen = float(beat.get("time", record["started"]))
     is_here = driver.born != "" and driver.is_beside(Driver.this())

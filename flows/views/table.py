@@ -40,7 +40,7 @@ _FIRST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
 }
 _LAST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
     "checkpoint_bytes": ("Int64", lambda t: None if t.checkpoint is None else t.checkpoint.own_bytes),
-    "swept": ("boolean", lambda t: t.swept),
+    "weights_deleted": ("boolean", lambda t: t.weights_deleted),
     "error": ("string", lambda t: last_line(t.error)),
 }
 
@@ -61,7 +61,7 @@ def lineage_columns(
     columns = {name: [value(trial) for trial in trials] for name, (_, value) in _FIRST.items()}
     columns |= _spread("metric.", [trial.metrics for trial in trials], [metric.name for metric in metrics])
     columns |= _spread("test.", [tests.get(trial.number, {}).get("metrics") or {} for trial in trials])
-    columns |= _spread("cost.", [trial.foretold for trial in trials])
+    columns |= _spread("cost.", [trial.static_metrics for trial in trials])
     columns |= _spread("point.", [flat_point(trial.point) for trial in trials])
     if any(len(trial.parents) > 1 for trial in trials):
         columns[SECOND_PARENT] = [trial.parents[1] if len(trial.parents) > 1 else None for trial in trials]
@@ -82,8 +82,8 @@ def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequ
     Columns: ``trial, parent, donor, generation, job, stage, state, reason, policies, attempt, started, finished,
     duration_s, inherited``, then ``metric.<name>``, ``test.<name>`` (where tests are), ``cost.<name>`` (known before
     training), ``point.<name>`` (dots lead into nested dicts), ``second_parent`` (where a trial has two), ``front`` (of
-    several metrics: whether it is on its stage's front), ``checkpoint_bytes``, ``swept`` (its weights were deleted)
-    and ``error`` (its last line). ``parent`` is the first one. ``donor`` is whose weights went in: a number, or
+    several metrics: whether it is on its stage's front), ``checkpoint_bytes``, ``weights_deleted`` and ``error`` (its
+    last line). ``parent`` is the first one. ``donor`` is whose weights went in: a number, or
     ``"name:42"`` for another search's; ``inherited`` is unknown where the trial had none. The arguments are those of
     ``lineage_columns``.
     """

@@ -32,7 +32,7 @@ _ORDER = (
         "started",
         "finished",
         "checkpoint_bytes",
-        "swept",
+        "weights_deleted",
     ),
     *("policies", "job"),
 )

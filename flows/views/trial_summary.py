@@ -18,15 +18,15 @@ def donor_of(trial: Trial) -> Donor | None:
     return trial.offered if trial.offered is not None else next(iter(trial.proposal.weight_donors), None)
 
 
-def trial_details(trial: Trial, tests: Tests) -> str:
+def trial_summary(trial: Trial, tests: Tests) -> str:
     """The state, the scores, where the weights came from, the cost, the error and the point."""
     state = str(trial.state) if trial.reason is None else f"{trial.state} ({trial.reason})"
     lines = [f"trial {trial.number}: {state}", f"stage {trial.stage}, generation {trial.generation}"]
     lines += [f"{name} {number(value)}" for name, value in trial.metrics.items()]
     tested: Mapping[str, float] = tests.get(trial.number, {}).get("metrics") or {}
     lines += [f"test {name} {number(value)}" for name, value in tested.items()]
-    if trial.foretold:
-        lines.append("costs " + ", ".join(f"{name} {number(value)}" for name, value in trial.foretold.items()))
+    if trial.static_metrics:
+        lines.append("costs " + ", ".join(f"{name} {number(value)}" for name, value in trial.static_metrics.items()))
     if trial.returned is not None:
         lines.append(f"returned {trial.returned[:_MAX_POINT]}")
     if trial.parents:
@@ -42,8 +42,8 @@ def trial_details(trial: Trial, tests: Tests) -> str:
         lines.append(f"took {duration(trial.duration_s)}{threads}")
     if trial.checkpoint is not None:
         lines.append(f"checkpoint {size(trial.checkpoint.own_bytes)}")
-    if trial.swept:
-        lines.append("its weights were swept")
+    if trial.weights_deleted:
+        lines.append("its weights were deleted")
     if (error := last_line(trial.error)) is not None:
         lines.append(error[:200])
     point = ", ".join(f"{name}={brief(value)}" for name, value in flat_point(trial.point).items())

@@ -23,19 +23,19 @@ class SpaceExhaustedError(HeirloomError):
     """The space holds no point that differs from those given; a tuner answers STOP or repeats a point."""
 
 
-class StoreError(HeirloomError, OSError):
+class StorageError(HeirloomError, OSError):
     """The store can't keep its promise (full disk, no permission, lost server): the search ends with status 1."""
 
 
-class AlreadyPublishedError(StoreError, FileExistsError):
+class AlreadyPublishedError(StorageError, FileExistsError):
     """An exclusive name is taken already; the first record wins and the caller adopts it."""
 
 
-class MissingError(StoreError, FileNotFoundError):
+class MissingError(StorageError, FileNotFoundError):
     """A file that a record names was not found within the bound of the retries."""
 
 
-class CorruptError(StoreError):
+class CorruptError(StorageError):
     """A file's bytes are not those that its record promises, or its contents lie about themselves."""
 
 

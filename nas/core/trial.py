@@ -21,7 +21,7 @@ class ParameterSource(StrEnum):
     """A donor by a rule, applied when the trial starts (Rafiki's ``ParamsType``; its NONE is ``donors=()``).
 
     Of the search stage's finished trials that have weights. Local: only those that ran on the same slot. Where there is
-    none, the trial starts afresh, whatever ``on_parent_failure`` says.
+    none, the trial starts afresh, whatever ``on_missing_weights`` says.
     """
 
     LOCAL_RECENT = "local_recent"
@@ -37,7 +37,7 @@ class ParameterSource(StrEnum):
 SOURCES: frozenset[Donor] = frozenset(ParameterSource)
 
 
-OnParentFailure = Literal["ancestor", "scratch", "fail"]
+OnMissingWeights = Literal["ancestor", "scratch", "fail"]
 """What becomes of a child whose donor has no weights: another's are taken, it starts afresh, or it fails."""
 
 
@@ -159,22 +159,25 @@ class Trial:
 
     state: State = State.WAITING
     reason: Reason | None = None
-    foretold: Mapping[str, float] = field(default_factory=dict)
-    """What its point costs, known before training: parameters, FLOPs, latency (``Problem.foretell``, ``measure``)."""
+    static_metrics: Mapping[str, float] = field(default_factory=dict)
+    """Costs of its point that are known before training: parameters, FLOPs, latency (``Problem.static_metrics``)."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     curve: tuple[tuple[int, Mapping[str, float]], ...] = ()
     """What ``run.report`` said: (step, metrics)."""
     returned: str | None = None
     """What an adapter's trial (NNI) gave as its result, in its own words: any JSON, NaN included, as text."""
     cost: Mapping[str, float] = field(default_factory=dict)
-    """``seconds`` and ``gpu_seconds`` of the attempt that counts, and of what it went on from; ``foretell_seconds``,
-    how many of them finding out ``foretold`` took in that attempt; ``setup_seconds``, how many had passed when the
-    problem first called ``run.epochs``, as data were loaded and the network built; ``threads``, the torch threads that
-    it began with, where they were those of several slots; ``epochs_share`` and ``scale_share``, its shares of a full
-    training, where its problem calls ``run.epochs`` and ``run.scale``."""
+    """What the trial took, by name:
+
+    * ``seconds``, ``gpu_seconds``: of the attempt that counts and of the attempts that it resumed;
+    * ``static_metrics_seconds``: for ``static_metrics``, in the last attempt;
+    * ``setup_seconds``: until the problem first called ``run.epochs``, when data are loaded and the network is built;
+    * ``threads``: torch threads at the start, if it had those of several slots;
+    * ``epochs_share``, ``scale_share``: its shares of a full training, by the problem's ``run.epochs``, ``run.scale``.
+    """
     checkpoint: Checkpoint | None = None
     """None where it published no weights, or they were swept."""
-    swept: bool = False
+    weights_deleted: bool = False
     """Whether it published weights that were deleted to make room; as a donor it is like a failed parent."""
     offered: Donor | None = None
     """The best donor whose weights were there when it started, or the one that stood in for it."""
@@ -249,7 +252,7 @@ class Trial:
             "trial": self.number,
             "state": self.state,
             "reason": self.reason,
-            **({"foretold": dict(self.foretold)} if self.foretold else {}),
+            **({"static_metrics": dict(self.static_metrics)} if self.static_metrics else {}),
             "metrics": dict(self.metrics),
             "curve": [[step, dict(metrics)] for step, metrics in self.curve],
             "cost": dict(self.cost),
@@ -308,7 +311,7 @@ def given_weights(trial: Trial) -> tuple[Donor, ...]:
 
 def without_weights(trial: Trial) -> Trial:
     """The trial after its weights were swept."""
-    return replace(trial, checkpoint=None, swept=True)
+    return replace(trial, checkpoint=None, weights_deleted=True)
 
 
 @dataclass(frozen=True, slots=True)

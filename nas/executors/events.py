@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from nas.core.trial import Trial
 
 if TYPE_CHECKING:
-    from nas.training.messages import Assignment, Stay
+    from nas.training.messages import Assignment, JobStart
 
 Action = Literal["test", "export"]
 StopKind = Literal["stop", "deadline", "kill", "interrupt"]
@@ -51,7 +51,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class ExtraResult:
     """A trial that has its result gave another one, which changes nothing; its ``Finished`` may come later."""
 
     trial: int
@@ -59,7 +59,7 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class WeightsDeleted:
     """Weights were deleted to make room, or the disk budget can't be kept; for observers only."""
 
     trials: tuple[int, ...]
@@ -69,14 +69,14 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TrialRequested:
     """A job wants its next trial; it keeps its slot, and waits for ``submit`` or ``dismiss``."""
 
     job: int
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class JobLeftWorker:
     """A job's stay has ended between two trials, or before its first; its last ``Finished`` may come later."""
 
     job: int
@@ -87,7 +87,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class TrialLost:
     """A job was ended from outside (worker killed, machine lost, interrupted); its trial has no result."""
 
     job: int
@@ -98,7 +98,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowded:
+class WorkersBusy:
     """Trials wait for workers, of which there are fewer than slots, while jobs wait on workers for an answer."""
 
     n_waiting: int
@@ -107,7 +107,7 @@ class Crowded:
 
 
 @dataclass(frozen=True, slots=True)
-class Broke:
+class ExecutorFailed:
     """What runs trials can't go on (full disk, a problem that can't be built): the search ends with this error."""
 
     error: BaseException
@@ -116,12 +116,12 @@ class Broke:
 
 
 @dataclass(frozen=True, slots=True)
-class Woke:
+class TunerReady:
     """A tuner that lives in a process of its own may have another answer than WAIT."""
 
 
 @dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopRequested:
     """Ctrl-C, SIGTERM, a cancel, a newer session: end the session, keep all records."""
 
     why: str
@@ -129,16 +129,28 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class Notice:
     """What a person should know; for observers only."""
 
     text: str
 
 
 Event = (
-    Proposed | Started | Reported | Finished | Late | Asked | Left | Swept | Lost | Crowded | Broke | Woke | StopAsked
-    | Noted
-)  # fmt: skip
+    Proposed
+    | Started
+    | Reported
+    | Finished
+    | ExtraResult
+    | TrialRequested
+    | JobLeftWorker
+    | WeightsDeleted
+    | TrialLost
+    | WorkersBusy
+    | ExecutorFailed
+    | TunerReady
+    | StopRequested
+    | Notice
+)
 
 
 class Executor(Protocol):
@@ -152,7 +164,7 @@ class Executor(Protocol):
     def submit(self, assignment: Assignment) -> None:
         """Runs the attempt of a trial whose parents and donors have finished: by its job, if that stays on the slot."""
 
-    def resume(self, stay: Stay) -> None:
+    def resume(self, job_start: JobStart) -> None:
         """Lets a job that ran before begin a stay without a trial; it asks for one, or leaves."""
 
     def dismiss(self, job: int) -> None:

@@ -10,9 +10,18 @@ from typing import Any
 
 from nas.core.errors import SearchInterruptedError
 from nas.core.trial import Trial
-from nas.executors.events import Action, Broke, Event, Finished, Left, Lost, StopAsked, StopKind
-from nas.executors.pool import Place, WorkerLostError
-from nas.training.messages import Assignment, Stay
+from nas.executors.events import (
+    Action,
+    Event,
+    ExecutorFailed,
+    Finished,
+    JobLeftWorker,
+    StopKind,
+    StopRequested,
+    TrialLost,
+)
+from nas.executors.pool import WorkerLostError, WorkerPool
+from nas.training.messages import Assignment, JobStart
 
 ASK_S = 0.1
 
@@ -23,11 +32,11 @@ class EventQueue:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._now_s = now_s
-        self._stop: StopAsked | None = None
+        self._stop: StopRequested | None = None
 
     def post(self, event: Event) -> None:
         """Adds an event."""
-        if isinstance(event, StopAsked):
+        if isinstance(event, StopRequested):
             self._stop = event
         self._queue.put(event)
 
@@ -48,32 +57,32 @@ class EventQueue:
             return None
 
 
-def execute(place: Place, assignment: Assignment, post: Callable[[Event], None]) -> Event:
+def execute(place: WorkerPool, assignment: Assignment, post: Callable[[Event], None]) -> Event:
     """Runs an attempt at a place, and gives the event that ends it."""
     job, number = assignment.trial.job, assignment.trial.number
     try:
         trial = place.run(assignment, post)
     except WorkerLostError as error:
-        return Lost(job, number, str(error), error.counts)
+        return TrialLost(job, number, str(error), error.counts)
     except BaseException as error:
-        return Broke(error, job)
-    return Lost(job, number, "interrupted", counts=False) if trial is None else Finished(trial)
+        return ExecutorFailed(error, job)
+    return TrialLost(job, number, "interrupted", counts=False) if trial is None else Finished(trial)
 
 
-def resume(place: Place, stay: Stay, post: Callable[[Event], None]) -> None:
+def resume(place: WorkerPool, job_start: JobStart, post: Callable[[Event], None]) -> None:
     """Lets a job begin without a trial at a place, and posts what goes wrong."""
     try:
-        place.resume(stay, post)
+        place.resume(job_start, post)
     except WorkerLostError as error:
-        post(Left(stay.job, lost=str(error)))
+        post(JobLeftWorker(job_start.job, lost=str(error)))
     except BaseException as error:
-        post(Broke(error, stay.job))
+        post(ExecutorFailed(error, job_start.job))
 
 
 class LocalExecutor(EventQueue):
     """Runs each attempt on a thread of its own, at a place; the debug runner with one slot in this process."""
 
-    def __init__(self, place: Place, slots: int = 1) -> None:
+    def __init__(self, place: WorkerPool, slots: int = 1) -> None:
         super().__init__()
         self.slots = slots
         self._place = place
@@ -87,9 +96,9 @@ class LocalExecutor(EventQueue):
         """Runs the attempt on the next free thread."""
         self._pool.submit(lambda: self.post(execute(self._place, assignment, self.post)))
 
-    def resume(self, stay: Stay) -> None:
+    def resume(self, job_start: JobStart) -> None:
         """Lets the job begin, on the next free thread."""
-        self._pool.submit(resume, self._place, stay, self.post)
+        self._pool.submit(resume, self._place, job_start, self.post)
 
     def dismiss(self, job: int) -> None:
         """Tells the place."""

@@ -9,15 +9,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nas.core.errors import ActionError, HeirloomError, StoreError, TrialInterrupted, TrialOverdue, TrialStopped
+from nas.core.errors import ActionError, HeirloomError, StorageError, TrialInterrupted, TrialOverdue, TrialStopped
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Trial
-from nas.executors.events import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
-from nas.storage.blobs import Files
+from nas.executors.events import (
+    Action,
+    Event,
+    ExecutorFailed,
+    ExtraResult,
+    JobLeftWorker,
+    Reported,
+    Started,
+    StopKind,
+    TrialRequested,
+)
+from nas.storage.blobs import BlobStore
 from nas.storage.trial_log import TrialLog, log_path
-from nas.training.messages import Assignment, BenchSpec, Stay
+from nas.training.messages import Assignment, JobStart, RuntimeSpec
 from nas.training.problem import Problem
-from nas.training.runtime import Bench
+from nas.training.runtime import TrialRuntime
 
 logger = logging.getLogger(__name__)
 
@@ -34,18 +44,18 @@ class WorkerLostError(HeirloomError):
         self.counts = counts
 
 
-class Place(ABC):
+class WorkerPool(ABC):
     """Executes attempts; called by one thread a slot."""
 
     @abstractmethod
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
         """Runs an attempt to its durable result; None where it was interrupted.
 
-        Where jobs ask (``BenchSpec.jobs_ask``), its job stays afterwards, and posts ``Asked`` or ``Left``.
+        If ``RuntimeSpec.jobs_ask``, its job stays afterwards and posts ``TrialRequested`` or ``JobLeftWorker``.
 
         Raises:
             WorkerLostError: its process died.
-            StoreError: the store failed.
+            StorageError: the store failed.
         """
 
     @abstractmethod
@@ -53,12 +63,12 @@ class Place(ABC):
         """Whether the job stays here, so that ``run`` answers it; any thread may ask."""
 
     @abstractmethod
-    def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
-        """Lets a job begin without a trial; posts ``Asked`` or ``Left``.
+    def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
+        """Lets a job begin without a trial; posts ``TrialRequested`` or ``JobLeftWorker``.
 
         Raises:
             WorkerLostError: its process died.
-            StoreError: the store failed.
+            StorageError: the store failed.
         """
 
     @abstractmethod
@@ -82,7 +92,7 @@ class Place(ABC):
         """Frees what is held; attempts that still run are ended where they can be."""
 
 
-class LoopChannel:
+class ControllerChannel:
     """A running attempt's line to the loop, within one process."""
 
     def __init__(self, trial: Trial, post: Callable[[Event], None], asks_stopper: bool) -> None:
@@ -95,7 +105,7 @@ class LoopChannel:
         """Posts ``Started``."""
         self._post(Started(self._trial.number, self._trial.attempt, self._trial.slot or 0))
 
-    def foretold(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
+    def static_metrics(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
         """Nothing: an attempt in this process can't be killed."""
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -128,8 +138,8 @@ class LoopChannel:
             self._post(Reported(self._trial.number, step, metrics))
 
     def late(self, result: str) -> None:
-        """Posts ``Late``."""
-        self._post(Late(self._trial.number, result))
+        """Posts ``ExtraResult``."""
+        self._post(ExtraResult(self._trial.number, result))
 
 
 def raise_stop(kind: StopKind | None) -> None:
@@ -149,10 +159,14 @@ class _JobThread:
     """
 
     def __init__(
-        self, bench: Bench, stay: Stay, post: Callable[[Event], None], channels: dict[int, LoopChannel]
+        self,
+        runtime: TrialRuntime,
+        job_start: JobStart,
+        post: Callable[[Event], None],
+        channels: dict[int, ControllerChannel],
     ) -> None:
-        self._bench = bench
-        self._stay = stay
+        self._runtime = runtime
+        self._job_start = job_start
         self._post = post
         self._channels = channels
         self._assignments: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()
@@ -163,7 +177,7 @@ class _JobThread:
 
     def begin(self) -> None:
         """Starts the thread."""
-        threading.Thread(target=self._main, name=f"heirloom-job-{self._stay.job}", daemon=True).start()
+        threading.Thread(target=self._main, name=f"heirloom-job-{self._job_start.job}", daemon=True).start()
 
     def give(self, assignment: Assignment | None) -> None:
         """Answers what the job has asked: its next trial, or None."""
@@ -176,9 +190,9 @@ class _JobThread:
             raise result
         return result
 
-    def channel(self, trial: Trial) -> LoopChannel:
+    def channel(self, trial: Trial) -> ControllerChannel:
         self._number = trial.number
-        self._channels[trial.number] = channel = LoopChannel(trial, self._post, self._bench.spec.asks_stopper)
+        self._channels[trial.number] = channel = ControllerChannel(trial, self._post, self._runtime.spec.asks_stopper)
         return channel
 
     def finished(self, trial: Trial | None) -> None:
@@ -186,16 +200,16 @@ class _JobThread:
         self._results.put(trial)
 
     def ask(self) -> Assignment | None:
-        self._post(Asked(self._stay.job))
+        self._post(TrialRequested(self._job_start.job))
         return self._assignments.get()
 
     def _main(self) -> None:
         left: Event
         try:
             with self._log.capture():
-                left = Left(self._stay.job, self._bench.stay(self._stay, self))
+                left = JobLeftWorker(self._job_start.job, self._runtime.job_start(self._job_start, self))
         except BaseException as error:
-            left = Broke(error, self._stay.job)
+            left = ExecutorFailed(error, self._job_start.job)
             if self._number is not None:
                 self._results.put(error)
         self._put_log()
@@ -203,24 +217,24 @@ class _JobThread:
         self._post(left)
 
     def _put_log(self) -> None:
-        path = log_path(self._stay.job, "job") if self._number is None else log_path(self._number)
+        path = log_path(self._job_start.job, "job") if self._number is None else log_path(self._number)
         if self._number is not None:
             del self._channels[self._number]
         self._number = None
-        self._log.put(self._bench.files, path)
+        self._log.put(self._runtime.files, path)
         self._log.clear()
 
 
-class InProcessPlace(Place):
+class InProcessPool(WorkerPool):
     """Runs attempts in this process: code that hangs can't be killed, and all share torch's random state."""
 
-    def __init__(self, spec: BenchSpec, files: Files | None = None, problem: Problem | None = None) -> None:
+    def __init__(self, spec: RuntimeSpec, files: BlobStore | None = None, problem: Problem | None = None) -> None:
         self._spec = spec
         self._files = files
         self._problem = problem
-        self._bench: Bench | None = None
+        self._runtime: TrialRuntime | None = None
         self._lock = threading.Lock()
-        self._channels: dict[int, LoopChannel] = {}
+        self._channels: dict[int, ControllerChannel] = {}
         self._jobs: dict[int, _JobThread] = {}
 
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
@@ -228,16 +242,16 @@ class InProcessPlace(Place):
         trial = assignment.trial
         if self._spec.jobs_ask:
             return self._run_by_job(assignment, post)
-        channel = LoopChannel(trial, post, self._spec.asks_stopper)
+        channel = ControllerChannel(trial, post, self._spec.asks_stopper)
         self._channels[trial.number] = channel
-        bench = self._get_bench()
+        runtime = self._get_runtime()
         log = TrialLog()
         try:
             with log.capture():
-                return bench.run(assignment, channel)
+                return runtime.run(assignment, channel)
         finally:
             del self._channels[trial.number]
-            log.put(bench.files, log_path(trial.number))
+            log.put(runtime.files, log_path(trial.number))
 
     def hosts(self, job: int) -> bool:
         """Whether its thread is there."""
@@ -246,19 +260,19 @@ class InProcessPlace(Place):
 
     def _run_by_job(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
         if not self.hosts(assignment.trial.job):
-            return self._begin(Stay.of(assignment), post).wait()
+            return self._begin(JobStart.of(assignment), post).wait()
         job = self._jobs[assignment.trial.job]
         job.give(assignment)
         return job.wait()
 
-    def _begin(self, stay: Stay, post: Callable[[Event], None]) -> _JobThread:
-        self._jobs[stay.job] = job = _JobThread(self._get_bench(), stay, post, self._channels)
+    def _begin(self, job_start: JobStart, post: Callable[[Event], None]) -> _JobThread:
+        self._jobs[job_start.job] = job = _JobThread(self._get_runtime(), job_start, post, self._channels)
         job.begin()
         return job
 
-    def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
+    def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
         """Starts the job's thread."""
-        self._begin(stay, post)
+        self._begin(job_start, post)
 
     def dismiss(self, job: int) -> None:
         """Ends the job's wait."""
@@ -271,19 +285,19 @@ class InProcessPlace(Place):
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports in the calling thread."""
-        bench = self._get_bench()
+        runtime = self._get_runtime()
         log = TrialLog()
         try:
             with log.capture():
-                return bench.test(trial) if action == "test" else bench.export(trial)
-        except StoreError:
+                return runtime.test(trial) if action == "test" else runtime.export(trial)
+        except StorageError:
             raise
         except (Exception, SystemExit) as error:
             text = traceback_of(error)
             log.write(text)
             raise ActionError(f"{type(error).__name__}: {error}\n{text}") from error
         finally:
-            log.put(bench.files, log_path(trial.number, action))
+            log.put(runtime.files, log_path(trial.number, action))
 
     def close(self) -> None:
         """Asks what still runs to end at its next report; the problem is closed where nothing runs."""
@@ -292,11 +306,11 @@ class InProcessPlace(Place):
         for job in list(self._jobs.values()):
             job.give(None)
         is_idle = not self._channels and all(job.has_ended for job in self._jobs.values())
-        if self._bench is not None and is_idle and (raised := self._bench.close()) is not None:
+        if self._runtime is not None and is_idle and (raised := self._runtime.close()) is not None:
             logger.warning("%s", raised)
 
-    def _get_bench(self) -> Bench:
+    def _get_runtime(self) -> TrialRuntime:
         with self._lock:
-            if self._bench is None:
-                self._bench = Bench(self._spec, files=self._files, problem=self._problem)
-            return self._bench
+            if self._runtime is None:
+                self._runtime = TrialRuntime(self._spec, files=self._files, problem=self._problem)
+            return self._runtime

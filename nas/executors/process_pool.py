@@ -22,16 +22,26 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from nas.core.errors import ActionError, HeirloomError, StoreError
+from nas.core.errors import ActionError, HeirloomError, StorageError
 from nas.core.trial import Reason, State, Trial, cost_of, stopped
-from nas.executors.events import Action, Asked, Broke, Event, Late, Left, Reported, Started, StopKind
-from nas.executors.pool import Place, WorkerLostError
+from nas.executors.events import (
+    Action,
+    Event,
+    ExecutorFailed,
+    ExtraResult,
+    JobLeftWorker,
+    Reported,
+    Started,
+    StopKind,
+    TrialRequested,
+)
+from nas.executors.pool import WorkerLostError, WorkerPool
 from nas.executors.worker_process import IGNORED, Stop, worker_main
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.resume_points import PartialCheckpoints
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
-from nas.training.messages import Assignment, BenchSpec, Stay
+from nas.training.messages import Assignment, JobStart, RuntimeSpec
 
 logger = logging.getLogger(__name__)
 INTERRUPT_GRACE_S = 2.0
@@ -41,7 +51,9 @@ OVERDUE = "the hours were spent"
 class WarmWorker:
     """One slot's process, on the driver's side. One thread at a time runs an attempt; any thread may stop it."""
 
-    def __init__(self, spec: BenchSpec, environment: Mapping[str, str], spawner: ThreadPoolExecutor, log: Path) -> None:
+    def __init__(
+        self, spec: RuntimeSpec, environment: Mapping[str, str], spawner: ThreadPoolExecutor, log: Path
+    ) -> None:
         self._spec = spec
         self._environment = environment
         self._spawner = spawner
@@ -60,7 +72,7 @@ class WarmWorker:
         self._post: Callable[[Event], None] | None = None
 
     def run(self, assignment: Assignment, post: Callable[[Event], None], timeout_s: float | None) -> Trial | None:
-        """Runs an attempt; see ``Place.run``. Past ``timeout_s`` the worker is killed and the trial FAILED."""
+        """Runs an attempt; see ``WorkerPool.run``. Past ``timeout_s`` the worker is killed and the trial FAILED."""
         trial = assignment.trial
         self._killed_for = None
         self._booting_for = trial.number
@@ -72,7 +84,7 @@ class WarmWorker:
             self._told = set()
             try:
                 begins = self._spec.jobs_ask and self.job != trial.job
-                self._send(("stay", Stay.of(assignment)) if begins else ("run", assignment))
+                self._send(("stay", JobStart.of(assignment)) if begins else ("run", assignment))
                 self._running = trial  # what it is told from here on arrives after it
                 self.job = None  # unless the trial ends, and not its process
                 result = self._attend(trial, post, timeout_s)
@@ -82,12 +94,12 @@ class WarmWorker:
             self._attend_job(trial.job, post)
         return result
 
-    def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
-        """Lets a job begin without a trial; see ``Place.resume``."""
+    def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
+        """Lets a job begin without a trial; see ``WorkerPool.resume``."""
         self._killed_for = None
         self._ensure()
-        self._send(("stay", stay))
-        self._attend_job(stay.job, post)
+        self._send(("stay", job_start))
+        self._attend_job(job_start.job, post)
 
     def dismiss(self, job: int) -> None:
         """Tells the job, if it waits here, that there are no more trials."""
@@ -105,22 +117,22 @@ class WarmWorker:
         event: Event
         try:
             kind, content = self._receive(None) or ("", None)
-            while isinstance(content, Late):
+            while isinstance(content, ExtraResult):
                 post(content)
                 kind, content = self._receive(None) or ("", None)
             if kind == "left":
                 self.job = None
                 self._store_log(log_path(job, "job"))
-                event = Left(job, content)
+                event = JobLeftWorker(job, content)
             elif kind == "asked":
-                event = Asked(job)
+                event = TrialRequested(job)
             else:
-                event = Broke(StoreError(content) if kind == "store" else RuntimeError(content), job)
+                event = ExecutorFailed(StorageError(content) if kind == "store" else RuntimeError(content), job)
         except WorkerLostError as error:
             self.job = None
-            event = Left(job, lost=str(error))
+            event = JobLeftWorker(job, lost=str(error))
         except BaseException as error:
-            event = Broke(error, job)
+            event = ExecutorFailed(error, job)
         self._is_used = False
         post(event)
 
@@ -143,9 +155,9 @@ class WarmWorker:
             if kind == "started":
                 began = time.monotonic()
                 post(Started(trial.number, trial.attempt, trial.slot or 0))
-            elif kind == "foretold":
+            elif kind == "static_metrics":
                 known, declared = content
-                trial = replace(trial, foretold=known)
+                trial = replace(trial, static_metrics=known)
             elif kind == "reported":
                 curve.append(content)
                 answer = self._send if self._spec.asks_stopper else None
@@ -159,7 +171,7 @@ class WarmWorker:
                 return result if result is None or isinstance(result, Trial) else None
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
-        """Tests or exports; see ``Place.call``."""
+        """Tests or exports; see ``WorkerPool.call``."""
         try:
             self._ensure()
             self._killed_for = None
@@ -286,7 +298,7 @@ class WarmWorker:
         if kind == "done":
             return content
         if kind == "store":
-            raise StoreError(content)
+            raise StorageError(content)
         raise RuntimeError(content)
 
     def _timed_out(self, trial: Trial, curve: list[tuple[int, Mapping[str, float]]], timeout_s: float) -> Trial:
@@ -363,7 +375,7 @@ def _describe_exit(code: int | None) -> str:
     return f"its worker ended with exit status {code}"
 
 
-class ProcessPlace(Place):
+class ProcessPool(WorkerPool):
     """One warm worker process a slot. Trials can be killed, and a crash ends a trial, never the search.
 
     Args:
@@ -374,7 +386,7 @@ class ProcessPlace(Place):
     """
 
     def __init__(
-        self, spec: BenchSpec, slots: int, *, gpus: tuple[int, ...] = (), trial_timeout_s: float | None = None
+        self, spec: RuntimeSpec, slots: int, *, gpus: tuple[int, ...] = (), trial_timeout_s: float | None = None
     ) -> None:
         self._timeout_s = trial_timeout_s
         self._logs = tempfile.TemporaryDirectory(prefix="heirloom-logs-")
@@ -397,9 +409,9 @@ class ProcessPlace(Place):
         """Whether it stays on a worker."""
         return any(worker.job == job for worker in self._workers)
 
-    def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
+    def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
         """Lets the job begin on the worker of its slot."""
-        self._worker_of(stay.slot).resume(stay, post)
+        self._worker_of(job_start.slot).resume(job_start, post)
 
     def dismiss(self, job: int) -> None:
         """Tells the worker where the job waits."""

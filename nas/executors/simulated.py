@@ -19,10 +19,21 @@ from nas.core.errors import ConfigurationError, SearchInterruptedError
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Reason, State, Trial, cost_of, stopped
-from nas.executors.events import Action, Asked, Event, Finished, Left, Lost, Reported, Started, StopAsked, StopKind
-from nas.executors.pool import Place
+from nas.executors.events import (
+    Action,
+    Event,
+    Finished,
+    JobLeftWorker,
+    Reported,
+    Started,
+    StopKind,
+    StopRequested,
+    TrialLost,
+    TrialRequested,
+)
+from nas.executors.pool import WorkerPool
 from nas.storage.records import Records
-from nas.training.messages import Assignment, Stay
+from nas.training.messages import Assignment, JobStart
 from nas.training.problem import Problem, Simulation
 
 
@@ -105,7 +116,7 @@ class SimulatedExecutor:
         *,
         slots: int = 1,
         workers: Workers | None = None,
-        place: Place | None = None,
+        place: WorkerPool | None = None,
         session: int = 0,
         asks_stopper: bool = False,
         jobs_ask: bool = False,
@@ -126,7 +137,7 @@ class SimulatedExecutor:
         self._running: dict[int, _Attempt] = {}
         self._warm: set[int] = set()
         self._posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._stop: StopAsked | None = None
+        self._stop: StopRequested | None = None
 
     def now_s(self) -> float:
         """Seconds on the virtual clock, from 0."""
@@ -160,13 +171,13 @@ class SimulatedExecutor:
             self._at(began_s + rng.random() * seconds, lambda: self._lose(attempt, "the simulated worker died"))
         self._next(attempt)
 
-    def resume(self, stay: Stay) -> None:
+    def resume(self, job_start: JobStart) -> None:
         """Lets the job ask at once."""
-        self._at(self._now_s, lambda: Asked(stay.job))
+        self._at(self._now_s, lambda: TrialRequested(job_start.job))
 
     def dismiss(self, job: int) -> None:
         """Lets the job leave at once."""
-        self._at(self._now_s, lambda: Left(job))
+        self._at(self._now_s, lambda: JobLeftWorker(job))
 
     def stop(self, trial: Trial, why: StopKind) -> None:
         """Ends a running attempt now."""
@@ -206,7 +217,7 @@ class SimulatedExecutor:
 
     def post(self, event: Event) -> None:
         """Queues an event of the real world."""
-        if isinstance(event, StopAsked):
+        if isinstance(event, StopRequested):
             self._stop = event
         self._posted.put(event)
 
@@ -264,7 +275,7 @@ class SimulatedExecutor:
         job = attempt.trial.job
         if self._jobs_ask:
             is_last = self._last_of.pop(attempt.trial.number)
-            self._at(self._now_s, lambda: Left(job) if is_last else Asked(job))
+            self._at(self._now_s, lambda: JobLeftWorker(job) if is_last else TrialRequested(job))
         seconds = self._now_s - attempt.began_s
         cost = {**cost_of(seconds, on_gpu=self._workers.have_gpus), **attempt.simulation.shares}
         return Finished(
@@ -276,7 +287,7 @@ class SimulatedExecutor:
             return None
         self._forget(attempt)
         self._warm.discard(attempt.trial.slot or 0)
-        return Lost(attempt.trial.job, attempt.trial.number, why)
+        return TrialLost(attempt.trial.job, attempt.trial.number, why)
 
     def _forget(self, attempt: _Attempt) -> None:
         attempt.has_ended = True

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import cast
 
-from nas.core.errors import HeirloomError, StoreError
+from nas.core.errors import HeirloomError, StorageError
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Trial
-from nas.executors.events import Late, StopKind
+from nas.executors.events import ExtraResult, StopKind
 from nas.executors.pool import raise_stop
-from nas.training.messages import Assignment, BenchSpec
-from nas.training.runtime import Bench
+from nas.training.messages import Assignment, RuntimeSpec
+from nas.training.runtime import TrialRuntime
 
 PARENT_POLL_S = 0.5
 IGNORED = (signal.SIGINT, signal.SIGTERM)
@@ -50,9 +50,9 @@ class _PipeChannel:
     def started(self) -> None:
         self._connection.send(("started", None))
 
-    def foretold(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
+    def static_metrics(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
         try:
-            self._connection.send(("foretold", (dict(known), dict(declared))))
+            self._connection.send(("static_metrics", (dict(known), dict(declared))))
         except OSError:
             os._exit(1)  # the driver is gone
 
@@ -80,7 +80,7 @@ class _PipeChannel:
 
     def late(self, result: str) -> None:
         try:
-            self._connection.send(("late", Late(self._number, result)))
+            self._connection.send(("late", ExtraResult(self._number, result)))
         except OSError:
             os._exit(1)  # as above
 
@@ -157,7 +157,9 @@ def _write_output_to(log: str) -> None:
     libc.setvbuf(stdout, None, 1, 0)  # _IOLBF
 
 
-def worker_main(connection: Connection, spec: BenchSpec, environment: Mapping[str, str], parent: int, log: str) -> None:
+def worker_main(
+    connection: Connection, spec: RuntimeSpec, environment: Mapping[str, str], parent: int, log: str
+) -> None:
     """What a worker process does until its pipe closes."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -172,7 +174,7 @@ def worker_main(connection: Connection, spec: BenchSpec, environment: Mapping[st
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        bench = Bench(spec)
+        runtime = TrialRuntime(spec)
     except BaseException as error:
         connection.send(("unbuildable", error if isinstance(error, HeirloomError) else traceback.format_exc()))
         return
@@ -181,21 +183,21 @@ def worker_main(connection: Connection, spec: BenchSpec, environment: Mapping[st
         try:
             message = connection.recv()
         except EOFError:
-            sys.exit(bench.close())  # a line that it gives is the log's last, and tells the driver by the status
+            sys.exit(runtime.close())  # a line that it gives is the log's last, and tells the driver by the status
         if isinstance(message, Stop | bool):  # meant for the trial before, which had ended
             continue
         order, argument = message
         try:
             if order == "run":
                 channel = _PipeChannel(connection, argument.trial, spec.asks_stopper)
-                connection.send(("done", bench.run(argument, channel)))
+                connection.send(("done", runtime.run(argument, channel)))
             elif order == "stay":
-                connection.send(("left", bench.stay(argument, _PipeLine(connection, spec.asks_stopper))))
+                connection.send(("left", runtime.job_start(argument, _PipeLine(connection, spec.asks_stopper))))
             elif order == "test":
-                connection.send(("done", bench.test(argument)))
+                connection.send(("done", runtime.test(argument)))
             elif order == "export":
-                connection.send(("done", bench.export(argument)))
-        except StoreError as error:
+                connection.send(("done", runtime.export(argument)))
+        except StorageError as error:
             connection.send(("store", str(error)))
         except (Exception, SystemExit) as error:
             text = traceback_of(error)

@@ -117,7 +117,7 @@ class TabularProblem(Problem):
         curve = tuple((step / max(self._steps), step, metrics) for step, metrics in reports)
         return Simulation(seconds, self._scores(trial.point, self._columns), curve)
 
-    def foretell(self, point: Point) -> Mapping[str, float]:
+    def static_metrics(self, point: Point) -> Mapping[str, float]:
         """What the table says of the point in the columns of ``known``."""
         return self._scores(point, self._known)
 

@@ -11,8 +11,8 @@ from nas.core.errors import ConfigurationError
 from nas.core.names import check_name
 from nas.search.definition import Search
 from nas.search.lease import claim_identity, open_records
-from nas.search.runner import Program, Summary, run_here
-from nas.storage.blobs import Files
+from nas.search.runner import SearchPipeline, Summary, run_here
+from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 
@@ -40,19 +40,19 @@ def run_search(
     """
     if search.deterministic and search.slots != 1:
         raise ConfigurationError(f"slots ({search.slots}) must be 1: run_search runs one trial at a time")
-    built = replace(search, slots=1).build()
-    files: Files = open_root(root, options).below(check_name(name or built.default_name))
+    prepared = replace(search, slots=1).build()
+    files: BlobStore = open_root(root, options).below(check_name(name or prepared.default_name))
     records = open_records(files)
-    claim_identity(records, built)
-    program = Program(built, records, budget or Budget(), finalists=finalists, retention=retention)
-    if program.budget.gpu_hours is not None:
+    claim_identity(records, prepared)
+    pipeline = SearchPipeline(prepared, records, budget or Budget(), finalists=finalists, retention=retention)
+    if pipeline.budget.gpu_hours is not None:
         raise ConfigurationError(
-            f"budget.gpu_hours ({program.budget.gpu_hours}) needs a GPU: run_search trains on the CPU"
+            f"budget.gpu_hours ({pipeline.budget.gpu_hours}) needs a GPU: run_search trains on the CPU"
         )
-    if program.ended_by():
-        return program.summary()
-    from nas.search.weight_import import import_founders  # which runs a program itself
+    if pipeline.ended_by():
+        return pipeline.summary()
+    from nas.search.weight_import import import_weights  # which runs a program itself
 
-    import_founders(records, search.founders)
-    run_here(program, options=options)
-    return program.summary()
+    import_weights(records, search.init)
+    run_here(pipeline, options=options)
+    return pipeline.summary()

@@ -16,46 +16,46 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import SearchFailedError, SearchInterruptedError
 from nas.core.lineage import Lineage
 from nas.core.policy import Policy, PolicyPlan, Stage
-from nas.core.trial import OnParentFailure, Proposal, Reason, State, Trial, as_pending, without_weights
+from nas.core.trial import OnMissingWeights, Proposal, Reason, State, Trial, as_pending, without_weights
 from nas.executors.events import (
-    Asked,
-    Broke,
-    Crowded,
     Event,
     Executor,
+    ExecutorFailed,
+    ExtraResult,
     Finished,
-    Late,
-    Left,
-    Lost,
+    JobLeftWorker,
     Proposed,
     Reported,
-    StopAsked,
-    Swept,
-    Woke,
+    StopRequested,
+    TrialLost,
+    TrialRequested,
+    TunerReady,
+    WeightsDeleted,
+    WorkersBusy,
 )
 from nas.inheritance.donors.resolve import Offers
 from nas.search.admission import ProposalCheck, again, trial_of
-from nas.search.budget.enforcer import Deadline
-from nas.search.budget.planner import Timetable
-from nas.search.crash_tracker import Suspects
+from nas.search.budget.enforcer import BudgetEnforcer
+from nas.search.budget.planner import StagePlanner
+from nas.search.crash_tracker import CrashTracker
 from nas.search.job_plan import JobPlan
-from nas.search.jobs import JobRoster
-from nas.search.proposal_log import Dialogue
-from nas.search.slots import Slots
+from nas.search.jobs import JobScheduler
+from nas.search.proposal_log import ProposalLog
+from nas.search.slots import SlotPool
 from nas.spaces.space import Space
 from nas.stoppers.base import Stopper
-from nas.storage.maintenance.gc.collector import Sweeper
+from nas.storage.maintenance.gc.collector import GarbageCollector
 from nas.storage.records import Records, Starts
 from nas.storage.resume_points import PartialCheckpoints
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
-from nas.tuners.shared.stateful import HostedTuner
+from nas.tuners.shared.stateful import StatefulTuner
 
 INTERRUPT_BOUND_S = 20.0
 INTERRUPT_REPEAT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoopSettings:
+class ControllerSettings:
     """What a loop needs to know beyond the tuner and the executor.
 
     Attributes:
@@ -69,14 +69,14 @@ class LoopSettings:
 
     seed: int = 0
     budget: Budget = field(default_factory=Budget)
-    on_parent_failure: OnParentFailure = "ancestor"
+    on_missing_weights: OnMissingWeights = "ancestor"
     deterministic: bool = False
     max_attempts: int = 2
     max_failures: int = 8
     jobs: JobPlan = field(default_factory=JobPlan)
 
 
-class Loop:
+class SearchController:
     """Drives the stages of one search; give it all trials and attempts that the records hold.
 
     Args:
@@ -101,20 +101,20 @@ class Loop:
         self,
         records: Records,
         executor: Executor,
-        settings: LoopSettings,
+        settings: ControllerSettings,
         *,
         trials: Sequence[Trial] = (),
         starts: Mapping[int, Starts] | None = None,
-        suspects: Suspects | None = None,
+        suspects: CrashTracker | None = None,
         tuner: Tuner | None = None,
         space: Space | None = None,
         declared: frozenset[Policy] | None = None,
         stopper: Stopper | None = None,
         spent_hours: Callable[[], float] = lambda: 0.0,
-        timetable: Timetable | None = None,
+        planner: StagePlanner | None = None,
         sibling: Callable[[str], Checkpoint | None] = lambda donor: None,
         observe: Callable[[Event], None] = lambda event: None,
-        sweeper: Sweeper | None = None,
+        collector: GarbageCollector | None = None,
     ) -> None:
         self.trials: list[Trial] = list(trials)
         self._records = records
@@ -122,24 +122,24 @@ class Loop:
         self._settings = settings
         self._attempts = {number: found.last_attempt for number, found in (starts or {}).items()}
         self._losses = {number: found.n_lost for number, found in (starts or {}).items()}
-        self._suspects = suspects or Suspects()
-        self._hosted = tuner if isinstance(tuner, HostedTuner) else None
-        self._dialogue = Dialogue(self.trials, tuner, n_slots=executor.slots, deterministic=settings.deterministic)
-        self._check = ProposalCheck(space, declared, self._dialogue.was_proposed, sibling)
+        self._suspects = suspects or CrashTracker()
+        self._stateful = tuner if isinstance(tuner, StatefulTuner) else None
+        self._proposals = ProposalLog(self.trials, tuner, n_slots=executor.slots, deterministic=settings.deterministic)
+        self._check = ProposalCheck(space, declared, self._proposals.was_proposed, sibling)
         self._stopper = stopper
         self._observe = observe
-        self._sweeper = sweeper
+        self._collector = collector
         metric = None if tuner is None else tuner.metrics[0]
-        self._offers = Offers(self.trials, settings.on_parent_failure, sibling, metric)
+        self._offers = Offers(self.trials, settings.on_missing_weights, sibling, metric)
         self._waiting: list[int] = [t.number for t in self.trials if not t.is_finished]
-        self._slots = Slots(executor.slots)
-        timetable = timetable or Timetable(settings.budget, PolicyPlan((Stage(name=self._dialogue.stage),)))
-        self.deadline = Deadline(timetable, executor, self._slots, spent_hours, observe, settings.budget)
+        self._slots = SlotPool(executor.slots)
+        planner = planner or StagePlanner(settings.budget, PolicyPlan((Stage(name=self._proposals.stage),)))
+        self.deadline = BudgetEnforcer(planner, executor, self._slots, spent_hours, observe, settings.budget)
         for trial in self.trials:
             if trial.is_finished:
                 self.deadline.learn(trial)
         self.deadline.begin_session()
-        self._jobs = JobRoster(
+        self._jobs = JobScheduler(
             settings.jobs,
             self._slots,
             executor,
@@ -158,23 +158,23 @@ class Loop:
         Raises:
             SearchFailedError: the tuner answers WAIT for ever or nonsense, or too many trials fail in a row.
             SearchInterruptedError: a stop was asked for.
-            StoreError: the store failed, or its records contradict one another.
+            StorageError: the store failed, or its records contradict one another.
         """
         self.recall(stage)
-        if self._hosted is None:
+        if self._stateful is None:
             return self._search(stage)
         post = self._executor.post
         try:
-            self._hosted.begin(
-                self._dialogue.lineage(),
-                wake=lambda: post(Woke()),
-                fail=lambda error: post(Broke(error)),
+            self._stateful.begin(
+                self._proposals.lineage(),
+                wake=lambda: post(TunerReady()),
+                fail=lambda error: post(ExecutorFailed(error)),
             )
             exhausted = self._search(stage)
-            self._hosted.settle()
+            self._stateful.settle()
             return exhausted
         finally:
-            self._hosted.end()
+            self._stateful.end()
 
     def _search(self, stage: Stage) -> bool:
         exhausted = False
@@ -186,20 +186,20 @@ class Loop:
                 self._jobs.begin_anew()
             while not exhausted and self._may_ask(stage):
                 exhausted = not self._ask(stage)
-                if self._dialogue.waited_at is not None:
+                if self._proposals.waited_at is not None:
                     break
             self._submit_ready(stage)
             is_open = not exhausted and self._budget_left(stage)
             if self._settings.jobs.asks and not is_open:
                 self._jobs.dismiss_idle()
-            if self._slots.n_moving or (is_open and self._hosted is not None and self._hosted.is_thinking):
+            if self._slots.n_moving or (is_open and self._stateful is not None and self._stateful.is_thinking):
                 self._take(self._next_event(stage))
             elif not self._unfinished(stage.name) or not self.deadline.may_begin(stage):
                 if not is_open:
                     return exhausted
-                if self._dialogue.waited_at is not None and not self._may_ask(stage):
+                if self._proposals.waited_at is not None and not self._may_ask(stage):
                     raise SearchFailedError(
-                        f"tuner {self._dialogue.who} answers WAIT at proposal {self._dialogue.n_proposed}, but "
+                        f"tuner {self._proposals.who} answers WAIT at proposal {self._proposals.n_proposed}, but "
                         "nothing runs that it could wait for; a tuner that has nothing more to propose must answer STOP"
                     )
 
@@ -210,15 +210,15 @@ class Loop:
         """
         self.recall(stage)
         while self._may_ask(stage):
-            answer, self._dialogue.waited_at = self._answer(self._next_job())
+            answer, self._proposals.waited_at = self._answer(self._next_job())
             if answer is not WAIT:
                 return answer is STOP
         return False
 
     def recall(self, stage: Stage) -> None:
         """Recalls from the records what the tuner has proposed in the search stage, and what it had learned by then."""
-        self._dialogue.recall(stage.name)
-        self._jobs.recall(self._dialogue.in_stage())
+        self._proposals.recall(stage.name)
+        self._jobs.recall(self._proposals.in_stage())
 
     def may_go_on(self, stage: Stage) -> bool:
         """Whether the search stage, which has ended, may go on: its budget is not spent."""
@@ -226,9 +226,9 @@ class Loop:
 
     def _may_ask(self, stage: Stage) -> bool:
         """Whether the tuner may be asked now: a slot or a job waits, there is budget, and what it must see is there."""
-        if not self._dialogue.may_be_asked or not self._has_room_to_ask():
+        if not self._proposals.may_be_asked or not self._has_room_to_ask():
             return False
-        if not self._budget_left(stage) or not self._jobs.knows_asker(self._dialogue.n_proposed):
+        if not self._budget_left(stage) or not self._jobs.knows_asker(self._proposals.n_proposed):
             return False
         return self._allows_job() or self._jobs.has_begun(self._next_job())
 
@@ -244,14 +244,14 @@ class Loop:
 
     def _next_job(self) -> int:
         """The job for which the tuner is asked."""
-        return self._jobs.asker(self._dialogue.n_proposed, len(self.trials))
+        return self._jobs.asker(self._proposals.n_proposed, len(self.trials))
 
     def _is_search(self, trial: Trial) -> bool:
         """Whether it is of the search stage."""
-        return trial.stage == self._dialogue.stage
+        return trial.stage == self._proposals.stage
 
     def _budget_left(self, stage: Stage) -> bool:
-        allows = self._settings.budget.allows_trial(self._dialogue.n_proposed) and self._may_propose(
+        allows = self._settings.budget.allows_trial(self._proposals.n_proposed) and self._may_propose(
             stage, after_ask=True
         )
         return allows and (self._allows_job() or self._jobs.any_lives)
@@ -268,28 +268,28 @@ class Loop:
     def _answer(self, job: int) -> tuple[Proposal | Answer, int]:
         """What the tuner answers now for a job, and how many results it was shown."""
         began_s = self._executor.now_s()
-        answer = self._dialogue.ask(job)
+        answer = self._proposals.ask(job)
         self.deadline.learn_ask(self._executor.now_s() - began_s)
         return answer
 
     def _ask(self, stage: Stage) -> bool:
         """Asks the tuner once; makes a proposal durable. False where the tuner is exhausted."""
-        index, job, who = self._dialogue.n_proposed, self._next_job(), self._dialogue.who
+        index, job, who = self._proposals.n_proposed, self._next_job(), self._proposals.who
         answer, n_seen = self._answer(job)
         if answer is WAIT or answer is STOP:
             return self._take_no(answer, job, n_seen)
-        self._dialogue.waited_at = None
+        self._proposals.waited_at = None
         if not isinstance(answer, Proposal):
             raise SearchFailedError(
                 f"tuner {who} answered {answer!r} at proposal {index}; it must answer a Proposal, WAIT or STOP"
             )
         self._check(answer, f"proposal {index} of {who}")
-        if self._hosted is None and not self._may_propose(stage):
+        if self._stateful is None and not self._may_propose(stage):
             return True  # it took so long that no time is left: asked for again where a later session has more
-        trial = replace(self._trial_of(answer, stage, index), learned=self._dialogue.take_news(n_seen), job=job)
+        trial = replace(self._trial_of(answer, stage, index), learned=self._proposals.take_news(n_seen), job=job)
         self._propose(trial)
         self._jobs.give(trial)
-        self._dialogue.note(trial)
+        self._proposals.note(trial)
         return True
 
     def _take_no(self, answer: Answer, job: int, n_seen: int) -> bool:
@@ -297,19 +297,19 @@ class Loop:
 
         A tuner in a process of its own means the job that it was asked for: the others may go on.
         """
-        is_of_job = self._hosted is not None and self._jobs.has_begun(job)
+        is_of_job = self._stateful is not None and self._jobs.has_begun(job)
         if answer is WAIT:
             if is_of_job:
                 self._jobs.defer(job)
             else:
-                self._dialogue.waited_at = n_seen
+                self._proposals.waited_at = n_seen
             return True
         if is_of_job:
-            self._dialogue.waited_at = None
+            self._proposals.waited_at = None
             self._jobs.end(job)
             return True
-        may_go_on = self._hosted is not None and self._slots.n_taken > 0
-        self._dialogue.waited_at = n_seen if may_go_on else None
+        may_go_on = self._stateful is not None and self._slots.n_taken > 0
+        self._proposals.waited_at = n_seen if may_go_on else None
         return may_go_on
 
     def _trial_of(self, proposal: Proposal, stage: Stage, index: int) -> Trial:
@@ -417,10 +417,10 @@ class Loop:
             self._settle(self._records.commit(replace(failed, finished=time.time())))
             return
         is_search = self._is_search(trial)
-        offer = self._offers.offer(trial, slot, self._dialogue.learned_by(trial), is_again=not is_search)
+        offer = self._offers.offer(trial, slot, self._proposals.learned_by(trial), is_again=not is_search)
         if offer.lacking is not None:
-            fails = self._settings.on_parent_failure == "fail"
-            why = " (on_parent_failure=fail)" if fails else ", and SKIP_TRAIN trains none"
+            fails = self._settings.on_missing_weights == "fail"
+            why = " (on_missing_weights=fail)" if fails else ", and SKIP_TRAIN trains none"
             error = f"donor {offer.lacking} has no weights{why}"
             failed = replace(trial, state=State.FAILED, reason=Reason.PARENT, finished=time.time(), error=error)
             self._settle(self._records.commit(failed))
@@ -446,15 +446,15 @@ class Loop:
         Args:
             at_end: A stage has ended.
         """
-        if self._sweeper is None:
+        if self._collector is None:
             return
-        plan = self._sweeper.sweep(self.trials, self._dialogue.inheritable, self._executor.now_s(), at_end=at_end)
+        plan = self._collector.sweep(self.trials, self._proposals.inheritable, self._executor.now_s(), at_end=at_end)
         if plan is None:
             return
-        for number in plan.swept:
+        for number in plan.weights_deleted:
             self.trials[number] = without_weights(self.trials[number])
-            self._dialogue.lose_weights(number)
-        self._observe(Swept(tuple(sorted(plan.swept)), plan.bytes_freed, plan.unmet))
+            self._proposals.lose_weights(number)
+        self._observe(WeightsDeleted(tuple(sorted(plan.weights_deleted)), plan.bytes_freed, plan.unmet))
 
     # ---- events
 
@@ -473,26 +473,26 @@ class Loop:
                 self._slots.release(trial.number)
                 self._take_result(trial)
                 return
-            case Asked(job=job):
+            case TrialRequested(job=job):
                 self._jobs.take_asked(job)
                 self._ask_anew()
-            case Woke():
+            case TunerReady():
                 self._ask_anew()
                 return
-            case Late(trial=number, result=result) if self._hosted is not None:
-                self._hosted.notice_late(self.trials[number], result)
-            case Left():
+            case ExtraResult(trial=number, result=result) if self._stateful is not None:
+                self._stateful.notice_late(self.trials[number], result)
+            case JobLeftWorker():
                 self._jobs.take_left(event)
                 self._ask_anew()
-            case Lost(trial=number):
+            case TrialLost(trial=number):
                 self._take_loss(number, event)
-            case Crowded(n_waiting=n_waiting, is_stuck=is_stuck):
+            case WorkersBusy(n_waiting=n_waiting, is_stuck=is_stuck):
                 self._jobs.make_room(n_waiting, is_stuck=is_stuck)
-            case StopAsked(why=why, signal=signal):
+            case StopRequested(why=why, signal=signal):
                 self._observe(event)
                 self._interrupt()
                 raise SearchInterruptedError(why, signal)
-            case Broke(error=error, job=job):
+            case ExecutorFailed(error=error, job=job):
                 self._free_job(job)
                 self._interrupt()
                 raise error
@@ -502,18 +502,18 @@ class Loop:
     def _change(self, trial: Trial) -> None:
         """Takes in what is new of an unfinished trial."""
         self.trials[trial.number] = trial
-        self._dialogue.change(trial)
+        self._proposals.change(trial)
 
     def _take_result(self, trial: Trial) -> None:
         self.trials[trial.number] = trial
         self._jobs.take_result(trial)
         self._offers.learn([trial])
-        if self._sweeper is not None:
-            self._sweeper.add(trial)
+        if self._collector is not None:
+            self._collector.add(trial)
         self.deadline.learn(trial)
-        self._dialogue.learn(trial)
-        if self._hosted is not None and self._is_search(trial):
-            self._hosted.notice(trial)
+        self._proposals.learn(trial)
+        if self._stateful is not None and self._is_search(trial):
+            self._stateful.notice(trial)
             self._ask_anew()
         self._observe(Finished(trial))
         self._uncounted.append(trial)
@@ -531,15 +531,15 @@ class Loop:
 
     def _ask_anew(self) -> None:
         """Lets a tuner be asked again that remembers, and may have another answer than WAIT without a result."""
-        if self._hosted is not None:
-            self._dialogue.waited_at = None
+        if self._stateful is not None:
+            self._proposals.waited_at = None
             self._jobs.undefer()
 
     def _due_to_count(self, stage: str) -> list[Trial]:
         """The results that are counted now: all, or, with ``deterministic``, those before the stage's first gap."""
         gap = len(self.trials)
-        if self._settings.deterministic and stage == self._dialogue.stage:
-            gap = gap if (first := self._dialogue.first_pending()) is None else first
+        if self._settings.deterministic and stage == self._proposals.stage:
+            gap = gap if (first := self._proposals.first_pending()) is None else first
         elif self._settings.deterministic:
             unfinished = (*self._waiting, *self._slots.running.values())
             gap = min((n for n in unfinished if self.trials[n].stage == stage), default=gap)
@@ -547,7 +547,7 @@ class Loop:
         self._uncounted = [t for t in self._uncounted if t.number >= gap]
         return due
 
-    def _take_loss(self, number: int, event: Lost) -> None:
+    def _take_loss(self, number: int, event: TrialLost) -> None:
         """Runs a lost trial again, or gives it up after ``max_attempts``."""
         trial = self.trials[number]
         self._slots.release(number)
@@ -586,8 +586,8 @@ class Loop:
     def _seen_by_stopper(self, trial: Trial) -> Lineage:
         """All others, the running ones as far as they have reported; with ``deterministic``, what the proposal saw."""
         if self._settings.deterministic:
-            return self._dialogue.lineage_before(trial)
-        return self._dialogue.lineage(without=trial.number)
+            return self._proposals.lineage_before(trial)
+        return self._proposals.lineage(without=trial.number)
 
     def _free_job(self, job: int | None) -> None:
         for number in [n for n in self._slots.running.values() if self.trials[n].job == job]:
@@ -605,9 +605,9 @@ class Loop:
                     self._slots.release(trial.number)
                     self.trials[trial.number] = trial
                     self._observe(Finished(trial))
-                case Broke(job=None):
+                case ExecutorFailed(job=None):
                     return
-                case Lost(trial=number):
+                case TrialLost(trial=number):
                     self._slots.release(number)
-                case Broke(job=job):
+                case ExecutorFailed(job=job):
                     self._free_job(job)

@@ -13,14 +13,14 @@ from typing import Any
 
 from nas.search.lease import IN_PROCESS, Driver, Session, driver_of
 from nas.storage.records import Records, Starts
-from nas.storage.sessions import past_sessions, read_beat
+from nas.storage.sessions import past_sessions, read_heartbeat
 
 ALONE_AFTER = 2
 LOST_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Suspects:
+class CrashTracker:
     """How often in a row a trial's driver died under it.
 
     Attributes:
@@ -32,7 +32,7 @@ class Suspects:
     max_attempts: int = 0
 
     @classmethod
-    def of(cls, records: Records, starts: Mapping[int, Starts], session: Session, max_attempts: int) -> Suspects:
+    def of(cls, records: Records, starts: Mapping[int, Starts], session: Session, max_attempts: int) -> CrashTracker:
         """The suspects among the unfinished trials; none where the session's trials have processes of their own."""
         if not session.is_in_process or not starts:
             return cls()
@@ -63,7 +63,7 @@ def _died(records: Records, number: int, session: Mapping[str, Any]) -> bool:
 
     Not where it ended, was asked to stop (Ctrl-C, SIGTERM), ran elsewhere, or its machine was started anew since.
     """
-    beat = read_beat(records, number) or {}
+    beat = read_heartbeat(records, number) or {}
     if session["settings"].get("runner") not in IN_PROCESS or beat.get("ended") or beat.get("stopping"):
         return False
     driver, here = driver_of(session), Driver.this()

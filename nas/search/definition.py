@@ -12,9 +12,9 @@ from typing import Any, Literal, cast
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
-from nas.core.trial import OnParentFailure
-from nas.search.initial_points import Founders
-from nas.search.initial_tuner import FoundedTuner
+from nas.core.trial import OnMissingWeights
+from nas.search.initial_points import SearchInit
+from nas.search.initial_tuner import InitialTuner
 from nas.search.job_plan import JobPlan
 from nas.stoppers.base import Stopper
 from nas.storage.record_size import METRICS_BYTES, NUMBER_BYTES, json_size
@@ -49,7 +49,7 @@ class Search:
             (torch threads a worker) to the identity.
         trials_per_job: The most trials of the search stage that one job runs, one after another on a warm worker; None:
             one, or, where the problem loops itself (``train_many``), as many as it asks for.
-        founders: Points that come before the tuner's, and weights for trials without a donor.
+        init: Points that come before the tuner's, and weights for trials without a donor.
     """
 
     problem: Spec
@@ -58,23 +58,23 @@ class Search:
     plan_is_named: bool = False
     stopper: Spec | None = None
     seed: int = 0
-    on_parent_failure: OnParentFailure = "ancestor"
+    on_missing_weights: OnMissingWeights = "ancestor"
     constraints: Mapping[str, float] = field(default_factory=dict)
     deterministic: bool = False
     slots: int = 1
     n_threads: int = 1
     trials_per_job: int | Literal["unlimited"] | None = None
-    founders: Founders = field(default_factory=Founders)
+    init: SearchInit = field(default_factory=SearchInit)
 
     def __post_init__(self) -> None:
-        if self.on_parent_failure not in ("ancestor", "scratch", "fail"):
+        if self.on_missing_weights not in ("ancestor", "scratch", "fail"):
             raise ConfigurationError(
-                f"on_parent_failure ({self.on_parent_failure!r}) must be ancestor, scratch or fail"
+                f"on_missing_weights ({self.on_missing_weights!r}) must be ancestor, scratch or fail"
             )
         if self.slots < 1 or self.n_threads < 1:
             raise ConfigurationError(f"slots ({self.slots}) and n_threads ({self.n_threads}) must be at least 1")
 
-    def build(self) -> Built:
+    def build(self) -> PreparedSearch:
         """The problem, tuner, stopper and fitted plan, and the identity that they make.
 
         Raises:
@@ -103,16 +103,16 @@ class Search:
         chosen, data_arguments = tuner.chosen, tuner.data_arguments
         limits = checked_limits(self.constraints)
         if limits:
-            tuner = ConstrainedTuner(tuner, problem.foretell, limits)
-        if self.founders.weights is not None and Policy.SHARE_PARAMS not in plan.search.policies:
+            tuner = ConstrainedTuner(tuner, problem.static_metrics, limits)
+        if self.init.weights is not None and Policy.SHARE_PARAMS not in plan.search.policies:
             why = "declares no SHARE_PARAMS" if Policy.SHARE_PARAMS not in problem.policies else "is to inherit nothing"
             raise ConfigurationError(
-                f"founders.weights ({self.founders.weights}): in the stage {plan.search.name!r}, problem "
+                f"init.weights ({self.init.weights}): in the stage {plan.search.name!r}, problem "
                 f"{self.problem.target} {why}; leave it out, or choose a policy and a problem that share parameters"
             )
-        if self.founders.are_given:
-            self.founders.check_points(tuner)
-            tuner = FoundedTuner(tuner, self.founders)
+        if self.init.are_given:
+            self.init.check_points(tuner)
+            tuner = InitialTuner(tuner, self.init)
         stopper = None if self.stopper is None else self.stopper.build(problem.metrics)
         if stopper is not None and not isinstance(stopper, Stopper):
             raise ConfigurationError(f"stopper {cast('Spec', self.stopper).target} must be a subclass of nas.Stopper")
@@ -123,7 +123,7 @@ class Search:
             "policy": plan.describe(),
             "stopper": None if self.stopper is None else self.stopper.describe(),
             "seed": self.seed,
-            "on_parent_failure": self.on_parent_failure,
+            "on_missing_weights": self.on_missing_weights,
             "deterministic": self.deterministic,
         }
         if self.trials_per_job is not None:
@@ -134,19 +134,19 @@ class Search:
             identity |= {"content": dict(problem.content)}
         if limits:
             identity |= {"constraints": limits}
-        if self.founders.are_given:
-            identity |= {"founders": self.founders.describe()}
+        if self.init.are_given:
+            identity |= {"init": self.init.describe()}
         if self.deterministic:
             identity |= {"slots": self.slots, "n_threads": self.n_threads}
         try:
             identity = json.loads(json.dumps(identity, allow_nan=False, default=_refuse))
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"a problem, tuner or space holds what is no plain JSON data: {error}") from error
-        return Built(self, problem, tuner, stopper, plan, left_out, jobs, identity)
+        return PreparedSearch(self, problem, tuner, stopper, plan, left_out, jobs, identity)
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class PreparedSearch:
     """A search with its parts built in this process."""
 
     search: Search

@@ -21,7 +21,7 @@ _SIBLING = re.compile(r"[^/:]+:\d{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Founders:
+class SearchInit:
     """Points that are proposed before the tuner is asked, and whose weights trials without a donor begin from.
 
     Attributes:
@@ -35,8 +35,8 @@ class Founders:
     file: str | None = None
 
     @classmethod
-    def read(cls, points: object, weights: object) -> Founders:
-        """What ``founders.points`` and ``founders.weights`` say: a file of points, and a file or ``search:trial``.
+    def read(cls, points: object, weights: object) -> SearchInit:
+        """What ``init.points`` and ``init.weights`` say: a file of points, and a file or ``search:trial``.
 
         A file of weights is read for its digest, by which the trial that holds it is called.
 
@@ -45,7 +45,7 @@ class Founders:
         """
         for name, value in (("points", points), ("weights", weights)):
             if value is not None and (not isinstance(value, str) or not value):
-                raise ConfigurationError(f"founders.{name} ({value!r}) must be a file's path or URL")
+                raise ConfigurationError(f"init.{name} ({value!r}) must be a file's path or URL")
         found = () if points is None else _points(str(points))
         if weights is None or _SIBLING.fullmatch(str(weights)):
             return cls(points=found, weights=None if weights is None else str(weights))
@@ -64,7 +64,7 @@ class Founders:
         return {"points": list(self.points), "weights": self.weights}
 
     @classmethod
-    def of(cls, described: Mapping[str, Any] | None) -> Founders:
+    def of(cls, described: Mapping[str, Any] | None) -> SearchInit:
         """What an identity says."""
         return cls() if described is None else cls(points=tuple(described["points"]), weights=described["weights"])
 
@@ -74,13 +74,13 @@ class Founders:
         Raises:
             ConfigurationError: one does not; the message says which.
         """
-        check_points("founders.points", self.points, tuner.space)
+        check_points("init.points", self.points, tuner.space)
         for place, point in enumerate(self.points):
             if isinstance(tuner, ConstrainedTuner) and (broken := tuner.broken_by(point)):
-                raise ConfigurationError(f"founders.points[{place}] breaks {broken}; leave it out, or allow more")
+                raise ConfigurationError(f"init.points[{place}] breaks {broken}; leave it out, or allow more")
 
 
-def unused_weights(founders: Founders, trial: Trial) -> str | None:
+def unused_weights(init: SearchInit, trial: Trial) -> str | None:
     """A line for a person where a trial that called ``run.inherit`` on the founders' weights took no parameter of them.
 
     None where it took some; ``trial.inherited`` must be known.
@@ -89,7 +89,7 @@ def unused_weights(founders: Founders, trial: Trial) -> str | None:
         return None
     reasons = (f" ({name}: {why})" for name, why in trial.inheritance.get("not_copied", {}).items())
     return (
-        f"founders.weights ({founders.file or founders.weights}): trial {trial.number} took no parameter of them"
+        f"init.weights ({init.file or init.weights}): trial {trial.number} took no parameter of them"
         f"{next(reasons, '')}; are they of another network?"
     )
 
@@ -99,9 +99,9 @@ def _points(url: str) -> tuple[Point, ...]:
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"founders.points ({url}) must be a JSON list of points: {error}") from error
+        raise ConfigurationError(f"init.points ({url}) must be a JSON list of points: {error}") from error
     if not isinstance(found, list) or not found or not all(isinstance(point, dict) for point in found):
-        raise ConfigurationError(f'founders.points ({url}) must be a JSON list of points: [{{"width": 16}}]')
+        raise ConfigurationError(f'init.points ({url}) must be a JSON list of points: [{{"width": 16}}]')
     return tuple(found)
 
 
@@ -111,9 +111,9 @@ def _check_tensors(content: bytes, url: str) -> None:
     try:
         tensors = deserialize(content)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
-        raise ConfigurationError(f"founders.weights ({url}) must be a file of safetensors: {error}") from error
+        raise ConfigurationError(f"init.weights ({url}) must be a file of safetensors: {error}") from error
     if not tensors:
-        raise ConfigurationError(f"founders.weights ({url}) holds no tensors; name a file that does, or leave it out")
+        raise ConfigurationError(f"init.weights ({url}) holds no tensors; name a file that does, or leave it out")
 
 
 def _content(name: str, url: str) -> bytes:
@@ -121,6 +121,6 @@ def _content(name: str, url: str) -> bytes:
         return read_file(url, {})
     except OSError as error:
         raise ConfigurationError(
-            f"founders.{name} ({url}) can't be read ({error}); give a file's path or URL"
+            f"init.{name} ({url}) can't be read ({error}); give a file's path or URL"
             + (", or another search's trial as NAME:42" if name == "weights" else "")
         ) from error

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from nas.core.lineage import Lineage
 from nas.core.trial import Proposal, Trial
-from nas.search.initial_points import Founders
+from nas.search.initial_points import SearchInit
 from nas.tuners.base import Answer, Tuner
 
 
-class FoundedTuner(Tuner):
+class InitialTuner(Tuner):
     """Proposes the founders' points, then what another tuner answers, which sees them in the lineage.
 
     Args:
@@ -19,10 +19,10 @@ class FoundedTuner(Tuner):
         founders: Their points, and the donor of every trial that the tuner gives none.
     """
 
-    def __init__(self, tuner: Tuner, founders: Founders) -> None:
+    def __init__(self, tuner: Tuner, init: SearchInit) -> None:
         super().__init__(tuner.space, tuner.metrics, seed=tuner.seed)
         self.tuner = tuner
-        self.founders = founders
+        self.init = init
 
     @property
     def shown_name(self) -> str:
@@ -31,7 +31,7 @@ class FoundedTuner(Tuner):
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """A given point, or the tuner's answer."""
-        points = self.founders.points
+        points = self.init.points
         if number < len(points):
             return self._given(self.tuner.given(points[number], lineage, number))
         answer = self.tuner.ask(lineage, number - len(points), job)
@@ -47,5 +47,5 @@ class FoundedTuner(Tuner):
 
     def _given(self, proposal: Proposal) -> Proposal:
         """The proposal, with the founders' weights where it has no donor."""
-        weights = self.founders.weights
+        weights = self.init.weights
         return proposal if weights is None or proposal.weight_donors else replace(proposal, donors=(weights,))

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nas.core.trial import DonorWeights, Trial
-from nas.executors.events import Executor, Left
+from nas.executors.events import Executor, JobLeftWorker
 from nas.search.job_plan import JobPlan
-from nas.search.slots import Slots, Tenant
+from nas.search.slots import SlotHolder, SlotPool
 from nas.storage.records import Records
-from nas.training.messages import Assignment, Stay
+from nas.training.messages import Assignment, JobStart
 
 
-class JobRoster:
+class JobScheduler:
     """The jobs of one session.
 
     A job lives until its code leaves by itself, which is put on record, or until it has had its trials. While it lives
@@ -32,7 +32,7 @@ class JobRoster:
     def __init__(
         self,
         plan: JobPlan,
-        slots: Slots,
+        slots: SlotPool,
         executor: Executor,
         records: Records,
         *,
@@ -83,7 +83,7 @@ class JobRoster:
     @property
     def any_lives(self) -> bool:
         """Whether a job stays somewhere, or is to begin anew."""
-        return bool(self._away) or any(True for _ in self._slots.tenants())
+        return bool(self._away) or any(True for _ in self._slots.holders())
 
     # ---- asking
 
@@ -91,8 +91,8 @@ class JobRoster:
         """Whether it is known for which job proposal ``index`` of the search stage is."""
         if not self.plan.asks or not self._deterministic:
             return True
-        tenant = self._slots.tenant_at(index % self._slots.n)
-        return tenant is None or self._slots.waits(tenant)
+        holder = self._slots.holder_at(index % self._slots.n)
+        return holder is None or self._slots.waits(holder)
 
     def asker(self, index: int, number: int) -> int:
         """The job for which the tuner is asked next: one that waits, or a new one.
@@ -105,8 +105,8 @@ class JobRoster:
             return number
         if self._deterministic:
             slot = index % self._slots.n
-            if (tenant := self._slots.tenant_at(slot)) is not None:
-                return tenant.job
+            if (holder := self._slots.holder_at(slot)) is not None:
+                return holder.job
             return next((job for job, i in self._away.items() if i % self._slots.n == slot), number)
         idle = next(self._askers(), None)
         return number if idle is None else idle.job
@@ -116,12 +116,12 @@ class JobRoster:
         """Whether the tuner may be asked for a job that waits."""
         return next(self._askers(), None) is not None
 
-    def _idle(self) -> Iterator[Tenant]:
-        return (tenant for tenant in self._slots.waiting() if tenant.job not in self._given)
+    def _idle(self) -> Iterator[SlotHolder]:
+        return (holder for holder in self._slots.waiting() if holder.job not in self._given)
 
-    def _askers(self) -> Iterator[Tenant]:
+    def _askers(self) -> Iterator[SlotHolder]:
         """Those of them for which the tuner has not answered WAIT since it last had news."""
-        return (tenant for tenant in self._idle() if tenant.job not in self._deferred)
+        return (holder for holder in self._idle() if holder.job not in self._deferred)
 
     def defer(self, job: int) -> None:
         """Notes that the tuner has nothing for a job now; it may have for others."""
@@ -136,20 +136,20 @@ class JobRoster:
         self._index_of(trial.job)
         if self.plan.asks:
             self._last_index[trial.job] = trial.index
-            if self._slots.tenant(trial.job) is not None:
+            if self._slots.holder(trial.job) is not None:
                 self._given.add(trial.job)
 
     def is_given(self, trial: Trial) -> bool:
         """Whether a waiting trial is meant for a job that keeps a slot for it."""
-        tenant = self._slots.tenant(trial.job)
-        return trial.job in self._given and tenant is not None and not tenant.is_dismissed
+        holder = self._slots.holder(trial.job)
+        return trial.job in self._given and holder is not None and not holder.is_dismissed
 
     # ---- staying
 
     def slot_kept_for(self, trial: Trial) -> int | None:
         """The slot where the trial's job waits for it."""
-        tenant = self._slots.tenant(trial.job)
-        return tenant.slot if tenant is not None and self._slots.waits(tenant) else None
+        holder = self._slots.holder(trial.job)
+        return holder.slot if holder is not None and self._slots.waits(holder) else None
 
     def assignment(self, trial: Trial, donors: Sequence[DonorWeights], *, is_search: bool) -> Assignment:
         """What the executor is given; from here on its job stays on the trial's slot."""
@@ -157,8 +157,8 @@ class JobRoster:
             return Assignment(trial, tuple(donors), job_index=trial.index)
         self._given.discard(trial.job)
         self._away.pop(trial.job, None)
-        if self._slots.tenant(trial.job) is None:
-            self._slots.stay(trial.job, trial.slot or 0)
+        if self._slots.holder(trial.job) is None:
+            self._slots.job_start(trial.job, trial.slot or 0)
         n_finished, most = self._n_finished[trial.job], self.plan.trials_per_job
         is_last = not is_search or (most is not None and n_finished + 1 >= most)
         return Assignment(trial, tuple(donors), n_finished, is_last, self._index_of(trial.job))
@@ -171,19 +171,19 @@ class JobRoster:
                 return
             if self._slots.is_free(slot):
                 del self._away[job]
-                self._slots.stay(job, slot)
-                self._executor.resume(Stay(job, slot, self._n_finished[job], job_index=self._index_of(job)))
+                self._slots.job_start(job, slot)
+                self._executor.resume(JobStart(job, slot, self._n_finished[job], job_index=self._index_of(job)))
 
     def dismiss_idle(self) -> None:
         """Tells the jobs for which there are no more trials."""
-        for tenant in list(self._idle()):
-            self._dismiss(tenant)
+        for holder in list(self._idle()):
+            self._dismiss(holder)
 
     def end(self, job: int) -> None:
         """Tells a job that waits that the tuner has no more for it; it does not begin anew."""
-        if (tenant := self._slots.tenant(job)) is not None:
+        if (holder := self._slots.holder(job)) is not None:
             self._given.discard(job)
-            tenant.has_asked = False  # it moves, until it leaves
+            holder.has_asked = False  # it moves, until it leaves
             self._executor.dismiss(job)
 
     def make_room(self, n_wanted: int, *, is_stuck: bool = False) -> None:
@@ -195,56 +195,56 @@ class JobRoster:
             n_wanted: How many trials could run.
             is_stuck: What moves by the loop's books does not: it waits for the workers that these jobs keep.
         """
-        n_wanted -= sum(tenant.is_dismissed for tenant in self._slots.tenants())
-        for tenant in list(self._idle())[: max(n_wanted, 0)]:
-            self._dismiss(tenant)
+        n_wanted -= sum(holder.is_dismissed for holder in self._slots.holders())
+        for holder in list(self._idle())[: max(n_wanted, 0)]:
+            self._dismiss(holder)
             n_wanted -= 1
         if n_wanted > 0 and (is_stuck or not self._slots.n_moving):
-            for tenant in list(self._slots.waiting())[-n_wanted:]:
-                self._dismiss(tenant)
+            for holder in list(self._slots.waiting())[-n_wanted:]:
+                self._dismiss(holder)
 
-    def _dismiss(self, tenant: Tenant) -> None:
-        tenant.is_dismissed = True
-        self._executor.dismiss(tenant.job)
+    def _dismiss(self, holder: SlotHolder) -> None:
+        holder.is_dismissed = True
+        self._executor.dismiss(holder.job)
 
     # ---- events
 
     def take_asked(self, job: int) -> None:
         """A job has asked."""
-        if (tenant := self._slots.tenant(job)) is not None:
-            tenant.has_asked = True
+        if (holder := self._slots.holder(job)) is not None:
+            holder.has_asked = True
             self._losses[job] = 0
 
     def take_result(self, trial: Trial) -> None:
         """A trial has its result."""
         job = trial.job
         if not self.plan.asks or job not in self._last_index:
-            self._note_left(self._slots.tenant(job))
+            self._note_left(self._slots.holder(job))
             return
         self._n_finished[job] += 1
         self._given.discard(job)
-        if (tenant := self._slots.tenant(job)) is not None:
-            self._note_left(tenant)
+        if (holder := self._slots.holder(job)) is not None:
+            self._note_left(holder)
         elif not self._is_full(job):
             self._away[job] = self._last_index[job]
 
-    def take_left(self, event: Left) -> None:
+    def take_left(self, event: JobLeftWorker) -> None:
         """A job has left; that of its last trial may come later."""
-        if (tenant := self._slots.tenant(event.job)) is not None:
-            tenant.left = event
-            self._note_left(tenant)
+        if (holder := self._slots.holder(event.job)) is not None:
+            holder.left = event
+            self._note_left(holder)
 
-    def _note_left(self, tenant: Tenant | None) -> None:
+    def _note_left(self, holder: SlotHolder | None) -> None:
         """Frees the slot of a job that has left, and puts down that it will not come back, if so."""
-        if tenant is None or tenant.left is None or tenant.slot in self._slots.running:
+        if holder is None or holder.left is None or holder.slot in self._slots.running:
             return
-        job, event = tenant.job, tenant.left
+        job, event = holder.job, holder.left
         self._slots.leave(job)
         if job not in self._last_index or self._is_full(job) or job in self._given:  # its trial begins it anew
             self._given.discard(job)
             return
         self._losses[job] += event.lost is not None
-        if tenant.is_dismissed or (event.lost is not None and self._losses[job] < self._max_losses):
+        if holder.is_dismissed or (event.lost is not None and self._losses[job] < self._max_losses):
             self._away[job] = self._last_index[job]
             return
         self._records.leave(job, n_trials=self._n_finished[job], error=event.error or event.lost)

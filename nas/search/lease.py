@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nas.core.errors import AlreadyPublishedError, ConfigurationError, SearchBusyError, StoreError
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, SearchBusyError, StorageError
 from nas.core.validation import naming, whole
-from nas.search.definition import FORMAT, Built, differences
-from nas.storage.blobs import Files
+from nas.search.definition import FORMAT, PreparedSearch, differences
+from nas.storage.blobs import BlobStore
 from nas.storage.records import Records, to_bytes
 from nas.storage.search_records import check_header
-from nas.storage.sessions import past_sessions, read_beat, spent_hours
+from nas.storage.sessions import past_sessions, read_heartbeat, spent_hours
 
-BEAT_S = 10.0
+HEARTBEAT_S = 10.0
 DEAD_AFTER_S = 60.0
 HANDOVER_S = 15.0
 """How long a command that takes over waits for a new beat of the one before: it beats, and looks around, every 10 s."""
@@ -33,7 +33,7 @@ IN_PROCESS = ("debug", "threads")
 logger = logging.getLogger(__name__)
 
 
-def claim_identity(records: Records, built: Built) -> None:
+def claim_identity(records: Records, prepared: PreparedSearch) -> None:
     """Creates ``search.json``, or checks that the one that lies there is this search's.
 
     Raises:
@@ -43,18 +43,18 @@ def claim_identity(records: Records, built: Built) -> None:
     there = read_header(records)
     if there is None:
         try:
-            records.publish("search.json", built.search_json)
+            records.publish("search.json", prepared.search_json)
             return
         except AlreadyPublishedError:
             there = read_header(records)
     if there is None:
-        raise StoreError(f"{records.files.url}/search.json is published, but can't be seen")
-    if found := differences(there["identity"], built.identity):
+        raise StorageError(f"{records.files.url}/search.json is published, but can't be seen")
+    if found := differences(there["identity"], prepared.identity):
         raise ConfigurationError(
             f"the search in {records.files.url} is another one: {'; '.join(found)}. "
             "Choose another name=..., or the settings that it was begun with"
         )
-    here, begun = built.search_json.get("data", {}), there.get("data", {})
+    here, begun = prepared.search_json.get("data", {}), there.get("data", {})
     known = [name for name in here if name in begun]
     if found := differences({name: begun[name] for name in known}, {name: here[name] for name in known}):
         raise ConfigurationError(
@@ -172,9 +172,9 @@ class Session:
         self.number = max(earlier, default=0) + 1
         self.hours_before = spent_hours(records, earlier)
         self._began = now_s()
-        self._n_beats = 0
+        self._n_heartbeats = 0
         self.is_in_process = (settings or {}).get("runner") in IN_PROCESS
-        self._beat_lock = threading.Lock()
+        self._heartbeat_lock = threading.Lock()
         self._is_stopping = self._is_complete = False
         self._ended = threading.Event()
         driver = Driver.this()
@@ -189,7 +189,7 @@ class Session:
             "flow_run": flow_run,
             "settings": dict(settings or {}),
         }
-        self._thread = threading.Thread(target=self._keep_beating, name=_heart(record), daemon=True)
+        self._thread = threading.Thread(target=self._keep_heartbeat, name=_heart(record), daemon=True)
         self._thread.start()
         try:
             self._begin(record, earlier, takeover, say)
@@ -209,7 +209,7 @@ class Session:
             if other is None:  # where a storage lists new names late
                 raise
             raise _busy(records, other, time.time() - other["started"]) from error
-        self._beat(ended=False)
+        self._heartbeat(ended=False)
         if takeover and earlier:
             _wait_for_end(records, max(earlier), earlier[max(earlier)], say)
 
@@ -221,8 +221,8 @@ class Session:
         """Has it on record that the session was asked to stop: if it ends at once now, no trial is to blame."""
         self._is_stopping = True
         try:
-            self._beat(ended=False)
-        except StoreError as error:
+            self._heartbeat(ended=False)
+        except StorageError as error:
             logger.warning("that the session stops could not be written: %s", error)  # it stops all the same
 
     def complete(self) -> None:
@@ -234,27 +234,27 @@ class Session:
         if not self._ended.is_set():
             self._ended.set()
             self._thread.join()
-            self._beat(ended=True)
+            self._heartbeat(ended=True)
 
-    def _keep_beating(self) -> None:
+    def _keep_heartbeat(self) -> None:
         """Beats until the end, also after a newer session was found: that one waits for the end."""
         is_told = False
-        while not self._ended.wait(BEAT_S):
+        while not self._ended.wait(HEARTBEAT_S):
             try:
-                self._beat(ended=False)
+                self._heartbeat(ended=False)
                 newer = {n: record for n, record in past_sessions(self._records).items() if n > self.number}
                 if newer and not is_told:
                     number, record = max(newer.items())
                     self._on_newer(f"session {number} on {record['host']} (pid {record['pid']}) took the search over")
                     is_told = True
-            except StoreError as error:
+            except StorageError as error:
                 logger.warning("a heartbeat could not be written: %s", error)  # the loop meets the same store
 
-    def _beat(self, *, ended: bool) -> None:
-        with self._beat_lock:
-            self._n_beats += 1
+    def _heartbeat(self, *, ended: bool) -> None:
+        with self._heartbeat_lock:
+            self._n_heartbeats += 1
             hours = (self._now_s() - self._began) / 3600
-            beat = {"beat": self._n_beats, "time": time.time(), "hours": hours, "ended": ended}
+            beat = {"beat": self._n_heartbeats, "time": time.time(), "hours": hours, "ended": ended}
             beat |= {"stopping": self._is_stopping, "complete": self._is_complete}
             self._records.files.replace(f"sessions/{self.number:04d}.beat", to_bytes(beat))
 
@@ -275,7 +275,7 @@ def check_free(
     if not earlier:
         return
     number = max(earlier)
-    last, seen = earlier[number], read_beat(records, number)
+    last, seen = earlier[number], read_heartbeat(records, number)
     if _has_ended(last, seen):
         return
     lives = driver_of(last).is_beside(Driver.this()) and last["born"] != ""
@@ -287,7 +287,7 @@ def check_free(
             if lives := beat != seen:
                 break
     if lives:
-        raise _busy(records, last, time.time() - (read_beat(records, number) or {}).get("time", last["started"]))
+        raise _busy(records, last, time.time() - (read_heartbeat(records, number) or {}).get("time", last["started"]))
 
 
 def _beats(records: Records, number: int, watch_s: float) -> Iterator[dict[str, Any] | None]:
@@ -296,13 +296,13 @@ def _beats(records: Records, number: int, watch_s: float) -> Iterator[dict[str, 
     Only time in which this process runs and the storage answers counts: what keeps one from reading keeps the other
     from beating.
     """
-    seen, quiet_s = read_beat(records, number), 0.0
+    seen, quiet_s = read_heartbeat(records, number), 0.0
     yield seen
     while quiet_s < watch_s:
         step_s = min(_LOOK_S, watch_s - quiet_s)
         began_s = time.monotonic()
         time.sleep(step_s)
-        beat = read_beat(records, number)
+        beat = read_heartbeat(records, number)
         is_quiet = beat == seen and time.monotonic() - began_s < _STILL_S
         quiet_s = quiet_s + step_s if is_quiet else 0.0
         seen = beat
@@ -311,7 +311,9 @@ def _beats(records: Records, number: int, watch_s: float) -> Iterator[dict[str, 
 
 def have_ended(records: Records) -> bool:
     """Whether every session so far certainly has: it said so, or its process was on this host and is gone."""
-    return all(_has_ended(session, read_beat(records, number)) for number, session in past_sessions(records).items())
+    return all(
+        _has_ended(session, read_heartbeat(records, number)) for number, session in past_sessions(records).items()
+    )
 
 
 def _busy(records: Records, last: Mapping[str, Any], age_s: float) -> SearchBusyError:
@@ -352,7 +354,7 @@ def driver_of(record: Mapping[str, Any]) -> Driver:
     return Driver(record["host"], record["pid"], record["boot"], record["born"], record.get("place", ""))
 
 
-def open_records(files: Files) -> Records:
+def open_records(files: BlobStore) -> Records:
     """The records of a search's folder, after a proof that it can be written."""
     files.check_writable()
     return Records(files)

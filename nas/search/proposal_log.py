@@ -12,7 +12,7 @@ from nas.core.trial import Proposal, State, Trial, as_pending
 from nas.tuners.base import Answer, Tuner, inheritable
 
 
-class Dialogue:
+class ProposalLog:
     """Asks a tuner, and shows it what it may see; the records alone bring it back to where it was.
 
     Args:

@@ -16,23 +16,23 @@ from nas.core.lineage import Lineage
 from nas.core.ranking import Ranking
 from nas.core.trial import Trial
 from nas.core.validation import naming
-from nas.executors.events import Event, Executor, Finished, Noted, StopAsked
+from nas.executors.events import Event, Executor, Finished, Notice, StopRequested
 from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPlace
+from nas.executors.pool import InProcessPool
 from nas.inheritance.donors.other_searches import borrowed, sibling_checkpoint
-from nas.search.budget.planner import Bound, Spent, Timetable
-from nas.search.controller import Loop, LoopSettings
-from nas.search.crash_tracker import Suspects
-from nas.search.definition import Built
+from nas.search.budget.planner import Bound, StagePlanner, Usage
+from nas.search.controller import ControllerSettings, SearchController
+from nas.search.crash_tracker import CrashTracker
+from nas.search.definition import PreparedSearch
 from nas.search.initial_points import unused_weights
 from nas.search.lease import Session
-from nas.storage.maintenance.gc.collector import Scope, Sweeper
+from nas.storage.maintenance.gc.collector import GarbageCollector, Scope
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.records import Records, Starts
 from nas.storage.search_records import check_best
 from nas.storage.sessions import spent_hours
-from nas.training.messages import BenchSpec
-from nas.tuners.shared.stateful import HostedTuner
+from nas.training.messages import RuntimeSpec
+from nas.tuners.shared.stateful import StatefulTuner
 
 _BEST = re.compile(r"best-([0-9]{4,9})\.json")
 
@@ -57,7 +57,7 @@ class Summary:
     best: dict[str, Any] | None
 
 
-class Program:
+class SearchPipeline:
     """Runs what is left to do of a search, on an executor.
 
     Args:
@@ -73,7 +73,7 @@ class Program:
 
     def __init__(
         self,
-        built: Built,
+        prepared: PreparedSearch,
         records: Records,
         budget: Budget,
         *,
@@ -81,18 +81,18 @@ class Program:
         retention: Retention | None = None,
     ) -> None:
         check_whole("finalists", finalists, 1)
-        if built.search.deterministic and budget.is_timed:
+        if prepared.search.deterministic and budget.is_timed:
             raise ConfigurationError("budget.hours and gpu_hours do not go with deterministic: measured time decides")
-        if built.search.deterministic and budget.jobs is not None:
+        if prepared.search.deterministic and budget.jobs is not None:
             raise ConfigurationError("budget.jobs does not go with deterministic, where each slot has its own jobs")
-        self.built = built
+        self.prepared = prepared
         self.records = records
         self.budget = budget
         self.finalists = finalists
         self.retention = retention or Retention()
         self.tuner_has_ended_it = False
-        self.metric = built.problem.metrics[0]
-        self.ranking = Ranking(built.plan, built.problem.metrics, finalists, built.tuner.ranked)
+        self.metric = prepared.problem.metrics[0]
+        self.ranking = Ranking(prepared.plan, prepared.problem.metrics, finalists, prepared.tuner.ranked)
 
     def ended_by(self) -> str | None:
         """What ended the search, where nothing is left to do: a part of the budget (``trials``), or ``tuner``; or None.
@@ -101,10 +101,10 @@ class Program:
         propose, which it is asked for.
         """
         trials, _ = self.records.load()
-        plan, closed = self.built.plan, self._closed(trials)
+        plan, closed = self.prepared.plan, self._closed(trials)
         unfinished = {t.stage for t in trials if not t.is_finished}
         unfinished |= {stage.name for stage in plan.later if self.ranking.next_finalists(trials, stage)}
-        if any(closed[stage] is None for stage in unfinished) or not self._is_crowned(trials):
+        if any(closed[stage] is None for stage in unfinished) or not self._is_selected(trials):
             return None
         for stage in plan.stages:  # what is left to do has no time
             if stage.name in unfinished:
@@ -119,135 +119,137 @@ class Program:
 
     def _closed(self, trials: Sequence[Trial]) -> dict[str, Bound | None]:
         """By stage, which bound forbids that a trial of it begins."""
-        timetable = self._timetable(lambda: trials)
+        planner = self._planner(lambda: trials)
         for trial in trials:
             if trial.is_finished:
-                timetable.learn(trial)
+                planner.learn(trial)
         wall_s = 0.0 if self.budget.hours is None else 3600 * spent_hours(self.records)
-        spent = Spent(wall_s, math.fsum(t.cost.get("gpu_seconds", 0.0) for t in trials))
-        return {stage.name: timetable.closed_by(stage, spent) for stage in self.built.plan.stages}
+        spent = Usage(wall_s, math.fsum(t.cost.get("gpu_seconds", 0.0) for t in trials))
+        return {stage.name: planner.closed_by(stage, spent) for stage in self.prepared.plan.stages}
 
-    def _timetable(self, trials: Callable[[], Sequence[Trial]]) -> Timetable:
-        slots = self.built.search.slots
-        return Timetable(
-            self.budget, self.built.plan, slots, to_come=lambda: self.ranking.to_come(trials()), has_crown=True
+    def _planner(self, trials: Callable[[], Sequence[Trial]]) -> StagePlanner:
+        slots = self.prepared.search.slots
+        return StagePlanner(
+            self.budget, self.prepared.plan, slots, to_come=lambda: self.ranking.to_come(trials()), has_selection=True
         )
 
     def _jobs_are_spent(self, trials: Sequence[Trial]) -> bool:
         """Whether no job may begin, and none lives."""
-        in_stage = [t for t in trials if t.stage == self.built.plan.search.name]
+        in_stage = [t for t in trials if t.stage == self.prepared.plan.search.name]
         if self.budget.allows_job(len({t.job for t in in_stage})):
             return False
-        return not self.built.jobs.living(in_stage, self.records.left_jobs())
+        return not self.prepared.jobs.living(in_stage, self.records.left_jobs())
 
-    def _is_crowned(self, trials: Sequence[Trial]) -> bool:
+    def _is_selected(self, trials: Sequence[Trial]) -> bool:
         """Whether the finalists are tested and the winner is exported, or there is none."""
         winner = self.ranking.winner(trials)
         if winner is None:
             return True
         best = newest_best(self.records)
         finalists = {t.number for t in self.ranking.tested(trials)}
-        tested = not self.built.problem.has("test") or self.records.tests().keys() >= finalists
+        tested = not self.prepared.problem.has("test") or self.records.tests().keys() >= finalists
         return best is not None and best["trial"] == winner.number and tested
 
     def _tuner_is_exhausted(self, trials: Sequence[Trial]) -> bool:
         """Asks the tuner by a loop that runs nothing."""
-        search = self.built.search
-        bench = BenchSpec(problem=search.problem, url=self.records.files.url, options={})
-        place = InProcessPlace(bench, self.records.files, self.built.problem)
-        settings = LoopSettings(budget=self.budget, deterministic=search.deterministic, jobs=self.built.jobs)
-        loop = Loop(self.records, LocalExecutor(place, search.slots), settings, trials=trials, tuner=self.built.tuner)
-        return loop.is_exhausted(self.built.plan.search)
+        search = self.prepared.search
+        runtime = RuntimeSpec(problem=search.problem, url=self.records.files.url, options={})
+        place = InProcessPool(runtime, self.records.files, self.prepared.problem)
+        settings = ControllerSettings(budget=self.budget, deterministic=search.deterministic, jobs=self.prepared.jobs)
+        controller = SearchController(
+            self.records, LocalExecutor(place, search.slots), settings, trials=trials, tuner=self.prepared.tuner
+        )
+        return controller.is_exhausted(self.prepared.plan.search)
 
     def run(
         self,
         executor: Executor,
         session: Session,
-        settings: LoopSettings,
+        settings: ControllerSettings,
         *,
         only_finals: bool = False,
         observe: Callable[[Event], None] = lambda event: None,
     ) -> None:
         """Runs the stages, tests the finalists, exports the winner; all of it durable as it goes."""
         trials, starts = self.records.load()
-        plan, founders = self.built.plan, self.built.search.founders
-        founders_are_checked = founders.weights is None
+        plan, init = self.prepared.plan, self.prepared.search.init
+        init_is_checked = init.weights is None
 
         def take_note(event: Event) -> None:
-            nonlocal founders_are_checked
-            if isinstance(event, StopAsked):
+            nonlocal init_is_checked
+            if isinstance(event, StopRequested):
                 session.note_stop()
             observe(event)
-            if founders_are_checked or not isinstance(event, Finished) or event.trial.inherited is None:
+            if init_is_checked or not isinstance(event, Finished) or event.trial.inherited is None:
                 return
-            if event.trial.offered == founders.weights:
-                founders_are_checked = True
-                if (why := unused_weights(founders, event.trial)) is not None:
-                    observe(Noted(why))
+            if event.trial.offered == init.weights:
+                init_is_checked = True
+                if (why := unused_weights(init, event.trial)) is not None:
+                    observe(Notice(why))
 
-        timetable = self._timetable(lambda: loop.trials)
-        loop = Loop(
+        planner = self._planner(lambda: controller.trials)
+        controller = SearchController(
             self.records,
             executor,
             settings,
             trials=trials,
             starts=starts,
             suspects=self._suspects(starts, session, settings),
-            tuner=self.built.tuner,
-            space=self.built.problem.space,
-            declared=self.built.problem.policies,
-            stopper=self.built.stopper,
+            tuner=self.prepared.tuner,
+            space=self.prepared.problem.space,
+            declared=self.prepared.problem.policies,
+            stopper=self.prepared.stopper,
             spent_hours=session.spent_hours,
-            timetable=timetable,
+            planner=planner,
             sibling=partial(sibling_checkpoint, self.records),
             observe=take_note,
-            sweeper=self._sweeper(session, executor),
+            collector=self._collector(session, executor),
         )
         while True:
-            n_trials = len(loop.trials)
+            n_trials = len(controller.trials)
             if only_finals:
-                loop.recall(plan.search)
+                controller.recall(plan.search)
             else:
-                self.tuner_has_ended_it = loop.search(plan.search)
-            self._run_later_stages(loop)
-            loop.sweep(at_end=True)  # room for the export
+                self.tuner_has_ended_it = controller.search(plan.search)
+            self._run_later_stages(controller)
+            controller.sweep(at_end=True)  # room for the export
             began_s = executor.now_s()
-            if self._crown(executor, loop.trials):
-                timetable.learn_crown(executor.now_s() - began_s)
-            loop.sweep(at_end=True)
+            if self._select_winner(executor, controller.trials):
+                planner.learn_selection(executor.now_s() - began_s)
+            controller.sweep(at_end=True)
             if only_finals:
                 return
             if not self.budget.is_timed:
                 break
-            if self.tuner_has_ended_it or isinstance(self.built.tuner, HostedTuner):  # begun once in a session
+            if self.tuner_has_ended_it or isinstance(self.prepared.tuner, StatefulTuner):  # begun once in a session
                 break
-            may_go_on = len(loop.trials) > n_trials and loop.may_go_on(plan.search)
-            if not (may_go_on or timetable.let_go()):
+            may_go_on = len(controller.trials) > n_trials and controller.may_go_on(plan.search)
+            if not (may_go_on or planner.let_go()):
                 break
-        n_lacking = sum(len(self.ranking.next_finalists(loop.trials, stage)) for stage in plan.later)
+        n_lacking = sum(len(self.ranking.next_finalists(controller.trials, stage)) for stage in plan.later)
         if n_lacking and self.budget.is_timed:
             observe(
-                Noted(
+                Notice(
                     f"no time was left to train {n_lacking} of the finalists as they stand now: `flows.final` does, or "
                     "more hours"
                 )
             )
         session.complete()
 
-    def _run_later_stages(self, loop: Loop) -> None:
-        for stage in self.built.plan.later:
-            n_trials = self.ranking.n_finalists_of(loop.trials, stage)
-            loop.final(stage, [], n_trials=n_trials)  # those that an earlier session left unfinished
-            while chosen := self.ranking.next_finalists(loop.trials, stage):
-                if not loop.final(stage, chosen, n_trials=n_trials):
+    def _run_later_stages(self, controller: SearchController) -> None:
+        for stage in self.prepared.plan.later:
+            n_trials = self.ranking.n_finalists_of(controller.trials, stage)
+            controller.final(stage, [], n_trials=n_trials)  # those that an earlier session left unfinished
+            while chosen := self.ranking.next_finalists(controller.trials, stage):
+                if not controller.final(stage, chosen, n_trials=n_trials):
                     break
 
-    def _suspects(self, starts: Mapping[int, Starts], session: Session, settings: LoopSettings) -> Suspects:
-        if self.built.problem.is_apart:
-            return Suspects()
-        return Suspects.of(self.records, starts, session, settings.max_attempts)
+    def _suspects(self, starts: Mapping[int, Starts], session: Session, settings: ControllerSettings) -> CrashTracker:
+        if self.prepared.problem.is_apart:
+            return CrashTracker()
+        return CrashTracker.of(self.records, starts, session, settings.max_attempts)
 
-    def _sweeper(self, session: Session, executor: Executor) -> Sweeper | None:
+    def _collector(self, session: Session, executor: Executor) -> GarbageCollector | None:
         """None where everything is kept: then not a moment is spent on it."""
         if self.retention.keeps_all:
             return None
@@ -255,13 +257,13 @@ class Program:
             metrics=self.ranking.metrics,
             finalists=self.ranking.needed,
             borrowed=partial(borrowed, self.records),
-            stands_in=self.built.search.on_parent_failure == "ancestor",
+            stands_in=self.prepared.search.on_missing_weights == "ancestor",
             slots=executor.slots,
             session=session.number,
         )
-        return Sweeper(self.records, self.retention, scope)
+        return GarbageCollector(self.records, self.retention, scope)
 
-    def _crown(self, executor: Executor, trials: Sequence[Trial]) -> bool:
+    def _select_winner(self, executor: Executor, trials: Sequence[Trial]) -> bool:
         """Chooses the winner by validation, then tests the finalists (once each), then exports the winner.
 
         False where that one was exported already, or there is none.
@@ -270,7 +272,7 @@ class Program:
         if winner is None:
             return False
         tests = self.records.tests()
-        if self.built.problem.has("test"):
+        if self.prepared.problem.has("test"):
             for trial in self.ranking.tested(trials):
                 if trial.number not in tests:
                     tests[trial.number] = self._test(executor, trial)
@@ -330,7 +332,7 @@ def newest_best(records: Records) -> dict[str, Any] | None:
 
 
 def run_here(
-    program: Program,
+    pipeline: SearchPipeline,
     *,
     options: Mapping[str, Any] | None = None,
     device: str = "cpu",
@@ -344,10 +346,10 @@ def run_here(
         device: Where trials train.
         observe: Told of every event.
     """
-    built, records = program.built, program.records
-    search = built.search
+    prepared, records = pipeline.prepared, pipeline.records
+    search = prepared.search
     session = Session(records, settings={"runner": "debug"})
-    bench = BenchSpec(
+    runtime = RuntimeSpec(
         problem=search.problem,
         url=records.files.url,
         options=dict(options or {}),
@@ -355,18 +357,18 @@ def run_here(
         device=device,
         n_threads=search.n_threads,
         asks_stopper=search.stopper is not None,
-        jobs_ask=built.jobs.asks,
+        jobs_ask=prepared.jobs.asks,
     )
-    executor = LocalExecutor(InProcessPlace(bench, records.files, built.problem))
+    executor = LocalExecutor(InProcessPool(runtime, records.files, prepared.problem))
     try:
-        settings = LoopSettings(
+        settings = ControllerSettings(
             seed=search.seed,
-            budget=program.budget,
-            on_parent_failure=search.on_parent_failure,
+            budget=pipeline.budget,
+            on_missing_weights=search.on_missing_weights,
             deterministic=search.deterministic,
-            jobs=built.jobs,
+            jobs=prepared.jobs,
         )
-        program.run(executor, session, settings, observe=observe)
+        pipeline.run(executor, session, settings, observe=observe)
     finally:
         executor.close()
         session.close()

@@ -6,22 +6,22 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nas.executors.events import Left
+from nas.executors.events import JobLeftWorker
 
 
 @dataclass(slots=True)
-class Tenant:
+class SlotHolder:
     """The job that holds a slot, from its first trial there until it leaves."""
 
     job: int
     slot: int
     has_asked: bool = False
     is_dismissed: bool = False
-    left: Left | None = None
+    left: JobLeftWorker | None = None
     """That it has left; it may be learned before the result of its last trial is."""
 
 
-class Slots:
+class SlotPool:
     """Which of ``n`` slots are free.
 
     Attributes:
@@ -32,13 +32,13 @@ class Slots:
         self.n = n
         self.running: dict[int, int] = {}
         self._slot_of: dict[int, int] = {}
-        self._tenants: dict[int, Tenant] = {}
-        self._by_job: dict[int, Tenant] = {}
+        self._holders: dict[int, SlotHolder] = {}
+        self._by_job: dict[int, SlotHolder] = {}
         self._heap = list(range(n))  # may name slots that are taken meanwhile
 
     def is_free(self, slot: int) -> bool:
         """Whether neither a trial nor a job has it."""
-        return slot not in self.running and slot not in self._tenants
+        return slot not in self.running and slot not in self._holders
 
     def first_free(self) -> int | None:
         """The lowest free slot."""
@@ -50,8 +50,8 @@ class Slots:
         """Lets a trial run there."""
         self.running[slot] = trial
         self._slot_of[trial] = slot
-        if (tenant := self._tenants.get(slot)) is not None:
-            tenant.has_asked = False
+        if (holder := self._holders.get(slot)) is not None:
+            holder.has_asked = False
 
     def release(self, trial: int) -> None:
         """Notes that a trial runs no more; where its job stays, the slot remains that job's."""
@@ -59,51 +59,51 @@ class Slots:
             del self.running[slot]
             self._note_free(slot)
 
-    def stay(self, job: int, slot: int) -> None:
+    def job_start(self, job: int, slot: int) -> None:
         """Lets a job stay there."""
-        self._tenants[slot] = self._by_job[job] = Tenant(job, slot)
+        self._holders[slot] = self._by_job[job] = SlotHolder(job, slot)
 
     def leave(self, job: int) -> None:
         """Notes that a job stays no more."""
-        if (tenant := self._by_job.pop(job, None)) is not None:
-            del self._tenants[tenant.slot]
-            self._note_free(tenant.slot)
+        if (holder := self._by_job.pop(job, None)) is not None:
+            del self._holders[holder.slot]
+            self._note_free(holder.slot)
 
     def _note_free(self, slot: int) -> None:
         if self.is_free(slot):
             heapq.heappush(self._heap, slot)
 
-    def tenant(self, job: int) -> Tenant | None:
+    def holder(self, job: int) -> SlotHolder | None:
         """Where a job stays, if it does."""
         return self._by_job.get(job)
 
-    def tenant_at(self, slot: int) -> Tenant | None:
+    def holder_at(self, slot: int) -> SlotHolder | None:
         """The job that stays there, if one does."""
-        return self._tenants.get(slot)
+        return self._holders.get(slot)
 
-    def waits(self, tenant: Tenant) -> bool:
+    def waits(self, holder: SlotHolder) -> bool:
         """Whether the job waits for an answer: a trial, or that there is none."""
-        return tenant.has_asked and not tenant.is_dismissed and tenant.left is None and tenant.slot not in self.running
+        return holder.has_asked and not holder.is_dismissed and holder.left is None and holder.slot not in self.running
 
-    def waiting(self) -> Iterator[Tenant]:
+    def waiting(self) -> Iterator[SlotHolder]:
         """The jobs that wait for an answer, by slot."""
-        if self._tenants:
-            yield from (t for _, t in sorted(self._tenants.items()) if self.waits(t))
+        if self._holders:
+            yield from (t for _, t in sorted(self._holders.items()) if self.waits(t))
 
-    def tenants(self) -> Iterator[Tenant]:
+    def holders(self) -> Iterator[SlotHolder]:
         """All jobs that stay."""
-        return iter(self._tenants.values())
+        return iter(self._holders.values())
 
     @property
     def n_taken(self) -> int:
         """How many slots are not free."""
-        return len(self.running) + sum(slot not in self.running for slot in self._tenants)
+        return len(self.running) + sum(slot not in self.running for slot in self._holders)
 
     @property
     def n_moving(self) -> int:
         """How many slots something will happen on without the loop: a trial runs, or a job is about to ask or leave."""
-        if not self._tenants:
+        if not self._holders:
             return len(self.running)
         return len(self.running) + sum(
-            slot not in self.running and not self.waits(tenant) for slot, tenant in self._tenants.items()
+            slot not in self.running and not self.waits(holder) for slot, holder in self._holders.items()
         )

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from typing import ClassVar, final
 
 from nas.core.budget import Budget
-from nas.core.errors import ConfigurationError, StoreError
+from nas.core.errors import ConfigurationError, StorageError
 from nas.core.metric import Metric
 from nas.core.policy import PolicyPlan
 from nas.core.spec import Spec
 from nas.core.trial import State
 from nas.inheritance.donors.other_searches import sibling_checkpoint
 from nas.search.definition import Search
-from nas.search.initial_points import Founders
+from nas.search.initial_points import SearchInit
 from nas.search.lease import claim_identity
-from nas.search.runner import Program, run_here
+from nas.search.runner import SearchPipeline, run_here
 from nas.spaces.parameters.space import ParameterSpace
 from nas.storage.records import Records
 from nas.storage.remote_file import read_file
@@ -44,14 +44,14 @@ class WeightsFileProblem(Problem):
         """Publishes the tensors by their names; their number is the score.
 
         Raises:
-            StoreError: the file can't be read now, which is no fault of the trial's: it is run again.
+            StorageError: the file can't be read now, which is no fault of the trial's: it is run again.
         """
         from safetensors.torch import load
 
         try:
             content = read_file(self.file, {})
         except OSError as error:
-            raise StoreError(f"founders.weights ({self.file}) can't be read ({error})") from error
+            raise StorageError(f"init.weights ({self.file}) can't be read ({error})") from error
         tensors = load(content)
         run.save({name: tensors[name] for name in sorted(tensors, key=_place)})
         return {"tensors": float(len(tensors))}
@@ -66,11 +66,11 @@ def _place(name: str) -> tuple[list[int | str], str, str]:
     return [int(part) if n % 2 else part for n, part in enumerate(re.split("([0-9]+)", layer))], layer, own
 
 
-def import_founders(records: Records, founders: Founders) -> None:
+def import_weights(records: Records, init: SearchInit) -> None:
     """Publishes the founders' weights under the same root, where they come from a file and are not there yet.
 
     Those of another search's trial must be there when the first trial is proposed; later ones go by
-    ``on_parent_failure``.
+    ``on_missing_weights``.
 
     Args:
         records: Of the search that will take them.
@@ -78,30 +78,30 @@ def import_founders(records: Records, founders: Founders) -> None:
 
     Raises:
         ConfigurationError: the file holds no safetensors, or the other search's trial has no weights.
-        StoreError: the store failed.
+        StorageError: the store failed.
     """
-    if founders.weights is None:
+    if init.weights is None:
         return
-    if founders.file is None:
-        if sibling_checkpoint(records, founders.weights) is None and not records.load()[0]:
+    if init.file is None:
+        if sibling_checkpoint(records, init.weights) is None and not records.load()[0]:
             raise ConfigurationError(
-                f"founders.weights ({founders.weights}): no such trial with weights under this root; name one of "
+                f"init.weights ({init.weights}): no such trial with weights under this root; name one of "
                 "another search there (`python -m flows.report` lists them), or a safetensors file"
             )
         return
-    name = founders.weights.rpartition(":")[0]
+    name = init.weights.rpartition(":")[0]
     own = Records(records.files.sibling(name))
     if (found := own.finished_trial(0)) is not None and found.checkpoint is not None:
         return
     search = Search(
-        problem=Spec(f"{__name__}.{WeightsFileProblem.__name__}", {"file": founders.file, "name": name}),
+        problem=Spec(f"{__name__}.{WeightsFileProblem.__name__}", {"file": init.file, "name": name}),
         tuner=Spec("nas.tuners.random.RandomTuner"),
         plan=PolicyPlan.from_stages([{"name": "search", "policies": []}]),
     )
-    built = search.build()
-    claim_identity(own, built)
-    run_here(Program(built, own, Budget(trials=1), finalists=1))
+    prepared = search.build()
+    claim_identity(own, prepared)
+    run_here(SearchPipeline(prepared, own, Budget(trials=1), finalists=1))
     trial = own.finished_trial(0)
     if trial is None or trial.state is not State.COMPLETE:
         error = "" if trial is None else (trial.error or "").strip().splitlines()[-1]
-        raise ConfigurationError(f"founders.weights ({founders.file}) must be a file of safetensors: {error}")
+        raise ConfigurationError(f"init.weights ({init.file}) must be a file of safetensors: {error}")

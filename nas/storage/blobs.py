@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nas.core.reference import Reference
-from nas.storage.verified import Buffer, Span, Witness, no_witness
+from nas.storage.verified import Buffer, OnBlock, Span, ignore_block
 
 __all__ = [
-    "Files",
-    "Stored",
+    "BlobInfo",
+    "BlobStore",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class BlobInfo:
     """A file that lies under a root, finished or not.
 
     Attributes:
@@ -30,16 +30,16 @@ class Stored:
     modified: float | None
 
 
-class Files(ABC):
+class BlobStore(ABC):
     """One root folder; every path is relative to it and '/'-separated.
 
     A published file never changes, so its reference (name, size, digest) is all that anybody needs to read it. Every
-    method raises StoreError in one line where the storage refuses.
+    method raises StorageError in one line where the storage refuses.
     """
 
     url: str
     """The root for a person's eyes, without passwords."""
-    patience_s: float
+    retry_s: float
     """How long caches are lasted out that do not show a file yet, and servers that do not answer."""
     batch_bytes: int = 16 << 20
     """How much is best read at once by who has little memory."""
@@ -65,8 +65,8 @@ class Files(ABC):
         """The contents, of exactly the size and digest promised.
 
         Raises:
-            MissingError: not there within ``patience_s``.
-            CorruptError: still other contents after ``patience_s``.
+            MissingError: not there within ``retry_s``.
+            CorruptError: still other contents after ``retry_s``.
         """
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Files(ABC):
         """
 
     @abstractmethod
-    def check_contents(self, reference: Reference, witness: Callable[[], Witness] = no_witness) -> None:
+    def check_contents(self, reference: Reference, on_block: Callable[[], OnBlock] = ignore_block) -> None:
         """Reads the whole file in little memory, to compare size and digest.
 
         Args:
@@ -141,7 +141,7 @@ class Files(ABC):
             self.delete(path)
 
     @abstractmethod
-    def walk(self) -> list[Stored]:
+    def walk(self) -> list[BlobInfo]:
         """Every file below the root as of now, unfinished ones too, sorted by path; no link is followed."""
 
     def check_reachable(self) -> None:
@@ -151,7 +151,7 @@ class Files(ABC):
 
         Raises:
             ConfigurationError: another root or other credentials are needed.
-            StoreError: nobody answers.
+            StorageError: nobody answers.
         """
         return
 
@@ -161,15 +161,15 @@ class Files(ABC):
 
         Raises:
             ConfigurationError: another root is needed (no permission, read-only, no hard links).
-            StoreError: the storage fails (full disk, lost server).
+            StorageError: the storage fails (full disk, lost server).
         """
 
     @abstractmethod
-    def below(self, folder: str) -> Files:
+    def below(self, folder: str) -> BlobStore:
         """The same storage with a folder of this root as the root."""
 
     @abstractmethod
-    def sibling(self, name: str) -> Files:
+    def sibling(self, name: str) -> BlobStore:
         """The same storage with the folder of that name beside this root as the root: another search."""
 
     @abstractmethod

@@ -11,7 +11,7 @@ from nas.core.checkpoint import Checkpoint, SavedFolder
 from nas.core.errors import CorruptError
 from nas.core.reference import Reference
 from nas.core.validation import MAX_RECORD_BYTES
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.folders import fetch_files, publish_folder
 from nas.storage.manifest import Manifest
 from nas.storage.signature import Signature
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def publish_tensors(
-    files: Files, path: str, tensors: Mapping[str, torch.Tensor], donors: Iterable[Manifest] = ()
+    files: BlobStore, path: str, tensors: Mapping[str, torch.Tensor], donors: Iterable[Manifest] = ()
 ) -> Manifest:
     """Publishes as a pack the tensors that none of the donors has, and says where all of them lie.
 
@@ -51,7 +51,7 @@ def publish_tensors(
 
 
 def publish_checkpoint(
-    files: Files, stem: str, tensors: Manifest | None, saved_files: tuple[Reference, ...] = ()
+    files: BlobStore, stem: str, tensors: Manifest | None, saved_files: tuple[Reference, ...] = ()
 ) -> Checkpoint:
     """Publishes the manifest of what ``publish_tensors`` and ``publish_folder`` answered.
 
@@ -68,7 +68,7 @@ def publish_checkpoint(
     return Checkpoint(manifest=reference, packs=manifest.packs, saved=saved, signature=signature)
 
 
-def load_manifest(files: Files, checkpoint: Checkpoint) -> Manifest:
+def load_manifest(files: BlobStore, checkpoint: Checkpoint) -> Manifest:
     """The manifest, verified.
 
     Args:
@@ -91,7 +91,7 @@ def load_manifest(files: Files, checkpoint: Checkpoint) -> Manifest:
     return manifest
 
 
-def fetch_folder(files: Files, checkpoint: Checkpoint, local_dir: str | os.PathLike[str]) -> None:
+def fetch_folder(files: BlobStore, checkpoint: Checkpoint, local_dir: str | os.PathLike[str]) -> None:
     """Writes what the trial left in its ``save_dir``, verified, below a local folder that is empty or missing.
 
     Raises:

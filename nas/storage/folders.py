@@ -7,14 +7,14 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from nas.core.errors import ConfigurationError, CorruptError, HeirloomError, StoreError
+from nas.core.errors import ConfigurationError, CorruptError, HeirloomError, StorageError
 from nas.core.reference import Reference, checked_path
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 
 _BLOCK = 1 << 20
 
 
-def publish_folder(files: Files, stem: str, local_dir: str | os.PathLike[str]) -> tuple[Reference, ...]:
+def publish_folder(files: BlobStore, stem: str, local_dir: str | os.PathLike[str]) -> tuple[Reference, ...]:
     """Publishes every file below a local folder as ``files/<stem>/<its relative path>``.
 
     Empty folders, permissions and times are not kept; a link to within the folder becomes what it points to.
@@ -40,7 +40,7 @@ def walk_folder(local_dir: str | os.PathLike[str]) -> list[tuple[str, str]]:
         raise ConfigurationError(f"can't publish {error.filename or root}: {error.strerror}") from error
 
 
-def fetch_files(files: Files, saved: Sequence[Reference], local_dir: str | os.PathLike[str]) -> None:
+def fetch_files(files: BlobStore, saved: Sequence[Reference], local_dir: str | os.PathLike[str]) -> None:
     """Writes what a trial saved, verified, below a local folder that is empty or missing.
 
     Args:
@@ -70,7 +70,7 @@ def fetch_files(files: Files, saved: Sequence[Reference], local_dir: str | os.Pa
     except HeirloomError:
         raise
     except OSError as error:
-        raise StoreError(f"can't write {error.filename or root}: {error.strerror}") from error
+        raise StorageError(f"can't write {error.filename or root}: {error.strerror}") from error
 
 
 def _name(reference: Reference) -> PurePosixPath:

@@ -9,7 +9,7 @@ import torch
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import CorruptError
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest
 from nas.storage.manifest_checks import check_entries, dtype_of
 from nas.storage.pack import equal_tensors, read_into, read_tensors, stream_tensors
@@ -34,7 +34,7 @@ class StoredWeights:
         CorruptError: one is not what was published.
     """
 
-    def __init__(self, files: Files, checkpoint: Checkpoint, keeps: Callable[[str], bool] = bool) -> None:
+    def __init__(self, files: BlobStore, checkpoint: Checkpoint, keeps: Callable[[str], bool] = bool) -> None:
         self.manifest = load_manifest(files, checkpoint)
         self._files = files
         self._packs = {pack.path: pack for pack in self.manifest.packs}

@@ -19,7 +19,7 @@ import torch
 from nas.core.errors import ConfigurationError
 from nas.core.reference import Reference
 from nas.storage.background import Background, share
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.manifest import MAX_DIMENSIONS, TensorEntry
 from nas.storage.manifest_checks import MAX_NAMES, check_entries, dtype_of
 from nas.storage.verified import Buffer, Span, digest_of
@@ -66,7 +66,7 @@ _Key: TypeAlias = tuple[_Contents, int]
 
 
 def write_pack(
-    files: Files, path: str, tensors: Mapping[str, torch.Tensor], *, known: Iterable[TensorEntry] = ()
+    files: BlobStore, path: str, tensors: Mapping[str, torch.Tensor], *, known: Iterable[TensorEntry] = ()
 ) -> tuple[Reference | None, dict[str, TensorEntry]]:
     """Publishes the tensors, and says where each of them lies; equal ones (tied weights) are stored once.
 
@@ -206,7 +206,7 @@ def _is_like(tensor: torch.Tensor | None, entry: TensorEntry) -> bool:
 
 
 def read_tensors(
-    files: Files, entries: Mapping[str, TensorEntry], packs: Mapping[str, Reference]
+    files: BlobStore, entries: Mapping[str, TensorEntry], packs: Mapping[str, Reference]
 ) -> dict[str, torch.Tensor]:
     """The tensors in main memory of their own, each one verified by its digest.
 
@@ -228,7 +228,7 @@ def read_tensors(
 
 
 def read_into(
-    files: Files,
+    files: BlobStore,
     entries: Mapping[str, TensorEntry],
     packs: Mapping[str, Reference],
     targets: Mapping[str, torch.Tensor],
@@ -261,7 +261,7 @@ def read_into(
 
 
 def stream_tensors(
-    files: Files, entries: Mapping[str, TensorEntry], packs: Mapping[str, Reference]
+    files: BlobStore, entries: Mapping[str, TensorEntry], packs: Mapping[str, Reference]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors by name, one after the other, in little memory: each counts only until the next one.
 
@@ -306,7 +306,7 @@ def _batches(entries: Mapping[str, TensorEntry], in_need: Container[str], most: 
 
 
 def _read_batch(
-    files: Files,
+    files: BlobStore,
     entries: Mapping[str, TensorEntry],
     packs: Mapping[str, Reference],
     targets: Mapping[str, torch.Tensor],

@@ -13,15 +13,15 @@ from typing import TypeVar, cast
 
 from blake3 import blake3
 
-from nas.core.errors import AlreadyPublishedError, HeirloomError, StoreError
+from nas.core.errors import AlreadyPublishedError, HeirloomError, StorageError
 from nas.core.reference import Reference
 from nas.core.validation import MAX_RECORD_BYTES
 from nas.storage.background import Background, share
 from nas.storage.regular_files import opened
 from nas.storage.verified import (
     Buffer,
+    OnBlock,
     Span,
-    Witness,
     WrongContentsError,
     digest_of,
     expect,
@@ -133,7 +133,7 @@ def link_new(temporary: str, target: str) -> None:
         if error.errno not in NO_LINKS:
             raise
         reason = f"its file system refuses hard links ({error.strerror})"
-        raise StoreError(f"can't publish {target}: {reason}; choose another storage.root") from error
+        raise StorageError(f"can't publish {target}: {reason}; choose another storage.root") from error
     with suppress(OSError):
         os.unlink(temporary)
 
@@ -173,13 +173,13 @@ def check_size(target: str, reference: Reference, *, around_cache: bool) -> None
         pass
 
 
-def check_contents(target: str, reference: Reference, witness: Callable[[], Witness], *, around_cache: bool) -> None:
+def check_contents(target: str, reference: Reference, on_block: Callable[[], OnBlock], *, around_cache: bool) -> None:
     """Reads what the disk or the server holds of a file, block by block, and compares the digest with the promised one.
 
     Never from the cache, whatever ``around_cache`` says: what memory remembers proves nothing.
     """
     with _promised_size(target, reference, True) as file:
-        digest = _digest_of_file(file, witness())
+        digest = _digest_of_file(file, on_block())
     if digest != reference.digest:
         raise WrongContentsError(f"{reference.bytes} bytes {digest}")
 
@@ -258,11 +258,11 @@ def _digest_at(target: str) -> str:
         return _digest_of_file(file)
 
 
-def _digest_of_file(file: FileIO, witness: Witness = lambda block: None) -> str:
+def _digest_of_file(file: FileIO, on_block: OnBlock = lambda block: None) -> str:
     hasher, block = blake3(), memoryview(bytearray(_BLOCK))
     while n := file.readinto(block):
         hasher.update(block[:n])
-        witness(block[:n])
+        on_block(block[:n])
     return f"blake3:{hasher.hexdigest()}"
 
 
@@ -310,10 +310,10 @@ def _opens(folder: str) -> bool:
     return True
 
 
-def despite_stale_handles(attempt: Callable[[], T], patience_s: float) -> T:
+def despite_stale_handles(attempt: Callable[[], T], retry_s: float) -> T:
     """What the attempt gives, made again while an NFS server has lost the file behind a name (ESTALE)."""
     last: OSError | None = None
-    for wait_s in waits(patience_s):
+    for wait_s in waits(retry_s):
         if wait_s:  # sleep(0) would give the processor away
             time.sleep(wait_s)
         try:
@@ -339,4 +339,4 @@ def refused(doing: str, path: str) -> Iterator[None]:
             path = error.filename  # one of those in a folder that is read
         if error.errno in DISK_FULL:
             reason = f"the disk is full ({reason})"
-        raise StoreError(f"can't {doing} {path}: {reason}") from error
+        raise StorageError(f"can't {doing} {path}: {reason}") from error

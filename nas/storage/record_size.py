@@ -15,7 +15,7 @@ from nas.core.trial import Trial
 
 RECORD_BYTES = 3_990
 METRICS_BYTES = 600
-FORETOLD_BYTES = 300
+STATIC_METRICS_BYTES = 300
 ERROR_BYTES = 1_400
 NOT_COPIED_BYTES = 500
 REPLACED_BYTES = 300
@@ -38,12 +38,12 @@ def fitted(trial: Trial) -> Trial:
     """
     lists: dict[str, Any] = {key: trial.inheritance[key] for key in _LISTS if key in trial.inheritance}
     inheritance = {**trial.inheritance, **{key: {} for key in lists}, "n_unlisted": 10**9}
-    bare = replace(trial, foretold={}, metrics={}, curve=(), error=None, returned=None, inheritance=inheritance)
+    bare = replace(trial, static_metrics={}, metrics={}, curve=(), error=None, returned=None, inheritance=inheritance)
     room = RECORD_BYTES - json_size(bare.result_record())
     metrics = _first(trial.metrics, METRICS_BYTES)
     room -= json_size(metrics)
-    foretold = _first(trial.foretold, min(FORETOLD_BYTES, room))
-    room -= json_size({"foretold": foretold})
+    static_metrics = _first(trial.static_metrics, min(STATIC_METRICS_BYTES, room))
+    room -= json_size({"static_metrics": static_metrics})
     error = None if trial.error is None else _end(trial.error, min(ERROR_BYTES, room))
     room -= json_size(error)
     for key, limit in _LISTS.items():
@@ -53,7 +53,7 @@ def fitted(trial: Trial) -> Trial:
     inheritance["n_unlisted"] = len(lists.get("not_copied", ())) - len(inheritance.get("not_copied", ()))
     if not inheritance["n_unlisted"]:
         del inheritance["n_unlisted"]
-    return replace(trial, foretold=foretold, metrics=metrics, inheritance=inheritance, error=error)
+    return replace(trial, static_metrics=static_metrics, metrics=metrics, inheritance=inheritance, error=error)
 
 
 def _first(entries: Mapping[str, V], limit: int) -> dict[str, V]:

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from nas.core.errors import AlreadyPublishedError, CorruptError, StoreError
+from nas.core.errors import AlreadyPublishedError, CorruptError, StorageError
 from nas.core.trial import Trial
 from nas.core.validation import MAX_DEPTH, MAX_RECORD_BYTES, is_deep, naming, parse_object, shown, time_of, whole
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.record_size import ERROR_BYTES, fitted
 from nas.storage.search_records import check_sweep, check_test
 from nas.storage.trial_log import earlier_log_path, log_path
@@ -78,7 +78,7 @@ def from_bytes(data: bytes, path: str) -> dict[str, Any]:
 class Records:
     """Reads and writes the records of one search; every write is durable before it returns."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: BlobStore) -> None:
         self.files = files
         self._swept_by: dict[str, frozenset[int]] = {}  # by the name of the record, which never changes
 
@@ -90,7 +90,7 @@ class Records:
         """
         data = to_bytes(record)
         if len(data) > MAX_RECORD_BYTES:
-            raise StoreError(f"{path} would have {len(data)} bytes; a record has at most {MAX_RECORD_BYTES}")
+            raise StorageError(f"{path} would have {len(data)} bytes; a record has at most {MAX_RECORD_BYTES}")
         self.files.publish(path, [data], exclusive=True)
 
     def read(self, path: str) -> dict[str, Any] | None:
@@ -151,7 +151,11 @@ class Records:
 
     def _finished(self, proposal: Mapping[str, Any], number: int) -> Trial | None:
         result = self.read(_result_path(number))
-        return None if result is None else self._trial(number, proposal, result, swept=number in self.swept())
+        return (
+            None
+            if result is None
+            else self._trial(number, proposal, result, weights_deleted=number in self.weights_deleted())
+        )
 
     def proposed(self, number: int) -> Trial | None:
         """The trial of this number as it was proposed, or None where it has not been."""
@@ -176,9 +180,11 @@ class Records:
         proposal: Mapping[str, Any],
         result: Mapping[str, Any] | None = None,
         *,
-        swept: bool = False,
+        weights_deleted: bool = False,
     ) -> Trial:
-        return trial_from_records(proposal, result, number=number, swept=swept, folder=self.place("trials"))
+        return trial_from_records(
+            proposal, result, number=number, weights_deleted=weights_deleted, folder=self.place("trials")
+        )
 
     def load(self) -> tuple[list[Trial], dict[int, Starts]]:
         """All trials by number, those without a result WAITING, and the attempts of these.
@@ -193,14 +199,18 @@ class Records:
             proposals = self._read_all(".proposal.json")
             if lacking := sorted(set(results) - set(proposals)):
                 raise self._lacks(lacking[0])
-            swept = self.swept()
+            weights_deleted = self.weights_deleted()
             trials: list[Trial] = []
             while (number := len(trials)) < len(proposals):
                 if number not in proposals:  # unless a listing missed it that was taken while it came
                     if (late := self.read(_proposal_path(number))) is None:
                         raise self._lacks(number)
                     proposals[number] = late
-                trials.append(self._trial(number, proposals[number], results.get(number), swept=number in swept))
+                trials.append(
+                    self._trial(
+                        number, proposals[number], results.get(number), weights_deleted=number in weights_deleted
+                    )
+                )
             self._check_agreement(trials)
         return trials, self._starts({t.number for t in trials if not t.is_finished})
 
@@ -270,7 +280,7 @@ class Records:
         self.publish(f"gc/{number:04d}.json", {"gc": number, **record})
         return number
 
-    def swept(self) -> frozenset[int]:
+    def weights_deleted(self) -> frozenset[int]:
         """The trials that have lost their weights, by all records of sweeps."""
         for name in self._sweeps():
             if name not in self._swept_by:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from nas.core.errors import ConfigurationError, CorruptError, MissingError
 from nas.core.reference import is_path
 from nas.core.validation import MAX_RECORD_BYTES, checked_fields
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import publish_tensors
 from nas.storage.manifest import Manifest
 from nas.storage.records import from_bytes, to_bytes
@@ -42,7 +42,7 @@ class PartialCheckpoints:
         trial: Its number.
     """
 
-    def __init__(self, files: Files, trial: int) -> None:
+    def __init__(self, files: BlobStore, trial: int) -> None:
         self.folder = f"resume/{trial:06d}"
         self._files = files
         self._damaged: set[int] = set()
@@ -56,7 +56,7 @@ class PartialCheckpoints:
 
         Raises:
             ConfigurationError: a tensor that has no place in a pack, or a state that is too large.
-            StoreError: the store failed.
+            StorageError: the store failed.
         """
         names = self._names()
         number = 1 + max(names.values(), default=0)

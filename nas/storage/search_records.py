@@ -28,7 +28,7 @@ _IDENTITY: _Kinds = {
     "policy": (list,),
     "stopper": (dict, NoneType),
     "seed": (int,),
-    "on_parent_failure": (str,),
+    "on_missing_weights": (str,),
     "deterministic": (bool,),
 }
 _SPEC: _Kinds = {"target": (str,), "arguments": (dict,)}
@@ -58,8 +58,8 @@ def check_header(record: Mapping[str, Any]) -> None:
         whole(identity.get("slots"), "slots", 1)
         whole(identity.get("n_threads"), "n_threads", 1)
     numbers(identity.get("constraints", {}), "constraints")
-    if (founders := identity.get("founders")) is not None:
-        checked_fields(founders, {"points": (list,), "weights": (str, NoneType)})
+    if (init := identity.get("init")) is not None:
+        checked_fields(init, {"points": (list,), "weights": (str, NoneType)})
     for name in ("data", "about"):
         texts = checked_fields(fields.get(name, {}), {}, others=True)
         checked_fields(texts, dict.fromkeys(texts, (str,)))
@@ -93,7 +93,7 @@ def check_session(record: Mapping[str, Any]) -> None:
         raise CorruptError(f"flow_run must not be {shown(flow_run)}")  # it becomes a part of an address
 
 
-def check_beat(record: Mapping[str, Any]) -> None:
+def check_heartbeat(record: Mapping[str, Any]) -> None:
     """For ``sessions/0003.beat``."""
     whole(record.get("beat"), "beat")
     number_within(record.get("hours"), "hours", 0, MAX_HOURS)

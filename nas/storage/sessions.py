@@ -8,7 +8,7 @@ from typing import Any
 
 from nas.core.validation import naming
 from nas.storage.records import Records, from_bytes
-from nas.storage.search_records import check_beat, check_session
+from nas.storage.search_records import check_heartbeat, check_session
 
 _SESSION = re.compile(r"[0-9]{4,9}\.json")
 
@@ -29,7 +29,9 @@ def newest_session(records: Records) -> tuple[int, dict[str, Any], dict[str, Any
         return None
     path = f"sessions/{number:04d}.json"
     data = records.files.read_if_present(path)
-    return None if data is None else (number, _checked_session(data, records.place(path)), read_beat(records, number))
+    return (
+        None if data is None else (number, _checked_session(data, records.place(path)), read_heartbeat(records, number))
+    )
 
 
 def newest_number(records: Records) -> int | None:
@@ -38,20 +40,20 @@ def newest_number(records: Records) -> int | None:
     return max((int(name.removesuffix(".json")) for name in names if _SESSION.fullmatch(name)), default=None)
 
 
-def read_beat(records: Records, number: int) -> dict[str, Any] | None:
+def read_heartbeat(records: Records, number: int) -> dict[str, Any] | None:
     """The last beat of a session, or None before the first one."""
     path = f"sessions/{number:04d}.beat"
     record = records.read(path)
     if record is not None:
         with naming(records.place(path)):
-            check_beat(record)
+            check_heartbeat(record)
     return record
 
 
 def spent_hours(records: Records, sessions: Iterable[int] | None = None) -> float:
     """Hours that these sessions have taken, by their last beats; all of the search's by default."""
     numbers = past_sessions(records) if sessions is None else sessions
-    return sum(float((read_beat(records, number) or {}).get("hours", 0.0)) for number in numbers)
+    return sum(float((read_heartbeat(records, number) or {}).get("hours", 0.0)) for number in numbers)
 
 
 def _checked_session(data: bytes, place: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 
 MAX_LOG_BYTES = 1_000_000
 
@@ -28,7 +28,7 @@ def earlier_log_path(number: int, attempt: int) -> str:
     return f"logs/{number:06d}-{attempt}.log"
 
 
-def set_earlier_log_aside(files: Files, number: int, attempt: int) -> None:
+def set_earlier_log_aside(files: BlobStore, number: int, attempt: int) -> None:
     """Gives the log of the attempt before this one, where it left any, the name that it keeps."""
     if attempt > 1 and (log := files.read_if_present(log_path(number))) is not None:
         files.put(earlier_log_path(number, attempt - 1), log)
@@ -66,7 +66,7 @@ class TrialLog:
         finally:
             _current.log = None
 
-    def put(self, files: Files, path: str) -> None:
+    def put(self, files: BlobStore, path: str) -> None:
         """Stores the log, where anything was written."""
         if self._parts:
             files.put(path, "".join(self._parts).encode(errors="replace")[-MAX_LOG_BYTES:])

@@ -74,7 +74,7 @@ def trial_from_records(
     result: Mapping[str, Any] | None = None,
     *,
     number: int | None = None,
-    swept: bool = False,
+    weights_deleted: bool = False,
     folder: str = "trials",
 ) -> Trial:
     """The trial of a proposal record and, where it has finished, a result record.
@@ -98,7 +98,7 @@ def trial_from_records(
                 fields |= read(record)
                 if record["trial"] != number:
                     raise CorruptError(f"it is trial {record['trial']}'s")
-    return without_weights(Trial(**fields)) if swept else Trial(**fields)
+    return without_weights(Trial(**fields)) if weights_deleted else Trial(**fields)
 
 
 def _proposed(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _resulted(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "state": state,
         "reason": reason,
-        "foretold": numbers(fields.get("foretold", {}), "foretold"),
+        "static_metrics": numbers(fields.get("static_metrics", {}), "static_metrics"),
         "metrics": numbers(fields["metrics"], "metrics"),
         "curve": tuple(_report(entry) for entry in fields["curve"]),
         "cost": numbers(fields["cost"], "cost"),

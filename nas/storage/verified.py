@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 from blake3 import blake3
 
-from nas.core.errors import CorruptError, MissingError, StoreError
+from nas.core.errors import CorruptError, MissingError, StorageError
 from nas.core.reference import Reference
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-Witness: TypeAlias = Callable[[memoryview], object]
+OnBlock: TypeAlias = Callable[[memoryview], object]
 """Is shown the contents of a file block by block; a block's memory is used again afterwards."""
 
 
@@ -35,9 +35,9 @@ def is_stale(error: OSError) -> bool:
     return error.errno == errno.ESTALE
 
 
-def waits(patience_s: float, *, first_s: float = 0.005, longest_s: float = 0.25) -> Iterator[float]:
+def waits(retry_s: float, *, first_s: float = 0.005, longest_s: float = 0.25) -> Iterator[float]:
     """The seconds to wait before each attempt: none before the first, then longer and longer until the bound."""
-    give_up_s = time.monotonic() + patience_s
+    give_up_s = time.monotonic() + retry_s
     yield 0.0
     wait_s = first_s
     while (left_s := give_up_s - time.monotonic()) > 0:
@@ -107,7 +107,7 @@ def expect_span(reference: Reference, span: Span, digest: str) -> None:
         )
 
 
-def read_verified(reference: Reference, attempt: Callable[[bool], T], where: Callable[[], str], patience_s: float) -> T:
+def read_verified(reference: Reference, attempt: Callable[[bool], T], where: Callable[[], str], retry_s: float) -> T:
     """What the first attempt gives that finds what was promised; they go on while a cache may be at fault.
 
     Args:
@@ -115,15 +115,15 @@ def read_verified(reference: Reference, attempt: Callable[[bool], T], where: Cal
         attempt: Reads the file; raises ``WrongContentsError`` where it holds something else. Told whether to go around
             the caches, because the last contents were wrong.
         where: Names the file and its mount for the error.
-        patience_s: The bound; at least one attempt is made.
+        retry_s: The bound; at least one attempt is made.
 
     Raises:
         MissingError: not found within the bound.
         CorruptError: other contents than promised, still at the bound.
     """
-    kind: type[StoreError] = MissingError
+    kind: type[StorageError] = MissingError
     reason, cause = "", None
-    for wait_s in waits(patience_s):
+    for wait_s in waits(retry_s):
         if wait_s:  # sleep(0) would give the processor away
             time.sleep(wait_s)
         try:
@@ -136,10 +136,10 @@ def read_verified(reference: Reference, attempt: Callable[[bool], T], where: Cal
             kind, reason, cause = MissingError, error.strerror or "no such file", error
     raise kind(
         f"{where()} on host {socket.gethostname()} is {'missing' if kind is MissingError else 'corrupt'}: expected "
-        f"{reference.bytes} bytes {reference.digest}, found {reason}, looked for {patience_s:g} s"
+        f"{reference.bytes} bytes {reference.digest}, found {reason}, looked for {retry_s:g} s"
     ) from cause
 
 
-def no_witness() -> Witness:
+def ignore_block() -> OnBlock:
     """One that does not look."""
     return lambda block: None

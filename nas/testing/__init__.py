@@ -6,9 +6,9 @@ test framework: ``check_tuner(Spec.of(MyTuner), space, metrics)`` is a test by i
 Some checks start another process: in a script, call them under ``if __name__ == "__main__":``.
 """
 
-from nas.testing.files import check_files
+from nas.testing.files import check_blob_store
 from nas.testing.problems import check_problem
 from nas.testing.stoppers import check_stopper
 from nas.testing.tuners import check_tuner
 
-__all__ = ["check_files", "check_problem", "check_stopper", "check_tuner"]
+__all__ = ["check_blob_store", "check_problem", "check_stopper", "check_tuner"]

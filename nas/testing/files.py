@@ -11,13 +11,13 @@ from uuid import uuid4
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError
 from nas.core.reference import Reference
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.verified import Buffer, Span, digest_of
 from nas.testing.expectations import expect, expect_raises, in_another_process
 
 
-def check_files(url: str, options: Mapping[str, object] | None = None) -> None:
+def check_blob_store(url: str, options: Mapping[str, object] | None = None) -> None:
     """Checks that a storage keeps its promises: what is published is whole, exclusive where asked, and verified.
 
     Works in a folder of its own below the root, which it removes again where it can.
@@ -29,9 +29,9 @@ def check_files(url: str, options: Mapping[str, object] | None = None) -> None:
     Raises:
         AssertionError: a promise is broken.
         ConfigurationError: the storage can't be used at all.
-        StoreError: the storage fails.
+        StorageError: the storage fails.
     """
-    files = open_root(url, options, patience_s=0.2).below(f"contract-{uuid4().hex[:12]}")
+    files = open_root(url, options, retry_s=0.2).below(f"contract-{uuid4().hex[:12]}")
     try:
         files.check_writable()
         for check in (_check_whole, _check_exclusive, _check_verified, _check_records, _check_paths):
@@ -43,7 +43,7 @@ def check_files(url: str, options: Mapping[str, object] | None = None) -> None:
             shutil.rmtree(folder.removesuffix("/x"), ignore_errors=True)
 
 
-def _check_whole(files: Files) -> None:
+def _check_whole(files: BlobStore) -> None:
     data = random.Random(3).randbytes(3_000_001)
     chunks: list[Buffer] = [data[:5], bytearray(data[5:9]), memoryview(data)[9:]]
     reference = files.publish("packs/whole", iter(chunks))
@@ -65,7 +65,7 @@ def _check_whole(files: Files) -> None:
     expect(files.names("packs") == ["whole"], f"a failed write left {files.names('packs')}")
 
 
-def _check_exclusive(files: Files) -> None:
+def _check_exclusive(files: BlobStore) -> None:
     files.publish("trials/one", [b"first"], exclusive=True)
     expect_raises(AlreadyPublishedError, lambda: files.publish("trials/one", [b"second"], exclusive=True))
     expect(files.read_if_present("trials/one") == b"first", "a second writer replaced an exclusive file")
@@ -83,7 +83,7 @@ def _check_exclusive(files: Files) -> None:
     expect(len(won) == 1 and found == b"%d" % won[0], f"of eight writers at once {won} won, and {found!r} is there")
 
 
-def _check_verified(files: Files) -> None:
+def _check_verified(files: BlobStore) -> None:
     reference = files.publish("packs/verified", [b"as it was"])
     files.replace(reference.path, b"as it is!")
     expect_raises(CorruptError, lambda: files.read(reference))
@@ -104,7 +104,7 @@ def _memory(size: int) -> memoryview:
     return memoryview(bytearray(size))
 
 
-def _check_records(files: Files) -> None:
+def _check_records(files: BlobStore) -> None:
     expect(files.read_if_present("nowhere/at/all") is None, "a file that is not there was read")
     expect(not files.names("nowhere") and not files.read_all("nowhere", ""), "a folder that is not there has files")
     for name in ("b.json", "a.json", "a.log"):
@@ -126,16 +126,16 @@ def _check_records(files: Files) -> None:
     expect(files.below("x").sibling("records").read_if_present("a.json") == b"a.json", "sibling() has other files")
 
 
-def _check_paths(files: Files) -> None:
+def _check_paths(files: BlobStore) -> None:
     for path in ("../up", "/root", "a//b", "", "a/./b", ".tmp-x"):
         expect_raises(ConfigurationError, lambda path=path: files.publish(path, [b""]))  # type: ignore[misc]
 
 
-def _check_elsewhere(files: Files) -> None:
+def _check_elsewhere(files: BlobStore) -> None:
     reference = files.publish("packs/elsewhere", [b"for another process"])
     found = in_another_process(_read, files, reference)
     expect(found == b"for another process", f"another process read {found!r}")
 
 
-def _read(files: Files, reference: Reference) -> bytes:
+def _read(files: BlobStore, reference: Reference) -> bytes:
     return files.read(reference)

@@ -15,14 +15,14 @@ from nas.core.point import Point, point_key
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, State, Trial
-from nas.executors.events import Broke, Finished, Reported
+from nas.executors.events import ExecutorFailed, Finished, Reported
 from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPlace
+from nas.executors.pool import InProcessPool
 from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.testing.expectations import expect, in_another_process
-from nas.training.messages import Assignment, BenchSpec
+from nas.training.messages import Assignment, RuntimeSpec
 from nas.training.problem import Problem
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ class _Trainer:
         import torch
 
         self._n_threads = torch.get_num_threads()
-        self.files = open_root(f"memory://contract-{uuid4().hex}", patience_s=0)
-        spec = BenchSpec(
+        self.files = open_root(f"memory://contract-{uuid4().hex}", retry_s=0)
+        spec = RuntimeSpec(
             problem=problem, url=self.files.url, options={}, asks_stopper=True, jobs_ask=built.has("train_many")
         )
-        self._executor = LocalExecutor(InProcessPlace(spec, self.files, built))
+        self._executor = LocalExecutor(InProcessPool(spec, self.files, built))
         self._records = Records(self.files)
         self._n_trials = 0
 
@@ -132,7 +132,7 @@ class _Trainer:
                         answer(n_reports >= max_reports)
                 case Finished(trial=finished):
                     return finished
-                case Broke(error=error):
+                case ExecutorFailed(error=error):
                     raise error
 
     def state_of(self, trial: Trial) -> list[tuple[object, ...]]:
@@ -187,7 +187,7 @@ def _check_checkpoint(trainer: _Trainer, trial: Trial) -> None:
     from nas.storage.lazy_weights import StoredWeights
 
     tensors = StoredWeights(trainer.files, trial.checkpoint).read_all()
-    other = open_root(f"memory://contract-{uuid4().hex}", patience_s=0)
+    other = open_root(f"memory://contract-{uuid4().hex}", retry_s=0)
     copy = publish_checkpoint(other, "copy", publish_tensors(other, "packs/copy", tensors))
     found = StoredWeights(other, Checkpoint.from_json(json.loads(json.dumps(copy.to_json())))).read_all()
     same = found.keys() == tensors.keys() and all(_bytes_of(found[n]) == _bytes_of(tensors[n]) for n in tensors)

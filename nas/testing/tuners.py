@@ -19,18 +19,18 @@ from nas.core.policy import Policy, Stage
 from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.core.trial import Donor, Proposal, Reason, State, Trial
-from nas.executors.events import Action, Event, Finished, Lost, StopAsked, StopKind
-from nas.search.controller import Loop, LoopSettings
+from nas.executors.events import Action, Event, Finished, StopKind, StopRequested, TrialLost
+from nas.search.controller import ControllerSettings, SearchController
 from nas.spaces.parameters.space import ParameterSpace
 from nas.spaces.space import Space
-from nas.storage.maintenance.gc.collector import Scope, Sweeper
+from nas.storage.maintenance.gc.collector import GarbageCollector, Scope
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.trial_records import proposal_from_json
 from nas.storage.verified import digest_of
 from nas.testing.expectations import compare, expect, global_states, in_another_process, opposite, share
-from nas.training.messages import Assignment, Stay
+from nas.training.messages import Assignment, JobStart
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 
 _SEARCH = Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS}))
@@ -108,7 +108,7 @@ class _PaperExecutor:
         self._running.append(trial := assignment.trial)
         self.donors[trial.number] = [donor.donor for donor in assignment.donors]
 
-    def resume(self, stay: Stay) -> None:
+    def resume(self, job_start: JobStart) -> None:
         raise NotImplementedError
 
     def dismiss(self, job: int) -> None:
@@ -116,14 +116,14 @@ class _PaperExecutor:
 
     def stop(self, trial: Trial, why: StopKind) -> None:
         self._running = [other for other in self._running if other.number != trial.number]
-        self._posted.append(Lost(trial.job, trial.number, "interrupted"))
+        self._posted.append(TrialLost(trial.job, trial.number, "interrupted"))
 
     def next_event(self, until_s: float | None) -> Event | None:
         self._clock += 1.0
         if self._posted:
             return self._posted.pop(0)
         if self._n_left == 0:
-            return StopAsked("as the check wants")
+            return StopRequested("as the check wants")
         trial = min(self._running, key=lambda t: share("next", t.number))
         self._running.remove(trial)
         if self._n_left is not None:
@@ -185,25 +185,25 @@ def _search_on_paper(
     records = records or _fresh_records()
     listening = _Listening(tuner.build(space, metrics, seed=11))
     trials, starts = records.load()
-    settings = LoopSettings(budget=Budget(trials=n_trials), max_failures=n_trials + 1)
+    settings = ControllerSettings(budget=Budget(trials=n_trials), max_failures=n_trials + 1)
     executor = _PaperExecutor(records, slots, metrics, stop_after)
     scope = Scope(metrics=metrics, finalists=lambda trials: (), borrowed=lambda: (), stands_in=True, slots=slots)
-    sweeper = Sweeper(records, Retention(max_gb=1e-9), scope) if sweeps else None
-    loop = Loop(
-        records, executor, settings, trials=trials, starts=starts, tuner=listening, space=space, sweeper=sweeper
+    collector = GarbageCollector(records, Retention(max_gb=1e-9), scope) if sweeps else None
+    controller = SearchController(
+        records, executor, settings, trials=trials, starts=starts, tuner=listening, space=space, collector=collector
     )
     try:
-        loop.search(_SEARCH)
+        controller.search(_SEARCH)
     except SearchInterruptedError:
         pass
     except HeirloomError as error:
         text = str(error).replace(type(listening).__name__, tuner.target)
         raise AssertionError(f"{tuner.target} at {slots} slots: {text}") from error
-    return _OnPaper(listening.asks, loop.trials, executor.donors)
+    return _OnPaper(listening.asks, controller.trials, executor.donors)
 
 
 def _fresh_records() -> Records:
-    return Records(open_root(f"memory://contract-{uuid4().hex}", patience_s=0))
+    return Records(open_root(f"memory://contract-{uuid4().hex}", retry_s=0))
 
 
 def _check_answers(asks: Sequence[tuple[_Ask, Proposal | Answer]], space: Space) -> None:
@@ -259,11 +259,11 @@ def _check_inheritance(
 
 def _check_sweeping(tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, n_trials: int) -> None:
     calm = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials)
-    swept = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials, sweeps=True)
+    weights_deleted = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials, sweeps=True)
     where = f"{tuner.target} at {slots} slots, with weights swept that may_inherit_from leaves out,"
-    compare(_proposed(calm.trials), _proposed(swept.trials), where)
+    compare(_proposed(calm.trials), _proposed(weights_deleted.trials), where)
     for number, donors in calm.donors.items():
-        found = swept.donors[number]
+        found = weights_deleted.donors[number]
         expect(found == donors, f"{where} gives trial {number} the weights of {found}, not of {donors}")
 
 

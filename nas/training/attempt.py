@@ -15,7 +15,7 @@ from nas.core.errors import (
     AlreadyPublishedError,
     CorruptError,
     MissingError,
-    StoreError,
+    StorageError,
     TrialInterrupted,
     TrialOverdue,
 )
@@ -44,35 +44,35 @@ class Attempt:
 
     run: TrialRun
 
-    def __init__(self, bench: Host, assignment: Assignment, channel: Channel) -> None:
-        self._bench = bench
+    def __init__(self, runtime: Host, assignment: Assignment, channel: Channel) -> None:
+        self._runtime = runtime
         self._channel = channel
         self._n_slots = assignment.n_slots
         self._trial = replace(assignment.trial, started=time.time())
         self._began = time.perf_counter()
-        self._unforetold = ""
-        self._foretell_cost: dict[str, float] = {}
+        self._static_metrics_error = ""
+        self._static_metrics_cost: dict[str, float] = {}
         self.run = TrialRun(
             self._trial,
-            bench.files,
+            runtime.files,
             donors=assignment.donors,
-            device=bench.spec.device,
+            device=runtime.spec.device,
             channel=channel,
-            checkpoint_every_s=bench.spec.checkpoint_every_s,
+            checkpoint_every_s=runtime.spec.checkpoint_every_s,
         )
 
     def begin(self) -> Trial | None:
         """Makes ready for the problem's code; or gives the trial, where it has its result without.
 
         Raises:
-            StoreError: the store failed, which is no fault of the trial's.
+            StorageError: the store failed, which is no fault of the trial's.
         """
         from nas.training.seeds import seed_everything
 
-        trial, run, bench = self._trial, self.run, self._bench
-        if (found := bench.records.result(trial)) is not None:
+        trial, run, runtime = self._trial, self.run, self._runtime
+        if (found := runtime.records.result(trial)) is not None:
             return found
-        set_earlier_log_aside(bench.files, trial.number, trial.attempt)
+        set_earlier_log_aside(runtime.files, trial.number, trial.attempt)
         try:
             run.load_donors()
         except (MissingError, CorruptError):
@@ -81,13 +81,13 @@ class Attempt:
             run.go_on_without_donor()
         self._trial = self._start(trial)
         self._channel.started()
-        bench.restore_settings(self._n_slots)
+        runtime.restore_settings(self._n_slots)
         began_s = time.perf_counter()
-        self._trial = replace(self._trial, foretold=self._foretell())
-        if self._trial.foretold:
-            self._foretell_cost = {"foretell_seconds": time.perf_counter() - began_s}
-            self._channel.foretold(self._trial.foretold, self._declared({}))
-        bench.restore_settings(self._n_slots)
+        self._trial = replace(self._trial, static_metrics=self._read_static_metrics())
+        if self._trial.static_metrics:
+            self._static_metrics_cost = {"static_metrics_seconds": time.perf_counter() - began_s}
+            self._channel.static_metrics(self._trial.static_metrics, self._declared({}))
+        runtime.restore_settings(self._n_slots)
         seed_everything(trial.seed)
         return None
 
@@ -99,13 +99,13 @@ class Attempt:
             error: What it raised instead.
 
         Raises:
-            StoreError: the store failed.
+            StorageError: the store failed.
         """
-        if isinstance(error, StoreError) and self.run.lost is None:  # of a last save, say
+        if isinstance(error, StorageError) and self.run.lost is None:  # of a last save, say
             raise error
         try:
             outcome = self._outcome(returned, error)
-        except StoreError:
+        except StorageError:
             raise
         except (Exception, SystemExit) as late:
             outcome = self._failed(late)
@@ -141,13 +141,13 @@ class Attempt:
         return replace(self._trial, state=State.FAILED, reason=reason, error=text)
 
     def _commit(self, outcome: Trial) -> Trial:
-        run, bench = self.run, self._bench
+        run, runtime = self.run, self._runtime
         seconds = time.perf_counter() - self._began
-        spent = cost_of(seconds, on_gpu=bench.spec.device == "cuda")
+        spent = cost_of(seconds, on_gpu=runtime.spec.device == "cuda")
         result = replace(
             outcome,
             metrics=self._declared_first(outcome.metrics),
-            cost={**spent, **self._foretell_cost, **self._setup_cost(), **self._threads_cost(), **run.shares},
+            cost={**spent, **self._static_metrics_cost, **self._setup_cost(), **self._threads_cost(), **run.shares},
             finished=time.time(),
             donor=run.donor,
             inherited=None if run.inheritance is None else run.inheritance.share,
@@ -156,7 +156,7 @@ class Attempt:
             returned=run.returned,
         )
         whole = run.checkpointer.completed(result)
-        committed = bench.records.commit(whole)
+        committed = runtime.records.commit(whole)
         run.checkpointer.sweep(committed)
         self._log_what_had_no_room(whole, committed)
         return committed
@@ -168,32 +168,32 @@ class Attempt:
 
     def _threads_cost(self) -> dict[str, float]:
         """How many torch threads it began with, where they are more than those of one slot."""
-        n_threads = self._bench.threads_of(self._n_slots)
-        return {"threads": n_threads} if n_threads > self._bench.spec.n_threads else {}
+        n_threads = self._runtime.threads_of(self._n_slots)
+        return {"threads": n_threads} if n_threads > self._runtime.spec.n_threads else {}
 
-    def _foretell(self) -> dict[str, float]:
+    def _read_static_metrics(self) -> dict[str, float]:
         """What is known of the point before training; what can't be found out is told in the trial's log.
 
         A trial fails of that only where a declared metric is missing in the end.
         """
-        problem, known = self._bench.problem, dict[str, float]()
+        problem, known = self._runtime.problem, dict[str, float]()
         try:
-            known |= plain_metrics(problem.foretell(self._trial.point))
-            known |= plain_metrics(problem.measure(self._trial.point, self._bench.spec.device))
+            known |= plain_metrics(problem.static_metrics(self._trial.point))
+            known |= plain_metrics(problem.measure(self._trial.point, self._runtime.spec.device))
         except (Exception, SystemExit) as error:
-            self._unforetold = f"; before training: {type(error).__name__}: {error}"
+            self._static_metrics_error = f"; before training: {type(error).__name__}: {error}"
             logger.warning("what the point costs is not known: %s", traceback.format_exc())
         bad = not_finite(known)
         return {name: value for name, value in known.items() if name not in bad}
 
     def _declared(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """The declared metrics that are known without training, but for those that training has given."""
-        missing = {metric.name for metric in self._bench.problem.metrics} - metrics.keys()
-        return {name: value for name, value in self._trial.foretold.items() if name in missing}
+        missing = {metric.name for metric in self._runtime.problem.metrics} - metrics.keys()
+        return {name: value for name, value in self._trial.static_metrics.items() if name in missing}
 
     def _declared_first(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """The metrics, those that the problem declares before the others, which a record may have no room for."""
-        declared = [metric.name for metric in self._bench.problem.metrics if metric.name in metrics]
+        declared = [metric.name for metric in self._runtime.problem.metrics if metric.name in metrics]
         return {name: metrics[name] for name in dict.fromkeys([*declared, *metrics])}
 
     def _log_what_had_no_room(self, whole: Trial, result: Trial) -> None:
@@ -205,31 +205,31 @@ class Attempt:
         if "n_unlisted" in result.inheritance:
             lines = (f"{name}: {why}\n" for name, why in whole.inheritance["not_copied"].items())
             text = "".join(lines).encode(errors="backslashreplace")
-            self._bench.files.put(log_path(whole.number, "inheritance"), text[-MAX_LOG_BYTES:])
+            self._runtime.files.put(log_path(whole.number, "inheritance"), text[-MAX_LOG_BYTES:])
 
     def _start(self, trial: Trial) -> Trial:
         """The trial, its attempt on record; as a later one where a worker that outlived its driver began this one."""
         where = {
-            "session": self._bench.spec.session,
+            "session": self._runtime.spec.session,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "time": trial.started,
         }
         while True:
             try:
-                self._bench.records.start(trial, where)
+                self._runtime.records.start(trial, where)
                 return trial
             except AlreadyPublishedError:
                 trial = replace(trial, attempt=trial.attempt + 1)
 
     def _judge(self, run: TrialRun, trial: Trial, returned: object) -> Trial:
         """COMPLETE with its weights published, or FAILED for want of the metrics that the problem declares."""
-        wanted = [metric.name for metric in self._bench.problem.metrics]
+        wanted = [metric.name for metric in self._runtime.problem.metrics]
         metrics = plain_metrics(returned) if isinstance(returned, Mapping) else {}
         metrics |= self._declared(metrics)
         missing = [name for name in wanted if name not in metrics]
-        if missing and not (self._bench.problem.scores_optional and run.returned is not None):
-            error = f"train returned {returned!r:.800}, without {', '.join(missing)}{self._unforetold}"
+        if missing and not (self._runtime.problem.scores_optional and run.returned is not None):
+            error = f"train returned {returned!r:.800}, without {', '.join(missing)}{self._static_metrics_error}"
             return replace(trial, state=State.FAILED, reason=Reason.NO_METRIC, error=error)
         if bad := not_finite(metrics):
             error = f"train returned {', '.join(f'{name}={metrics[name]}' for name in bad)}"

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nas.core.errors import StoreError
+from nas.core.errors import StorageError
 from nas.core.reference import Reference
 from nas.core.trial import Trial
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import publish_tensors
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.tensor_names import is_weight
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
-def export(problem: Problem, run: TrialRun, trial: Trial, files: Files) -> dict[str, Any]:
+def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> dict[str, Any]:
     """Publishes ``best/<trial>-<nonce>/`` and gives the folder and the references of its files.
 
     ``model.safetensors`` holds the weights and nothing of the optimiser, ``architecture.json`` what was built,
@@ -59,7 +59,7 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: Files) -> dict[
             architecture["inputs"] = [{"shape": list(x.shape), "dtype": str(x.dtype)} for x in example]
             program = exported_program(model, example)
             contents["program.pt2"] = program_bytes(program)
-        except StoreError:
+        except StorageError:
             raise
         except Exception as error:
             missing["program.pt2"] = _explained(error)

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from nas.core.metric import Metric
 from nas.core.point import Point
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.records import Records
-from nas.training.messages import BenchSpec
+from nas.training.messages import RuntimeSpec
 from nas.training.trial_run import TrialRun
 
 
@@ -27,7 +27,7 @@ class Trainable(Protocol):
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Trains one point."""
 
-    def foretell(self, point: Point) -> Mapping[str, float]:
+    def static_metrics(self, point: Point) -> Mapping[str, float]:
         """Costs of a point that are known before training."""
 
     def measure(self, point: Point, device: str) -> Mapping[str, float]:
@@ -38,11 +38,11 @@ class Host(Protocol):
     """The process in which attempts and jobs run."""
 
     @property
-    def spec(self) -> BenchSpec:
+    def spec(self) -> RuntimeSpec:
         """The search's settings."""
 
     @property
-    def files(self) -> Files:
+    def files(self) -> BlobStore:
         """The search's folder."""
 
     @property

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from nas.core.errors import StoreError
+from nas.core.errors import StorageError
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Trial
 from nas.training.attempt import Attempt
@@ -15,7 +15,7 @@ from nas.training.trial_run import TrialRun
 
 if TYPE_CHECKING:
     from nas.training.host import Host
-    from nas.training.messages import Assignment, Stay
+    from nas.training.messages import Assignment, JobStart
 
 logger = logging.getLogger(__name__)
 
@@ -38,15 +38,15 @@ class Job:
         device: ``cpu``, ``cuda`` or ``mps``.
     """
 
-    def __init__(self, bench: Host, stay: Stay, line: JobLine) -> None:
-        self.number = stay.job
-        self.index = stay.job_index
-        self.slot = stay.slot
-        self.n_finished = stay.n_finished
-        self.device = bench.spec.device
-        self._bench = bench
+    def __init__(self, runtime: Host, job_start: JobStart, line: JobLine) -> None:
+        self.number = job_start.job
+        self.index = job_start.job_index
+        self.slot = job_start.slot
+        self.n_finished = job_start.n_finished
+        self.device = runtime.spec.device
+        self._runtime = runtime
         self._line = line
-        self._given = stay.first
+        self._given = job_start.first
         self._is_last = False
         self._open: Attempt | None = None
 
@@ -61,7 +61,7 @@ class Job:
         the loop's body ends the job, and its trial; a ``TrialStopped`` that the body catches ends the trial only.
 
         Raises:
-            StoreError: the store failed.
+            StorageError: the store failed.
         """
         while (run := self._next(most)) is not None:
             yield run
@@ -70,7 +70,7 @@ class Job:
         """Trains each trial by the problem's ``train``."""
         for run in self.trials():
             try:
-                scores = self._bench.problem.train(run)
+                scores = self._runtime.problem.train(run)
             except (Exception, SystemExit) as error:
                 self._settle(error=error)
             else:
@@ -80,13 +80,13 @@ class Job:
         """Settles the trial that is left open; gives the traceback of an error that belongs to no trial.
 
         Raises:
-            StoreError: the store failed.
+            StorageError: the store failed.
         """
         if self._open is None and self._given is not None:  # train_many has not looked at it
             self._begin(self._given)
         if self._open is not None:
             self._settle(error=error) if error is not None else self._abandon()
-        elif isinstance(error, StoreError):
+        elif isinstance(error, StorageError):
             raise error
         elif error is not None:
             text = traceback_of(error)
@@ -108,7 +108,7 @@ class Job:
     def _begin(self, assignment: Assignment) -> TrialRun | None:
         """The run of a trial that is to be trained now; None where it has its result without."""
         self._given, self._is_last = None, assignment.is_last
-        attempt = Attempt(self._bench, assignment, self._line.channel(assignment.trial))
+        attempt = Attempt(self._runtime, assignment, self._line.channel(assignment.trial))
         if (found := attempt.begin()) is not None:
             attempt.close()
             self._tell(found)

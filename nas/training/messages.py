@@ -21,7 +21,7 @@ class Channel(Protocol):
     def started(self) -> None:
         """Tells the loop that the problem's code starts now."""
 
-    def foretold(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
+    def static_metrics(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
         """Leaves what is known before training with whoever may have to record the trial, and the objectives among it.
 
         Where nobody can kill it, the trial records that itself.
@@ -41,7 +41,7 @@ class Channel(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchSpec:
+class RuntimeSpec:
     """What a process needs to know to run the trials of one search; plain data, so that it travels."""
 
     problem: Spec
@@ -81,7 +81,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class JobStart:
     """A job that begins to stay on a slot.
 
     Attributes:
@@ -98,7 +98,7 @@ class Stay:
     job_index: int = 0
 
     @classmethod
-    def of(cls, first: Assignment) -> Stay:
+    def of(cls, first: Assignment) -> JobStart:
         """The stay that begins with this trial."""
         return cls(first.trial.job, first.trial.slot or 0, first.n_finished, first, first.job_index)
 

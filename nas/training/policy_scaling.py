@@ -13,7 +13,7 @@ from nas.core.policy import Policy
 T = TypeVar("T")
 
 
-class Modes:
+class PolicyScaling:
     """What the policies of one trial make of epochs, data and sizes.
 
     Attributes:

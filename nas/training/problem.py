@@ -95,21 +95,21 @@ class Problem(ABC):
         raise LookupError("no export")
 
     def build(self, point: Point) -> torch.nn.Module:
-        """The network of a point, as it is trained in full; optional, for ``foretell`` and ``measure``."""
+        """The network of a point, as it is trained in full; optional, for ``static_metrics`` and ``measure``."""
         raise LookupError("no network")
 
     def example_inputs(self) -> tuple[torch.Tensor, ...]:
-        """What the network takes, as a batch of one; optional, for ``foretell`` and ``measure``."""
+        """What the network takes, as a batch of one; optional, for ``static_metrics`` and ``measure``."""
         raise LookupError("no example inputs")
 
-    def foretell(self, point: Point) -> Mapping[str, float]:
+    def static_metrics(self, point: Point) -> Mapping[str, float]:
         """What is known of a point before it is trained, by name: what ``constraints`` may limit.
 
         The same names for every point, and the same numbers whenever it is asked. Those that ``metrics`` declares and
         ``train`` does not return become metrics of the trial. By default, where the problem has ``build`` and
         ``example_inputs``, the ``parameters`` and ``flops`` of the network (``nas.training.costs``), else nothing.
         """
-        if not self.has("foretell"):
+        if not self.has("static_metrics"):
             return {}
         from nas.training.costs import NetworkCost
 
@@ -119,7 +119,7 @@ class Problem(ABC):
         """What is measured of a point before it is trained, on the machine that trains it.
 
         By default, where the problem has ``build`` and ``example_inputs``, ``latency_s``: the seconds of one forward
-        pass (``nas.training.costs``), else nothing. Kept as ``foretell``'s numbers are, and never limited, as it
+        pass (``nas.training.costs``), else nothing. Kept as ``static_metrics``'s numbers are, and never limited, as it
         differs from time to time.
         """
         if not (self.has("build") and self.has("example_inputs")):
@@ -137,6 +137,6 @@ class Problem(ABC):
 
     def has(self, method: str) -> bool:
         """Whether the problem defines this optional method, or what it is made of by default."""
-        if method in ("foretell", "measure") and self.has("build") and self.has("example_inputs"):
+        if method in ("static_metrics", "measure") and self.has("build") and self.has("example_inputs"):
             return True
         return getattr(type(self), method) is not getattr(Problem, method)

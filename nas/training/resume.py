@@ -19,7 +19,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.reference import checked_path
 from nas.core.trial import Trial, cost_of
 from nas.inheritance.report import InheritanceReport
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.folders import walk_folder
 from nas.storage.resume_points import PartialCheckpoints
 from nas.storage.trial_records import check_saved
@@ -116,7 +116,9 @@ class Checkpointer:
         every_s: Seconds between saves where the problem's code says nothing.
     """
 
-    def __init__(self, run: ResumableRun, trial: Trial, files: Files, channel: Channel | None, every_s: float) -> None:
+    def __init__(
+        self, run: ResumableRun, trial: Trial, files: BlobStore, channel: Channel | None, every_s: float
+    ) -> None:
         self._run = run
         self._trial = trial
         self._store = PartialCheckpoints(files, trial.number)

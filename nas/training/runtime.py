@@ -9,24 +9,24 @@ from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.trial import Trial
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.attempt import Attempt
 from nas.training.job import Job
-from nas.training.messages import Assignment, BenchSpec, Channel, JobLine, Stay
+from nas.training.messages import Assignment, Channel, JobLine, JobStart, RuntimeSpec
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
 
 
-class Bench:
+class TrialRuntime:
     """A problem, built once and kept warm, and the store: where attempts of one search run.
 
     Raises:
         ConfigurationError: the problem can't be built, or a file with code is not the one that the search began with.
     """
 
-    def __init__(self, spec: BenchSpec, *, problem: Problem | None = None, files: Files | None = None) -> None:
+    def __init__(self, spec: RuntimeSpec, *, problem: Problem | None = None, files: BlobStore | None = None) -> None:
         import torch
 
         self.spec = spec
@@ -55,7 +55,7 @@ class Bench:
         A trial that has a result already is not run again: that result is returned.
 
         Raises:
-            StoreError: the store failed, which is no fault of the trial's.
+            StorageError: the store failed, which is no fault of the trial's.
         """
         attempt = Attempt(self, assignment, channel)
         try:
@@ -69,13 +69,13 @@ class Bench:
         finally:
             attempt.close()
 
-    def stay(self, stay: Stay, line: JobLine) -> str | None:
+    def job_start(self, job_start: JobStart, line: JobLine) -> str | None:
         """Runs a job for as long as it stays; gives the traceback of code that raised between two trials.
 
         Raises:
-            StoreError: the store failed.
+            StorageError: the store failed.
         """
-        job = Job(self, stay, line)
+        job = Job(self, job_start, line)
         try:
             if self.problem.has("train_many"):
                 self.problem.train_many(job)

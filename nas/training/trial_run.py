@@ -17,11 +17,11 @@ from nas.core.metric import not_finite, plain_metrics
 from nas.core.point import Point
 from nas.core.reference import Reference
 from nas.core.trial import Donor, DonorWeights, Trial
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import fetch_folder, publish_checkpoint, publish_folder, publish_tensors
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
 from nas.training.messages import EVERY_S, Channel
-from nas.training.policy_scaling import Modes
+from nas.training.policy_scaling import PolicyScaling
 from nas.training.resume import Checkpointer, Resumption
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class TrialRun(Modes):
+class TrialRun(PolicyScaling):
     """What a problem's ``train`` is given: the point to train, how, and where to leave weights.
 
     A long training goes on where an attempt was ended from outside, if it says what to save (docs/long_trials.md)::
@@ -60,7 +60,7 @@ class TrialRun(Modes):
     def __init__(
         self,
         trial: Trial,
-        files: Files,
+        files: BlobStore,
         *,
         donors: Sequence[DonorWeights] = (),
         device: str = "cpu",
@@ -251,7 +251,7 @@ class TrialRun(Modes):
 
         Raises:
             ConfigurationError: the run is ``train``'s, which returns its scores.
-            StoreError: the store failed.
+            StorageError: the store failed.
         """
         if self._finish is None:
             raise ConfigurationError(
@@ -325,7 +325,7 @@ class TrialRun(Modes):
 
         Raises:
             ConfigurationError: a part holds what can't be saved without pickling, by its key and type.
-            StoreError: the store failed.
+            StorageError: the store failed.
         """
         self._check_open("checkpoint")
         return self.checkpointer.save(step, parts, every_s, force)
@@ -421,7 +421,7 @@ class TrialRun(Modes):
             self.lost = (donor, error)
             raise
 
-    def _files_of(self, donor: Donor) -> Files:
+    def _files_of(self, donor: Donor) -> BlobStore:
         return self._files if isinstance(donor, int) else self._files.sibling(donor.rpartition(":")[0])
 
     @property

@@ -60,7 +60,7 @@ class Tuner(ABC):
         """The ``number``-th proposal of the search stage (from 0), for this job, from the search stage's lineage."""
 
     def given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
-        """How a point is proposed that the user gave (``founders.points``), as the ``number``-th, before any ask."""
+        """How a point is proposed that the user gave (``init.points``), as the ``number``-th, before any ask."""
         return Proposal(point=point, reason="given founder")
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:

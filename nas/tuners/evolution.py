@@ -3,8 +3,8 @@
 The population is the last ``population_size`` scored trials in the order learned: the oldest dies, however good.
 A failed trial is no member: founders are drawn until the population is full, so failures never shrink it.
 
-Two older kinds are options: a population without age, in which the worst dies (``dies=worst``), and NNI's naive
-tournament, in which the loser of each tournament dies (``dies=loser sample_size=2``).
+Two older kinds are options: a population without age, in which the worst dies (``replacement=worst``), and NNI's naive
+tournament, in which the loser of each tournament dies (``replacement=loser sample_size=2``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nas.spaces.space import Space, Variation
 from nas.tuners.base import Answer, Tuner
 from nas.tuners.shared.new_points import draw_new_point, wants_founder
 
-Dies = Literal["oldest", "worst", "loser"]
+Replacement = Literal["oldest", "worst", "loser"]
 First = Literal["parent", "best_donor"]
 
 
@@ -42,7 +42,7 @@ class EvolutionTuner(Tuner):
         crossover: The probability that a child has two parents, the winner of a tournament and that of another one
             without it: each decision is that of one of them, and both are donors, the better first. Where that gives a
             point that a trial has already, it is mutated as well.
-        dies: Who makes room: the ``oldest``; the ``worst`` of all; or the ``loser`` of each tournament, of two or more.
+        replacement: The trial that makes room: the ``oldest``, the ``worst``, or the ``loser`` of each tournament.
         donor: Whose weights a child takes first: the ``parent``'s; or ``best_donor``, those of the trial whose
             architecture has most in common with the child's (``nas.inheritance.donors.ranking``), and its parents'
             after them.
@@ -57,7 +57,7 @@ class EvolutionTuner(Tuner):
         population_size: int = 8,
         sample_size: int = 3,
         crossover: float = 0.0,
-        dies: str = "oldest",
+        replacement: str = "oldest",
         donor: str = "parent",
     ) -> None:
         super().__init__(space, metrics, seed=seed)
@@ -72,16 +72,16 @@ class EvolutionTuner(Tuner):
             )
         if isinstance(crossover, bool) or not isinstance(crossover, int | float) or not 0 <= crossover <= 1:
             raise ConfigurationError(f"crossover ({crossover!r}) must be a probability: a number from 0 to 1")
-        if dies not in get_args(Dies):
-            raise ConfigurationError(f"dies ({dies!r}) must be one of {', '.join(get_args(Dies))}")
-        if dies == "loser" and sample_size < 2:
-            raise ConfigurationError(f"sample_size ({sample_size}) must be at least 2 where the loser dies")
+        if replacement not in get_args(Replacement):
+            raise ConfigurationError(f"replacement ({replacement!r}) must be one of {', '.join(get_args(Replacement))}")
+        if replacement == "loser" and sample_size < 2:
+            raise ConfigurationError(f"sample_size ({sample_size}) must be at least 2 with replacement=loser")
         self.population_size = population_size
         self.sample_size = sample_size
         self.crossover = crossover
         if donor not in get_args(First):
             raise ConfigurationError(f"tuner.donor ({donor!r}) must be one of {', '.join(get_args(First))}")
-        self.dies = dies
+        self.replacement = replacement
         self.cousins = DonorChooser("none" if donor == "parent" else donor, space, metrics[0])
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
@@ -93,7 +93,7 @@ class EvolutionTuner(Tuner):
             return Proposal(point=self.space.sample(rng) if point is None else point, reason="founder")
         sample = self._tournament(population, rng)
         parent = sample[0]
-        dead = {"dead": sample[-1].number} if self.dies == "loser" and len(sample) > 1 else {}
+        dead = {"dead": sample[-1].number} if self.replacement == "loser" and len(sample) > 1 else {}
         if self.crossover and len(population) > 1 and rng.random() < self.crossover:
             other = self._tournament([trial for trial in population if trial.number != parent.number], rng)[0]
             return self._crossed(sorted((parent, other), key=self._merit, reverse=True), dead, lineage, rng)
@@ -147,15 +147,15 @@ class EvolutionTuner(Tuner):
 
     def _wants_founders(self, lineage: Lineage, n_living: int) -> bool:
         """Whether the population is not full, counting what still runs."""
-        if self.dies == "loser":  # whose child still runs is dead already
+        if self.replacement == "loser":  # whose child still runs is dead already
             return self.population_size - n_living > len(lineage.pending)
         return wants_founder(lineage, n_living, self.population_size)
 
     def _population(self, lineage: Lineage) -> list[Trial]:
         metric = self.metrics[0]
-        if self.dies == "worst":
+        if self.replacement == "worst":
             return list(islice(lineage.ranked(metric), self.population_size))
-        if self.dies == "oldest":
+        if self.replacement == "oldest":
             return lineage.newest_scored(metric, self.population_size)
         dead = {d.get("dead") for t in lineage if isinstance(d := t.proposal.derivation, dict)}
         return [trial for trial in lineage.newest_scored(metric, len(lineage)) if trial.number not in dead]

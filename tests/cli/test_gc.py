@@ -100,9 +100,11 @@ class TestDryRun:
             **{f"weights of trial {n}": ["3", "10.0 kB", "keep=best:1 leaves it out"] for n in range(1, 6)},
         }
         total = sum(map(len, before.values()))
-        *_, free, stay = out.strip().splitlines()
+        *_, free, job_start = out.strip().splitlines()
         assert free == f"would free 60.0 kB in 18 files; {(total - 60_048) / 1000:.1f} kB would stay in {root}/mine"
-        assert stay == "weights that stay: 3 finalists and the best, 2 trials that the tuner may still inherit from"
+        assert (
+            job_start == "weights that stay: 3 finalists and the best, 2 trials that the tuner may still inherit from"
+        )
         assert contents(root) == before
 
     def test_a_pack_that_others_need_stays(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +160,7 @@ class TestSweep:
         assert len(before) - len(kept) == 18
         assert all(after[path] == data for path, data in kept.items())
         assert weights(root / "mine") == named(stored)
-        assert [t.number for t in trials(root / "mine") if t.swept] == list(range(6))
+        assert [t.number for t in trials(root / "mine") if t.weights_deleted] == list(range(6))
         assert (records(root / "mine").read("gc/0001.json") or {})["trials"].keys() == {str(n) for n in range(6)}
 
     def test_again_finds_nothing(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,16 +182,16 @@ class TestSweep:
         assert (status, err) == (0, "")
         assert "packs/000001-lost.safetensors" in out
         assert weights(root / "mine") == named(stored)
-        assert not records(root / "mine").swept()
+        assert not records(root / "mine").weights_deleted()
 
     def test_a_plan_of_the_storage_is_honoured(self, root: Path) -> None:
         """storage.keep is the plan where keep does not name another."""
         write(root)
         clean(root, "storage.keep=best:1", "keep=all")
-        assert not records(root / "mine").swept()
+        assert not records(root / "mine").weights_deleted()
         clean(root, "storage.keep=best:1")
 
-        assert records(root / "mine").swept() == set(range(6))
+        assert records(root / "mine").weights_deleted() == set(range(6))
 
     def test_a_disk_budget(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """storage.max_gb takes the worst first; where what is needed takes more, one line says so."""
@@ -198,13 +200,13 @@ class TestSweep:
         err = capsys.readouterr().err
 
         assert (status, err) == (0, "")
-        swept = records(root / "mine").swept()
-        assert 0 < len(swept) < 6
-        assert swept == set(range(len(swept)))
+        weights_deleted = records(root / "mine").weights_deleted()
+        assert 0 < len(weights_deleted) < 6
+        assert weights_deleted == set(range(len(weights_deleted)))
         assert clean(root, "storage.max_gb=0.0001") == 0
         err = capsys.readouterr().err
         assert re.fullmatch(r"heirloom: storage.max_gb \(0.0001\) can't be kept: .*\n", err)
-        assert records(root / "mine").swept() == set(range(6))
+        assert records(root / "mine").weights_deleted() == set(range(6))
 
     def test_a_tuner_that_can_not_be_asked_needs_everything(
         self, root: Path, capsys: pytest.CaptureFixture[str]
@@ -232,8 +234,8 @@ class TestSweep:
             "weights that stay: 2 finalists and the best, 3 trials that the tuner may still inherit from",
         ]
 
-    def test_the_report_marks_the_swept(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """A swept trial has no checkpoint bytes and is marked, in json, in the table, and where it is shown alone."""
+    def test_report_marks_deleted_weights(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A trial with deleted weights has no checkpoint bytes and is marked, in json, in the table, and where it is shown alone."""
         write(root)
         clean(root, "keep=best:1")
         capsys.readouterr()
@@ -244,10 +246,11 @@ class TestSweep:
         run_command("report", report, [f"storage.root={root}", "name=mine", "trial=3"])
         alone = capsys.readouterr().out
 
-        assert [row["swept"] for row in table] == [True] * 6 + [False] * 5
+        assert [row["weights_deleted"] for row in table] == [True] * 6 + [False] * 5
         assert [row["checkpoint_bytes"] is None for row in table] == [True] * 6 + [False] * 5
-        assert shown.count(" swept ") == 7  # the head, and six trials
-        assert re.search(r"^  swept +swept$", alone, re.MULTILINE)
+        assert shown.count(" weights_deleted ") == 1  # the head
+        assert shown.count(" deleted ") == 6
+        assert re.search(r"^  weights_deleted +deleted$", alone, re.MULTILINE)
 
 
 class TestLiveDriver:
@@ -344,7 +347,7 @@ def test_a_killed_command_is_finished_by_the_next(root: Path, n_deletes: int) ->
     done = run(root, *arguments, module="flows.gc")
 
     assert done.status == 0, done.err
-    assert records(root / "mine").swept() == set(range(6))
+    assert records(root / "mine").weights_deleted() == set(range(6))
     assert weights(root / "mine") == named(stored)
     assert not list((root / "mine").rglob(".tmp-*"))
 
@@ -392,11 +395,11 @@ def test_a_running_search_stays_under_its_budget(here: Path, api_url: str, runne
 
     assert done.status == 0, done.err
     assert 5_000_000 < watch.most < 8_000_000
-    assert sum(trial.swept for trial in found) > 20
+    assert sum(trial.weights_deleted for trial in found) > 20
     assert all(t.inheritance.get("replaced") is None for t in found)
     for file in (f for t in found if t.checkpoint is not None for f in all_files(t.checkpoint)):
         stored.files.read(file)
-    assert "swept the weights of" in done.err
+    assert "deleted the weights of" in done.err
     assert "can't be kept" not in done.err
 
 
@@ -424,14 +427,14 @@ def test_sweeping_and_a_kill_change_nothing(here: Path, api_url: str) -> None:
     calm = run(here, *command, "name=calm", PREFECT_API_URL=api_url)
 
     assert again.status == calm.status == 0, again.err
-    swept = trials(here / "heirloom/sweeping")
-    assert sum(trial.swept for trial in swept) >= 8
+    weights_deleted = trials(here / "heirloom/sweeping")
+    assert sum(trial.weights_deleted for trial in weights_deleted) >= 8
     tables = [
         [
             (t.number, t.point, t.parents, t.donor, t.inherited, t.state, t.metrics, t.curve, t.inheritance, t.learned)
             for t in found
         ]
-        for found in (swept, trials(here / "heirloom/calm"))
+        for found in (weights_deleted, trials(here / "heirloom/calm"))
     ]
     assert tables[0] == tables[1]
 

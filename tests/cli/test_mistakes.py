@@ -48,7 +48,7 @@ MISTAKES = {
     ),
     "constraint_of_nothing_known": (
         (*QUICK, "+constraints.parameters=1e6"),
-        "constraints.parameters: the problem does not know it before training; define `foretell`, or `build` and",
+        "constraints.parameters: the problem does not know it before training; define `static_metrics`, or `build` and",
     ),
     "tuner_that_cannot_be": (
         (*NO_TUNER, "+tuner=evolution", "tuner.sample_size=9"),
@@ -164,7 +164,10 @@ MISTAKES = {
     "unknown_device": ((*DEBUG, "device=tpu"), r"device \('tpu'\) must be auto, cpu, cuda or mps"),
     "unknown_gpus": ((*DEBUG, "gpus=best"), r"gpus \(best\) must be all, or a list"),
     "neither_on_nor_off": ((*DEBUG, "deterministic=maybe"), r"deterministic \('maybe'\) must be true or false"),
-    "unknown_remedy": ((*DEBUG, "on_parent_failure=cry"), r"on_parent_failure \('cry'\) must be ancestor, scratch or"),
+    "unknown_remedy": (
+        (*DEBUG, "on_missing_weights=cry"),
+        r"on_missing_weights \('cry'\) must be ancestor, scratch or",
+    ),
     "timeout_in_threads": (
         (*QUICK, "runner=threads", "trial_timeout_s=5"),
         r"trial_timeout_s \(5\) needs runner=processes: .*threads",
@@ -189,7 +192,7 @@ DIFFERENCES = (
     "policy: ",
     "stopper.target: absent there, nas.stoppers.median.MedianStopper here",
     "seed: 0 there, 7 here",
-    "on_parent_failure: ancestor there, fail here",
+    "on_missing_weights: ancestor there, fail here",
     "deterministic: False there, True here",
     "slots: absent there, 1 here",
     "n_threads: absent there, 1 here",
@@ -299,7 +302,7 @@ def test_another_configuration_is_refused_key_by_key(here: Path) -> None:
     before = contents(here)
     second = run(
         here, *NO_TUNER, "+tuner=evolution", "runner=debug", "name=mine", "seed=7", "problem.weights=4",
-        "policy=full", "stopper=median", "on_parent_failure=fail", "deterministic=true",
+        "policy=full", "stopper=median", "on_missing_weights=fail", "deterministic=true",
     )  # fmt: skip
 
     assert first.status == 0

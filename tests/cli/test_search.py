@@ -167,7 +167,7 @@ def test_policy_warm_final_goes_on_from_the_search(here: Path) -> None:
     points = [{**small, "learning_rate": rate} for rate in (0.05, 0.1)]  # soon trained in full
     (here / "points.json").write_text(json.dumps(points))
     given = (
-        "founders.points=points.json",
+        "init.points=points.json",
         "budget.trials=2",
         "finalists=1",
         "policy=warm_final",

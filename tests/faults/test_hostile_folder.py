@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from nas.core.errors import ConfigurationError, CorruptError, StoreError
+from nas.core.errors import ConfigurationError, CorruptError, StorageError
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import MAX_RECORD_BYTES
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.verified import digest_of
@@ -25,8 +25,8 @@ RECORD = "trials/000000.proposal.json"
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
-    files = open_root(str(tmp_path / "root" / "search"), patience_s=0)
+def files(tmp_path: Path) -> BlobStore:
+    files = open_root(str(tmp_path / "root" / "search"), retry_s=0)
     Records(files).propose(Trial(number=0, index=0, proposal=Proposal(point={"x": 1})))
     return files
 
@@ -53,7 +53,7 @@ def put_circle(place: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [put_pipe, put_endless_device, put_giant, put_folder, put_circle])
-def test_what_is_no_record_is_refused_at_once(files: Files, put: Callable[[Path], None]) -> None:
+def test_what_is_no_record_is_refused_at_once(files: BlobStore, put: Callable[[Path], None]) -> None:
     """A pipe, an endless device, a terabyte, a folder and a link to itself are named; nobody waits, or takes memory."""
     place = Path(str(files.local_path(RECORD)))
     place.unlink()
@@ -67,7 +67,7 @@ def test_what_is_no_record_is_refused_at_once(files: Files, put: Callable[[Path]
         lambda: files.read(reference),
         lambda: files.check_contents(reference),
     ):
-        with pytest.raises(StoreError, match="trials"):
+        with pytest.raises(StorageError, match="trials"):
             read()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -75,16 +75,16 @@ def test_what_is_no_record_is_refused_at_once(files: Files, put: Callable[[Path]
     assert peak < 16_000_000
 
 
-def test_a_record_of_any_size_that_is_written_can_be_read(files: Files) -> None:
+def test_a_record_of_any_size_that_is_written_can_be_read(files: BlobStore) -> None:
     """What would be too large to be read is not published: the error says how large it is."""
     with pytest.raises(
-        StoreError, match=rf"trials/1\.json would have \d+ bytes; a record has at most {MAX_RECORD_BYTES}"
+        StorageError, match=rf"trials/1\.json would have \d+ bytes; a record has at most {MAX_RECORD_BYTES}"
     ):
         Records(files).publish("trials/1.json", {"curve": "x" * MAX_RECORD_BYTES})
     assert files.names("trials") == ["000000.proposal.json"]
 
 
-def test_a_log_is_not_written_where_a_link_leads(files: Files, tmp_path: Path) -> None:
+def test_a_log_is_not_written_where_a_link_leads(files: BlobStore, tmp_path: Path) -> None:
     """Somebody who puts a link in a log's place does not get another file of the user's overwritten."""
     mine = tmp_path / "authorized_keys"
     mine.write_text("mine")
@@ -92,12 +92,12 @@ def test_a_log_is_not_written_where_a_link_leads(files: Files, tmp_path: Path) -
     logs.mkdir()
     (logs / "000000.log").symlink_to(mine)
 
-    with pytest.raises(StoreError, match=r"logs/000000\.log: Too many levels of symbolic links"):
+    with pytest.raises(StorageError, match=r"logs/000000\.log: Too many levels of symbolic links"):
         files.put("logs/000000.log", b"what the trial printed")
     assert mine.read_text() == "mine"
 
 
-def test_a_beat_and_a_record_are_not_written_where_a_link_leads(files: Files, tmp_path: Path) -> None:
+def test_a_beat_and_a_record_are_not_written_where_a_link_leads(files: BlobStore, tmp_path: Path) -> None:
     """A beat replaces the link itself, and a record's name is taken by it."""
     mine = tmp_path / "authorized_keys"
     mine.write_text("mine")
@@ -105,7 +105,7 @@ def test_a_beat_and_a_record_are_not_written_where_a_link_leads(files: Files, tm
         (tmp_path / "root" / "search" / name).symlink_to(mine)
 
     files.replace("0001.beat", b"{}")
-    with pytest.raises(StoreError, match="published already"):
+    with pytest.raises(StorageError, match="published already"):
         files.publish("0001.json", [b"{}"], exclusive=True)
     assert mine.read_text() == "mine"
     assert files.read_if_present("0001.beat") == b"{}"
@@ -126,7 +126,7 @@ def test_a_beat_and_a_record_are_not_written_where_a_link_leads(files: Files, tm
         "a\udcffb.result.json",
     ],
 )
-def test_names_that_are_none_of_ours_are_left_out(files: Files, name: str) -> None:
+def test_names_that_are_none_of_ours_are_left_out(files: BlobStore, name: str) -> None:
     """Copies, leftovers of editors and other systems' files do not take part, whatever they hold."""
     (Path(str(files.local_path("trials"))) / name).write_text("not a record")
 
@@ -135,7 +135,7 @@ def test_names_that_are_none_of_ours_are_left_out(files: Files, name: str) -> No
     assert starts == {}
 
 
-def test_results_without_proposals_are_named(files: Files) -> None:
+def test_results_without_proposals_are_named(files: BlobStore) -> None:
     """A result with an absurd number is CorruptError that names the gap, not a loop of a billion steps."""
     result = Trial(number=10**17, index=0, proposal=Proposal(point={})).result_record()
     Records(files).publish(f"trials/{10**17}.result.json", result)
@@ -145,7 +145,7 @@ def test_results_without_proposals_are_named(files: Files) -> None:
 
 
 @pytest.mark.parametrize("path", ["a\nb", "a\x1b[2Jb", "a\x7f", "a" * 256, "ä" * 128, "/".join(["a" * 250] * 5)])
-def test_names_that_no_place_takes_are_refused(files: Files, path: str) -> None:
+def test_names_that_no_place_takes_are_refused(files: BlobStore, path: str) -> None:
     """Control characters, names beyond 255 bytes and paths beyond 1,024 are refused before anything is written."""
     with pytest.raises(ConfigurationError, match="path"):
         files.publish(path, [b"1"])

@@ -22,7 +22,7 @@ class Saved:
     """A trial of which one partial checkpoint lies on the disk, whole."""
 
     def __init__(self, root: Path) -> None:
-        self.files = open_root(str(root), patience_s=0)
+        self.files = open_root(str(root), retry_s=0)
         self._trial = Trial(number=1, index=1, proposal=Proposal(point={}), attempt=1)
         run = TrialRun(self._trial, self.files)
         run.report(1, score=0.5)

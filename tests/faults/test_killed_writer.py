@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from nas.core.errors import StoreError
+from nas.core.errors import StorageError
 from nas.core.trial import Trial
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def check_whole(files: Files, trial: Trial) -> None:
+def check_whole(files: BlobStore, trial: Trial) -> None:
     """Makes sure that what the trial saved can be read, and is what it saved."""
     assert trial.checkpoint is not None
     for saved in load_manifest(files, trial.checkpoint).files:
@@ -46,7 +46,7 @@ def check_whole(files: Files, trial: Trial) -> None:
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors_of(trial.number).items())
 
 
-def check_store(files: Files, committed: list[int], newest: int = 10**6) -> None:
+def check_store(files: BlobStore, committed: list[int], newest: int = 10**6) -> None:
     """Makes sure that every committed trial is there, and that the newest ones are whole."""
     trials, _ = Records(files).load()
     finished = {trial.number: trial for trial in trials if trial.is_finished}
@@ -58,7 +58,7 @@ def check_store(files: Files, committed: list[int], newest: int = 10**6) -> None
 class Reader(threading.Thread):
     """Reads the newest trials over and over, as the driver and a report do, while writers are killed."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: BlobStore) -> None:
         super().__init__()
         self.files = files
         self.n_read = 0
@@ -73,7 +73,7 @@ class Reader(threading.Thread):
                 for trial in finished[-3:]:
                     check_whole(self.files, trial)
                 self.n_read += len(finished[-3:])
-            except (StoreError, AssertionError) as error:
+            except (StorageError, AssertionError) as error:
                 self.failures.append(repr(error))
 
 
@@ -86,7 +86,7 @@ def test_two_hundred_kills_lose_and_tear_nothing(tmp_path: Path, folder: Path) -
     """
     seed = int(os.environ.get("HEIRLOOM_KILL_SEED") or time.time())
     print(f"HEIRLOOM_KILL_SEED={seed}")
-    files = open_root(str(tmp_path / "root"), patience_s=0)
+    files = open_root(str(tmp_path / "root"), retry_s=0)
     reader = Reader(files)
     reader.start()
     command = [sys.executable, "-m", "tests.support.killed_writer", files.url, folder, "200", str(seed)]
@@ -118,7 +118,7 @@ def test_a_kill_at_every_call_tears_nothing(tmp_path: Path, folder: Path) -> Non
         pytest.skip(str(error))
     try:
         torch.set_num_threads(1)
-        files = open_root(str(disk.place / "root"), patience_s=0)
+        files = open_root(str(disk.place / "root"), retry_s=0)
         committed: list[int] = []
         for skip in range(150):  # some three trials
             committed += kill_writer(disk, files, folder, len(committed), skip)
@@ -130,7 +130,7 @@ def test_a_kill_at_every_call_tears_nothing(tmp_path: Path, folder: Path) -> Non
         disk.close()
 
 
-def kill_writer(disk: FaultyDisk, files: Files, folder: Path, number: int, skip: int) -> list[int]:
+def kill_writer(disk: FaultyDisk, files: BlobStore, folder: Path, number: int, skip: int) -> list[int]:
     """The trials that a writer has committed before it was killed at that call."""
     said, saying = os.pipe()
     with disk.killing(skip):

@@ -30,7 +30,7 @@ def test_full_share_loses_nothing(found: dict[str, Any]) -> None:
 
     assert full["said"].startswith("can't write /mnt/sa/root/packs/")
     assert full["said"].endswith("the disk is full (No space left on device)")
-    assert full["beat"] == "StoreError: can't write /mnt/sa/root/beat: the disk is full (No space left on device)"
+    assert full["beat"] == "StorageError: can't write /mnt/sa/root/beat: the disk is full (No space left on device)"
     assert full["n_whole"] > 5
     assert full["is_whole"]
     assert full["old_beat"]
@@ -54,7 +54,7 @@ def test_read_only_share_is_told(found: dict[str, Any], who: str) -> None:
     """Where the client's mount or the server's disk becomes read-only, writers are told, and readers read on."""
     share = found[who]
 
-    assert share["publish"] == "StoreError: can't write /mnt/sa/root/packs/during: Read-only file system"
+    assert share["publish"] == "StorageError: can't write /mnt/sa/root/packs/during: Read-only file system"
     assert share["start"].startswith("ConfigurationError: storage root /mnt/sa/root can't be used")
     assert "Read-only file system" in share["start"]
     assert share["is_read"]

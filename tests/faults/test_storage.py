@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from nas.core.budget import Budget
-from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StorageError
 from nas.core.spec import Spec
 from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.search.runner import Summary
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.verification import verify_search
 from nas.storage.open import open_root
@@ -38,15 +38,15 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyDisk]:
 
 
 @pytest.fixture
-def files(disk: FaultyDisk, request: pytest.FixtureRequest) -> Files:
+def files(disk: FaultyDisk, request: pytest.FixtureRequest) -> BlobStore:
     """A root on the disk in which ``packs`` and ``trials`` hold a file each."""
-    files = open_root(str(disk.place / f"root-{os.urandom(4).hex()}"), patience_s=0.2)
+    files = open_root(str(disk.place / f"root-{os.urandom(4).hex()}"), retry_s=0.2)
     files.publish("packs/whole", [b"whole"])
     files.publish("trials/whole", [b"whole"], exclusive=True)
     return files
 
 
-def left(files: Files) -> list[str]:
+def left(files: BlobStore) -> list[str]:
     """Every file of the root, unfinished ones too."""
     root = Path(files.url)
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
@@ -58,10 +58,10 @@ WHOLE = ["packs/whole", "trials/whole"]
 class TestPublishing:
     @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ESTALE])
     @pytest.mark.parametrize("call", ["create", "write", "fsync", "close", "rename", "link"])
-    def test_failed_call_publishes_nothing(self, disk: FaultyDisk, files: Files, call: str, error: int) -> None:
-        """Whichever call fails, and how: StoreError in one line with path and reason, and no file is left."""
+    def test_failed_call_publishes_nothing(self, disk: FaultyDisk, files: BlobStore, call: str, error: int) -> None:
+        """Whichever call fails, and how: StorageError in one line with path and reason, and no file is left."""
         path = "trials/new" if call == "link" else "packs/new"
-        with disk.failing(call, error), pytest.raises(StoreError) as caught:
+        with disk.failing(call, error), pytest.raises(StorageError) as caught:
             files.publish(path, [b"x" * 300_000], exclusive=call == "link")
 
         assert f"{path}: " in str(caught.value)
@@ -71,46 +71,46 @@ class TestPublishing:
         assert left(files) == WHOLE
         assert files.read(files.publish(path, [b"again"], exclusive=call == "link")) == b"again"
 
-    def test_failed_fsync_is_final(self, disk: FaultyDisk, files: Files) -> None:
+    def test_failed_fsync_is_final(self, disk: FaultyDisk, files: BlobStore) -> None:
         """A failed fsync is not repeated on the same file: the system may have forgotten what it could not write."""
-        with disk.failing("fsync", errno.EIO, times=1), pytest.raises(StoreError, match="Input/output error"):
+        with disk.failing("fsync", errno.EIO, times=1), pytest.raises(StorageError, match="Input/output error"):
             files.publish("packs/new", [b"1"])
 
         assert disk.n_calls("fsync") == 1
         assert left(files) == WHOLE
 
     @pytest.mark.parametrize("exclusive", [False, True])
-    def test_name_that_may_not_last_is_an_error(self, disk: FaultyDisk, files: Files, exclusive: bool) -> None:
+    def test_name_that_may_not_last_is_an_error(self, disk: FaultyDisk, files: BlobStore, exclusive: bool) -> None:
         """Where the folder's fsync fails, the writer is told; what stands under the name is whole all the same."""
-        with disk.failing("fsyncdir", errno.EIO), pytest.raises(StoreError, match="packs/new: Input/output error"):
+        with disk.failing("fsyncdir", errno.EIO), pytest.raises(StorageError, match="packs/new: Input/output error"):
             files.publish("packs/new", [b"1"], exclusive=exclusive)
 
         assert files.read_if_present("packs/new") == b"1"
 
-    def test_full_disk_in_the_middle_leaves_nothing(self, disk: FaultyDisk, files: Files) -> None:
+    def test_full_disk_in_the_middle_leaves_nothing(self, disk: FaultyDisk, files: BlobStore) -> None:
         """A disk that takes a part of a large file leaves no part of it."""
-        with disk.failing("write", errno.ENOSPC, skip=2), pytest.raises(StoreError, match="the disk is full"):
+        with disk.failing("write", errno.ENOSPC, skip=2), pytest.raises(StorageError, match="the disk is full"):
             files.publish("packs/new", [bytes(8_000_000)])
 
         assert left(files) == WHOLE
 
-    def test_folder_that_can_not_be_made_is_an_error(self, disk: FaultyDisk, files: Files) -> None:
-        """A new folder that the disk refuses is StoreError, and can be made later."""
-        with disk.failing("mkdir", errno.ENOSPC), pytest.raises(StoreError, match="the disk is full"):
+    def test_folder_that_can_not_be_made_is_an_error(self, disk: FaultyDisk, files: BlobStore) -> None:
+        """A new folder that the disk refuses is StorageError, and can be made later."""
+        with disk.failing("mkdir", errno.ENOSPC), pytest.raises(StorageError, match="the disk is full"):
             files.publish("manifests/new", [b"1"])
 
         assert files.read(files.publish("manifests/new", [b"1"])) == b"1"
 
     @pytest.mark.parametrize("call", ["write", "fsync", "close", "rename"])
-    def test_failed_beat_keeps_the_one_before(self, disk: FaultyDisk, files: Files, call: str) -> None:
+    def test_failed_beat_keeps_the_one_before(self, disk: FaultyDisk, files: BlobStore, call: str) -> None:
         """A heartbeat that can't be replaced stays as it was, whole."""
         files.replace("beat", b"1")
-        with disk.failing(call, errno.EIO), pytest.raises(StoreError):
+        with disk.failing(call, errno.EIO), pytest.raises(StorageError):
             files.replace("beat", b"22")
 
         assert files.read_if_present("beat") == b"1"
 
-    def test_litter_that_can_not_be_removed_hides_no_error(self, disk: FaultyDisk, files: Files) -> None:
+    def test_litter_that_can_not_be_removed_hides_no_error(self, disk: FaultyDisk, files: BlobStore) -> None:
         """Where even the unfinished file can't be removed, the first error is told, and the file is never listed."""
         files.publish("packs/first", [b"1"])
         with disk.failing("unlink", errno.EIO), pytest.raises(AlreadyPublishedError):
@@ -121,7 +121,7 @@ class TestPublishing:
 
 
 class TestLostReplies:
-    def test_rename_that_happened_is_success(self, disk: FaultyDisk, files: Files) -> None:
+    def test_rename_that_happened_is_success(self, disk: FaultyDisk, files: BlobStore) -> None:
         """A rename that says "no such file" though it happened, as NFSv3 does after a lost reply, is success."""
         with disk.failing("rename", errno.ENOENT, after=True):
             reference = files.publish("packs/new", [b"1" * 5000])
@@ -131,19 +131,19 @@ class TestLostReplies:
         assert files.read_if_present("beat") == b"2"
         assert left(files) == ["beat", "packs/new", *WHOLE]
 
-    def test_rename_that_did_not_happen_is_an_error(self, disk: FaultyDisk, files: Files) -> None:
-        """A rename that says "no such file", and did nothing, is StoreError."""
-        with disk.failing("rename", errno.ENOENT), pytest.raises(StoreError, match="packs/new: No such file"):
+    def test_rename_that_did_not_happen_is_an_error(self, disk: FaultyDisk, files: BlobStore) -> None:
+        """A rename that says "no such file", and did nothing, is StorageError."""
+        with disk.failing("rename", errno.ENOENT), pytest.raises(StorageError, match="packs/new: No such file"):
             files.publish("packs/new", [b"1"])
         assert left(files) == WHOLE
 
-    def test_rename_over_other_contents_is_an_error(self, disk: FaultyDisk, files: Files) -> None:
+    def test_rename_over_other_contents_is_an_error(self, disk: FaultyDisk, files: BlobStore) -> None:
         """A name that holds something else is not taken for the own file."""
-        with disk.failing("rename", errno.ENOENT), pytest.raises(StoreError, match="packs/whole: No such file"):
+        with disk.failing("rename", errno.ENOENT), pytest.raises(StorageError, match="packs/whole: No such file"):
             files.publish("packs/whole", [b"other"])
         assert files.read_if_present("packs/whole") == b"whole"
 
-    def test_link_that_happened_is_success(self, disk: FaultyDisk, files: Files) -> None:
+    def test_link_that_happened_is_success(self, disk: FaultyDisk, files: BlobStore) -> None:
         """A link that says "exists" because it was made by the first of two requests is not another writer's."""
         with disk.failing("link", errno.EEXIST, after=True):
             reference = files.publish("trials/new", [b"1"], exclusive=True)
@@ -152,14 +152,14 @@ class TestLostReplies:
         assert left(files) == ["packs/whole", "trials/new", "trials/whole"]
 
     @pytest.mark.parametrize("call", ["rename", "link"])
-    def test_error_after_the_work_leaves_it_whole(self, disk: FaultyDisk, files: Files, call: str) -> None:
+    def test_error_after_the_work_leaves_it_whole(self, disk: FaultyDisk, files: BlobStore, call: str) -> None:
         """Where a server fails after it did its work, the writer is told, and readers find the whole file."""
-        with disk.failing(call, errno.EIO, after=True), pytest.raises(StoreError, match="Input/output error"):
+        with disk.failing(call, errno.EIO, after=True), pytest.raises(StorageError, match="Input/output error"):
             files.publish("trials/new", [b"1" * 5000], exclusive=call == "link")
 
         assert files.read_if_present("trials/new") == b"1" * 5000
 
-    def test_file_system_without_links_is_named(self, disk: FaultyDisk, files: Files) -> None:
+    def test_file_system_without_links_is_named(self, disk: FaultyDisk, files: BlobStore) -> None:
         """Where there are no hard links, the check of the root says so in one line, and nothing is left."""
         with (
             disk.failing("link", errno.EPERM),
@@ -173,17 +173,17 @@ class TestReading:
     @pytest.mark.parametrize(
         ("call", "error"), [("open", errno.ESTALE), ("read", errno.ESTALE), ("open", errno.ENOENT)]
     )
-    def test_passing_trouble_is_passed_over(self, disk: FaultyDisk, files: Files, call: str, error: int) -> None:
+    def test_passing_trouble_is_passed_over(self, disk: FaultyDisk, files: BlobStore, call: str, error: int) -> None:
         """A stale handle, and a name that a cache denies for a while, are asked for again."""
         reference = files.publish("packs/new", [b"1"])
-        patient = open_root(files.url, patience_s=5)
+        patient = open_root(files.url, retry_s=5)
 
         with disk.failing(call, error, times=3):
             assert patient.read(reference) == b"1"
 
-    def test_records_are_read_despite_stale_handles(self, disk: FaultyDisk, files: Files) -> None:
+    def test_records_are_read_despite_stale_handles(self, disk: FaultyDisk, files: BlobStore) -> None:
         """Records, whole folders and listings are read again where a handle is stale."""
-        patient = open_root(files.url, patience_s=5)
+        patient = open_root(files.url, retry_s=5)
         for read in (
             lambda: patient.read_if_present("trials/whole"),
             lambda: patient.read_all("trials", "whole")["whole"],
@@ -193,7 +193,7 @@ class TestReading:
         with disk.failing("list", errno.ESTALE, times=2):
             assert patient.names("trials") == ["whole"]
 
-    def test_lasting_stale_handle_is_missing(self, disk: FaultyDisk, files: Files) -> None:
+    def test_lasting_stale_handle_is_missing(self, disk: FaultyDisk, files: BlobStore) -> None:
         """A handle that stays stale beyond the patience is MissingError with the reason."""
         reference = files.publish("packs/new", [b"1"])
 
@@ -201,20 +201,20 @@ class TestReading:
             files.read(reference)
 
     @pytest.mark.parametrize("error", [errno.EIO, errno.EACCES, errno.ETIMEDOUT])
-    def test_broken_disk_is_neither_missing_nor_corrupt(self, disk: FaultyDisk, files: Files, error: int) -> None:
-        """A disk that can't be read is StoreError at once, and not taken for a lost or a damaged file."""
+    def test_broken_disk_is_neither_missing_nor_corrupt(self, disk: FaultyDisk, files: BlobStore, error: int) -> None:
+        """A disk that can't be read is StorageError at once, and not taken for a lost or a damaged file."""
         reference = files.publish("packs/new", [b"1"])
-        patient = open_root(files.url, patience_s=60)
+        patient = open_root(files.url, retry_s=60)
 
         for call in ("open", "read"):
-            with disk.failing(call, error), pytest.raises(StoreError, match=os.strerror(error)) as caught:
+            with disk.failing(call, error), pytest.raises(StorageError, match=os.strerror(error)) as caught:
                 patient.read(reference)
             assert not isinstance(caught.value, MissingError | CorruptError)
 
-    def test_broken_listing_is_an_error(self, disk: FaultyDisk, files: Files) -> None:
-        """A folder that can't be listed is StoreError, not an empty folder."""
+    def test_broken_listing_is_an_error(self, disk: FaultyDisk, files: BlobStore) -> None:
+        """A folder that can't be listed is StorageError, not an empty folder."""
         for read in (lambda: files.names("trials"), lambda: files.read_all("trials", "")):
-            with disk.failing("list", errno.EIO), pytest.raises(StoreError, match="trials: Input/output error"):
+            with disk.failing("list", errno.EIO), pytest.raises(StorageError, match="trials: Input/output error"):
                 read()
 
 
@@ -231,7 +231,7 @@ def table(summary: Summary) -> list[tuple[Any, ...]]:
 
 def assert_whole(root: Path) -> None:
     """Every checkpoint that a record names can be read and verified."""
-    files = open_root(str(root / "search"), patience_s=0)
+    files = open_root(str(root / "search"), retry_s=0)
     for trial in Records(files).load()[0]:
         if trial.checkpoint is not None:
             StoredWeights(files, trial.checkpoint).read_all()
@@ -253,7 +253,7 @@ def check_search(disk: FaultyDisk, call: str, error: int, skip: int, *, after: b
         try:
             run(root)
             failed = disk.n_calls(call) > skip
-        except StoreError as raised:
+        except StorageError as raised:
             assert os.strerror(error) in str(raised)
     if not failed:
         return False

@@ -24,8 +24,8 @@ def stored(target: str) -> dict[str, Any]:
     [
         "subprocess.Popen",
         "nas.search.lease.Path",
-        "nas.executors.process_pool.ProcessPlace",
-        "nas.storage.backends.local.LocalFiles",
+        "nas.executors.process_pool.ProcessPool",
+        "nas.storage.backends.local.LocalBlobStore",
         "nas.tuners.random.RandomTuner",
         "nas.os.system",
         "nas..os.system",

@@ -15,9 +15,9 @@ from nas.core.budget import Budget
 from nas.core.errors import SearchInterruptedError
 from nas.core.lineage import Lineage, recall
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.executors.events import Event, Swept
-from nas.search.controller import LoopSettings, OnParentFailure
-from nas.storage.maintenance.gc.collector import Scope, Sweeper
+from nas.executors.events import Event, WeightsDeleted
+from nas.search.controller import ControllerSettings, OnMissingWeights
+from nas.storage.maintenance.gc.collector import GarbageCollector, Scope
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.records import Records
 from nas.tuners.base import Answer, Tuner, inheritable
@@ -36,7 +36,7 @@ from tests.support.scripted_executor import (
     ScriptedExecutor,
     forget_all_records,
     fresh_records,
-    make_loop,
+    make_controller,
 )
 from tests.support.stored_trials import trial
 
@@ -75,10 +75,10 @@ class WindowTuner(Tuner):
         return Proposal(point=point, parents=(rng.choice(sorted(may)),), donors=donors)
 
 
-def sweeper(records: Records, slots: int, keep: str = "all", **scope: Any) -> Sweeper:
+def collector(records: Records, slots: int, keep: str = "all", **scope: Any) -> GarbageCollector:
     """One that is never content: at every result it takes all that is not needed."""
     stated: dict[str, Any] = {"finalists": lambda t: (), "borrowed": lambda: (), "stands_in": True, "slots": slots}
-    return Sweeper(records, Retention(keep, max_gb=1e-9), Scope(metrics=(METRIC,), **{**stated, **scope}))
+    return GarbageCollector(records, Retention(keep, max_gb=1e-9), Scope(metrics=(METRIC,), **{**stated, **scope}))
 
 
 def run(
@@ -94,14 +94,14 @@ def run(
 ) -> dict[int, list[int | str]]:
     """Whose weights each trial was given, in a search that is stopped and resumed after these numbers of results."""
     donors: dict[int, list[int | str]] = {}
-    wanted = LoopSettings(budget=Budget(trials=16), max_failures=99, **chosen)
+    wanted = ControllerSettings(budget=Budget(trials=16), max_failures=99, **chosen)
     for session, stop_after in enumerate([*stops, None], 1):
         executor = ScriptedExecutor(records, slots, ends=ends, pick=pick, stop_after=stop_after, session=session)
         ends = {number: listed for number, listed in (ends or {}).items() if LOST not in listed}  # one loss, not two
-        mine = sweeper(records, slots) if sweeps else None
-        loop = make_loop(records, executor, tuner, settings=wanted, sweeper=mine)
+        mine = collector(records, slots) if sweeps else None
+        controller = make_controller(records, executor, tuner, settings=wanted, collector=mine)
         with suppress(SearchInterruptedError):
-            loop.search(SEARCH)
+            controller.search(SEARCH)
         for number, given_to in executor.donors.items():
             assert donors.setdefault(number, given_to) == given_to
     return donors
@@ -128,10 +128,10 @@ class TestDeterministic:
         forget_all_records()
         tuner, listed = WindowTuner(window=window, only_scored=only_scored), {n: [end] for n, end in ends.items()}
         rng = random.Random(str(picks))
-        calm, swept = fresh_records(), fresh_records()
+        calm, weights_deleted = fresh_records(), fresh_records()
         expected = run(calm, tuner, sweeps=False, slots=slots, ends=listed, deterministic=True)
         found = run(
-            *(swept, tuner),
+            *(weights_deleted, tuner),
             sweeps=True,
             slots=slots,
             stops=stops,
@@ -141,14 +141,14 @@ class TestDeterministic:
         )
 
         assert found == expected
-        assert [t.proposal for t in swept.load()[0]] == [t.proposal for t in calm.load()[0]]
+        assert [t.proposal for t in weights_deleted.load()[0]] == [t.proposal for t in calm.load()[0]]
 
     def test_something_is_swept(self) -> None:
         """In such a search most trials lose their weights."""
         records = fresh_records()
         run(records, WindowTuner(window=2, only_scored=True), sweeps=True, slots=2, deterministic=True)
 
-        assert sum(trial.swept for trial in records.load()[0]) >= 8
+        assert sum(trial.weights_deleted for trial in records.load()[0]) >= 8
 
 
 class TestDonors:
@@ -156,25 +156,25 @@ class TestDonors:
         ("choice", "donors", "stand_in"), [("ancestor", [0], 0), ("scratch", [], None)], ids=["ancestor", "scratch"]
     )
     def test_a_swept_donor_is_replaced(
-        self, records: Records, choice: OnParentFailure, donors: list[int], stand_in: int | None
+        self, records: Records, choice: OnMissingWeights, donors: list[int], stand_in: int | None
     ) -> None:
-        """A donor that was swept is treated as a failed parent, as on_parent_failure says, on record."""
+        """A donor that was swept is treated as a failed parent, as on_missing_weights says, on record."""
         tuner = ListTuner((), (0,))
-        make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
+        make_controller(records, ScriptedExecutor(records), tuner).search(SEARCH)
         records.sweep({"trials": {"1": "for the test"}})
         executor = ScriptedExecutor(records, session=2)
-        chosen = LoopSettings(on_parent_failure=choice)
-        make_loop(records, executor, ListTuner((1,)), settings=chosen).search(SEARCH)
+        chosen = ControllerSettings(on_missing_weights=choice)
+        make_controller(records, executor, ListTuner((1,)), settings=chosen).search(SEARCH)
 
         assert executor.donors[2] == donors
         assert records.load()[0][2].inheritance == {"replaced": {"1": stand_in}}
 
     def test_a_swept_donor_fails_the_child(self, records: Records) -> None:
-        """With on_parent_failure=fail the child is FAILED(parent)."""
-        make_loop(records, ScriptedExecutor(records), ListTuner(())).search(SEARCH)
+        """With on_missing_weights=fail the child is FAILED(parent)."""
+        make_controller(records, ScriptedExecutor(records), ListTuner(())).search(SEARCH)
         records.sweep({"trials": {"0": "for the test"}})
-        chosen = LoopSettings(on_parent_failure="fail")
-        make_loop(records, ScriptedExecutor(records), ListTuner((0,)), settings=chosen).search(SEARCH)
+        chosen = ControllerSettings(on_missing_weights="fail")
+        make_controller(records, ScriptedExecutor(records), ListTuner((0,)), settings=chosen).search(SEARCH)
 
         failed = records.load()[0][1]
         assert (failed.state, failed.reason) == (State.FAILED, Reason.PARENT)
@@ -183,9 +183,9 @@ class TestDonors:
         """Once a trial has found a donor's weights gone, later children get an ancestor's, also after a resume."""
         lost = End(state=State.FAILED, reason=Reason.PARENT, has_weights=False, lost=(1,))
         executor = ScriptedExecutor(records, ends={2: [lost]})
-        make_loop(records, executor, ListTuner((), (0,), (1,), (1,))).search(SEARCH)
+        make_controller(records, executor, ListTuner((), (0,), (1,), (1,))).search(SEARCH)
         again = ScriptedExecutor(records, session=2)
-        make_loop(records, again, ListTuner((1,))).search(SEARCH)
+        make_controller(records, again, ListTuner((1,))).search(SEARCH)
 
         assert executor.donors == {0: [], 1: [0], 2: [1], 3: [0]}
         assert again.donors == {4: [0]}
@@ -197,16 +197,22 @@ class TestWhen:
         """Each sweep is an event with the trials that lost their weights; the loop's own trials are marked too."""
         events: list[Event] = []
         tuner = WindowTuner(window=1, only_scored=True)
-        chosen = LoopSettings(budget=Budget(trials=6))
+        chosen = ControllerSettings(budget=Budget(trials=6))
         executor = ScriptedExecutor(records)
-        loop = make_loop(records, executor, tuner, settings=chosen, sweeper=sweeper(records, 1), observe=events.append)
-        loop.search(SEARCH)
-        loop.sweep(at_end=True)
-        swept = [number for event in events if isinstance(event, Swept) for number in event.trials]
+        controller = make_controller(
+            records, executor, tuner, settings=chosen, collector=collector(records, 1), observe=events.append
+        )
+        controller.search(SEARCH)
+        controller.sweep(at_end=True)
+        weights_deleted = [number for event in events if isinstance(event, WeightsDeleted) for number in event.trials]
 
-        assert sorted(swept) == [trial.number for trial in loop.trials if trial.swept] == sorted(records.swept())
-        assert len(swept) == len(set(swept)) >= 4
-        assert any(isinstance(event, Swept) and event.unmet for event in events)
+        assert (
+            sorted(weights_deleted)
+            == [trial.number for trial in controller.trials if trial.weights_deleted]
+            == sorted(records.weights_deleted())
+        )
+        assert len(weights_deleted) == len(set(weights_deleted)) >= 4
+        assert any(isinstance(event, WeightsDeleted) and event.unmet for event in events)
 
     def test_tuners_see_what_a_resume_would(self, records: Records) -> None:
         """The lineage that a tuner sees shows swept trials as the records have them."""
@@ -214,8 +220,10 @@ class TestWhen:
 
         class Watching(WindowTuner):
             def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-                seen.append([t.swept for t in lineage.finished])
-                assert [t.swept for t in lineage.finished] == [t.swept for t in records.load()[0] if t.is_finished]
+                seen.append([t.weights_deleted for t in lineage.finished])
+                assert [t.weights_deleted for t in lineage.finished] == [
+                    t.weights_deleted for t in records.load()[0] if t.is_finished
+                ]
                 return super().ask(lineage, number, job)
 
         run(records, Watching(window=1, only_scored=True), sweeps=True)
@@ -225,16 +233,16 @@ class TestWhen:
     def test_finals_sweep_too(self, records: Records) -> None:
         """A later stage sweeps what it does not need; without a tuner every trial of the search is needed."""
         tuner = WindowTuner(window=1, only_scored=True)
-        chosen = LoopSettings(budget=Budget(trials=6))
-        make_loop(records, ScriptedExecutor(records), tuner, settings=chosen).search(SEARCH)
-        for asked, n_swept in ((None, 0), (tuner, 4)):
+        chosen = ControllerSettings(budget=Budget(trials=6))
+        make_controller(records, ScriptedExecutor(records), tuner, settings=chosen).search(SEARCH)
+        for asked, n_weights_deleted in ((None, 0), (tuner, 4)):
             executor = ScriptedExecutor(records, session=2)
-            mine = sweeper(records, 1, finalists=lambda trials: [5])
-            loop = make_loop(records, executor, asked, settings=chosen, sweeper=mine)
-            loop.recall(SEARCH)
-            loop.final(FINAL, loop.trials[5:6])
-            loop.sweep(at_end=True)
-            assert len([n for n in records.swept() if n < 6]) == n_swept, asked
+            mine = collector(records, 1, finalists=lambda trials: [5])
+            controller = make_controller(records, executor, asked, settings=chosen, collector=mine)
+            controller.recall(SEARCH)
+            controller.final(FINAL, controller.trials[5:6])
+            controller.sweep(at_end=True)
+            assert len([n for n in records.weights_deleted() if n < 6]) == n_weights_deleted, asked
 
 
 class TestInheritable:

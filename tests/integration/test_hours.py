@@ -22,23 +22,23 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.executors.events import Event, Finished, Noted, StopAsked, StopKind
-from nas.executors.pool import InProcessPlace
+from nas.executors.events import Event, Finished, Notice, StopKind, StopRequested
+from nas.executors.pool import InProcessPool
 from nas.executors.simulated import SimulatedExecutor, Workers
-from nas.search.controller import LoopSettings
+from nas.search.controller import ControllerSettings
 from nas.search.definition import Search
 from nas.search.lease import Session, claim_identity
-from nas.search.runner import Program, Summary
+from nas.search.runner import SearchPipeline, Summary
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import spent_hours
-from nas.training.messages import BenchSpec
+from nas.training.messages import RuntimeSpec
 from nas.training.problem import Problem, Simulation
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import Answer, Tuner
 from nas.tuners.random import RandomTuner
-from nas.tuners.shared.stateful import HostedTuner
+from nas.tuners.shared.stateful import StatefulTuner
 
 CHEAP = frozenset({Policy.EARLY_STOP, Policy.QUICK_EVAL})
 PLANS = {
@@ -103,7 +103,7 @@ class PaperProblem(Problem):
         return Simulation(seconds, {"score": x / 10**6}, curve, shares)
 
 
-class OnceTuner(RandomTuner, HostedTuner):
+class OnceTuner(RandomTuner, StatefulTuner):
     """Remembers, as NNI's own classes do, so that it can't be begun a second time."""
 
     has_begun = False
@@ -170,38 +170,38 @@ class Paper:
     workers: Workers | None = None
     tuner: type[Tuner] = RandomTuner
     executor: type[SimulatedExecutor] = SimulatedExecutor
-    noted: list[Noted] = field(default_factory=list)
+    noted: list[Notice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.records = Records(open_root(f"memory://hours/{uuid4().hex}", patience_s=0))
+        self.records = Records(open_root(f"memory://hours/{uuid4().hex}", retry_s=0))
 
-    def program(self, budget: Budget | None = None) -> Program:
+    def pipeline(self, budget: Budget | None = None) -> SearchPipeline:
         search = Search(problem=self.problem, tuner=Spec.of(self.tuner), plan=self.plan, slots=self.slots)
-        return Program(search.build(), self.records, budget or self.budget, finalists=self.finalists)
+        return SearchPipeline(search.build(), self.records, budget or self.budget, finalists=self.finalists)
 
     def run(self, budget: Budget | None = None, *, stop_after: int | None = None) -> Summary:
         """Runs a session; after so many results it is asked to stop."""
-        program = self.program(budget)
-        claim_identity(self.records, program.built)
-        bench = BenchSpec(problem=self.problem, url=self.records.files.url, options={})
-        place = InProcessPlace(bench, self.records.files, program.built.problem)
+        pipeline = self.pipeline(budget)
+        claim_identity(self.records, pipeline.prepared)
+        runtime = RuntimeSpec(problem=self.problem, url=self.records.files.url, options={})
+        place = InProcessPool(runtime, self.records.files, pipeline.prepared.problem)
         executor = self.executor(
-            program.built.problem, self.records, slots=self.slots, workers=self.workers, place=place
+            pipeline.prepared.problem, self.records, slots=self.slots, workers=self.workers, place=place
         )
         session = Session(self.records, now_s=executor.now_s)
         try:
             n_finished = itertools.count(1)
 
             def observe(event: Event) -> None:
-                if isinstance(event, Noted):
+                if isinstance(event, Notice):
                     self.noted.append(event)
                 if isinstance(event, Finished) and next(n_finished) == stop_after:
-                    executor.post(StopAsked("enough"))
+                    executor.post(StopRequested("enough"))
 
-            program.run(executor, session, LoopSettings(budget=program.budget), observe=observe)
+            pipeline.run(executor, session, ControllerSettings(budget=pipeline.budget), observe=observe)
         finally:
             session.close()
-        return program.summary()
+        return pipeline.summary()
 
     @property
     def hours(self) -> float:
@@ -270,7 +270,7 @@ def check(seed: int) -> bool:
     summary = paper.run()
 
     assert paper.hours <= 1.02 * paper.budget.hours, seed  # type: ignore[operator]
-    assert paper.program().ended_by() is not None, seed
+    assert paper.pipeline().ended_by() is not None, seed
     if summary.lineage.n_in_state(State.COMPLETE):
         assert summary.winner is not None, seed
         assert summary.best is not None, seed
@@ -322,7 +322,7 @@ def test_finals_have_their_time_before_one_was_seen() -> None:
     assert n_of(summary) == {"search": 40, "final": 2}
     assert (len(first), len(last)) == (37, 3)  # 3600 s - 72 for the export - (600 + 660): 37 minutes
     assert paper.hours == 1.0
-    assert paper.program().ended_by() == "hours"
+    assert paper.pipeline().ended_by() == "hours"
 
 
 def test_final_share_is_kept_where_nothing_is_declared() -> None:
@@ -415,8 +415,8 @@ def test_more_hours_train_the_finals_that_had_no_time() -> None:
         "or shorten its trials",
         "no time was left to train 2 of the finalists as they stand now: `flows.final` does, or more hours",
     ]
-    assert paper.program().ended_by() == "hours"
-    assert paper.program(Budget(hours=1.0)).ended_by() is None
+    assert paper.pipeline().ended_by() == "hours"
+    assert paper.pipeline(Budget(hours=1.0)).ended_by() is None
     large = paper.run(Budget(hours=1.0))
     assert n_of(large)["final"] == 2
     assert large.winner is not None
@@ -445,7 +445,7 @@ def test_a_budget_too_small_for_a_trial_ends_in_time() -> None:
     assert [t.reason for t in summary.lineage] == [Reason.DEADLINE] * 2
     assert paper.hours <= 0.0102
     assert summary.winner is None
-    assert paper.program().ended_by() == "hours"
+    assert paper.pipeline().ended_by() == "hours"
 
 
 def test_the_tuner_is_not_asked_when_no_trial_fits_after_its_answer() -> None:
@@ -474,7 +474,7 @@ def test_gpu_hours_are_kept() -> None:
     assert summary.lineage.n_in_state(State.WAITING) == 0
     assert n_of(summary)["final"] == 2
     assert 0.9 * 3600 <= gpu_s <= 3600
-    assert paper.program().ended_by() == "gpu_hours"
+    assert paper.pipeline().ended_by() == "gpu_hours"
 
 
 def test_gpu_hours_stop_trials() -> None:

@@ -17,17 +17,17 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.executors.events import Event, Left, StopAsked
+from nas.executors.events import Event, JobLeftWorker, StopRequested
 from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPlace
-from nas.search.controller import Loop, LoopSettings
+from nas.executors.pool import InProcessPool
+from nas.search.controller import ControllerSettings, SearchController
 from nas.search.job_plan import JobPlan
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.trial_log import log_path
 from nas.training.job import Job
-from nas.training.messages import BenchSpec
+from nas.training.messages import RuntimeSpec
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import STOP, WAIT, Answer
 
@@ -118,23 +118,23 @@ class Shop:
         problem = self.problem()
         files = open_root(str(self.root))
         plan = JobPlan(trials_per_job=self.trials_per_job, loops=problem.has("train_many"))
-        spec = BenchSpec(
+        spec = RuntimeSpec(
             problem=Spec.of(self.problem),
             url=files.url,
             options={},
             jobs_ask=plan.asks,
             asks_stopper=self.stopper is not None,
         )
-        executor = LocalExecutor(InProcessPlace(spec, files, problem), self.slots)
+        executor = LocalExecutor(InProcessPool(spec, files, problem), self.slots)
 
         def observe(event: Event) -> None:
             self.events.append(event)
             if interrupt_after is not None and len(self.records.left_jobs()) + self.n_finished() >= interrupt_after:
-                executor.post(StopAsked("the test says so"))
+                executor.post(StopRequested("the test says so"))
 
         trials, starts = self.records.load()
-        settings = LoopSettings(budget=Budget(trials=n_trials), jobs=plan, deterministic=self.deterministic)
-        loop = Loop(
+        settings = ControllerSettings(budget=Budget(trials=n_trials), jobs=plan, deterministic=self.deterministic)
+        controller = SearchController(
             self.records,
             executor,
             settings,
@@ -146,7 +146,7 @@ class Shop:
             observe=observe,
         )
         try:
-            loop.search(Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS})))
+            controller.search(Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS})))
         except SearchInterruptedError:
             assert interrupt_after is not None
         finally:
@@ -311,7 +311,7 @@ class TestRules:
 
         assert [t.state for t in trials] == [State.COMPLETE] * 3
         assert [t.job for t in trials] == [0, 1, 1]
-        [left] = [event for event in shop.events if isinstance(event, Left) and event.error]
+        [left] = [event for event in shop.events if isinstance(event, JobLeftWorker) and event.error]
         assert f"run.{what}: trial 0 has its result already" in (left.error or "")
         assert what in (shop.records.read("jobs/000000.json") or {})["error"]
 

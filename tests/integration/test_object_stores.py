@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.records import Records
 from tests.support.commands import Command, Done, run, until
 from tests.support.servers import S3, SECRET, TcpProxy, sftp_root
@@ -40,7 +40,7 @@ class Remote:
 
     arguments: tuple[str, ...]
     environment: dict[str, str]
-    files: Files
+    files: BlobStore
     proxy: TcpProxy
 
     def run(self, here: Path, *overrides: str, module: str = "flows.search") -> Done:
@@ -75,19 +75,19 @@ def test_search_and_report(remote: Remote, here: Path) -> None:
     page = remote.run(here, "name=far", "format=html", "out=far.html", module="flows.report")
     whole = remote.run(here, "name=far", module="flows.verify")
     root = remote.run(here, module="flows.verify")
-    swept = remote.run(here, "name=far", "keep=best:1", module="flows.gc")
+    weights_deleted = remote.run(here, "name=far", "keep=best:1", module="flows.gc")
 
     rows = json.loads(table.out)
     assert [row["state"] for row in rows] == ["COMPLETE"] * len(rows)
     assert sum(row["stage"] == "search" for row in rows) == 8
     assert any(row["donor"] is not None and row["inherited"] > 0 for row in rows)
-    assert (whole.status, root.status, swept.status) == (0, 0, 0)
+    assert (whole.status, root.status, weights_deleted.status) == (0, 0, 0)
     assert "far: all whole" in whole.out
     assert "9 promises: 9 kept" in root.out
     assert (here / "far.html").stat().st_size > 10_000
     assert "model.safetensors" in remote.files.names(f"far/{_export(remote.files)}")
     said = (
-        "".join(done.out + done.err for done in (first, more, table, page, whole, root, swept))
+        "".join(done.out + done.err for done in (first, more, table, page, whole, root, weights_deleted))
         + (here / "far.html").read_text()
     )
     kept = b"".join(content for folder in _folders(remote.files) for content in folder.values())
@@ -135,12 +135,12 @@ def test_search_outlives_lost_connections(remote: Remote, here: Path) -> None:
     assert remote.proxy.n_connections > 3
 
 
-def _export(files: Files) -> str:
+def _export(files: BlobStore) -> str:
     newest = max(name for name in files.names("far") if name.startswith("best-"))
     found = json.loads(files.read_if_present(f"far/{newest}") or b"")
     return os.path.dirname(found["files"][0]["path"])
 
 
-def _folders(files: Files) -> Iterator[dict[str, bytes]]:
+def _folders(files: BlobStore) -> Iterator[dict[str, bytes]]:
     for folder in ("far", *(f"far/{name}" for name in ("sessions", "trials", "manifests", "logs", "tests"))):
         yield files.read_all(folder, ".log" if folder.endswith("logs") else ".json")

@@ -407,8 +407,8 @@ def test_a_parent_whose_worker_dies_has_an_edge_to_its_child(server: Server, com
 
 
 def test_a_trial_that_never_ran_is_shown(server: Server, command: Command) -> None:
-    """With ``on_parent_failure=fail`` the child of a parent without weights is a FAILED task run with its edges."""
-    plan = ("tuner.fates=bare complete", "on_parent_failure=fail", "budget.trials=3")
+    """With ``on_missing_weights=fail`` the child of a parent without weights is a FAILED task run with its edges."""
+    plan = ("tuner.fates=bare complete", "on_missing_weights=fail", "budget.trials=3")
     command.run(*CHAINS, *plan, "name=refused", "runner=threads")
     (flow_run,) = server.flow_runs("refused")
     runs = sorted((run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"]))

@@ -81,9 +81,9 @@ class LinearProblem(BlindProblem):
 
 
 def search(problem: type[Problem], **more: Any) -> tuple[list[Trial], Records]:
-    root, arguments = f"memory://foretold/{uuid4().hex}", more.pop("arguments", {})
-    built = Search(problem=Spec.of(problem, **arguments), tuner=Spec.of(GridTuner), **more)
-    run_search(built, root=root, name="it", budget=Budget(trials=1))
+    root, arguments = f"memory://static_metrics/{uuid4().hex}", more.pop("arguments", {})
+    prepared = Search(problem=Spec.of(problem, **arguments), tuner=Spec.of(GridTuner), **more)
+    run_search(prepared, root=root, name="it", budget=Budget(trials=1))
     records = Records(open_root(root).below("it"))
     return records.load()[0], records
 
@@ -93,12 +93,12 @@ def test_recorded_before_training() -> None:
     [trial], _ = search(LinearProblem)
     [blind], _ = search(BlindProblem)
 
-    latency_s = trial.foretold["latency_s"]
-    assert trial.foretold == {"parameters": 15, "flops": 20, "latency_s": latency_s}
+    latency_s = trial.static_metrics["latency_s"]
+    assert trial.static_metrics == {"parameters": 15, "flops": 20, "latency_s": latency_s}
     assert 0 < latency_s < 1
-    assert 0 < trial.cost["foretell_seconds"] < trial.cost["seconds"]
-    assert "foretell_seconds" not in blind.cost
-    assert blind.foretold == {}
+    assert 0 < trial.cost["static_metrics_seconds"] < trial.cost["seconds"]
+    assert "static_metrics_seconds" not in blind.cost
+    assert blind.static_metrics == {}
     assert trial.metrics == blind.metrics
 
 
@@ -107,7 +107,7 @@ def test_an_objective_is_taken_from_there(objective: str) -> None:
     """A declared metric that training does not return is what was known before."""
     [trial], _ = search(LinearProblem, arguments={"objective": objective})
 
-    assert trial.metrics[objective] == trial.foretold[objective]
+    assert trial.metrics[objective] == trial.static_metrics[objective]
 
 
 @pytest.mark.parametrize("error", ["ValueError", "SystemExit"])
@@ -115,7 +115,7 @@ def test_what_cant_be_found_out_is_told(error: str) -> None:
     """A network that can't be built fails no training that succeeds without; the trial's log has the traceback."""
     [trial], records = search(LinearProblem, arguments={"error": "no such layer", "kind": error})
 
-    assert (trial.state, trial.foretold) == (State.COMPLETE, {})
+    assert (trial.state, trial.static_metrics) == (State.COMPLETE, {})
     assert f"{error}: no such layer" in records.log(trial.number)
 
 

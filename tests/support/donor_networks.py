@@ -10,7 +10,7 @@ from typing import Any
 from nas.core.checkpoint import Checkpoint
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, State, Trial
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.manifest import TensorEntry
 from nas.storage.records import Records
 from nas.storage.signature import Signature
@@ -87,7 +87,7 @@ def best_of(wanted: Network, networks: Mapping[int, Network], trials: Iterable[T
     return None if best[0] == 0 else int(best[-1])
 
 
-def begin(root: Files, name: str, *, problem: str = "tests.Some", metric: str = "score") -> Records:
+def begin(root: BlobStore, name: str, *, problem: str = "tests.Some", metric: str = "score") -> Records:
     """The records of a new search."""
     records = Records(root.below(name))
     identity = {"problem": {"target": problem}, "space": SPACE, "policy": [{"name": "search"}]}

@@ -22,19 +22,19 @@ from nas.core.errors import HeirloomError
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
 from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPlace
+from nas.executors.pool import InProcessPool
 from nas.search.api import run_search
-from nas.search.controller import Loop, LoopSettings
+from nas.search.controller import ControllerSettings, SearchController
 from nas.search.definition import Search
 from nas.search.lease import check_free, claim_identity
-from nas.search.runner import Program
+from nas.search.runner import SearchPipeline
 from nas.storage.checkpoints import fetch_folder
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.verification import verify_search
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.verified import digest_of
-from nas.training.messages import BenchSpec
+from nas.training.messages import RuntimeSpec
 from nas.training.trial_run import TrialRun
 from tests.support.problems import InOrderTuner, ScoreProblem
 
@@ -80,7 +80,7 @@ class HostileSearch:
         self._n_fetched = itertools.count()
         self.search = Search(problem=Spec.of(SavingProblem), tuner=Spec.of(InOrderTuner, xs=[5, 7]), seed=3)
         run_search(self.search, root=str(folder / "root"), name="search", budget=Budget(trials=2), finalists=1)
-        self.files = open_root(str(self.place), patience_s=0)
+        self.files = open_root(str(self.place), retry_s=0)
         records = Records(self.files)
         waiting = Trial(number=3, index=2, proposal=Proposal(point={"x": 9}, parents=(1,)))
         records.propose(waiting)
@@ -151,15 +151,17 @@ class HostileSearch:
     def _resume(self) -> None:
         built, records = self.search.build(), Records(self.files)
         claim_identity(records, built)
-        program = Program(built, records, Budget(trials=2), finalists=1)
+        program = SearchPipeline(built, records, Budget(trials=2), finalists=1)
         program.ended_by()
         program.summary()
         trials, starts = records.load()
         finished = [trial for trial in trials if trial.is_finished]
-        bench = BenchSpec(problem=self.search.problem, url=self.files.url, options={})
-        executor = LocalExecutor(InProcessPlace(bench, self.files, built.problem))
-        loop = Loop(records, executor, LoopSettings(), trials=finished, starts=starts, tuner=built.tuner)
-        loop.search(built.plan.search)
+        runtime = RuntimeSpec(problem=self.search.problem, url=self.files.url, options={})
+        executor = LocalExecutor(InProcessPool(runtime, self.files, built.problem))
+        controller = SearchController(
+            records, executor, ControllerSettings(), trials=finished, starts=starts, tuner=built.tuner
+        )
+        controller.search(built.plan.search)
         for trial in trials:
             records.finished_trial(trial.number)
 

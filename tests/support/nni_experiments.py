@@ -17,16 +17,16 @@ from nas.compat.nni.config import read_experiment
 from nas.compat.nni.search import nni_budget, nni_search
 from nas.core.errors import SearchInterruptedError
 from nas.core.trial import Trial
-from nas.executors.events import Event, StopAsked
+from nas.executors.events import Event, StopRequested
 from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPlace
-from nas.search.controller import LoopSettings
+from nas.executors.pool import InProcessPool
+from nas.search.controller import ControllerSettings
 from nas.search.lease import Session, claim_identity, open_records
-from nas.search.runner import Program
+from nas.search.runner import SearchPipeline
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.trial_log import log_path
-from nas.training.messages import BenchSpec
+from nas.training.messages import RuntimeSpec
 
 X = {"x": {"_type": "uniform", "_value": [0, 1]}}
 ONCE = """
@@ -106,20 +106,20 @@ class Shop:
         records = open_records(files)
         built = search.build()
         claim_identity(records, built)
-        program = Program(built, records, nni_budget(experiment))
+        program = SearchPipeline(built, records, nni_budget(experiment))
         if program.ended_by():
             return self.trials
         session = Session(records, settings={"runner": "threads"})
         stops = built.stopper is not None
-        spec = BenchSpec(problem=search.problem, url=files.url, options={}, asks_stopper=stops, jobs_ask=True)
-        executor = LocalExecutor(InProcessPlace(spec, files, built.problem), experiment.concurrency)
-        settings = LoopSettings(budget=program.budget, jobs=built.jobs)
+        spec = RuntimeSpec(problem=search.problem, url=files.url, options={}, asks_stopper=stops, jobs_ask=True)
+        executor = LocalExecutor(InProcessPool(spec, files, built.problem), experiment.concurrency)
+        settings = ControllerSettings(budget=program.budget, jobs=built.jobs)
         done = threading.Event()
 
         def watch() -> None:
             while stop_when is not None and not done.wait(0.01):
                 if stop_when():
-                    executor.post(StopAsked("the test says so"))
+                    executor.post(StopRequested("the test says so"))
                     return
 
         threading.Thread(target=watch, daemon=True).start()

@@ -315,7 +315,7 @@ class KnownTroubleProblem(TroubleProblem):
 
     metrics = (Metric("score"), Metric("size", "minimize"))
 
-    def foretell(self, point: Point) -> Mapping[str, float]:
+    def static_metrics(self, point: Point) -> Mapping[str, float]:
         """A size and a depth."""
         return {"size": 3.0, "depth": 2.0}
 
@@ -325,7 +325,7 @@ class SizeProblem(Problem):
 
     Args:
         space: Instead of its own.
-        error: What ``foretell`` raises.
+        error: What ``static_metrics`` raises.
     """
 
     metrics = (Metric("score"), Metric("size", "minimize"))
@@ -337,7 +337,7 @@ class SizeProblem(Problem):
         self.space = space or self.own_space
         self.error = error
 
-    def foretell(self, point: Mapping[str, Any]) -> Mapping[str, float]:
+    def static_metrics(self, point: Mapping[str, Any]) -> Mapping[str, float]:
         """Its size."""
         if self.error:
             raise ValueError(self.error)

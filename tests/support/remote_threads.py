@@ -11,11 +11,11 @@ import httpx
 
 import nas
 from nas.core.spec import Spec
-from nas.executors.pool import InProcessPlace
+from nas.executors.pool import InProcessPool
 from nas.executors.remote.agent import Agent, Ending
 from nas.executors.remote.client import ChannelClient
 from nas.storage.open import open_root
-from nas.training.messages import BenchSpec
+from nas.training.messages import RuntimeSpec
 from nas.training.problem import Problem
 
 TOKEN = "a token of one session"
@@ -33,7 +33,7 @@ class Worker:
     def __init__(self, url: str, root: Path, problem: Problem) -> None:
         self.client = ChannelClient(url, TOKEN)
         welcome = self.client.join({"version": nas.__version__, "host": "here", "pid": 1})
-        spec = BenchSpec(
+        spec = RuntimeSpec(
             problem=Spec.of(type(problem)),
             url=str(root),
             options={},
@@ -41,7 +41,7 @@ class Worker:
             asks_stopper=welcome["asks_stopper"],
             jobs_ask=welcome["jobs_ask"],
         )
-        self.agent = Agent(self.client, InProcessPlace(spec, open_root(str(root)), problem))
+        self.agent = Agent(self.client, InProcessPool(spec, open_root(str(root)), problem))
         self.ending: Ending | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()

@@ -27,7 +27,7 @@ IDENTITY: dict[str, Any] = {
     ],
     "stopper": None,
     "seed": 7,
-    "on_parent_failure": "ancestor",
+    "on_missing_weights": "ancestor",
     "deterministic": False,
 }
 BEGAN = 1_795_256_700.0

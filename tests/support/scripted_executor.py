@@ -16,14 +16,14 @@ from nas.core.metric import Metric
 from nas.core.point import Point, point_key
 from nas.core.policy import Policy, Stage
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
-from nas.executors.events import Action, Event, Finished, Lost, Reported, Started, StopAsked, StopKind
-from nas.search.controller import Loop, LoopSettings
+from nas.executors.events import Action, Event, Finished, Reported, Started, StopKind, StopRequested, TrialLost
+from nas.search.controller import ControllerSettings, SearchController
 from nas.spaces.parameters.space import Int, ParameterSpace
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import publish_checkpoint
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.training.messages import Assignment, Stay
+from nas.training.messages import Assignment, JobStart
 from nas.tuners.base import Answer, Tuner
 
 METRIC = Metric("accuracy")
@@ -133,7 +133,7 @@ class ScriptedExecutor:
         self._running[trial.number] = Pending(trial, donors, ends[n_before] if n_before < len(ends) else COMPLETE)
         self._posted.append(Started(trial.number, trial.attempt, trial.slot or 0))
 
-    def resume(self, stay: Stay) -> None:
+    def resume(self, job_start: JobStart) -> None:
         raise NotImplementedError
 
     def dismiss(self, job: int) -> None:
@@ -145,7 +145,7 @@ class ScriptedExecutor:
         if not self._is_hanging and (pending := self._running.pop(trial.number, None)) is not None:
             finishes = self._interrupted == "finish"
             self._posted.append(
-                Finished(self._commit(pending)) if finishes else Lost(trial.job, trial.number, "interrupted")
+                Finished(self._commit(pending)) if finishes else TrialLost(trial.job, trial.number, "interrupted")
             )
 
     def next_event(self, until_s: float | None) -> Event | None:
@@ -153,7 +153,7 @@ class ScriptedExecutor:
         if self._posted:
             return self._posted.popleft()
         if self._stop_after is not None and len(self.order) >= self._stop_after:
-            return StopAsked("the test says so")
+            return StopRequested("the test says so")
         assert self._running or until_s is not None, "the loop waits for ever: nothing runs"
         if until_s is not None and (self._is_hanging or not self._running):
             self._clock = max(self._clock, until_s)
@@ -166,11 +166,11 @@ class ScriptedExecutor:
             return Reported(number, step, {"accuracy": value}, pending.answer)
         del self._running[number]
         if pending.end.stops:
-            self._posted.append(StopAsked("the test says so"))
+            self._posted.append(StopRequested("the test says so"))
         if pending.end.is_lost:
             if pending.end.commits:
                 self._commit(pending)
-            return Lost(pending.trial.job, pending.trial.number, "its worker was killed by SIGKILL")
+            return TrialLost(pending.trial.job, pending.trial.number, "its worker was killed by SIGKILL")
         self.order.append(number)
         return Finished(self._commit(pending))
 
@@ -247,7 +247,7 @@ class ListTuner(Tuner):
 
 def fresh_records() -> Records:
     """The records of a new search, in memory."""
-    return Records(open_root(f"memory://scripted/{uuid4().hex}", patience_s=0))
+    return Records(open_root(f"memory://scripted/{uuid4().hex}", retry_s=0))
 
 
 def forget_all_records() -> None:
@@ -257,7 +257,7 @@ def forget_all_records() -> None:
         del store[path]
 
 
-def paths_in_order(files: Files) -> list[str]:
+def paths_in_order(files: BlobStore) -> list[str]:
     """Every file of a search in memory, in the order in which they were published."""
     place = f"/{files.url.removeprefix('memory://')}/"
     store = fsspec.filesystem("memory").store
@@ -278,18 +278,18 @@ def cut_after(records: Records, n_files: int) -> Records:
     return copy
 
 
-def make_loop(
+def make_controller(
     records: Records,
     executor: ScriptedExecutor,
     tuner: Tuner | None,
     *,
-    settings: LoopSettings | None = None,
+    settings: ControllerSettings | None = None,
     **more: Any,
-) -> Loop:
+) -> SearchController:
     """A loop on all that the records hold, as a session begins."""
     trials, starts = records.load()
-    chosen = settings or LoopSettings()
-    return Loop(records, executor, chosen, trials=trials, starts=starts, tuner=tuner, space=SPACE, **more)
+    chosen = settings or ControllerSettings()
+    return SearchController(records, executor, chosen, trials=trials, starts=starts, tuner=tuner, space=SPACE, **more)
 
 
 def asked(trials: Sequence[Trial], stage: str = "search") -> list[tuple[object, ...]]:

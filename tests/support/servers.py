@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 
 SECRET = "hunter2-hunter2"
@@ -83,9 +83,9 @@ class S3:
             "AWS_DEFAULT_REGION": "us-east-1",
         }
 
-    def root(self, url: str, *, patience_s: float = 0, endpoint: str | None = None) -> Files:
+    def root(self, url: str, *, retry_s: float = 0, endpoint: str | None = None) -> BlobStore:
         """A root on this server, or behind a proxy."""
-        return open_root(url, self.options() | {"endpoint_url": endpoint or self.endpoint}, patience_s=patience_s)
+        return open_root(url, self.options() | {"endpoint_url": endpoint or self.endpoint}, retry_s=retry_s)
 
     @cached_property
     def client(self) -> Any:
@@ -122,9 +122,9 @@ def sftp_server(fault: str = "", *, home: Path | None = None) -> Iterator[int]:
         yield port
 
 
-def sftp_root(port: int, folder: Path | str, *, patience_s: float = 0) -> Files:
+def sftp_root(port: int, folder: Path | str, *, retry_s: float = 0) -> BlobStore:
     """A root on such a server."""
-    return open_root(f"sftp://me@127.0.0.1:{port}{folder}", {"password": SECRET}, patience_s=patience_s)
+    return open_root(f"sftp://me@127.0.0.1:{port}{folder}", {"password": SECRET}, retry_s=retry_s)
 
 
 @contextmanager
@@ -349,7 +349,7 @@ def eventually(claim: Any, within_s: float = 10.0) -> bool:
     return True
 
 
-def assert_walked(root: Files, other: Files) -> None:
+def assert_walked(root: BlobStore, other: BlobStore) -> None:
     """A root is walked, swept and listed beside others, from another process whose listings are of now."""
     before = time.time()
     assert other.walk() == []

@@ -12,7 +12,7 @@ import torch
 from nas.core.checkpoint import Checkpoint
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.search.definition import FORMAT
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_folder, publish_tensors
 from nas.storage.open import open_root
 from nas.storage.pack import write_pack
@@ -21,7 +21,7 @@ from nas.storage.records import Records
 TENSORS = {"stem": torch.arange(64.0), "body": torch.arange(100.0, 200.0), "head": torch.arange(8.0)}
 
 
-def write_stored_search(root: Path, scratch: Path) -> Files:
+def write_stored_search(root: Path, scratch: Path) -> BlobStore:
     """Writes a search under a root and gives its folder.
 
     Trial 0 is a founder; 1 takes from 0 and changes ``head``, so that its checkpoint names 0's pack, too; 2 takes from
@@ -64,7 +64,7 @@ def write_stored_search(root: Path, scratch: Path) -> Files:
 
 
 def publish(
-    files: Files, number: int, tensors: Mapping[str, torch.Tensor], donor: Checkpoint | None = None
+    files: BlobStore, number: int, tensors: Mapping[str, torch.Tensor], donor: Checkpoint | None = None
 ) -> Checkpoint:
     """A trial's checkpoint, in whose pack lies only what its donor's does not hold."""
     donors = [] if donor is None else [load_manifest(files, donor)]

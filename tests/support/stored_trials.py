@@ -12,7 +12,7 @@ from nas.core.checkpoint import Checkpoint, SavedFolder
 from nas.core.policy import Policy
 from nas.core.reference import Reference
 from nas.core.trial import Donor, Proposal, Reason, State, Trial
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.verified import digest_of
 
 SHARE = frozenset({Policy.SHARE_PARAMS})
@@ -34,7 +34,7 @@ def paper_checkpoint(number: int, packs: Iterable[Reference] = (), size: int = 5
     return Checkpoint(manifest=manifest, packs=(own, *packs))
 
 
-def real_checkpoint(files: Files, number: int, packs: Iterable[Reference] = (), size: int = 5000) -> Checkpoint:
+def real_checkpoint(files: BlobStore, number: int, packs: Iterable[Reference] = (), size: int = 5000) -> Checkpoint:
     """The same, and its files are there."""
     own = files.publish(f"packs/{number:06d}-aa.safetensors", [bytes([number % 256]) * size])
     saved = files.publish(f"files/{number:06d}-aa/deep/notes.txt", [b"notes"])
@@ -92,7 +92,7 @@ def lineages(draw: st.DrawFn, max_size: int = 18) -> list[Trial]:
             reason=Reason.PARENT if kind == "failed" else None,
             policies=draw(st.sampled_from([SHARE, SHARE, frozenset()])),
             stage=draw(st.sampled_from(["search", "search", "final"])),
-            swept=kind == "swept",
+            weights_deleted=kind == "swept",
             inheritance=inheritance,
         )
         shared = [pack for donor in named for pack in packs.get(donor, ()) if draw(st.booleans())]

@@ -82,10 +82,10 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if identity.get("constraints"):
         limits = (f"{name} at most {number(most)}" for name, most in identity["constraints"].items())
         yield "constraints", markup(", ".join(limits))
-    if founders := identity.get("founders"):
-        given = [count(len(founders["points"]), "point")] if founders["points"] else []
-        given += [f"weights of {founders['weights']}"] if founders["weights"] else []
-        yield "founders", markup(", ".join(given))
+    if init := identity.get("init"):
+        given = [count(len(init["points"]), "point")] if init["points"] else []
+        given += [f"weights of {init['weights']}"] if init["weights"] else []
+        yield "init", markup(", ".join(given))
     yield "seed", markup(identity.get("seed", ""))
     yield "trials", f"{len(trials):,}" + (f": {states_text(snapshot.lineage)}" if trials else "")
     shares = [t.taken for t in trials if t.taken is not None]

@@ -23,7 +23,7 @@ _ORDER = (
         "started",
         "finished",
         "checkpoint_bytes",
-        "swept",
+        "weights_deleted",
     ),
     "error",
 )

@@ -10,7 +10,7 @@ from flows.cli.formatting import count, markup, number
 from flows.views.page.layout import Layout, lay_out
 from flows.views.page.marks import LegendItem, dot, edge_item, legend_svg, mark_item, pill, ramp_item, standalone_css
 from flows.views.page.palette import ScoreScale, in_light
-from flows.views.trial_summary import donor_of, trial_details
+from flows.views.trial_summary import donor_of, trial_summary
 from nas.core.trial import State, Trial
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class _Tree:
         tag, link = ("a", f' href="#trial-{trial.number}"') if self.links else ("g", "")
         return (
             f'<{tag} class="{" ".join(kinds)}" data-n="{trial.number}"{parent}{link} aria-label="{markup(named)}" '
-            f'transform="translate({x:.1f} {y:.1f})"><title>{markup(trial_details(trial, self.tests))}</title>'
+            f'transform="translate({x:.1f} {y:.1f})"><title>{markup(trial_summary(trial, self.tests))}</title>'
             f"{shape}</{tag}>"
         )
 

@@ -114,7 +114,7 @@ _TUNERS: Mapping[str, _StandIn] = {
     "Anneal": _StandIn("nas.tuners.anneal.AnnealTuner"),
     "Evolution": _StandIn(
         "nas.tuners.evolution.EvolutionTuner",
-        {"population_size": 32, "sample_size": 2, "dies": "loser"},
+        {"population_size": 32, "sample_size": 2, "replacement": "loser"},
         names=_POPULATION,
     ),
     "RegularizedEvolutionTuner": _StandIn(

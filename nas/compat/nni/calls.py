@@ -81,7 +81,7 @@ def derivation(call: Call, begun: Iterable[Call]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class Notice:
     """What a proposal's record says, as a shared root may hold anything: its call, and those begun before it."""
 
     id: int
@@ -89,7 +89,7 @@ class Noted:
     calls: tuple[Call, ...]
 
     @classmethod
-    def of(cls, trial: Trial) -> Noted:
+    def of(cls, trial: Trial) -> Notice:
         """What ``derivation`` made.
 
         Raises:
@@ -158,7 +158,7 @@ class History:
         n_told = 0
         for trial in trials:
             n_told += len(trial.learned)
-            noted = Noted.of(trial)
+            noted = Notice.of(trial)
             calls |= {call.id: call for call in noted.calls if call.id not in calls}
             if (call := calls.get(noted.id)) is None or call.job != noted.job or call.trial is not None:
                 raise CorruptError(f"trials/{trial.number:06d}.proposal.json: no call was made for it alone")

@@ -12,7 +12,7 @@ from nas.compat.nni.builtins import optimize_mode, stopper_spec, tuner_spec
 from nas.compat.nni.config import Experiment
 from nas.compat.nni.names import experiment_id
 from nas.compat.nni.parents import ParentRule
-from nas.compat.nni.tuner import PATIENCE_S
+from nas.compat.nni.tuner import RETRY_S
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.policy import PolicyPlan, Stage
@@ -32,7 +32,7 @@ def nni_search(
     seed: int = 0,
     gpus: Sequence[int] | None = (),
     parents: str | None = None,
-    patience_s: float = PATIENCE_S,
+    patience_s: float = RETRY_S,
 ) -> tuple[str, Search]:
     """The name of the experiment's search, and the search.
 

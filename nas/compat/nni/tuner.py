@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nas.compat.nni.calls import LATE_CHARS, Call, History, LateResult, Noted, derivation, numbers_of, parsed, value_of
+from nas.compat.nni.calls import LATE_CHARS, Call, History, LateResult, Notice, derivation, numbers_of, parsed, value_of
 from nas.compat.nni.conversation import Conversation
 from nas.compat.nni.names import experiment_id, job_id
 from nas.compat.nni.parameters import parameters_of, point_of
@@ -18,16 +18,16 @@ from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, WAIT, Answer
-from nas.tuners.shared.stateful import HostedTuner
+from nas.tuners.shared.stateful import StatefulTuner
 
 STAGGER_S = 0.05
 """The next call begins when the one before has answered, or has waited so long: old tuners race at their first call."""
 GRACE_S = 0.25
 """It begins when results are taken in, or when that takes so long."""
-PATIENCE_S = 60.0
+RETRY_S = 60.0
 
 
-class NniTuner(HostedTuner):
+class NniTuner(StatefulTuner):
     """Calls the methods of a class that derives from ``nni.tuner.Tuner``.
 
     Configurations are asked for as in NNI: as many at once as jobs may begin, in the order of ids, from 0. Each result
@@ -79,7 +79,7 @@ class NniTuner(HostedTuner):
         search: str = "",
         slots: int = 1,
         most_jobs: int | None = None,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = RETRY_S,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
         self.class_file = class_file
@@ -147,7 +147,7 @@ class NniTuner(HostedTuner):
             multi_thread=self.multi_thread,
         )
         self._talk.settle()
-        self._names = {t.job: Noted.of(t).job for t in lineage}
+        self._names = {t.job: Notice.of(t).job for t in lineage}
         self._repeat(History.of(lineage))
 
     @property
@@ -168,10 +168,10 @@ class NniTuner(HostedTuner):
         if not trial.is_finished:
             self._early.setdefault(trial.number, []).append(result)
             return
-        late = LateResult(Noted.of(trial).id, self._n_told, result)
+        late = LateResult(Notice.of(trial).id, self._n_told, result)
         if sum(len(other.text) for other in (*self._late, late)) <= LATE_CHARS:
             self._late.append(late)
-        self._tell_late(late, Noted.of(trial).job)
+        self._tell_late(late, Notice.of(trial).job)
 
     @property
     def is_thinking(self) -> bool:
@@ -277,7 +277,7 @@ class NniTuner(HostedTuner):
     # ---- telling
 
     def _tell_result(self, trial: Trial) -> None:
-        noted = Noted.of(trial)
+        noted = Notice.of(trial)
         number, job = noted.id, noted.job
         value = value_of(trial, with_stopped=self.with_stopped)
         self._known[number] = (parameters_of(trial.point), None if value is None else parsed(value, trial.number))
@@ -335,7 +335,7 @@ class NniTuner(HostedTuner):
         for trial in history.results:
             if (value := value_of(trial, with_stopped=self.with_stopped)) is not None:
                 found = parsed(value, trial.number)
-                data.append({"parameter": parameters_of(trial.point), "value": found, "id": Noted.of(trial).job})
+                data.append({"parameter": parameters_of(trial.point), "value": found, "id": Notice.of(trial).job})
         print(
             f"the tuner {self.class_name} is not reproducible: asked again, it gives another configuration "
             f"{numbers_of(self._talk.differing)}; the records stand, and it is told them by import_data",

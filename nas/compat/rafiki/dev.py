@@ -25,8 +25,8 @@ from nas.core.trial import State, Trial
 from nas.executors.events import Event, Finished
 from nas.search.definition import Search
 from nas.search.lease import claim_identity, open_records
-from nas.search.runner import Program, run_here
-from nas.storage.blobs import Files
+from nas.search.runner import SearchPipeline, run_here
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.trial_run import TrialRun
@@ -125,7 +125,7 @@ test_model_class.__test__ = False  # type: ignore[attr-defined] # for pytest, wh
 
 
 @contextmanager
-def _in_memory() -> Iterator[Files]:
+def _in_memory() -> Iterator[BlobStore]:
     """A folder in memory, which is emptied afterwards."""
     files = open_root(f"memory://rafiki-{uuid4().hex}")
     try:
@@ -139,7 +139,7 @@ class _Tuned:
 
     def __init__(
         self,
-        files: Files,
+        files: BlobStore,
         file: str,
         class_name: str,
         data: Mapping[str, str | None],
@@ -160,9 +160,9 @@ class _Tuned:
         self.problem = built.problem
         self.records: Records = open_records(files)
         claim_identity(self.records, built)
-        program = Program(built, self.records, _budget(wanted), finalists=1)
-        run_here(program, device=_device(wanted.get("GPU_COUNT", 0)), observe=self._tell)
-        summary = program.summary()
+        pipeline = SearchPipeline(built, self.records, _budget(wanted), finalists=1)
+        run_here(pipeline, device=_device(wanted.get("GPU_COUNT", 0)), observe=self._tell)
+        summary = pipeline.summary()
         self.best: Trial | None = summary.winner
         self.test_score: float | None = None
         if self.best is not None:

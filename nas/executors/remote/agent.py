@@ -11,11 +11,17 @@ from typing import cast, get_args
 from nas.core.errors import ActionError, ConfigurationError, CorruptError, HeirloomError
 from nas.core.trial import Trial
 from nas.core.validation import checked_fields, shown, whole
-from nas.executors.events import Action, Broke, Event, Finished, Lost, Reported, StopKind
+from nas.executors.events import Action, Event, ExecutorFailed, Finished, Reported, StopKind, TrialLost
 from nas.executors.executor import execute, resume
-from nas.executors.pool import Place
+from nas.executors.pool import WorkerPool
 from nas.executors.remote.client import ChannelClient, DriverLostError, GivenUpError
-from nas.executors.remote.protocol import Message, assignment_from_wire, event_to_wire, stay_from_wire, trial_from_wire
+from nas.executors.remote.protocol import (
+    Message,
+    assignment_from_wire,
+    event_to_wire,
+    job_start_from_wire,
+    trial_from_wire,
+)
 
 GRACE_S = 5.0
 """How long a trial may take to end where its worker leaves: at its next report, or, in a process, killed after 2 s."""
@@ -47,7 +53,9 @@ class Agent:
             Raises ConfigurationError where this worker does not see the driver's records.
     """
 
-    def __init__(self, client: ChannelClient, place: Place, check: Callable[[int], None] = lambda number: None) -> None:
+    def __init__(
+        self, client: ChannelClient, place: WorkerPool, check: Callable[[int], None] = lambda number: None
+    ) -> None:
         self._client = client
         self._place = place
         self._check: Callable[[int], None] | None = check
@@ -96,8 +104,8 @@ class Agent:
                 self._running = trial = assignment.trial
                 self._begin(trial.number, lambda: self._post(execute(self._place, assignment, self._post)))
             case "resume":
-                stay = stay_from_wire(fields.get("stay"))
-                self._begin(stay.job, lambda: resume(self._place, stay, self._post))
+                job_start = job_start_from_wire(fields.get("stay"))
+                self._begin(job_start.job, lambda: resume(self._place, job_start, self._post))
             case "test" | "export" as action:
                 trial = trial_from_wire(fields.get("trial"))
                 self._begin(trial.number, lambda: self._call(action, trial))
@@ -125,7 +133,7 @@ class Agent:
                     self._check(number)
                     self._check = None
             except BaseException as error:
-                self._post(Broke(error))
+                self._post(ExecutorFailed(error))
             else:
                 work()
 
@@ -138,19 +146,21 @@ class Agent:
         except ActionError as error:
             self._say({"is": "refused", "error": str(error)})
         except BaseException as error:
-            self._post(Broke(error))
+            self._post(ExecutorFailed(error))
         else:
             self._say({"is": "answered", "answer": answer})
 
     def _post(self, event: Event) -> None:
         """Tells the driver; what breaks a session on one machine makes a worker leave."""
-        if isinstance(event, Broke):
+        if isinstance(event, ExecutorFailed):
             status = 2 if isinstance(event.error, ConfigurationError) else 1
             self.end(Ending(str(event.error) or type(event.error).__name__, status, is_broken=True))
             return
-        if isinstance(event, Finished | Lost):
+        if isinstance(event, Finished | TrialLost):
             self._running = None
-        if isinstance(event, Lost) and self._is_leaving:  # the driver learns that the worker has left, not its trial
+        if (
+            isinstance(event, TrialLost) and self._is_leaving
+        ):  # the driver learns that the worker has left, not its trial
             return
         if isinstance(event, Reported) and event.answer is not None:
             self._answer = (event.trial, event.step, event.answer)
@@ -188,7 +198,7 @@ class Agent:
         if self._work is not None:
             self._work.join(GRACE_S)
         if not ending.is_told:
-            self._client.patience_s = min(self._client.patience_s, GRACE_S)
+            self._client.retry_s = min(self._client.retry_s, GRACE_S)
             self._say({"is": "leaving", "why": ending.why, "broke": ending.is_broken})
         self._is_cut_off = True
         self._place.close()

@@ -40,12 +40,12 @@ class ChannelClient:
     Args:
         url: Where the driver listens.
         token: The session's.
-        patience_s: How long a request is repeated before the driver counts as gone; ``join`` sets what the driver says.
+        retry_s: How long a request is repeated before the driver counts as gone; ``join`` sets what the driver says.
     """
 
-    def __init__(self, url: str, token: str, patience_s: float = 30.0) -> None:
+    def __init__(self, url: str, token: str, retry_s: float = 30.0) -> None:
         self.url = url.rstrip("/")
-        self.patience_s = patience_s
+        self.retry_s = retry_s
         self.id = uuid.uuid4().hex
         self._read_s = CONNECT_S
         self._speaking, self._listening = (Connection(self.url, token) for _ in range(2))
@@ -69,7 +69,7 @@ class ChannelClient:
             ) from error
         except CorruptError as error:
             raise ServerError(f"{self.url} does not answer as a driver does: {error}") from error
-        self.patience_s, self._read_s = float(welcome["lost_after_s"]), float(welcome["poll_s"]) + CONNECT_S
+        self.retry_s, self._read_s = float(welcome["lost_after_s"]), float(welcome["poll_s"]) + CONNECT_S
         return welcome
 
     def say(self, message: Message) -> None:
@@ -98,7 +98,7 @@ class ChannelClient:
     def confirm(self) -> None:
         """Says that all was heard; for the last message, after which the driver goes: not for long."""
         with suppress(HeirloomError):
-            self._post(self._listening, "/listen", {"worker": self.id, "after": self._n_heard}, patience_s=LAST_PAUSE_S)
+            self._post(self._listening, "/listen", {"worker": self.id, "after": self._n_heard}, retry_s=LAST_PAUSE_S)
 
     def give_up(self) -> None:
         """Repeats no request any more: nobody needs to be told anything."""
@@ -113,11 +113,11 @@ class ChannelClient:
         self._listening.close()
 
     def _post(
-        self, connection: Connection, path: str, body: Mapping[str, Any], patience_s: float | None = None
+        self, connection: Connection, path: str, body: Mapping[str, Any], retry_s: float | None = None
     ) -> Message:
         data, pause_s = dumps(body), FIRST_PAUSE_S
-        patience_s = self.patience_s if patience_s is None else patience_s
-        give_up_s = time.monotonic() + patience_s
+        retry_s = self.retry_s if retry_s is None else retry_s
+        give_up_s = time.monotonic() + retry_s
         while True:
             failed: Exception
             try:
@@ -130,7 +130,7 @@ class ChannelClient:
             except (OSError, http.client.HTTPException) as error:
                 failed = error
             if self._has_given_up or time.monotonic() + pause_s > give_up_s:
-                raise DriverLostError(f"the driver was not heard of for {patience_s:g} s") from failed
+                raise DriverLostError(f"the driver was not heard of for {retry_s:g} s") from failed
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
 

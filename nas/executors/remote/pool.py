@@ -16,11 +16,23 @@ from typing import Any
 from nas.core.errors import ActionError, SearchFailedError, check_whole
 from nas.core.trial import Trial
 from nas.core.validation import checked_fields, whole
-from nas.executors.events import Action, Asked, Crowded, Event, Finished, Late, Left, Lost, Reported, Started, StopKind
-from nas.executors.pool import Place, WorkerLostError
-from nas.executors.remote.protocol import Message, assignment_to_wire, event_from_wire, stay_to_wire, trial_to_wire
+from nas.executors.events import (
+    Action,
+    Event,
+    ExtraResult,
+    Finished,
+    JobLeftWorker,
+    Reported,
+    Started,
+    StopKind,
+    TrialLost,
+    TrialRequested,
+    WorkersBusy,
+)
+from nas.executors.pool import WorkerLostError, WorkerPool
+from nas.executors.remote.protocol import Message, assignment_to_wire, event_from_wire, job_start_to_wire, trial_to_wire
 from nas.executors.remote.server import ChannelServer, Outbox, RefusedError, listening_socket
-from nas.training.messages import Assignment, BenchSpec, Stay
+from nas.training.messages import Assignment, JobStart, RuntimeSpec
 
 POLL_S = 5.0
 """How long a worker's question is left open where there is nothing to tell it."""
@@ -119,7 +131,7 @@ class _Worker:
         return self.is_ready and self.order is None and self.job is None
 
 
-class RemotePlace(Place):
+class RemotePool(WorkerPool):
     """Executes attempts on workers that come over HTTP (``flows.worker``); they may come late, leave and be lost.
 
     Args:
@@ -137,7 +149,7 @@ class RemotePlace(Place):
 
     def __init__(
         self,
-        spec: BenchSpec,
+        spec: RuntimeSpec,
         name: str,
         gate: Gate,
         *,
@@ -193,10 +205,10 @@ class RemotePlace(Place):
         with self._lock:
             return self._host_of(job) is not None
 
-    def resume(self, stay: Stay, post: Callable[[Event], None]) -> None:
+    def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
         """Lets the job begin on the next worker that is free."""
         with self._lock:
-            self._enqueue(_Order({"do": "resume", "stay": stay_to_wire(stay)}, post, job=stay.job))
+            self._enqueue(_Order({"do": "resume", "stay": job_start_to_wire(job_start)}, post, job=job_start.job))
 
     def dismiss(self, job: int) -> None:
         """Tells the worker where the job waits; where that is gone, the job has left."""
@@ -205,7 +217,7 @@ class RemotePlace(Place):
                 worker.asked_at = None
                 worker.outbox.put({"do": "dismiss", "job": job})
             elif (post := self._homeless.pop(job, None)) is not None:
-                post(Left(job))
+                post(JobLeftWorker(job))
 
     def stop(self, trial: Trial, kind: StopKind) -> None:
         """Tells the worker that runs the trial; one that still waits for a worker is taken back."""
@@ -303,7 +315,7 @@ class RemotePlace(Place):
         if worker.order is not None:
             worker.order.end(error=self._failure(worker, why, is_broken) or WorkerLostError(lost, counts=counts))
         elif worker.job is not None and worker.asked_at is None:
-            worker.post(Left(worker.job, lost=lost))
+            worker.post(JobLeftWorker(worker.job, lost=lost))
         elif worker.job is not None:
             # Not told: the answer may be on its way, and would begin a stay that the loop took for the lost one.
             self._homeless[worker.job] = worker.post
@@ -408,17 +420,17 @@ class RemotePlace(Place):
             case Started(trial=number) | Reported(trial=number):
                 if order is not None and order.trial == number:
                     order.post(self._answerable(worker, event) if message.get("asks") else event)
-            case Late():
+            case ExtraResult():
                 worker.post(event)
             case Finished(trial=trial):
                 self._end(worker, trial.number, trial)
-            case Lost(trial=number, why=why, counts=counts):
+            case TrialLost(trial=number, why=why, counts=counts):
                 worker.job = None
                 error = None if why == "interrupted" else WorkerLostError(f"{why} (on {worker.name})", counts=counts)
                 self._end(worker, number, error=error)
-            case Asked(job=job) | Left(job=job) if job == worker.job:
-                worker.asked_at = time.monotonic() if isinstance(event, Asked) else None
-                if isinstance(event, Left):
+            case TrialRequested(job=job) | JobLeftWorker(job=job) if job == worker.job:
+                worker.asked_at = time.monotonic() if isinstance(event, TrialRequested) else None
+                if isinstance(event, JobLeftWorker):
                     worker.job = None
                 worker.post(event)
                 self._dispatch()
@@ -449,9 +461,9 @@ class RemotePlace(Place):
                     for worker in self._workers.values():
                         worker.heard_at += now - looked_at
                 for key, worker in list(self._workers.items()):
-                    patience_s = self._gate.lost_after_s if worker.is_ready else READY_S
-                    if now - worker.heard_at > patience_s:
-                        self._drop(key, f"not heard of for {patience_s:g} s", counts=True)
+                    retry_s = self._gate.lost_after_s if worker.is_ready else READY_S
+                    if now - worker.heard_at > retry_s:
+                        self._drop(key, f"not heard of for {retry_s:g} s", counts=True)
                 self._tell_crowded(now)
             looked_at = now
 
@@ -463,4 +475,4 @@ class RemotePlace(Place):
         waiting = [w for w in workers if w.asked_at is not None and now - w.asked_at > CROWDED_S]
         if waiting:
             is_stuck = len(waiting) == len(workers)
-            waiting[0].post(Crowded(len(self._queue), is_stuck))
+            waiting[0].post(WorkersBusy(len(self._queue), is_stuck))

@@ -18,9 +18,18 @@ from nas.core.errors import CorruptError
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, State, Trial
 from nas.core.validation import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, number_within, parse_object, shown, whole
-from nas.executors.events import Asked, Event, Finished, Late, Left, Lost, Reported, Started
+from nas.executors.events import (
+    Event,
+    ExtraResult,
+    Finished,
+    JobLeftWorker,
+    Reported,
+    Started,
+    TrialLost,
+    TrialRequested,
+)
 from nas.storage.trial_records import checked_donor, trial_from_records
-from nas.training.messages import Assignment, Stay
+from nas.training.messages import Assignment, JobStart
 
 Message = dict[str, Any]
 
@@ -56,7 +65,7 @@ _WELCOME: Mapping[str, tuple[type, ...]] = {
 }
 MAX_LOST_AFTER_S = 3600.0
 _MAX_THREADS = 2**16
-_STAY = ("job", "slot", "n_finished", "job_index")
+_JOB_START = ("job", "slot", "n_finished", "job_index")
 _STARTED: Mapping[str, tuple[type, ...]] = dict.fromkeys(("trial", "attempt", "slot"), (int,))
 _LEFT: Mapping[str, tuple[type, ...]] = {"job": (int,), "error": (str, NoneType), "lost": (str, NoneType)}
 
@@ -80,7 +89,7 @@ def trial_to_wire(trial: Trial) -> Message:
     return {
         "proposal": trial.proposal_record(),
         "result": trial.result_record() if trial.is_finished else None,
-        "swept": trial.swept,
+        "swept": trial.weights_deleted,
         "attempt": trial.attempt,
         "slot": trial.slot,
         "offered": trial.offered,
@@ -95,7 +104,7 @@ def trial_from_wire(data: object) -> Trial:
         CorruptError: it made no such thing.
     """
     fields = checked_fields(data, _TRIAL)
-    trial = trial_from_records(fields["proposal"], fields["result"], swept=fields["swept"])
+    trial = trial_from_records(fields["proposal"], fields["result"], weights_deleted=fields["swept"])
     if trial.is_finished:
         return trial
     return replace(
@@ -137,20 +146,20 @@ def _donor(entry: object) -> DonorWeights:
     return DonorWeights(donor, Checkpoint.from_json(entry[1]))
 
 
-def stay_to_wire(stay: Stay) -> Message:
+def job_start_to_wire(job_start: JobStart) -> Message:
     """A job that begins without a trial."""
-    return {key: getattr(stay, key) for key in _STAY}
+    return {key: getattr(job_start, key) for key in _JOB_START}
 
 
-def stay_from_wire(data: object) -> Stay:
-    """The stay of which ``stay_to_wire`` made this.
+def job_start_from_wire(data: object) -> JobStart:
+    """The stay of which ``job_start_to_wire`` made this.
 
     Raises:
         CorruptError: it made no such thing.
     """
-    fields = checked_fields(data, dict.fromkeys(_STAY, (int,)))
-    job, slot, n_finished, job_index = (whole(fields[key], key) for key in _STAY)
-    return Stay(job, slot, n_finished, job_index=job_index)
+    fields = checked_fields(data, dict.fromkeys(_JOB_START, (int,)))
+    job, slot, n_finished, job_index = (whole(fields[key], key) for key in _JOB_START)
+    return JobStart(job, slot, n_finished, job_index=job_index)
 
 
 def checked_welcome(data: object) -> Message:
@@ -204,15 +213,15 @@ def event_to_wire(event: Event) -> Message:
         case Reported(trial=trial, step=step, metrics=metrics, answer=answer):
             report = {"trial": trial, "step": step, "metrics": dict(metrics), "asks": answer is not None}
             return {"is": "reported", **report}
-        case Asked(job=job):
+        case TrialRequested(job=job):
             return {"is": "asked", "job": job}
-        case Left(job=job, error=error, lost=lost):
+        case JobLeftWorker(job=job, error=error, lost=lost):
             return {"is": "left", "job": job, "error": error, "lost": lost}
         case Finished(trial=finished):
             return {"is": "finished", "trial": trial_to_wire(finished)}
-        case Late(trial=trial, result=result):
+        case ExtraResult(trial=trial, result=result):
             return {"is": "late", "trial": trial, "result": result}
-        case Lost(job=job, trial=trial, why=why, counts=counts):
+        case TrialLost(job=job, trial=trial, why=why, counts=counts):
             return {"is": "lost", "job": job, "trial": trial, "why": why, "counts": counts}
     raise AssertionError(f"no worker says {event!r}")
 
@@ -234,10 +243,10 @@ def event_from_wire(message: Mapping[str, Any]) -> Event:
             step = whole(checked["step"], "step", -MAX_WHOLE)
             return Reported(whole(checked["trial"], "trial"), step, _metrics(checked["metrics"]))
         case "asked":
-            return Asked(whole(checked_fields(fields, {"job": (int,)})["job"], "job"))
+            return TrialRequested(whole(checked_fields(fields, {"job": (int,)})["job"], "job"))
         case "left":
             checked = checked_fields(fields, _LEFT)
-            return Left(whole(checked["job"], "job"), checked["error"], checked["lost"])
+            return JobLeftWorker(whole(checked["job"], "job"), checked["error"], checked["lost"])
         case "finished":
             trial = trial_from_wire(checked_fields(fields, {"trial": (dict,)})["trial"])
             if not trial.is_finished:
@@ -245,11 +254,11 @@ def event_from_wire(message: Mapping[str, Any]) -> Event:
             return Finished(trial)
         case "late":
             checked = checked_fields(fields, {"trial": (int,), "result": (str,)})
-            return Late(whole(checked["trial"], "trial"), checked["result"])
+            return ExtraResult(whole(checked["trial"], "trial"), checked["result"])
         case "lost":
             checked = checked_fields(fields, {"job": (int,), "trial": (int,), "why": (str,), "counts": (bool,)})
             job, trial_number = whole(checked["job"], "job"), whole(checked["trial"], "trial")
-            return Lost(job, trial_number, checked["why"], checked["counts"])
+            return TrialLost(job, trial_number, checked["why"], checked["counts"])
     raise CorruptError(f"no worker says {shown(message)}")
 
 

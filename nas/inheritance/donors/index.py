@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any, Literal, final
 
-from nas.core.errors import CorruptError, SearchNotFoundError, StoreError
+from nas.core.errors import CorruptError, SearchNotFoundError, StorageError
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Trial
 from nas.inheritance.donors.ranking import BestDonor, DonorTable, Unroll, score_of, unroll_by
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.signature import Measure, Signature, common_prefix
@@ -50,7 +50,7 @@ class DonorIndex:
 
     def __init__(
         self,
-        root: Files | str,
+        root: BlobStore | str,
         name: str,
         *,
         others: Iterable[str] | Literal["all"] = (),
@@ -109,19 +109,19 @@ class DonorIndex:
 
     def _take(self, name: str, view: _View) -> None:
         has_score, has_point = view.metric == self._own.metric, view.problem == self._own.problem
-        trials, swept = view.news()
+        trials, weights_deleted = view.news()
         for trial in trials:
             score = score_of(trial, view.metric) if has_score else -inf
             self._table.add(trial, (score, trial.finished or 0.0, (name, trial.number)), has_point=has_point)
-        if swept:
-            self._table.remove({(name, number) for number in swept})
+        if weights_deleted:
+            self._table.remove({(name, number) for number in weights_deleted})
 
     @contextmanager
     def _leaving_out(self, name: str) -> Iterator[None]:
         """Where all searches are taken, one that can't be read is told, once, and left out."""
         try:
             yield
-        except StoreError as error:
+        except StorageError as error:
             is_closed = isinstance(error.__cause__, PermissionError)  # a disk's lost+found, another user's own
             if not self._takes_all or not (isinstance(error, CorruptError) or is_closed):
                 raise
@@ -132,7 +132,7 @@ class DonorIndex:
 class _View:
     """What the records of one search have told so far."""
 
-    def __init__(self, root: Files, name: str) -> None:
+    def __init__(self, root: BlobStore, name: str) -> None:
         self.records = Records(root.below(name))
         header = self.records.read("search.json")
         if header is None:
@@ -145,7 +145,7 @@ class _View:
             raise CorruptError(f"{self.records.files.url}/search.json can't be read: {error!r}") from error
         self._n_proposed = 0
         self._unfinished: list[Trial] = []
-        self._swept: frozenset[int] = frozenset()
+        self._weights_deleted: frozenset[int] = frozenset()
 
     def news(self) -> tuple[list[Trial], frozenset[int]]:
         """The trials that have finished since the last time, and the numbers of those that have lost their weights."""
@@ -155,12 +155,12 @@ class _View:
         else:  # by name: listing a folder of 300,000 would take longer than the answer may
             proposed = list(self._proposed())
             trials = [self.records.result(trial) or trial for trial in (*self._unfinished, *proposed)]
-        swept = self.records.swept()
-        news = [trial for trial in trials if trial.is_finished], swept - self._swept
+        weights_deleted = self.records.weights_deleted()
+        news = [trial for trial in trials if trial.is_finished], weights_deleted - self._weights_deleted
         # only now that nothing has failed: what an error interrupts is read again
         self._n_proposed += len(proposed)
         self._unfinished = [trial for trial in trials if not trial.is_finished]
-        self._swept = swept
+        self._weights_deleted = weights_deleted
         return news
 
     def _proposed(self) -> Iterator[Trial]:

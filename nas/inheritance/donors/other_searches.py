@@ -6,7 +6,7 @@ import logging
 import re
 
 from nas.core.checkpoint import Checkpoint
-from nas.core.errors import ConfigurationError, CorruptError, StoreError
+from nas.core.errors import ConfigurationError, CorruptError, StorageError
 from nas.core.names import NAME, check_name
 from nas.core.trial import ParameterSource
 from nas.storage.records import Records
@@ -39,7 +39,7 @@ def borrowed(records: Records) -> frozenset[int]:
         except CorruptError as error:  # which keeps that search from running, too
             logger.warning("whom search %s names as donors can't be read: %s", name, error)
             continue
-        except StoreError as error:
+        except StorageError as error:
             if not isinstance(error.__cause__, PermissionError):
                 raise
             logger.info("%s is closed to this user, and left out: %s", name, error)  # a disk's lost+found, say

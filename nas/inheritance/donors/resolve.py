@@ -9,7 +9,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.lineage import ancestor_with_weights, lost_donors
 from nas.core.metric import Metric
 from nas.core.policy import Policy
-from nas.core.trial import SOURCES, Donor, DonorWeights, OnParentFailure, ParameterSource, Trial
+from nas.core.trial import SOURCES, Donor, DonorWeights, OnMissingWeights, ParameterSource, Trial
 from nas.inheritance.donors.rules import trial_of_source
 
 
@@ -33,7 +33,7 @@ class Offers:
 
     Args:
         trials: All trials of the search, by number; the list may grow and change.
-        on_parent_failure: What becomes of a child whose donor has no weights.
+        on_missing_weights: What becomes of a child whose donor has no weights.
         sibling: The checkpoint of another search's trial (``"name:42"``), or None where it has no weights.
         metric: Makes a trial better; None where nobody names a source.
     """
@@ -41,12 +41,12 @@ class Offers:
     def __init__(
         self,
         trials: Sequence[Trial],
-        on_parent_failure: OnParentFailure,
+        on_missing_weights: OnMissingWeights,
         sibling: Callable[[str], Checkpoint | None],
         metric: Metric | None = None,
     ) -> None:
         self._trials = trials
-        self._on_parent_failure = on_parent_failure
+        self._on_missing_weights = on_missing_weights
         self._sibling = sibling
         self._metric = metric
         self._lost = lost_donors(trials)
@@ -78,10 +78,10 @@ class Offers:
                 stand_in = replaced[str(donor)] = None if chosen is None else chosen.number
                 checkpoint = None if chosen is None else chosen.checkpoint
             elif (checkpoint := self._weights_of(donor)) is None:
-                if self._on_parent_failure == "fail" or (is_again and self._only_scores(trial)):
+                if self._on_missing_weights == "fail" or (is_again and self._only_scores(trial)):
                     return Offer(lacking=donor)
                 stand_in = None
-                if self._on_parent_failure == "ancestor" and not is_again and isinstance(donor, int):
+                if self._on_missing_weights == "ancestor" and not is_again and isinstance(donor, int):
                     stand_in = ancestor_with_weights(self._trials, donor, self._lost)
                 replaced[str(donor)] = stand_in
                 checkpoint = None if stand_in is None else self._weights_of(stand_in)

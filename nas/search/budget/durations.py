@@ -1,4 +1,4 @@
-"""How long the trials of each stage take: what was seen of them, or what the search stage's foretell."""
+"""How long the trials of each stage take: what was seen of them, or what the search stage's static_metrics."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class _Seen:
 
     @property
     def telling(self) -> _Durations:
-        """By which the next ones are foretold."""
+        """By which the next ones are static_metrics."""
         return self.warm if self.warm.in_order else self.ended
 
 
-class Forecast:
+class DurationEstimator:
     """Learns from the trials that have ended, in whatever order.
 
     A trial counts that is COMPLETE, or that a stopper has stopped. What failed says nothing of how long a trial takes,
@@ -53,7 +53,7 @@ class Forecast:
     def __init__(self, plan: PolicyPlan) -> None:
         self._plan = plan
         self._seen: defaultdict[str, _Seen] = defaultdict(_Seen)
-        self._foretold: defaultdict[str, _Seen] = defaultdict(_Seen)
+        self._estimated: defaultdict[str, _Seen] = defaultdict(_Seen)
         self._overdue: defaultdict[str, float | None] = defaultdict(lambda: None)
         self._slots: set[int] = set()
 
@@ -71,9 +71,9 @@ class Forecast:
         if is_complete and trial.stage == self._plan.search.name:
             for stage in self._plan.later:
                 if (ratio := cost_ratio(trial, stage)) is not None:
-                    fixed_s = trial.cost.get("setup_seconds", trial.cost.get("foretell_seconds", 0.0))
-                    foretold_s = fixed_s + (seconds - fixed_s) * ratio
-                    self._add(self._foretold[stage.name], foretold_s, is_complete, is_warm)
+                    fixed_s = trial.cost.get("setup_seconds", trial.cost.get("static_metrics_seconds", 0.0))
+                    estimated_s = fixed_s + (seconds - fixed_s) * ratio
+                    self._add(self._estimated[stage.name], estimated_s, is_complete, is_warm)
 
     def begin_session(self) -> None:
         """What comes from here on runs on new workers; of what came before, all counts as one session."""
@@ -104,7 +104,7 @@ class Forecast:
         return found[math.ceil(OFTEN * len(found)) - 1] if found else None
 
     def _of(self, stage: Stage) -> _Seen:
-        return self._seen[stage.name] if self.has_seen(stage) else self._foretold[stage.name]
+        return self._seen[stage.name] if self.has_seen(stage) else self._estimated[stage.name]
 
 
 def cost_ratio(trial: Trial, stage: Stage) -> float | None:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from nas.core.budget import Budget
 from nas.core.policy import Stage
 from nas.core.trial import Trial
-from nas.executors.events import Event, Executor, Noted
-from nas.search.budget.planner import Spent, Timetable
-from nas.search.slots import Slots
+from nas.executors.events import Event, Executor, Notice
+from nas.search.budget.planner import StagePlanner, Usage
+from nas.search.slots import SlotPool
 
 GRACE_S = 2.0
 GRACE_SHARE = 0.01
@@ -24,7 +24,7 @@ REPEAT_S = 0.5
 MIN_WAIT_S = 0.001
 
 
-class Deadline:
+class BudgetEnforcer:
     """A timetable, put into practice on an executor.
 
     Args:
@@ -38,14 +38,14 @@ class Deadline:
 
     def __init__(
         self,
-        timetable: Timetable,
+        planner: StagePlanner,
         executor: Executor,
-        slots: Slots,
+        slots: SlotPool,
         spent_hours: Callable[[], float],
         observe: Callable[[Event], None],
         budget: Budget,
     ) -> None:
-        self._timetable = timetable
+        self._planner = planner
         self._executor = executor
         self._slots = slots
         self._spent_hours = spent_hours
@@ -63,8 +63,8 @@ class Deadline:
     def learn(self, trial: Trial) -> None:
         """Takes in a finished trial, of this session or an earlier one."""
         self._gpu_s += trial.cost.get("gpu_seconds", 0.0)
-        if not self._timetable.is_open:
-            self._timetable.learn(trial)
+        if not self._planner.is_open:
+            self._planner.learn(trial)
 
     def learn_ask(self, seconds: float) -> None:
         """Takes in how long the tuner has thought of its last answer."""
@@ -72,7 +72,7 @@ class Deadline:
 
     def begin_session(self) -> None:
         """All that earlier sessions have is learned."""
-        self._timetable.forecast.begin_session()
+        self._planner.estimator.begin_session()
 
     def begin(self, trial: Trial) -> None:
         """Notes that a trial runs."""
@@ -81,31 +81,31 @@ class Deadline:
 
     def may_begin(self, stage: Stage, n_waiting: int = 0, *, after_ask: bool = False) -> bool:
         """Whether a trial of the stage may begin now, or once the tuner was asked for it, after so many that wait."""
-        if self._timetable.is_open:
+        if self._planner.is_open:
             return True
         spent = self._spent(n_waiting)
         if after_ask:
             spent = replace(spent, wall_s=spent.wall_s + self._ask_s)
-        return self._timetable.closed_by(stage, spent) is None
+        return self._planner.closed_by(stage, spent) is None
 
     def until_s(self, stage: Stage) -> float | None:
         """The moment, by the executor's clock, at which ``enforce`` is due again if nothing happens before; or None."""
-        if self._timetable.is_open:
+        if self._planner.is_open:
             return None
-        waits_s = self._timetable.next_look_s(stage, self._spent())
+        waits_s = self._planner.next_look_s(stage, self._spent())
         if self._told_s and any(number in self._told_s for number in self._slots.running.values()):
             waits_s = min(waits_s, REPEAT_S)
         return None if waits_s == math.inf else self._executor.now_s() + max(waits_s, MIN_WAIT_S)
 
     def enforce(self, stage: Stage, running: Iterable[Trial]) -> None:
         """Tells the trials that run past the end of their stage's time to stop, and ends those that do not listen."""
-        if self._timetable.is_open:
+        if self._planner.is_open:
             return
         spent = self._spent()
         self._note_hopeless(stage, spent)
         if not self._stops:
             return
-        now_s, is_over = self._executor.now_s(), self._timetable.left_s(stage, spent) <= 0
+        now_s, is_over = self._executor.now_s(), self._planner.left_s(stage, spent) <= 0
         for trial in running:
             told_s = self._told_s.get(trial.number)
             if told_s is None and not is_over:
@@ -113,19 +113,19 @@ class Deadline:
             told_s = self._told_s.setdefault(trial.number, now_s)
             self._executor.stop(trial, "deadline" if now_s < told_s + self._grace_s else "kill")
 
-    def _spent(self, n_waiting: int = 0) -> Spent:
+    def _spent(self, n_waiting: int = 0) -> Usage:
         running: list[float] = []
         if self._counts_gpus:
             now_s = self._executor.now_s()
             running = [now_s - self._began_s[number] for number in self._slots.running.values()] + [0.0] * n_waiting
-        return Spent(3600 * self._spent_hours(), self._gpu_s, running)
+        return Usage(3600 * self._spent_hours(), self._gpu_s, running)
 
-    def _note_hopeless(self, current: Stage, spent: Spent) -> None:
-        for stage, seconds in self._timetable.hopeless(current, spent):
+    def _note_hopeless(self, current: Stage, spent: Usage) -> None:
+        for stage, seconds in self._planner.hopeless(current, spent):
             if stage.name not in self._noted:
                 self._noted.add(stage.name)
                 text = (
                     f"the budget holds no trial of stage {stage.name}, which takes {seconds / 3600:.2g} h or more: "
                     "raise budget.hours (or gpu_hours), or shorten its trials"
                 )
-                self._observe(Noted(text))
+                self._observe(Notice(text))

@@ -30,7 +30,7 @@ def make_client(options: Mapping[str, Any], n_connections: int) -> Any:
         raise TypeError(f"{', '.join(unknown)}; known are {', '.join(_OPTIONS)}")
     arguments, settings = (dict(options.get(name) or {}) for name in ("client_kwargs", "config_kwargs"))
     config = {
-        "retries": {"total_max_attempts": 1},  # S3Driver repeats; botocore would draw from python's random numbers
+        "retries": {"total_max_attempts": 1},  # S3Backend repeats; botocore would draw from python's random numbers
         "connect_timeout": 5,
         "read_timeout": 15,  # well below the patience: a connection that died without a word must not use it up
         "max_pool_connections": n_connections,

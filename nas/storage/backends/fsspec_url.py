@@ -15,8 +15,8 @@ from typing import Any, final
 from nas.core.errors import ConfigurationError
 from nas.core.redaction import without_passwords
 from nas.storage.backends.chunks import Hashed, Run
-from nas.storage.backends.object_backend import Driver, check_small
-from nas.storage.blobs import Stored
+from nas.storage.backends.object_backend import ObjectBackend, check_small
+from nas.storage.blobs import BlobInfo
 
 _BUCKETS = frozenset({"gs", "gcs", "abfs", "abfss", "az", "adl", "oss"})
 """Protocols without folders: "not found" on writing means the bucket, and a misspelt bucket is not to be created."""
@@ -25,19 +25,19 @@ _ONE_AT_A_TIME = threading.RLock()
 
 
 @final
-class AnywhereDriver(Driver):
+class FsspecBackend(ObjectBackend):
     """Whole objects by fsspec's own calls.
 
     Args:
         fs: The file system, which remembers no listings and is nobody else's.
         protocol: The URL's.
-        patience_s: Unused: only fsspec's driver knows which of its errors pass.
+        retry_s: Unused: only fsspec's driver knows which of its errors pass.
     """
 
-    def __init__(self, fs: Any, protocol: str, patience_s: float) -> None:
+    def __init__(self, fs: Any, protocol: str, retry_s: float) -> None:
         self._fs = fs
         self._protocol = protocol
-        self.patience_s = patience_s
+        self.retry_s = retry_s
         self.in_process = protocol == "memory"
 
     def put(self, target: str, chunks: Hashed, *, exclusive: bool) -> None:
@@ -98,13 +98,13 @@ class AnywhereDriver(Driver):
             entries = [str(entry).rstrip("/") for entry in self._fs.ls(folder, detail=False)]
         return [entry.rpartition("/")[2] for entry in entries if entry != folder]
 
-    def walk(self, folder: str) -> list[Stored]:
+    def walk(self, folder: str) -> list[BlobInfo]:
         """A listing of everything that no cache answers."""
         with self._alone():
             self._fs.invalidate_cache()
             entries = self._fs.find(folder, detail=True)
         return [
-            Stored(str(name).removeprefix(f"{folder}/"), int(info["size"] or 0), _modified(info))
+            BlobInfo(str(name).removeprefix(f"{folder}/"), int(info["size"] or 0), _modified(info))
             for name, info in entries.items()
         ]
 
@@ -140,12 +140,12 @@ def _modified(info: Mapping[str, Any]) -> float | None:
     return None
 
 
-def open_driver(url: str, options: Mapping[str, object], *, patience_s: float) -> tuple[AnywhereDriver, str]:
+def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> tuple[FsspecBackend, str]:
     """The driver, and the URL's place in it.
 
     Raises:
         ConfigurationError: an unknown protocol.
-        ImportError, TypeError, ValueError: as ``nas.storage.backends.object_backend.open_driver``.
+        ImportError, TypeError, ValueError: as ``nas.storage.backends.object_backend.open_backend``.
     """
     fsspec: Any = importlib.import_module("fsspec")
     try:
@@ -155,4 +155,4 @@ def open_driver(url: str, options: Mapping[str, object], *, patience_s: float) -
         raise ConfigurationError(f"storage root {where}: unknown protocol; try a folder or one of {known}") from error
     fs, root = fsspec.core.url_to_fs(url, **options, skip_instance_cache=True)
     fs.dircache.use_listings_cache = False
-    return AnywhereDriver(fs, url.partition("://")[0], patience_s), str(root)
+    return FsspecBackend(fs, url.partition("://")[0], retry_s), str(root)

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar, final
 
-from nas.core.errors import ConfigurationError, StoreError
+from nas.core.errors import ConfigurationError, StorageError
 from nas.core.reference import TEMPORARY, Reference, checked_path
-from nas.storage.blobs import Files, Stored
+from nas.storage.blobs import BlobInfo, BlobStore
 from nas.storage.mounts import mount_of
 from nas.storage.posix import (
     NO_LINKS,
@@ -34,7 +34,7 @@ from nas.storage.posix import (
     write_durably,
 )
 from nas.storage.regular_files import content, overwrite
-from nas.storage.verified import Buffer, Span, Witness, checked_spans, no_witness, read_verified
+from nas.storage.verified import Buffer, OnBlock, Span, checked_spans, ignore_block, read_verified
 
 _OTHER_ROOT = NO_LINKS | {errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 """Refusals that end only when the user chooses another root."""
@@ -45,12 +45,12 @@ T = TypeVar("T")
 
 
 @final
-class LocalFiles(Files):
-    """The files under one folder; what each method promises stands at ``Files``."""
+class LocalBlobStore(BlobStore):
+    """The files under one folder; what each method promises stands at ``BlobStore``."""
 
-    def __init__(self, root: str, *, patience_s: float) -> None:
+    def __init__(self, root: str, *, retry_s: float) -> None:
         self.url = root
-        self.patience_s = patience_s
+        self.retry_s = retry_s
         self._made: set[str] = set()
         self._new: list[str] = []
 
@@ -77,9 +77,9 @@ class LocalFiles(Files):
         """Opens the file, as ``read`` does."""
         self._read(reference, check_size)
 
-    def check_contents(self, reference: Reference, witness: Callable[[], Witness] = no_witness) -> None:
+    def check_contents(self, reference: Reference, on_block: Callable[[], OnBlock] = ignore_block) -> None:
         """From the disk or the server, block by block."""
-        self._read(reference, check_contents, witness)
+        self._read(reference, check_contents, on_block)
 
     def read_if_present(self, path: str) -> bytes | None:
         """Opens the folder first, so that the answer is the server's and not a cache's."""
@@ -91,7 +91,7 @@ class LocalFiles(Files):
             return None
 
         with refused("read", target):
-            return despite_stale_handles(attempt, self.patience_s)
+            return despite_stale_handles(attempt, self.retry_s)
 
     def read_all(self, folder: str, suffix: str) -> dict[str, bytes]:
         """Opens the folder once, then each file."""
@@ -106,7 +106,7 @@ class LocalFiles(Files):
             return found
 
         with refused("read", place):
-            return despite_stale_handles(attempt, self.patience_s)
+            return despite_stale_handles(attempt, self.retry_s)
 
     def names(self, folder: str = "") -> list[str]:
         """A listing of now: opening the folder makes an NFS client ask."""
@@ -118,7 +118,7 @@ class LocalFiles(Files):
             return []
 
         with refused("list", place):
-            found = despite_stale_handles(attempt, self.patience_s)
+            found = despite_stale_handles(attempt, self.retry_s)
         return sorted(name for name in found if not name.startswith(_HIDDEN))
 
     def replace(self, path: str, data: bytes) -> None:
@@ -149,10 +149,10 @@ class LocalFiles(Files):
                 os.rmdir(os.path.join(self.url, folder))
                 folder = os.path.dirname(folder)
 
-    def walk(self) -> list[Stored]:
+    def walk(self) -> list[BlobInfo]:
         """Lists folder by folder, opening each first."""
         with refused("list", self.url):
-            return despite_stale_handles(lambda: sorted(_below(self.url), key=lambda s: s.path), self.patience_s)
+            return despite_stale_handles(lambda: sorted(_below(self.url), key=lambda s: s.path), self.retry_s)
 
     def check_writable(self) -> None:
         """Publishes, reads and deletes one small file, as every record is published."""
@@ -160,27 +160,27 @@ class LocalFiles(Files):
             reference = self.publish(f"check-{secrets.token_hex(8)}", [b"heirloom"], exclusive=True)
             self.read(reference)
             self.delete(reference.path)
-        except StoreError as error:
+        except StorageError as error:
             for folder in reversed(self._new):  # nothing is left behind where nothing can be begun
                 with suppress(OSError):
                     os.rmdir(folder)
             cause = error.__cause__
             other = isinstance(cause, OSError) and cause.errno in _OTHER_ROOT
-            kind = ConfigurationError if other else StoreError
+            kind = ConfigurationError if other else StorageError
             raise kind(f"storage root {self.url} can't be used: {error}") from error
 
-    def below(self, folder: str) -> LocalFiles:
+    def below(self, folder: str) -> LocalBlobStore:
         """The files under a folder of this one."""
-        return LocalFiles(self.local_path(folder), patience_s=self.patience_s)
+        return LocalBlobStore(self.local_path(folder), retry_s=self.retry_s)
 
-    def sibling(self, name: str) -> LocalFiles:
+    def sibling(self, name: str) -> LocalBlobStore:
         """The files under the folder of that name beside this one."""
-        return LocalFiles(os.path.dirname(self.url), patience_s=self.patience_s).below(name)
+        return LocalBlobStore(os.path.dirname(self.url), retry_s=self.retry_s).below(name)
 
     def siblings(self) -> list[str]:
         """The names in the folder above, without this one's."""
         folder, own = os.path.split(self.url)
-        return [name for name in LocalFiles(folder, patience_s=self.patience_s).names() if name != own]
+        return [name for name in LocalBlobStore(folder, retry_s=self.retry_s).names() if name != own]
 
     def local_path(self, path: str) -> str:
         """The absolute path."""
@@ -195,7 +195,7 @@ class LocalFiles(Files):
                     target, lambda: attempt(target, reference, *details, around_cache=around_cache)
                 ),
                 lambda: f"{target} ({mount_of(target)})",
-                self.patience_s,
+                self.retry_s,
             )
 
     def _folder(self, folder: str) -> str:
@@ -247,7 +247,7 @@ class LocalFiles(Files):
             raise
 
 
-def _below(root: str) -> Iterator[Stored]:
+def _below(root: str) -> Iterator[BlobInfo]:
     """The files below a folder; what vanishes meanwhile is left out."""
     folders = [root]
     while folders:
@@ -261,4 +261,4 @@ def _below(root: str) -> Iterator[Stored]:
                 elif not entry.name.startswith(".nfs"):
                     with suppress(FileNotFoundError):
                         found = entry.stat(follow_symlinks=False)
-                        yield Stored(os.path.relpath(entry.path, root), found.st_size, found.st_mtime)
+                        yield BlobInfo(os.path.relpath(entry.path, root), found.st_size, found.st_mtime)

@@ -14,9 +14,9 @@ from nas.core.errors import CorruptError
 from nas.core.validation import MAX_RECORD_BYTES
 from nas.storage.backends.chunks import Hashed, Run
 from nas.storage.backends.retry import in_order
-from nas.storage.blobs import Stored
+from nas.storage.blobs import BlobInfo
 
-AnyDriver = TypeVar("AnyDriver", bound="Driver")
+AnyDriver = TypeVar("AnyDriver", bound="ObjectBackend")
 
 _MODULES = {
     "s3": "nas.storage.backends.s3",
@@ -29,14 +29,14 @@ SMALL_AT_ONCE = 32
 """How many small objects are on their way at once."""
 
 
-class Driver(ABC):
+class ObjectBackend(ABC):
     """A store of objects under full names, each of which appears whole or not at all.
 
-    What can be repeated without harm is, for ``patience_s``, after errors that may pass (a lost connection, a server
+    What can be repeated without harm is, for ``retry_s``, after errors that may pass (a lost connection, a server
     that is busy). Errors are Python's own where there is one: FileNotFoundError, FileExistsError, PermissionError.
     """
 
-    patience_s: float
+    retry_s: float
     in_process = False
     """Whether only this process sees the objects."""
 
@@ -99,7 +99,7 @@ class Driver(ABC):
         """
 
     @abstractmethod
-    def walk(self, folder: str) -> list[Stored]:
+    def walk(self, folder: str) -> list[BlobInfo]:
         """All objects below a folder as of now, and what crashed writers have left; paths begin after the folder.
 
         Raises:
@@ -126,10 +126,10 @@ class Driver(ABC):
         """Removes a folder that is empty, and says whether it did; for stores that have folders."""
         return False
 
-    def within(self: AnyDriver, patience_s: float) -> AnyDriver:
+    def within(self: AnyDriver, retry_s: float) -> AnyDriver:
         """The same store, with another patience."""
         other = copy.copy(self)
-        other.patience_s = patience_s
+        other.retry_s = retry_s
         return other
 
 
@@ -143,7 +143,7 @@ def check_small(target: str, size: int) -> None:
         raise CorruptError(f"{target} holds {size} bytes; a record has at most {MAX_RECORD_BYTES}")
 
 
-def open_driver(url: str, options: Mapping[str, object], *, patience_s: float) -> tuple[Driver, str]:
+def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> tuple[ObjectBackend, str]:
     """The driver for a URL, and the full name of the URL's folder in it; nothing is asked of the store yet.
 
     Raises:
@@ -151,5 +151,5 @@ def open_driver(url: str, options: Mapping[str, object], *, patience_s: float) -
         TypeError, ValueError: the URL or the options can't be.
     """
     module = importlib.import_module(_MODULES.get(url.partition("://")[0], "nas.storage.backends.fsspec_url"))
-    opened: tuple[Driver, str] = module.open_driver(url, options, patience_s=patience_s)
+    opened: tuple[ObjectBackend, str] = module.open_backend(url, options, retry_s=retry_s)
     return opened

@@ -16,25 +16,25 @@ from functools import partial
 from threading import Thread
 from typing import Any, TypeVar, final
 
-from nas.core.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StoreError
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StorageError
 from nas.core.redaction import without_passwords
 from nas.core.reference import TEMPORARY, Reference, checked_path
 from nas.core.validation import MAX_RECORD_BYTES
 from nas.storage.backends.chunks import BLOCK, Hashed, Run, runs_for, runs_of
-from nas.storage.backends.object_backend import SMALL_AT_ONCE, Driver, open_driver
+from nas.storage.backends.object_backend import SMALL_AT_ONCE, ObjectBackend, open_backend
 from nas.storage.backends.retry import in_order
 from nas.storage.backends.secrets import Secrets
-from nas.storage.blobs import Files, Stored
+from nas.storage.blobs import BlobInfo, BlobStore
 from nas.storage.verified import (
     Buffer,
+    OnBlock,
     Span,
-    Witness,
     WrongContentsError,
     checked_spans,
     digest_of,
     expect,
     expect_span,
-    no_witness,
+    ignore_block,
     read_verified,
 )
 
@@ -49,8 +49,8 @@ T = TypeVar("T")
 
 
 @final
-class ObjectFiles(Files):
-    """The objects under one URL; what each method promises stands at ``Files``.
+class ObjectBlobStore(BlobStore):
+    """The objects under one URL; what each method promises stands at ``BlobStore``.
 
     A name is exclusive where the store sees to it (S3, sftp and ``memory://`` do). Others are asked before a put: two
     writers within the same moment can both win.
@@ -58,9 +58,9 @@ class ObjectFiles(Files):
 
     batch_bytes = 32 << 20
 
-    def __init__(self, url: str, options: Mapping[str, object], *, patience_s: float = 60.0) -> None:
+    def __init__(self, url: str, options: Mapping[str, object], *, retry_s: float = 60.0) -> None:
         self.url = without_passwords(url)
-        self.patience_s = patience_s
+        self.retry_s = retry_s
         self._opening = (url, dict(options))
         self._secrets = Secrets(url, options)
         self._driver, root = self._open()
@@ -110,12 +110,12 @@ class ObjectFiles(Files):
 
         self._read(reference, attempt)
 
-    def check_contents(self, reference: Reference, witness: Callable[[], Witness] = no_witness) -> None:
+    def check_contents(self, reference: Reference, on_block: Callable[[], OnBlock] = ignore_block) -> None:
         """Gets the object block by block."""
 
         def attempt() -> None:
             self.check_size(reference)
-            show = witness()
+            show = on_block()
             with closing(self._fill(reference, runs_of(reference.bytes, BLOCK))) as runs:
                 found = Hashed(run.views[0] for run in runs)
                 for block in found:
@@ -174,16 +174,16 @@ class ObjectFiles(Files):
             self._driver.delete(f"{self._root}/{checked_path(path, unfinished=True)}")
         return path
 
-    def walk(self) -> list[Stored]:
+    def walk(self) -> list[BlobInfo]:
         """A listing of everything that no cache answers."""
-        found: list[Stored] = []
+        found: list[BlobInfo] = []
         with suppress(FileNotFoundError), self._calling("list", ""):
             found = self._driver.walk(self._root)
         return sorted(found, key=lambda stored: stored.path)
 
     def check_reachable(self) -> None:
         """Asks the store for anything, in a thread that is left alone where it hangs."""
-        driver, answer = self._driver.within(min(_CHECK_S, self.patience_s)), Future[None]()
+        driver, answer = self._driver.within(min(_CHECK_S, self.retry_s)), Future[None]()
 
         def ask() -> None:
             try:
@@ -195,14 +195,14 @@ class ObjectFiles(Files):
 
         Thread(target=ask, name="heirloom-first-contact", daemon=True).start()
         if wait((answer,), _SILENT_S).not_done:
-            raise StoreError(f"storage root {self.url} can't be used: no answer within {_SILENT_S:g} s")
+            raise StorageError(f"storage root {self.url} can't be used: no answer within {_SILENT_S:g} s")
         if (error := answer.exception()) is not None:
             cause = self._secrets.cause(error) if isinstance(error, Exception) else error
             raise self._unusable(self._secrets.masked(error), cause) from cause
 
     def check_writable(self) -> None:
         """Publishes a small object, proves that no second writer gets its name, replaces it, and deletes it."""
-        quick = self._with(_driver=self._driver.within(min(_CHECK_S, self.patience_s)))
+        quick = self._with(_driver=self._driver.within(min(_CHECK_S, self.retry_s)))
         path = f"check-{secrets.token_hex(8)}"
         try:
             quick.publish(path, [b"heirloom"], exclusive=True)
@@ -213,7 +213,7 @@ class ObjectFiles(Files):
                 quick.replace(path, b"replaced")
             finally:
                 quick.delete(path)
-        except StoreError as error:
+        except StorageError as error:
             raise self._unusable(error, error.__cause__) from error.__cause__
         if not is_first:
             raise ConfigurationError(
@@ -221,11 +221,11 @@ class ObjectFiles(Files):
                 "honours conditional writes (S3's If-None-Match), or a folder"
             )
 
-    def below(self, folder: str) -> ObjectFiles:
+    def below(self, folder: str) -> ObjectBlobStore:
         """The objects under a folder of this root."""
         return self._with(_root=self._target(folder), url=f"{self.url.rstrip('/')}/{folder}")
 
-    def sibling(self, name: str) -> ObjectFiles:
+    def sibling(self, name: str) -> ObjectBlobStore:
         """The objects under the folder of that name beside this root."""
         parent, _, own = self._root.rpartition("/")
         url = self.url.rstrip("/").removesuffix(own) + name
@@ -242,11 +242,11 @@ class ObjectFiles(Files):
         checked_path(path)
         return None
 
-    def _unusable(self, why: object, cause: BaseException | None) -> ConfigurationError | StoreError:
+    def _unusable(self, why: object, cause: BaseException | None) -> ConfigurationError | StorageError:
         """The line on a root that does not do, by what the driver said."""
         other = isinstance(cause, PermissionError | FileNotFoundError | ValueError)
         refuses = isinstance(cause, OSError) and cause.errno in (errno.ENOSYS, errno.ENOTSUP)
-        kind = ConfigurationError if other or refuses else StoreError
+        kind = ConfigurationError if other or refuses else StorageError
         return kind(f"storage root {self.url} can't be used: {why}")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -256,16 +256,16 @@ class ObjectFiles(Files):
         self.__dict__.update(state)
         self._driver, _ = self._open()
 
-    def _with(self, **changes: object) -> ObjectFiles:
+    def _with(self, **changes: object) -> ObjectBlobStore:
         """The same, with other attributes; the driver, and its connection, are shared."""
-        other = object.__new__(ObjectFiles)
+        other = object.__new__(ObjectBlobStore)
         other.__dict__.update(self.__dict__ | changes)
         return other
 
-    def _open(self) -> tuple[Driver, str]:
+    def _open(self) -> tuple[ObjectBackend, str]:
         url, options = self._opening
         try:
-            return open_driver(url, options, patience_s=self.patience_s)
+            return open_backend(url, options, retry_s=self.retry_s)
         except ImportError as error:
             module = getattr(error.__cause__, "name", None) or error.name or "fsspec"
             package = _PACKAGES.get(module, module)
@@ -279,7 +279,7 @@ class ObjectFiles(Files):
                 f"storage root {self.url} refuses its URL or storage.options: {self._secrets.masked(error)}"
             ) from self._secrets.cause(error)
         except Exception as error:
-            raise StoreError(
+            raise StorageError(
                 f"can't reach storage root {self.url}: {self._secrets.masked(error)}"
             ) from self._secrets.cause(error)
 
@@ -291,7 +291,7 @@ class ObjectFiles(Files):
 
     def _read(self, reference: Reference, attempt: Callable[[], T]) -> T:
         where = f"{self.url}/{reference.path}"
-        return read_verified(reference, lambda _around_cache: attempt(), lambda: where, self.patience_s)
+        return read_verified(reference, lambda _around_cache: attempt(), lambda: where, self.retry_s)
 
     def _fill(self, reference: Reference, runs: Iterable[Run]) -> Generator[Run, None, None]:
         """The runs, filled, if the object's size is the promised one."""
@@ -329,4 +329,4 @@ class ObjectFiles(Files):
                 raise AlreadyPublishedError(f"{where} is published already") from cause
             if isinstance(error, FileNotFoundError) and source is None:
                 raise FileNotFoundError(errno.ENOENT, "no such object", where) from cause
-            raise StoreError(f"can't {doing} {where}: {self._secrets.masked(error)}") from cause
+            raise StorageError(f"can't {doing} {where}: {self._secrets.masked(error)}") from cause

@@ -44,13 +44,13 @@ def in_order(calls: Iterable[Callable[[], T]], limit: int) -> Generator[T, None,
         pool.shutdown(cancel_futures=True)
 
 
-def persist(attempt: Callable[[], T], is_passing: Callable[[Exception], bool], patience_s: float) -> T:
+def persist(attempt: Callable[[], T], is_passing: Callable[[Exception], bool], retry_s: float) -> T:
     """What the first attempt gives that ends without a passing error.
 
     Args:
         attempt: What may be done more than once.
         is_passing: Whether an error may be gone the next time: a lost connection, a server that is busy.
-        patience_s: How long to go on after the first error, so that what takes long by itself is tried again, too.
+        retry_s: How long to go on after the first error, so that what takes long by itself is tried again, too.
 
     Raises:
         Exception: the last passing error, or the first other one.
@@ -63,7 +63,7 @@ def persist(attempt: Callable[[], T], is_passing: Callable[[Exception], bool], p
             if not is_passing(error):
                 raise
             if pauses is None:
-                pauses = waits(patience_s, first_s=0.05, longest_s=5.0)
+                pauses = waits(retry_s, first_s=0.05, longest_s=5.0)
                 next(pauses)  # that before the first attempt; the clock runs from here on
             if (pause_s := next(pauses, None)) is None:
                 raise

@@ -23,9 +23,9 @@ from botocore import exceptions as boto
 from nas.core.reference import TEMPORARY
 from nas.storage.backends.aws import is_passing, make_client, status_of, translated
 from nas.storage.backends.chunks import Hashed, Run, pieces, up_to
-from nas.storage.backends.object_backend import SMALL_AT_ONCE, Driver, check_small
+from nas.storage.backends.object_backend import SMALL_AT_ONCE, ObjectBackend, check_small
 from nas.storage.backends.retry import in_order, persist
-from nas.storage.blobs import Stored
+from nas.storage.blobs import BlobInfo
 
 SINGLE = 64 << 20
 PART = 16 << 20
@@ -40,19 +40,19 @@ logger = logging.getLogger(__name__)
 
 
 @final
-class S3Driver(Driver):
+class S3Backend(ObjectBackend):
     """Whole objects by S3's own requests; a full name is ``bucket/key``.
 
     Args:
         client: boto3's, which makes one attempt a request: repeating them is this class's.
         extra: What goes with each request that makes an object: encryption, storage class.
-        patience_s: How long requests are repeated.
+        retry_s: How long requests are repeated.
     """
 
-    def __init__(self, client: Any, extra: Mapping[str, Any], patience_s: float) -> None:
+    def __init__(self, client: Any, extra: Mapping[str, Any], retry_s: float) -> None:
         self._client = client
         self._extra = extra
-        self.patience_s = patience_s
+        self.retry_s = retry_s
 
     def put(self, target: str, chunks: Hashed, *, exclusive: bool) -> None:
         """One request, or one a part; failing, the parts are thrown away."""
@@ -108,20 +108,20 @@ class S3Driver(Driver):
             names += [item["Prefix"].removeprefix(prefix).rstrip("/") for item in page.get("CommonPrefixes", ())]
         return names
 
-    def walk(self, folder: str) -> list[Stored]:
+    def walk(self, folder: str) -> list[BlobInfo]:
         """A listing page by page, and one of uploads that were begun and not ended: they look like unfinished files."""
         bucket, _, prefix = f"{folder}/".partition("/")
-        found: list[Stored] = []
+        found: list[BlobInfo] = []
         for page in self._pages("list_objects_v2", bucket, prefix):
             found += [
-                Stored(item["Key"].removeprefix(prefix), item["Size"], item["LastModified"].timestamp())
+                BlobInfo(item["Key"].removeprefix(prefix), item["Size"], item["LastModified"].timestamp())
                 for item in page.get("Contents", ())
             ]
         try:
             for page in self._pages("list_multipart_uploads", bucket, prefix):
                 for item in page.get("Uploads", ()):
                     name = _unfinished(item["Key"].removeprefix(prefix), item["UploadId"])
-                    found.append(Stored(name, 0, item["Initiated"].timestamp()))
+                    found.append(BlobInfo(name, 0, item["Initiated"].timestamp()))
         except OSError as error:  # a permission of its own, and not everywhere
             if error.errno not in (errno.EACCES, errno.ENOSYS):
                 raise
@@ -177,7 +177,7 @@ class S3Driver(Driver):
         """Throws the parts away."""
         try:
             with suppress(FileNotFoundError):
-                self.within(min(self.patience_s, 5.0))._call("abort_multipart_upload", **upload)
+                self.within(min(self.retry_s, 5.0))._call("abort_multipart_upload", **upload)
         except Exception as error:
             what = f"{upload['Bucket']}/{upload['Key']} (upload {upload['UploadId']})"
             logger.warning("parts of %s stay in the bucket as litter (%s)", what, type(error).__name__)
@@ -208,7 +208,7 @@ class S3Driver(Driver):
         return self._persist(partial(self._once, request, **arguments))
 
     def _persist(self, attempt: Callable[[], T]) -> T:
-        return persist(attempt, is_passing, self.patience_s)
+        return persist(attempt, is_passing, self.retry_s)
 
     def _once(self, request: str, **arguments: Any) -> dict[str, Any]:
         """One attempt, with the errors that a driver raises."""
@@ -249,14 +249,14 @@ def _begun(target: str) -> str | None:
     return None if found is None else found[1]
 
 
-def open_driver(url: str, options: Mapping[str, Any], *, patience_s: float) -> tuple[S3Driver, str]:
+def open_backend(url: str, options: Mapping[str, Any], *, retry_s: float) -> tuple[S3Backend, str]:
     """The driver, and ``bucket/prefix``. Options are those of ``nas.storage.backends.aws.make_client``.
 
     Raises:
-        ImportError, TypeError, ValueError: as ``nas.storage.backends.object_backend.open_driver``.
+        ImportError, TypeError, ValueError: as ``nas.storage.backends.object_backend.open_backend``.
     """
     parts = urlsplit(url)
     if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError("an S3 root is s3://bucket/prefix; credentials have their own variables or options")
     client = make_client(options, n_connections=2 * SMALL_AT_ONCE)
-    return S3Driver(client, options.get("s3_additional_kwargs") or {}, patience_s), f"{parts.netloc}{parts.path}"
+    return S3Backend(client, options.get("s3_additional_kwargs") or {}, retry_s), f"{parts.netloc}{parts.path}"

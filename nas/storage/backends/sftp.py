@@ -22,11 +22,11 @@ from asyncssh import SFTPClient
 
 from nas.core.reference import TEMPORARY
 from nas.storage.backends.chunks import Hashed, Run, pieces
-from nas.storage.backends.object_backend import Driver, check_small
+from nas.storage.backends.object_backend import ObjectBackend, check_small
 from nas.storage.backends.retry import in_order, persist
 from nas.storage.backends.sftp_files import PIECE, Upload, holds, read, reader
 from nas.storage.backends.ssh import GONE, Connection, is_lost, translate, wait_for
-from nas.storage.blobs import Stored
+from nas.storage.blobs import BlobInfo
 
 _AT_ONCE = 4
 _TAKEN = (asyncssh.SFTPFailure, asyncssh.SFTPFileAlreadyExists)
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 
 @final
-class SftpDriver(Driver):
+class SftpBackend(ObjectBackend):
     """Whole files by sftp's own requests; a full name is a path on the server."""
 
-    def __init__(self, connection: Connection, patience_s: float) -> None:
+    def __init__(self, connection: Connection, retry_s: float) -> None:
         self._connection = connection
-        self.patience_s = patience_s
+        self.retry_s = retry_s
 
     def put(self, target: str, chunks: Hashed, *, exclusive: bool) -> None:
         """Piece by piece to a temporary name, which is renamed when all of it is there."""
@@ -103,18 +103,18 @@ class SftpDriver(Driver):
 
         return [name for name in self._reading(listed) if name not in (".", "..")]
 
-    def walk(self, folder: str) -> list[Stored]:
+    def walk(self, folder: str) -> list[BlobInfo]:
         """The server's listings, folder by folder."""
 
-        async def below(client: SFTPClient, path: str) -> list[Stored]:
-            found: list[Stored] = []
+        async def below(client: SFTPClient, path: str) -> list[BlobInfo]:
+            found: list[BlobInfo] = []
             with suppress(*GONE):  # meanwhile
                 async for entry in client.scandir(f"{folder}/{path}".rstrip("/")):
                     name, kind = path + str(entry.filename), entry.attrs.type
                     if kind == asyncssh.FILEXFER_TYPE_DIRECTORY and entry.filename not in (".", ".."):
                         found += await below(client, f"{name}/")
                     elif kind != asyncssh.FILEXFER_TYPE_DIRECTORY:
-                        found.append(Stored(name, entry.attrs.size or 0, entry.attrs.mtime))
+                        found.append(BlobInfo(name, entry.attrs.size or 0, entry.attrs.mtime))
             return found
 
         return self._reading(lambda client: below(client, ""))
@@ -157,7 +157,7 @@ class SftpDriver(Driver):
         """Removes what came of an upload that failed."""
         try:
             with suppress(FileNotFoundError):
-                self.within(min(self.patience_s, 5.0)).delete(temporary)
+                self.within(min(self.retry_s, 5.0)).delete(temporary)
         except Exception as error:
             logger.warning("%s stays on the server as litter (%s)", temporary, type(error).__name__)
 
@@ -181,18 +181,18 @@ class SftpDriver(Driver):
             return is_lost(error) or isinstance(error, passing)
 
         try:
-            return persist(lambda: wait_for(attempt()), may_pass, self.patience_s)
+            return persist(lambda: wait_for(attempt()), may_pass, self.retry_s)
         except Exception as error:
             translate(error)
 
 
-def open_driver(url: str, options: Mapping[str, object], *, patience_s: float) -> tuple[SftpDriver, str]:
+def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> tuple[SftpBackend, str]:
     """The driver, and the URL's path on the server. Options are those of ``asyncssh.connect``.
 
     A host's key must be known (``~/.ssh/known_hosts``), but for this machine's own.
 
     Raises:
-        ImportError, TypeError, ValueError: as ``nas.storage.backends.object_backend.open_driver``.
+        ImportError, TypeError, ValueError: as ``nas.storage.backends.object_backend.open_backend``.
     """
     parts = urlsplit(url)
     given = {"username": parts.username, "password": parts.password, "port": parts.port}
@@ -209,7 +209,7 @@ def open_driver(url: str, options: Mapping[str, object], *, patience_s: float) -
     settings.setdefault("keepalive_count_max", 1)  # 20 s of silence: well below the patience
     settings.setdefault("connect_timeout", 15)
     settings.setdefault("encryption_algs", "^aes128-gcm@openssh.com,aes256-gcm@openssh.com")  # half as fast again
-    return SftpDriver(Connection(host, port, asyncssh.SSHClientConnectionOptions(**settings)), patience_s), path
+    return SftpBackend(Connection(host, port, asyncssh.SSHClientConnectionOptions(**settings)), retry_s), path
 
 
 def _is_here(host: str) -> bool:

@@ -11,7 +11,7 @@ import asyncssh
 from asyncssh import SFTPClient
 from blake3 import blake3
 
-from nas.core.errors import StoreError
+from nas.core.errors import StorageError
 from nas.storage.backends.chunks import Hashed, Run
 from nas.storage.backends.ssh import GONE
 
@@ -56,7 +56,7 @@ class Upload:
         """Makes the file durable, and closes it.
 
         Raises:
-            StoreError: the server has lost a part of what it had taken, when it went away meanwhile.
+            StorageError: the server has lost a part of what it had taken, when it went away meanwhile.
         """
 
         async def use(client: SFTPClient) -> None:
@@ -65,7 +65,7 @@ class Upload:
                 await file.fsync()
             await file.close()
             if len(self._opened) > 1 and not await holds(client, self._temporary, chunks):
-                raise StoreError(f"the server lost a part of {self._temporary} when its connection was lost")
+                raise StorageError(f"the server lost a part of {self._temporary} when its connection was lost")
 
         self._persistently(use)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from nas.core.errors import AlreadyPublishedError
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.guarantees import (
     BUDGET_S,
     N_TRIES,
@@ -35,7 +35,7 @@ _LARGE = 8 << 20
 _NAMES = ("Modell ä (1).bin", "modell ä (1).bin", f"{'long' * 50}.bin")
 
 
-def check_root(files: Files, *, n: int = N_TRIES) -> Iterator[Promise]:
+def check_root(files: BlobStore, *, n: int = N_TRIES) -> Iterator[Promise]:
     """Tries out, one by one, what one process sees of a root; ends early where nothing can be written any more.
 
     Args:
@@ -61,7 +61,7 @@ def check_root(files: Files, *, n: int = N_TRIES) -> Iterator[Promise]:
 # ---- by Heirloom's own protocol
 
 
-def _protocol(files: Files, n: int) -> Iterator[_Named]:
+def _protocol(files: BlobStore, n: int) -> Iterator[_Named]:
     yield "records are published", lambda: _publish(files, n)
     yield "large files are published", lambda: _publish_large(files, n)
     yield "what was published is read", lambda: _read(files, n)
@@ -72,25 +72,25 @@ def _protocol(files: Files, n: int) -> Iterator[_Named]:
     yield "names are kept as given", lambda: _keep_names(files)
 
 
-def _write(files: Files) -> _Tried:
+def _write(files: BlobStore) -> _Tried:
     return timed(lambda _: files.publish("system/first", [_RECORD]), 1), ""
 
 
-def _publish(files: Files, n: int) -> _Tried:
+def _publish(files: BlobStore, n: int) -> _Tried:
     times = timed(lambda i: files.publish(f"small/{i}", [_RECORD], exclusive=True), n)
     return times, f"{len(_RECORD)} bytes, {_how(files)}"
 
 
-def _publish_large(files: Files, n: int) -> _Tried:
+def _publish_large(files: BlobStore, n: int) -> _Tried:
     data = os.urandom(_LARGE)
     return _with_speed(timed(lambda i: files.publish(f"large/{i}", [data]), min(n, 5)), _how(files))
 
 
-def _how(files: Files) -> str:
+def _how(files: BlobStore) -> str:
     return "whole" if files.local_path("x") is None else "durable"  # what an object store does is its own affair
 
 
-def _read(files: Files, n: int) -> _Tried:
+def _read(files: BlobStore, n: int) -> _Tried:
     reference = files.publish("large/read", [os.urandom(_LARGE)])
     return _with_speed(timed(lambda _: files.check_contents(reference), min(n, 5)), "verified, not from a cache")
 
@@ -99,7 +99,7 @@ def _with_speed(times_ms: list[float], how: str) -> _Tried:
     return times_ms, f"{_LARGE:,} bytes, {how}, {_LARGE / 1e3 / min(times_ms):,.0f} MB/s"
 
 
-def _list(files: Files, n: int) -> _Tried:
+def _list(files: BlobStore, n: int) -> _Tried:
     def look(i: int) -> None:
         files.publish(f"small/listed-{i}", [_RECORD])
         if f"listed-{i}" not in files.names("small"):
@@ -109,7 +109,7 @@ def _list(files: Files, n: int) -> _Tried:
     return timed(look, min(n, 20)), ""
 
 
-def _race(files: Files, n: int) -> _Tried:
+def _race(files: BlobStore, n: int) -> _Tried:
     """Eight threads want each name; every one of the others must be told that it is taken."""
 
     def want(name: str, who: bytes) -> bool:
@@ -134,7 +134,7 @@ def _race(files: Files, n: int) -> _Tried:
     return times, f"{len(times)} names, 8 writers each"
 
 
-def _replace(files: Files, n: int) -> _Tried:
+def _replace(files: BlobStore, n: int) -> _Tried:
     """One thread replaces a file all the while, another reads it."""
     files.replace("beat", bytes(3000))
     times_ms: list[float] = []
@@ -153,7 +153,7 @@ def _replace(files: Files, n: int) -> _Tried:
     return times_ms, f"{n_reads} whole reads meanwhile"
 
 
-def _delete(files: Files, n: int) -> _Tried:
+def _delete(files: BlobStore, n: int) -> _Tried:
     references = [files.publish(f"small/deleted-{i}", [_RECORD]) for i in range(min(n, 10))]
 
     def delete(i: int) -> None:
@@ -165,7 +165,7 @@ def _delete(files: Files, n: int) -> _Tried:
     return timed(delete, len(references)), ""
 
 
-def _keep_names(files: Files) -> _Tried:
+def _keep_names(files: BlobStore) -> _Tried:
     """What problems save may have any name; a folder that folds capitals or changes letters mixes files up."""
     for name in _NAMES:
         files.publish(f"names/{name}", [name.encode()])

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from nas.core.errors import HeirloomError
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.damage import reason_of
 from nas.storage.maintenance.hints import errno_of, remedy_for
 from nas.storage.mounts import Mount, find_mount
@@ -75,7 +75,7 @@ class RiskyPromiseError(BrokenPromiseError):
 
 
 @contextmanager
-def workplace(root: Files, folder: str = "") -> Iterator[str]:
+def workplace(root: BlobStore, folder: str = "") -> Iterator[str]:
     """A folder of the root for a check, a new one by default; it is removed, and so is the root where it is new."""
     folder = folder or f"{CHECKS}/{secrets.token_hex(8)}"
     checks = root.local_path(CHECKS)
@@ -98,7 +98,7 @@ def _is_removed(folder: str) -> bool:
     return True
 
 
-def clear(files: Files, folders: Sequence[str] = ("", "system", "names", "race", "small", "large")) -> None:
+def clear(files: BlobStore, folders: Sequence[str] = ("", "system", "names", "race", "small", "large")) -> None:
     """Removes what a check has left in its folder."""
     if (inside := files.local_path("x")) is not None:
         with suppress(OSError):  # of a lost server, one error is enough
@@ -122,7 +122,7 @@ class Place(NamedTuple):
     mount: Mount | None
 
     @classmethod
-    def of(cls, files: Files) -> Place:
+    def of(cls, files: BlobStore) -> Place:
         """The place of these files; asked for in good times, as a lost server would not answer."""
         inside = files.local_path("x")
         folder = None if inside is None else os.path.dirname(inside)

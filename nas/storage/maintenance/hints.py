@@ -14,7 +14,7 @@ def remedy_for(error: BaseException, mount: Mount | None, folder: str | None) ->
     """One line on what to change.
 
     Args:
-        error: What was raised; where a StoreError, the system's error is its cause.
+        error: What was raised; where a StorageError, the system's error is its cause.
         mount: The mount on which it happened, or None: unknown, or no folder.
         folder: The folder in which it happened, or None: an object store.
     """

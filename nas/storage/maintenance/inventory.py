@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nas.core.checkpoint import Checkpoint
-from nas.core.errors import CorruptError, StoreError
+from nas.core.errors import CorruptError, StorageError
 from nas.core.reference import Reference, references
 from nas.core.trial import State, Trial
 from nas.core.validation import checked_fields, whole
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.damage import Damage, Fate, reason_of
 from nas.storage.manifest import Manifest
 from nas.storage.records import from_bytes
@@ -52,11 +52,11 @@ class Inventory:
     n_bytes: int = 0
 
 
-def take_inventory(files: Files) -> Inventory:
+def take_inventory(files: BlobStore) -> Inventory:
     """Reads all records of the search whose folder is the root of ``files``.
 
     Raises:
-        StoreError: its folders can't be listed.
+        StorageError: its folders can't be listed.
     """
     return _Reader(files).read()
 
@@ -64,7 +64,7 @@ def take_inventory(files: Files) -> Inventory:
 class _Reader:
     """Reads the records of one search, each for itself, so that one that is lost hides no other."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: BlobStore) -> None:
         self._files = files
         self._found = Inventory()
         self._there: set[str] = set()
@@ -75,7 +75,7 @@ class _Reader:
         results, proposals = (self._numbered("trials", f".{kind}.json") for kind in ("result", "proposal"))
         starts = self._starts()
         self._search()
-        self._trials(proposals, results, self._swept())
+        self._trials(proposals, results, self._weights_deleted())
         self._expect_trials(starts)
         ended = self._sessions(starts)
         self._expect_results_of_manifests(starts, ended)
@@ -113,25 +113,25 @@ class _Reader:
                 found.setdefault(number, {})[attempt] = record
         return found
 
-    def _contents(self, folder: str, suffix: str) -> dict[str, bytes | StoreError]:
+    def _contents(self, folder: str, suffix: str) -> dict[str, bytes | StorageError]:
         """The records of a folder; where one can't be read, each is read for itself."""
         try:
             return dict(self._files.read_all(folder, suffix))
-        except StoreError:
+        except StorageError:
             names = [name for name in self._files.names(folder) if name.endswith(suffix)]
             found = {name: self._content(f"{folder}/{name}" if folder else name) for name in names}
             return {name: content for name, content in found.items() if content is not None}
 
-    def _content(self, path: str) -> bytes | StoreError | None:
+    def _content(self, path: str) -> bytes | StorageError | None:
         try:
             return self._files.read_if_present(path)
-        except StoreError as error:
+        except StorageError as error:
             return error
 
-    def _parse(self, path: str, content: bytes | StoreError, trials: tuple[int, ...] = ()) -> dict[str, Any] | None:
+    def _parse(self, path: str, content: bytes | StorageError, trials: tuple[int, ...] = ()) -> dict[str, Any] | None:
         """The record; None where it is lost, which is noted."""
         self._there.add(path)
-        if isinstance(content, StoreError):
+        if isinstance(content, StorageError):
             self._lose(path, Fate.UNREADABLE, reason_of(content), trials)
             return None
         self._found.n_records += 1
@@ -173,20 +173,23 @@ class _Reader:
             if record is not None and not record.keys() >= {"format", "identity", "metrics"}:
                 self._lose("search.json", Fate.CORRUPT, "no record of a search", ())
 
-    def _swept(self) -> set[int]:
+    def _weights_deleted(self) -> set[int]:
         """The trials whose weights were deleted to make room."""
         sweeps = self._numbered("gc", ".json")
         self._expect_series("gc/{:04d}.json", sweeps)
-        swept: set[int] = set()
+        weights_deleted: set[int] = set()
         for number, record in sweeps.items():
             try:
-                swept |= check_sweep(record)
+                weights_deleted |= check_sweep(record)
             except CorruptError as error:
                 self._lose(f"gc/{number:04d}.json", Fate.CORRUPT, f"no record of a sweep: {error}", ())
-        return swept
+        return weights_deleted
 
     def _trials(
-        self, proposals: Mapping[int, dict[str, Any]], results: Mapping[int, dict[str, Any]], swept: Collection[int]
+        self,
+        proposals: Mapping[int, dict[str, Any]],
+        results: Mapping[int, dict[str, Any]],
+        weights_deleted: Collection[int],
     ) -> None:
         for number, proposal in proposals.items():
             if (trial := self._parsed(f"trials/{number:06d}.proposal.json", number, proposal)) is not None:
@@ -199,7 +202,7 @@ class _Reader:
                 continue
             if number in self._found.trials:
                 self._found.trials[number] = trial
-            if trial.checkpoint is not None and number not in swept:
+            if trial.checkpoint is not None and number not in weights_deleted:
                 self._found.checkpoints[number] = trial.checkpoint
             if trial.state != State.FAILED:  # one may fail before its attempt starts
                 why = "its result is of this attempt"

@@ -11,8 +11,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from nas.core.errors import AlreadyPublishedError, StoreError
-from nas.storage.blobs import Files
+from nas.core.errors import AlreadyPublishedError, StorageError
+from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.guarantees import CHECKS, N_TRIES, clear
 from nas.storage.records import from_bytes, to_bytes
 
@@ -36,7 +36,7 @@ class Side:
         n_tries: How often a promise is tried; the same on both sides.
     """
 
-    def __init__(self, files: Files, name: str, *, limit_s: float = LIMIT_S, n_tries: int = N_TRIES) -> None:
+    def __init__(self, files: BlobStore, name: str, *, limit_s: float = LIMIT_S, n_tries: int = N_TRIES) -> None:
         self.files = files
         self.n_tries = n_tries
         self.name = name
@@ -57,7 +57,7 @@ class Side:
         """Waits for the other side's message.
 
         Raises:
-            StoreError: it did not come in time, or the other side has failed.
+            StorageError: it did not come in time, or the other side has failed.
         """
         limit_s = limit_s or self.limit_s
         until, wait_s, n_looks = time.monotonic() + limit_s, 0.0005, 0
@@ -66,11 +66,11 @@ class Side:
             if n_looks % 5 == 0:  # as for records: a listing shows what opening the folder did not (see posix._list)
                 self.files.names(f"mail-{self.other}")
                 if (failed := self.heard("failed")) is not None:
-                    raise StoreError(f"the other side failed: {failed['why']}")
+                    raise StorageError(f"the other side failed: {failed['why']}")
             if n_looks % 25 == 0:
                 self._stir(f"{topic}-{n_looks}")
             if time.monotonic() > until:
-                raise StoreError(f"nothing was heard of the other side for {limit_s:g} s")
+                raise StorageError(f"nothing was heard of the other side for {limit_s:g} s")
             time.sleep(wait_s)
             wait_s = min(wait_s * 1.2, _LONG_S)
         return message
@@ -86,7 +86,7 @@ class Side:
 
     def fail(self, why: str) -> None:
         """Tells the other side not to wait, if that can still be told."""
-        with suppress(StoreError):
+        with suppress(StorageError):
             self.say("failed", why=why)
 
     def exchange(self, topic: str, **data: Any) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Side:
 
     def leave(self) -> None:
         """Parts; ``a`` goes last and removes everything."""
-        with suppress(StoreError):  # all that had to be said is said
+        with suppress(StorageError):  # all that had to be said is said
             self.say("bye")
             if self.name == "a":
                 self.hear("bye", min(_LAST_WORD_S, self.limit_s))
@@ -104,14 +104,14 @@ class Side:
             clear(self.files, FOLDERS)
 
 
-def meet(root: Files, *, wait_s: float) -> Side:
+def meet(root: BlobStore, *, wait_s: float) -> Side:
     """The side that this process takes, once another one has begun the same on the same root.
 
     Each opens a meeting and keeps it alive. Whoever sees another that is alive, and comes before its own in order of
     name, joins it as ``b``; whoever is joined is ``a``.
 
     Raises:
-        StoreError: nobody came within ``wait_s``.
+        StorageError: nobody came within ``wait_s``.
     """
     meetings = root.below(CHECKS)
     own = f"meeting-{secrets.token_hex(8)}"
@@ -133,13 +133,13 @@ def meet(root: Files, *, wait_s: float) -> Side:
     finally:
         if not is_host:
             clear(meetings.below(own))
-    raise StoreError(
+    raise StorageError(
         f"no other machine came within {wait_s:g} s: start the same command there in this time. If it did run there, "
         f"its storage.root is another folder than {root.url} here, or one of the clients shows nothing new"
     )
 
 
-def _joins(meetings: Files, other: str) -> bool:
+def _joins(meetings: BlobStore, other: str) -> bool:
     try:
         meetings.publish(f"{other}/guest", [b"b"], exclusive=True)
     except AlreadyPublishedError:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
-from nas.core.errors import AlreadyPublishedError, StoreError
+from nas.core.errors import AlreadyPublishedError, StorageError
 from nas.core.reference import Reference
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.guarantees import (
     BUDGET_S,
     CHECKS,
@@ -42,7 +42,7 @@ def hand_over(side: Side) -> Iterator[Promise]:
         ("what the other side publishes is read", _hand),
         ("records of the other side are seen", _ping),
         ("one of two sides wins", _race),
-        ("the other side's heartbeat is whole", _beat),
+        ("the other side's heartbeat is whole", _heartbeat),
     )
     place = Place.of(side.files)
     try:
@@ -57,7 +57,9 @@ def hand_over(side: Side) -> Iterator[Promise]:
         side.leave()
 
 
-def hand_over_here(one: Files, other: Files, *, limit_s: float = LIMIT_S, n_tries: int = N_TRIES) -> Iterator[Promise]:
+def hand_over_here(
+    one: BlobStore, other: BlobStore, *, limit_s: float = LIMIT_S, n_tries: int = N_TRIES
+) -> Iterator[Promise]:
     """What two mounts of one root on this machine see of each other.
 
     Args:
@@ -90,7 +92,7 @@ def _greet(side: Side) -> list[Promise]:
     side.say("hello", **here)
     try:
         there = side.hear("hello", min(_HELLO_S, side.limit_s))
-    except StoreError as error:
+    except StorageError as error:
         remedy = "both must be mounts of one folder; if they are, one client shows nothing new: see docs/nfs.md"
         raise BrokenPromiseError(str(error), remedy) from error
     seen = f"the other side: {there['root']} on {there['host']} {there['mount']}".rstrip()
@@ -196,7 +198,7 @@ def _race(side: Side) -> list[Promise]:
     return [Promise(name="one of two sides wins", times_ms=times, seen=seen)]
 
 
-def _beat(side: Side) -> list[Promise]:
+def _heartbeat(side: Side) -> list[Promise]:
     """One replaces a file all the while, the other reads it; then the other way round."""
     times_ms: list[float] = []
     n_reads = 0
@@ -231,13 +233,13 @@ def _watch(side: Side, path: str, topic: str) -> int:
             return n_reads
 
 
-def _denies(files: Files, path: str) -> bool:
+def _denies(files: BlobStore, path: str) -> bool:
     """Whether this machine believes, without asking the server, that there is no such file."""
     place = files.local_path(path)
     return place is not None and not os.path.exists(place)
 
 
-def _owner(files: Files, path: str) -> int | None:
+def _owner(files: BlobStore, path: str) -> int | None:
     place = files.local_path(path)
     return None if place is None else os.stat(place).st_uid
 

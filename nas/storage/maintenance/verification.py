@@ -12,17 +12,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from nas.core.checkpoint import Checkpoint
-from nas.core.errors import CorruptError, MissingError, StoreError
+from nas.core.errors import CorruptError, MissingError, StorageError
 from nas.core.reference import Reference
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest
 from nas.storage.maintenance.damage import Damage, Fate, reason_of
 from nas.storage.maintenance.gc.mark import named, sizes_of
 from nas.storage.maintenance.inventory import Inventory, take_inventory
 from nas.storage.maintenance.parts import Part, PartHashes, parts_of
-from nas.storage.verified import Witness
+from nas.storage.verified import OnBlock
 
-PATIENCE_S = 0.02
+RETRY_S = 0.02
 """Enough for one more look past the caches; what still seems lost is looked at again at the end."""
 PAUSE_S = 1.0
 KINDS = ("record", "manifest", "pack", "file", "partial", "export")
@@ -61,19 +61,21 @@ Progress = Callable[[Findings], None]
 """Told after each file."""
 
 
-def verify_search(files: Files, *, progress: Progress = lambda findings: None, pause_s: float = PAUSE_S) -> Findings:
+def verify_search(
+    files: BlobStore, *, progress: Progress = lambda findings: None, pause_s: float = PAUSE_S
+) -> Findings:
     """Reads all records of a search and everything that they promise, and compares sizes and digests.
 
     What seems lost is looked at once more at the end: a search that runs may have deleted or committed it meanwhile, a
     cache may not have shown it yet.
 
     Args:
-        files: The search's folder, opened with ``patience_s=PATIENCE_S``: each lost file costs that much.
+        files: The search's folder, opened with ``retry_s=RETRY_S``: each lost file costs that much.
         progress: See there.
         pause_s: How long after the first look the second one is taken.
 
     Raises:
-        StoreError: the folder can't be listed.
+        StorageError: the folder can't be listed.
     """
     inventory = take_inventory(files)
     findings = _verify(files, inventory, Findings(), progress)
@@ -94,7 +96,7 @@ def verify_search(files: Files, *, progress: Progress = lambda findings: None, p
 
 
 def _verify(
-    files: Files, inventory: Inventory, findings: Findings, progress: Progress, only: Collection[str] | None = None
+    files: BlobStore, inventory: Inventory, findings: Findings, progress: Progress, only: Collection[str] | None = None
 ) -> Findings:
     findings.damages += inventory.damages
     findings.tallies["record"] = Tally(inventory.n_records, inventory.n_bytes)
@@ -111,7 +113,7 @@ class _Verification:
 
     def __init__(
         self,
-        files: Files,
+        files: BlobStore,
         checkpoints: Mapping[int, Checkpoint],
         findings: Findings,
         progress: Progress,
@@ -155,7 +157,7 @@ class _Verification:
             packs = {pack.path: pack for pack in manifest.packs}
             for path, parts in parts_of(manifest).items():
                 self._parts.setdefault(packs[path], set()).update(parts)
-        except StoreError as error:
+        except StorageError as error:
             self._lose("manifest", reference, _fate(error), _detail(error, reference), (number,))
         self._count("manifest", reference)
         return saved
@@ -181,14 +183,14 @@ class _Verification:
             return None
         hashes: PartHashes | None = None
 
-        def witness() -> Witness:
+        def on_block() -> OnBlock:
             nonlocal hashes
             hashes = PartHashes(parts)
             return hashes.see
 
         wrong: set[Part] | None = None
         try:
-            self._files.check_contents(reference, witness)
+            self._files.check_contents(reference, on_block)
             assert hashes is not None
             wrong = hashes.wrong() or None
         except CorruptError as error:
@@ -196,7 +198,7 @@ class _Verification:
                 self._lose(kind, reference, Fate.CORRUPT, _detail(error, reference), trials)
             else:
                 wrong = hashes.wrong()
-        except StoreError as error:
+        except StorageError as error:
             self._lose(kind, reference, _fate(error), _detail(error, reference), trials)
         self._count(kind, reference)
         return wrong
@@ -211,11 +213,11 @@ class _Verification:
         self._progress(self._findings)
 
 
-def _names(files: Files, checkpoint: Checkpoint, pack: Reference, wrong: Collection[Part]) -> list[str] | None:
+def _names(files: BlobStore, checkpoint: Checkpoint, pack: Reference, wrong: Collection[Part]) -> list[str] | None:
     """The checkpoint's tensors that lie in these parts of a pack; None where its manifest can't tell."""
     try:
         tensors = load_manifest(files, checkpoint).tensors
-    except StoreError:
+    except StorageError:
         return None
     entries = ((n, e) for n, e in tensors.items() if e.pack == pack.path)
     return [name for name, e in entries if Part(e.offset, e.bytes, e.digest) in wrong]
@@ -226,13 +228,13 @@ def _few(names: Iterable[str]) -> str:
     return ", ".join(some[:3]) + (f" and {len(some) - 3} more" if len(some) > 3 else "")
 
 
-def _fate(error: StoreError) -> Fate:
+def _fate(error: StorageError) -> Fate:
     if isinstance(error, MissingError):
         return Fate.MISSING
     return Fate.CORRUPT if isinstance(error, CorruptError) else Fate.UNREADABLE
 
 
-def _detail(error: StoreError, reference: Reference) -> str:
+def _detail(error: StorageError, reference: Reference) -> str:
     """How a damage shows, without the path and the mount, which the caller knows."""
     if isinstance(error, MissingError):
         return ""

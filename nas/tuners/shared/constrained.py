@@ -50,7 +50,7 @@ class ConstrainedTuner(Tuner):
 
     Args:
         tuner: Asked, and asked again.
-        foretell: What is known of a point before it is trained, by name (``Problem.foretell``).
+        static_metrics: What is known of a point before it is trained, by name (``Problem.static_metrics``).
         limits: The greatest value allowed, by name.
 
     Raises:
@@ -58,12 +58,12 @@ class ConstrainedTuner(Tuner):
     """
 
     def __init__(
-        self, tuner: Tuner, foretell: Callable[[Point], Mapping[str, float]], limits: Mapping[str, float]
+        self, tuner: Tuner, static_metrics: Callable[[Point], Mapping[str, float]], limits: Mapping[str, float]
     ) -> None:
         super().__init__(tuner.space, tuner.metrics, seed=tuner.seed)
         self.tuner = tuner
         self.limits = dict(limits)
-        self._foretell = foretell
+        self._static_metrics = static_metrics
         self._values: dict[str, dict[str, float]] = {}  # a cache: what is known of points, by their key
         self._refused: dict[str, dict[str, float]] = {}  # the same of those that broke a constraint in this ask
         self._began_s = self._silent_s = 0.0
@@ -138,10 +138,10 @@ class ConstrainedTuner(Tuner):
             ConfigurationError: one is not known, or the problem failed to say.
         """
         try:
-            found = self._foretell(point)
+            found = self._static_metrics(point)
             if unknown := [name for name in self.limits if name not in found]:
                 names = ", ".join(found)
-                remedy = f"name one of {names}" if names else "define `foretell`, or `build` and `example_inputs`"
+                remedy = f"name one of {names}" if names else "define `static_metrics`, or `build` and `example_inputs`"
                 raise ConfigurationError(
                     f"constraints.{unknown[0]}: the problem does not know it before training; {remedy}"
                 )
@@ -150,8 +150,8 @@ class ConstrainedTuner(Tuner):
             raise
         except Exception as error:  # the problem's own code
             raise ConfigurationError(
-                f"constraints: the problem's foretell failed on {point!r:.300} ({type(error).__name__}: {error}); "
-                "mend it, or search without constraints"
+                f"constraints: the problem's static_metrics failed on {point!r:.300} "
+                f"({type(error).__name__}: {error}); mend it, or search without constraints"
             ) from error
 
     def _given_up(self) -> ConfigurationError:

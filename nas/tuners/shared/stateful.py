@@ -10,7 +10,7 @@ from nas.core.trial import Trial
 from nas.tuners.base import Tuner
 
 
-class HostedTuner(Tuner):
+class StatefulTuner(Tuner):
     """Asked like any tuner, between ``begin`` and ``end``; WAIT and STOP are meant for the job that was asked for.
 
     It is told each result when it comes, and says itself when it has another answer than WAIT.

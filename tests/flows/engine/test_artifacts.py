@@ -18,12 +18,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.engine.artifacts import Showcase, checkpoint_text
+from flows.engine.artifacts import RunArtifacts, checkpoint_text
 from nas.core.checkpoint import Checkpoint
 from nas.core.metric import Metric
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, State, Trial
-from nas.executors.events import Event, Finished, StopAsked
+from nas.executors.events import Event, Finished, StopRequested
 from nas.storage.verified import digest_of
 
 ROOT = Path(__file__).parents[3]
@@ -79,10 +79,12 @@ def api(request: pytest.FixtureRequest) -> Iterator[Api]:
         api.shutdown()
 
 
-def showcase(url: str, events: list[Event]) -> Showcase:
+def artifacts(url: str, events: list[Event]) -> RunArtifacts:
     stages = ["search", "final"]
     client = httpx.Client(base_url=url, timeout=10)
-    return Showcase(client, "f1", Metric("loss", "minimize"), stages, task_run_of=lambda n: f"t{n}", post=events.append)
+    return RunArtifacts(
+        client, "f1", Metric("loss", "minimize"), stages, task_run_of=lambda n: f"t{n}", post=events.append
+    )
 
 
 def trial(number: int, loss: float, stage: str = "search") -> Trial:
@@ -105,7 +107,7 @@ def test_a_checkpoint_says_what_and_whose() -> None:
 
 def test_full_trainings_lead_the_leaderboard(api: Api) -> None:
     """Trials of a later stage go before cheap ones, whatever their scores; then the better goes first."""
-    shown = showcase(api.url, [])
+    shown = artifacts(api.url, [])
     for each in (trial(0, 0.3), trial(1, 0.1), trial(2, 0.4, "final"), trial(3, 0.2, "final")):
         shown.observe(Finished(each))
     shown.close(5)
@@ -117,7 +119,7 @@ def test_full_trainings_lead_the_leaderboard(api: Api) -> None:
 
 def test_weights_are_shown_on_their_task_run(api: Api) -> None:
     """The artifact of a trial's checkpoint names the trial's task run and the flow run."""
-    shown = showcase(api.url, [])
+    shown = artifacts(api.url, [])
     shown.observe(Finished(published(7)))
     shown.close(5)
     (sent,) = [body for _, _, body in api.sent if body.get("key") == "checkpoint-0007"]
@@ -129,19 +131,19 @@ def test_weights_are_shown_on_their_task_run(api: Api) -> None:
 def test_a_cancel_is_posted(api: Api) -> None:
     """A flow run that someone cancels in Prefect asks the loop to stop."""
     events: list[Event] = []
-    shown = showcase(api.url, events)
+    shown = artifacts(api.url, events)
     until = time.monotonic() + 10
     while not events and time.monotonic() < until:
         time.sleep(0.02)
     shown.close(5)
 
-    assert events[:1] == [StopAsked("cancelled in Prefect")]
+    assert events[:1] == [StopRequested("cancelled in Prefect")]
 
 
 @pytest.mark.parametrize("api", [("no", 500), ("<html>not Prefect</html>",), ('{"detail": "?"}',)], indirect=True)
 def test_what_a_server_refuses_is_counted(api: Api) -> None:
     """Errors and nonsense cost each artifact once, and nothing else."""
-    shown = showcase(api.url, [])
+    shown = artifacts(api.url, [])
     for number in (1, 2):
         shown.observe(Finished(published(number)))
     shown.close(10)
@@ -151,7 +153,7 @@ def test_what_a_server_refuses_is_counted(api: Api) -> None:
 
 def test_a_server_that_is_gone_holds_nothing_up() -> None:
     """Without a server a thousand trials are observed, and all is closed, within its bound."""
-    shown = showcase("http://127.0.0.1:9/api", [])
+    shown = artifacts("http://127.0.0.1:9/api", [])
     began = time.monotonic()
     for number in range(1000):
         shown.observe(Finished(published(number)))

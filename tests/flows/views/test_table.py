@@ -48,7 +48,7 @@ def test_columns() -> None:
     assert list(table.columns) == [
         *FIRST,
         *metrics,
-        *("point.b", "point.a.deep.er", "point.a.wide", "checkpoint_bytes", "swept", "error"),
+        *("point.b", "point.a.deep.er", "point.a.wide", "checkpoint_bytes", "weights_deleted", "error"),
     ]
 
 
@@ -56,7 +56,7 @@ def test_no_trials() -> None:
     """A lineage without trials has the columns that are known, their types included, and no rows."""
     table = lineage_table(Lineage.of([]), metrics=[Metric("accuracy")])
 
-    assert list(table.columns) == [*FIRST, "metric.accuracy", "checkpoint_bytes", "swept", "error"]
+    assert list(table.columns) == [*FIRST, "metric.accuracy", "checkpoint_bytes", "weights_deleted", "error"]
     assert (len(table), table["parent"].dtype, table["stage"].dtype) == (0, "Int64", "string")
     assert strict(to_json(table)) == []
 

@@ -12,7 +12,7 @@ import pytest
 
 from nas.core.errors import ConfigurationError
 from nas.core.trial import Reason, State
-from nas.executors.events import Late
+from nas.executors.events import ExtraResult
 from tests.support.nni_experiments import Shop, until
 
 PHASES = """
@@ -173,7 +173,7 @@ def test_results_after_the_result(tmp_path: Path) -> None:
     assert trial.metrics == {"default": 1}
     assert "a later one changes nothing: 2" in (tmp_path / "root/mine/logs/000000.job.log").read_text()
     assert shop.records.other_logs(trial)["late"] == "2\n"
-    assert Late(0, "2") in shop.events
+    assert ExtraResult(0, "2") in shop.events
 
 
 def test_a_phase_without_a_result_is_abandoned(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_trial_past_its_time(tmp_path: Path) -> None:
         ("TPE", {"parallel_optimize": True, "constant_liar_type": "min"}, {"sampler": "tpe"}),
         ("Random", {}, {}),
         ("Anneal", {}, {}),
-        ("Evolution", {"population_size": 9}, {"population_size": 9, "sample_size": 2, "dies": "loser"}),
+        ("Evolution", {"population_size": 9}, {"population_size": 9, "sample_size": 2, "replacement": "loser"}),
         ("RegularizedEvolutionTuner", {"sample_size": 5}, {"population_size": 100, "sample_size": 5}),
         ("SMAC", {"config_dedup": True}, {}),
         ("GridSearch", {}, {}),

@@ -41,14 +41,14 @@ from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
 from nas.search.api import run_search
 from nas.search.definition import Search, differences
-from nas.search.lease import read_beat
+from nas.search.lease import read_heartbeat
 from nas.search.runner import Summary
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.training.messages import BenchSpec
-from nas.training.runtime import Bench
+from nas.training.messages import RuntimeSpec
+from nas.training.runtime import TrialRuntime
 from nas.tuners.auto import chosen_tuner
 from tests.support.rafiki_data import TEMPLATES, table_files
 
@@ -314,7 +314,7 @@ class TestTrials:
     ) -> None:
         """It is told by its name, and takes nothing from a search that has run to its end."""
         found = Shop(tmp_path, {'told("teardown")': raising}).run()
-        beat = read_beat(Records(open_root(found.url)), 1)
+        beat = read_heartbeat(Records(open_root(found.url)), 1)
 
         assert found.winner.state == State.COMPLETE
         assert f"Told.teardown raised {error}" in caplog.text
@@ -640,7 +640,7 @@ def test_a_worker_refuses_another_template(tmp_path: Path) -> None:
     shop.file.write_text(shop.file.read_text() + "# edited\n")
 
     with pytest.raises(ConfigurationError, match=r"problem\.file \(.*Model\.py\) is not what the search began with"):
-        Bench(BenchSpec(problem=Spec(PROBLEM, shop.arguments()), url=url, options={}))
+        TrialRuntime(RuntimeSpec(problem=Spec(PROBLEM, shop.arguments()), url=url, options={}))
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_syntax_error_is_shown_by_its_line(tmp_path: Path, monkeypatch: pytest.M
 )
 def test_wrong_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
     """An argument that the constructor does not take, or the search gives, is refused with those that there are."""
-    takes = "population_size=8, sample_size=3, crossover=0.0, dies='oldest', donor='parent'"
+    takes = "population_size=8, sample_size=3, crossover=0.0, replacement='oldest', donor='parent'"
     line = f"{EVOLUTION} {message}; it takes {takes}"
 
     with pytest.raises(ConfigurationError, match=f"^{re.escape(line)}$"):

@@ -19,14 +19,14 @@ from nas.core.errors import ActionError, ConfigurationError, SearchInterruptedEr
 from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.executors.events import Event, Finished, Late, Left, Reported, Started, StopAsked
+from nas.executors.events import Event, ExtraResult, Finished, JobLeftWorker, Reported, Started, StopRequested
 from nas.executors.executor import LocalExecutor
 from nas.executors.pool import WorkerLostError
-from nas.executors.process_pool import ProcessPlace
-from nas.search.controller import Loop, LoopSettings
+from nas.executors.process_pool import ProcessPool
+from nas.search.controller import ControllerSettings, SearchController
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.training.messages import Assignment, BenchSpec
+from nas.training.messages import Assignment, RuntimeSpec
 from tests.support.problems import KnownTroubleProblem, TroubleProblem, TwiceProblem
 from tests.support.scripted_executor import ListTuner
 
@@ -60,8 +60,8 @@ class Shop:
         self.pids.mkdir(exist_ok=True)
         self.records = Records(open_root(str(root)))
         problem = Spec.of(kind, constructor=constructor, folder=str(self.pids))
-        spec = BenchSpec(problem=problem, url=str(root), options={}, session=1)
-        self.place = ProcessPlace(spec, slots, trial_timeout_s=timeout_s)
+        spec = RuntimeSpec(problem=problem, url=str(root), options={}, session=1)
+        self.place = ProcessPool(spec, slots, trial_timeout_s=timeout_s)
         self.executor = LocalExecutor(self.place, slots)
 
     def run(
@@ -74,10 +74,10 @@ class Shop:
         """Trains a trial for each order, and gives all trials of the search."""
         trials, starts = self.records.load()
         proposals = [Proposal(point={"do": do, "seconds": seconds}) for do, seconds in orders]
-        loop = Loop(
+        controller = SearchController(
             self.records,
             self.executor,
-            LoopSettings(max_failures=99, **more),
+            ControllerSettings(max_failures=99, **more),
             trials=trials,
             starts=starts,
             spent_hours=spent_hours,
@@ -85,8 +85,8 @@ class Shop:
             space=TroubleProblem.space,
             observe=observe,
         )
-        loop.search(SEARCH)
-        return loop.trials
+        controller.search(SEARCH)
+        return controller.trials
 
     def pid_of(self, trial: int) -> int | None:
         """The process in which the trial's newest attempt began, once it has."""
@@ -331,7 +331,7 @@ class TestStops:
         """An interrupted trial ends at its next report, or is killed soon, also one that hangs after a report."""
         shop = open_shop()
         shop.run(("nothing", 0))
-        thread = shop.when_trial_runs(1, lambda pid: time.sleep(0.3) or shop.executor.post(StopAsked("SIGINT", 2)))
+        thread = shop.when_trial_runs(1, lambda pid: time.sleep(0.3) or shop.executor.post(StopRequested("SIGINT", 2)))
         stopped_s: list[float] = []
 
         def observe(event: Event) -> None:
@@ -422,7 +422,7 @@ class TestStops:
 
         [ended] = outcomes
         assert isinstance(ended, Trial)
-        assert ended.foretold == {"size": 3.0, "depth": 2.0}
+        assert ended.static_metrics == {"size": 3.0, "depth": 2.0}
         assert ended.reason == (Reason.DEADLINE if timeout_s is None else Reason.TIMEOUT)
         assert ended.metrics == ({"score": 0.5, "size": 3.0} if timeout_s is None else {})
 
@@ -558,8 +558,10 @@ def children_of(pid: int) -> list[int]:
 @pytest.mark.slow
 def test_a_second_result_is_told(tmp_path: Path) -> None:
     """What a job says after its trial's result arrives, and then that the job has left."""
-    spec = BenchSpec(problem=Spec.of(TwiceProblem), url=str(tmp_path / "search"), options={}, session=1, jobs_ask=True)
-    place = ProcessPlace(spec, 1)
+    spec = RuntimeSpec(
+        problem=Spec.of(TwiceProblem), url=str(tmp_path / "search"), options={}, session=1, jobs_ask=True
+    )
+    place = ProcessPool(spec, 1)
     trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}), slot=0, attempt=1)
     Records(open_root(spec.url)).propose(trial)
     events: list[Event] = []
@@ -567,7 +569,7 @@ def test_a_second_result_is_told(tmp_path: Path) -> None:
 
     def post(event: Event) -> None:
         events.append(event)
-        if isinstance(event, Left):
+        if isinstance(event, JobLeftWorker):
             has_left.set()
 
     result = place.run(Assignment(trial), post)
@@ -576,4 +578,4 @@ def test_a_second_result_is_told(tmp_path: Path) -> None:
 
     assert result is not None
     assert result.metrics == {"score": 1.0}
-    assert events[-2:] == [Late(0, "{'score': 2.0}"), Left(0)]
+    assert events[-2:] == [ExtraResult(0, "{'score': 2.0}"), JobLeftWorker(0)]

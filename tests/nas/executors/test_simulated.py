@@ -15,9 +15,9 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Stage
 from nas.core.trial import Reason, State, Trial
-from nas.executors.events import StopAsked
+from nas.executors.events import StopRequested
 from nas.executors.simulated import SimulatedExecutor, Workers
-from nas.search.controller import Loop, LoopSettings
+from nas.search.controller import ControllerSettings, SearchController
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
@@ -68,10 +68,10 @@ class Simulated:
             problem, self.records, slots=slots, workers=workers, asks_stopper=stopper is not None
         )
         trials, starts = self.records.load()
-        self.loop = Loop(
+        self.controller = SearchController(
             self.records,
             self.executor,
-            LoopSettings(**more),
+            ControllerSettings(**more),
             trials=trials,
             starts=starts,
             tuner=tuner,
@@ -81,8 +81,8 @@ class Simulated:
         )
 
     def run(self) -> list[Trial]:
-        self.loop.search(Stage(name="search"))
-        return self.loop.trials
+        self.controller.search(Stage(name="search"))
+        return self.controller.trials
 
 
 def table(trials: list[Trial]) -> list[tuple[object, ...]]:
@@ -203,7 +203,7 @@ def test_an_interrupted_search_goes_on() -> None:
     """A stop leaves running trials without a result; they run again as they stand, none is asked for twice."""
     records = Records(open_root(f"memory://{uuid4().hex}"))
     search = Simulated(PaperProblem(), slots=4, budget=Budget(trials=12), records=records)
-    search.executor.post(StopAsked("enough"))
+    search.executor.post(StopRequested("enough"))
 
     with pytest.raises(SearchInterruptedError):
         search.run()

@@ -13,7 +13,7 @@ from torch import Tensor
 from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.trial import DonorWeights, Proposal, Trial
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
 from nas.training.messages import EVERY_S, Channel
@@ -59,13 +59,13 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def files() -> Files:
+def files() -> BlobStore:
     """An empty store in memory."""
     return open_root(f"memory://{uuid.uuid4().hex}/search")
 
 
 @pytest.fixture
-def make_run(files: Files) -> Callable[..., TrialRun]:
+def make_run(files: BlobStore) -> Callable[..., TrialRun]:
     """Makes the run of a new trial, with its donors loaded and everything seeded."""
 
     def make(
@@ -91,7 +91,7 @@ def make_run(files: Files) -> Callable[..., TrialRun]:
 
 
 @pytest.fixture
-def train(files: Files, make_run: Callable[..., TrialRun]) -> Train:
+def train(files: BlobStore, make_run: Callable[..., TrialRun]) -> Train:
     """Trains a point of a problem."""
 
     def train(problem: Problem, point: Point, policies: Iterable[Policy] = (), **more: object) -> Trained:

@@ -20,7 +20,7 @@ from torch.export import Dim
 from nas.core.errors import ConfigurationError, TrialInterrupted, TrialStopped
 from nas.core.policy import Policy
 from nas.problems.digits import DigitsProblem
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.lazy_weights import StoredWeights
 from nas.training.trial_run import TrialRun
 
@@ -246,7 +246,7 @@ def test_a_seed_that_cannot_be() -> None:
 
 @pytest.mark.parametrize("rules", [{}, {"freeze_epochs": 4, "warm_up_steps": 90, "optimizer": "inherit"}])
 def test_interrupted_training_goes_on(
-    train: Train, make_run: Callable[..., TrialRun], files: Files, rules: Mapping[str, Any]
+    train: Train, make_run: Callable[..., TrialRun], files: BlobStore, rules: Mapping[str, Any]
 ) -> None:
     """A child that is interrupted in epoch 3 goes on from epoch 2, without its donor, and ends with the same bits."""
     problem = DigitsProblem(rules=rules)
@@ -326,7 +326,7 @@ def test_cost_is_known_before_training(problem: DigitsProblem) -> None:
     """Parameters and FLOPs of the full network, by hand: two convolutions with batch norm, and a linear layer."""
     first, second = 8 * 8 * 16 * 1 * 9, 4 * 4 * 24 * 16 * 9  # multiplications of an 8x8 and of a 4x4 image
 
-    assert problem.foretell(POINT) == {
+    assert problem.static_metrics(POINT) == {
         "parameters": 16 * 9 + 2 * 16 + 24 * 16 * 9 + 2 * 24 + 10 * 24 + 10,
         "flops": 2 * (first + second + 24 * 10),
     }
@@ -335,7 +335,7 @@ def test_cost_is_known_before_training(problem: DigitsProblem) -> None:
 def test_knowing_the_cost_changes_nothing(problem: DigitsProblem) -> None:
     """Torch's random state stays as it was, and the network that is built next is on the CPU."""
     before = torch.get_rng_state()
-    problem.foretell(POINT)
+    problem.static_metrics(POINT)
 
     assert torch.equal(torch.get_rng_state(), before)
     assert next(problem.build(POINT).parameters()).device == torch.device("cpu")

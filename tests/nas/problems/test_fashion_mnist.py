@@ -278,7 +278,7 @@ def test_every_point_can_be_built(tiny: Path) -> None:
 
     for _ in range(30):
         point = problem.space.sample(draw)
-        assert problem.foretell(point)["parameters"] == sum(p.numel() for p in problem.build(point).parameters())
+        assert problem.static_metrics(point)["parameters"] == sum(p.numel() for p in problem.build(point).parameters())
         for n_halves in (1, 2):
             assert problem.build(point, n_halves).eval()(problem.data[0].pixels[:2]).isfinite().all()
 

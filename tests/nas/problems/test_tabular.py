@@ -146,10 +146,10 @@ def test_known_columns(table: str) -> None:
     """A known column can be constrained whether it is a metric or not; a metric of its name is that column."""
     problem = make(table, known={"latency": "time"}, metrics={"acc": {}, "latency": {"direction": "minimize"}})
 
-    assert problem.foretell({"width": 32, "op": "conv"}) == {"latency": 30.0}
+    assert problem.static_metrics({"width": 32, "op": "conv"}) == {"latency": 30.0}
     assert problem.metrics[1] == Metric("latency", "minimize")
     assert problem.simulate(trial({"width": 32, "op": "conv"})).metrics == {"acc": 0.0, "latency": 30.0}
-    assert make(table).foretell({"width": 32, "op": "conv"}) == {}
+    assert make(table).static_metrics({"width": 32, "op": "conv"}) == {}
 
 
 def test_reference_of_a_metric(table: str) -> None:

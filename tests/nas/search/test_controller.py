@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from nas.core.budget import Budget
 from nas.core.checkpoint import Checkpoint
-from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StoreError
+from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StorageError
 from nas.core.lineage import Lineage
 from nas.core.point import Point
 from nas.core.policy import Policy, Stage
-from nas.core.trial import OnParentFailure, Proposal, Reason, State, Trial
-from nas.executors.events import Broke, Event, Finished, StopAsked
+from nas.core.trial import OnMissingWeights, Proposal, Reason, State, Trial
+from nas.executors.events import Event, ExecutorFailed, Finished, StopRequested
 from nas.search.admission import trial_seed
-from nas.search.controller import Loop, LoopSettings
+from nas.search.controller import ControllerSettings, SearchController
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.stoppers.median import MedianStopper
@@ -45,7 +45,7 @@ from tests.support.scripted_executor import (
     cut_after,
     forget_all_records,
     fresh_records,
-    make_loop,
+    make_controller,
     paths_in_order,
     prefixes,
     score,
@@ -63,8 +63,8 @@ def records() -> Records:
     return fresh_records()
 
 
-def up_to(n_trials: int, **more: Any) -> LoopSettings:
-    return LoopSettings(budget=Budget(trials=n_trials), **more)
+def up_to(n_trials: int, **more: Any) -> ControllerSettings:
+    return ControllerSettings(budget=Budget(trials=n_trials), **more)
 
 
 def shuffled(running: Sequence[Trial]) -> int:
@@ -83,7 +83,7 @@ class TestAsking:
         tuner = ListTuner(*[()] * 6)
         executor = ScriptedExecutor(records, slots)
 
-        make_loop(records, executor, tuner, settings=up_to(6)).search(SEARCH)
+        make_controller(records, executor, tuner, settings=up_to(6)).search(SEARCH)
 
         assert [lineage.n_finished for lineage in tuner.seen] == [max(0, n - slots + 1) for n in range(6)]
         assert len(executor.order) == 6
@@ -92,7 +92,7 @@ class TestAsking:
         """No trial beyond the budget is proposed, also where more slots are free."""
         tuner = ListTuner(*[()] * 9)
 
-        make_loop(records, ScriptedExecutor(records, 4), tuner, settings=up_to(3)).search(SEARCH)
+        make_controller(records, ScriptedExecutor(records, 4), tuner, settings=up_to(3)).search(SEARCH)
 
         assert tuner.n_asks == len(by_number(records)) == 3
 
@@ -100,7 +100,7 @@ class TestAsking:
         """A failed trial is one of the budget's trials."""
         executor = ScriptedExecutor(records, ends={0: [FAILED], 2: [FAILED]})
 
-        make_loop(records, executor, ListTuner(*[()] * 9), settings=up_to(4)).search(SEARCH)
+        make_controller(records, executor, ListTuner(*[()] * 9), settings=up_to(4)).search(SEARCH)
 
         assert [trial.state for trial in by_number(records).values()] == ["FAILED", "COMPLETE", "FAILED", "COMPLETE"]
 
@@ -108,7 +108,7 @@ class TestAsking:
         """An attempt whose worker died costs no trial of the budget."""
         executor = ScriptedExecutor(records, ends={0: [LOST], 1: [LOST]})
 
-        make_loop(records, executor, ListTuner(*[()] * 9), settings=up_to(3)).search(SEARCH)
+        make_controller(records, executor, ListTuner(*[()] * 9), settings=up_to(3)).search(SEARCH)
 
         assert [trial.state for trial in by_number(records).values()] == [State.COMPLETE] * 3
         assert len(executor.submitted) == 5
@@ -116,13 +116,13 @@ class TestAsking:
     def test_spent_hours_end_asking(self, records: Records) -> None:
         """When the hours are spent nothing more is proposed, and what runs may finish."""
         executor = ScriptedExecutor(records, 2)
-        chosen = LoopSettings(budget=Budget(hours=1.0))
+        chosen = ControllerSettings(budget=Budget(hours=1.0))
 
         def spent_hours() -> float:
             return len(executor.submitted)
 
-        loop = make_loop(records, executor, ListTuner(*[()] * 9), settings=chosen, spent_hours=spent_hours)
-        loop.search(SEARCH)
+        controller = make_controller(records, executor, ListTuner(*[()] * 9), settings=chosen, spent_hours=spent_hours)
+        controller.search(SEARCH)
 
         assert [trial.state for trial in by_number(records).values()] == [State.COMPLETE, State.WAITING]
         assert len(executor.submitted) == 1
@@ -134,8 +134,8 @@ class TestAsking:
         records.commit(replace(trial, state=State.COMPLETE, cost={"gpu_seconds": 3600.0}, finished=1.0))
         tuner = ListTuner(())
 
-        make_loop(
-            records, ScriptedExecutor(records), tuner, settings=LoopSettings(budget=Budget(gpu_hours=1.0))
+        make_controller(
+            records, ScriptedExecutor(records), tuner, settings=ControllerSettings(budget=Budget(gpu_hours=1.0))
         ).search(SEARCH)
 
         assert tuner.n_asks == 0
@@ -144,7 +144,7 @@ class TestAsking:
         """After WAIT the tuner is asked again when it can learn of a result more, and not before."""
         tuner = ListTuner((), (), (), WAIT, WAIT, WAIT, (), STOP)
 
-        make_loop(records, ScriptedExecutor(records, 4), tuner).search(SEARCH)
+        make_controller(records, ScriptedExecutor(records, 4), tuner).search(SEARCH)
 
         assert [lineage.n_finished for lineage in tuner.seen] == [0, 0, 0, 0, 1, 2, 3, 3]
 
@@ -155,7 +155,9 @@ class TestAsking:
         executor = ScriptedExecutor(records, 2)
 
         with pytest.raises(SearchFailedError, match=r"ListTuner answers WAIT at proposal 1.*must answer STOP"):
-            make_loop(records, executor, tuner, settings=LoopSettings(deterministic=deterministic)).search(SEARCH)
+            make_controller(records, executor, tuner, settings=ControllerSettings(deterministic=deterministic)).search(
+                SEARCH
+            )
         assert executor.order == [0]
 
     def test_stop_ends_the_search(self, records: Records) -> None:
@@ -163,7 +165,7 @@ class TestAsking:
         tuner = ListTuner((), (), STOP, ())
         executor = ScriptedExecutor(records, 4)
 
-        make_loop(records, executor, tuner, settings=up_to(9)).search(SEARCH)
+        make_controller(records, executor, tuner, settings=up_to(9)).search(SEARCH)
 
         assert tuner.n_asks == 3
         assert executor.order == [0, 1]
@@ -171,12 +173,12 @@ class TestAsking:
     def test_tuner_sees_the_search_stage_only(self, records: Records) -> None:
         """Trials of other stages are in no lineage that a tuner sees."""
         executor = ScriptedExecutor(records)
-        loop = make_loop(records, executor, ListTuner((), ()), settings=up_to(2))
-        loop.search(SEARCH)
-        loop.final(FINAL, loop.trials)
+        controller = make_controller(records, executor, ListTuner((), ()), settings=up_to(2))
+        controller.search(SEARCH)
+        controller.final(FINAL, controller.trials)
         tuner = ListTuner(())
 
-        make_loop(records, ScriptedExecutor(records), tuner, settings=up_to(3)).search(SEARCH)
+        make_controller(records, ScriptedExecutor(records), tuner, settings=up_to(3)).search(SEARCH)
 
         assert [trial.number for trial in tuner.seen[0]] == [0, 1]
 
@@ -187,21 +189,21 @@ class TestAsking:
             records = fresh_records()
             executor = ScriptedExecutor(records, slots)
             settings = up_to(3, deterministic=deterministic)
-            loop = make_loop(records, executor, ListTuner((), (), ()), settings=settings)
-            loop.search(SEARCH)
-            loop.final(FINAL, loop.trials[:1], n_trials=n_finals)
+            controller = make_controller(records, executor, ListTuner((), (), ()), settings=settings)
+            controller.search(SEARCH)
+            controller.final(FINAL, controller.trials[:1], n_trials=n_finals)
 
             assert [executor.n_slots[number] for number in range(4)] == [1, 1, 1, 1 if deterministic else each]
 
     def test_more_finals_than_there_should_be_have_no_more_threads_than_there_are(self, records: Records) -> None:
         """Four that an earlier session left, whose plan had more finalists, on four slots: one slot's threads each."""
         executor = ScriptedExecutor(records, 4, stop_after=5)
-        loop = make_loop(records, executor, ListTuner((), (), (), ()), settings=up_to(4))
-        loop.search(SEARCH)
+        controller = make_controller(records, executor, ListTuner((), (), (), ()), settings=up_to(4))
+        controller.search(SEARCH)
         with pytest.raises(SearchInterruptedError):
-            loop.final(FINAL, loop.trials, n_trials=4)
+            controller.final(FINAL, controller.trials, n_trials=4)
         again = ScriptedExecutor(records, 4, session=2)
-        make_loop(records, again, ListTuner(), settings=up_to(4)).final(FINAL, [], n_trials=1)
+        make_controller(records, again, ListTuner(), settings=up_to(4)).final(FINAL, [], n_trials=1)
 
         assert again.n_slots == {5: 1, 6: 1, 7: 1}
 
@@ -209,7 +211,7 @@ class TestAsking:
         """A tuner sees which trials run and which wait, and nothing of how the runs began."""
         tuner = ListTuner((), (), WAIT, (), STOP)
 
-        make_loop(records, ScriptedExecutor(records, 3), tuner).search(SEARCH)
+        make_controller(records, ScriptedExecutor(records, 3), tuner).search(SEARCH)
 
         assert [[t.state for t in lineage.pending] for lineage in tuner.seen] == [
             [],
@@ -221,11 +223,11 @@ class TestAsking:
 
     def test_seeds_follow_from_stage_and_index(self, records: Records) -> None:
         """Each trial's seed follows from the search's seed, its stage and its index, and all differ."""
-        loop = make_loop(records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2, seed=3))
-        loop.search(SEARCH)
-        loop.final(FINAL, loop.trials)
+        controller = make_controller(records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2, seed=3))
+        controller.search(SEARCH)
+        controller.final(FINAL, controller.trials)
 
-        seeds = [trial.seed for trial in loop.trials]
+        seeds = [trial.seed for trial in controller.trials]
         assert seeds == [trial_seed(3, stage, index) for stage in ("search", "final") for index in (0, 1)]
         assert len(set(seeds)) == 4
 
@@ -233,7 +235,7 @@ class TestAsking:
         """An observer hears of each proposal before its start, and of each result."""
         heard: list[Event] = []
 
-        make_loop(
+        make_controller(
             records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2), observe=heard.append
         ).search(SEARCH)
 
@@ -247,7 +249,7 @@ class TestFamilies:
         tuner = ListTuner((), (0,), (1,), (2,))
         executor = ScriptedExecutor(records, slots)
 
-        make_loop(records, executor, tuner, settings=up_to(4)).search(SEARCH)
+        make_controller(records, executor, tuner, settings=up_to(4)).search(SEARCH)
 
         paths = paths_in_order(records.files)
         for child in (1, 2, 3):
@@ -262,7 +264,7 @@ class TestFamilies:
         tuner = ListTuner((), WAIT, (), (1,), (), STOP)
         executor = ScriptedExecutor(records, slots, pick=lambda running: -1)
 
-        make_loop(records, executor, tuner).search(SEARCH)
+        make_controller(records, executor, tuner).search(SEARCH)
 
         after = {t.number: t.state for t in tuner.seen[4].pending}
         assert after[2] == State.WAITING
@@ -273,7 +275,7 @@ class TestFamilies:
         tuner = ListTuner((), (0,), ())
         executor = ScriptedExecutor(records, 2, pick=lambda running: -1)
 
-        make_loop(records, executor, tuner, settings=up_to(3)).search(SEARCH)
+        make_controller(records, executor, tuner, settings=up_to(3)).search(SEARCH)
 
         assert [trial.number for trial in executor.submitted] == [0, 2, 1]
 
@@ -282,7 +284,7 @@ class TestFamilies:
         tuner = ListTuner((), *[(0,)] * 50)
         executor = ScriptedExecutor(records, 3)
 
-        make_loop(records, executor, tuner, settings=up_to(20)).search(SEARCH)
+        make_controller(records, executor, tuner, settings=up_to(20)).search(SEARCH)
 
         assert max(sum(t.state == State.WAITING for t in lineage.pending) for lineage in tuner.seen) <= 3
         assert len(executor.order) == 20
@@ -292,7 +294,7 @@ class TestFamilies:
         tuner = ListTuner((), (), Proposal(point={"x": 2}, parents=(1, 0)))
         executor = ScriptedExecutor(records, 4)
 
-        make_loop(records, executor, tuner).search(SEARCH)
+        make_controller(records, executor, tuner).search(SEARCH)
 
         assert executor.donors[2] == [1, 0]
         assert executor.order == [0, 1, 2]
@@ -302,7 +304,7 @@ class TestFamilies:
         tuner = ListTuner((), (), Proposal(point={"x": 2}, parents=(0,), donors=(1,)))
         executor = ScriptedExecutor(records, 4)
 
-        make_loop(records, executor, tuner).search(SEARCH)
+        make_controller(records, executor, tuner).search(SEARCH)
 
         assert executor.donors[2] == [1]
         assert executor.order == [0, 1, 2]
@@ -322,13 +324,13 @@ class TestDonors:
         ("choice", "donors", "stand_in"), [("ancestor", [0], 0), ("scratch", [], None)], ids=["ancestor", "scratch"]
     )
     def test_parent_without_weights_is_replaced(
-        self, records: Records, choice: OnParentFailure, donors: list[int], stand_in: int | None, end: End, slots: int
+        self, records: Records, choice: OnMissingWeights, donors: list[int], stand_in: int | None, end: End, slots: int
     ) -> None:
         """A parent without weights is replaced by its nearest ancestor with some, or by nothing, on record."""
         tuner = ListTuner((), (0,), (1,))
         executor = ScriptedExecutor(records, slots, ends={1: [end]})
 
-        make_loop(records, executor, tuner, settings=LoopSettings(on_parent_failure=choice)).search(SEARCH)
+        make_controller(records, executor, tuner, settings=ControllerSettings(on_missing_weights=choice)).search(SEARCH)
 
         child = by_number(records)[2]
         assert child.state == State.COMPLETE
@@ -339,11 +341,11 @@ class TestDonors:
     @pytest.mark.parametrize("slots", [1, 3])
     @pytest.mark.parametrize("end", WITHOUT_WEIGHTS.values(), ids=WITHOUT_WEIGHTS.keys())
     def test_parent_without_weights_fails_the_child(self, records: Records, end: End, slots: int) -> None:
-        """With on_parent_failure=fail the child is FAILED(parent), naming the donor, and never started."""
+        """With on_missing_weights=fail the child is FAILED(parent), naming the donor, and never started."""
         tuner = ListTuner((), (0,), (1,), (2,))
         executor = ScriptedExecutor(records, slots, ends={1: [end]})
 
-        make_loop(records, executor, tuner, settings=LoopSettings(on_parent_failure="fail")).search(SEARCH)
+        make_controller(records, executor, tuner, settings=ControllerSettings(on_missing_weights="fail")).search(SEARCH)
 
         trials = by_number(records)
         assert [(t.state, t.reason) for t in (trials[2], trials[3])] == [(State.FAILED, Reason.PARENT)] * 2
@@ -357,10 +359,10 @@ class TestDonors:
         more = {Policy.SKIP_TRAIN} if scores else set()
         recheck = Stage(name="recheck", policies=SEARCH.policies | more, warm=True)
         executor = ScriptedExecutor(records, ends={1: [End(has_weights=False)]})
-        loop = make_loop(records, executor, ListTuner((), (0,)))
-        loop.search(SEARCH)
+        controller = make_controller(records, executor, ListTuner((), (0,)))
+        controller.search(SEARCH)
 
-        loop.final(recheck, loop.trials[:2])
+        controller.final(recheck, controller.trials[:2])
 
         first, second = (t for t in by_number(records).values() if t.stage == "recheck")
         assert (first.state, executor.donors[first.number]) == (State.COMPLETE, [0])
@@ -376,7 +378,7 @@ class TestDonors:
         tuner = ListTuner((), (0,), (1,))
         executor = ScriptedExecutor(records, ends={0: [FAILED], 1: [FAILED]})
 
-        make_loop(records, executor, tuner).search(SEARCH)
+        make_controller(records, executor, tuner).search(SEARCH)
 
         assert executor.donors[2] == []
         assert by_number(records)[2].inheritance == {"replaced": {"1": None}}
@@ -385,18 +387,18 @@ class TestDonors:
         """What a stopped trial has saved is inherited."""
         executor = ScriptedExecutor(records, ends={0: [End(state=State.STOPPED, reason=Reason.STOPPER)]})
 
-        make_loop(records, executor, ListTuner((), (0,))).search(SEARCH)
+        make_controller(records, executor, ListTuner((), (0,))).search(SEARCH)
 
         assert executor.donors[1] == [0]
         assert by_number(records)[1].inheritance == {}
 
     @pytest.mark.parametrize("choice", ["ancestor", "scratch", "fail"])
-    def test_no_donors_without_share_params(self, records: Records, choice: OnParentFailure) -> None:
+    def test_no_donors_without_share_params(self, records: Records, choice: OnMissingWeights) -> None:
         """Where SHARE_PARAMS is off nothing is inherited, and a parent without weights does not matter."""
         executor = ScriptedExecutor(records, ends={0: [FAILED]})
-        chosen = LoopSettings(on_parent_failure=choice)
+        chosen = ControllerSettings(on_missing_weights=choice)
 
-        make_loop(records, executor, ListTuner((), (0,), (1,)), settings=chosen).search(Stage(name="search"))
+        make_controller(records, executor, ListTuner((), (0,), (1,)), settings=chosen).search(Stage(name="search"))
 
         assert executor.donors == {0: [], 1: [], 2: []}
         assert [trial.offered for trial in by_number(records).values()] == [None] * 3
@@ -407,7 +409,7 @@ class TestDonors:
         off = Proposal(point={"x": 1}, parents=(0,), policies=frozenset())
         executor = ScriptedExecutor(records)
 
-        make_loop(records, executor, ListTuner((), off)).search(SEARCH)
+        make_controller(records, executor, ListTuner((), off)).search(SEARCH)
 
         assert by_number(records)[1].policies == frozenset()
         assert executor.donors[1] == []
@@ -416,7 +418,9 @@ class TestDonors:
         """A proposal with parents and donors=() inherits nothing."""
         executor = ScriptedExecutor(records)
 
-        make_loop(records, executor, ListTuner((), Proposal(point={"x": 1}, parents=(0,), donors=()))).search(SEARCH)
+        make_controller(records, executor, ListTuner((), Proposal(point={"x": 1}, parents=(0,), donors=()))).search(
+            SEARCH
+        )
 
         assert executor.donors[1] == []
         assert by_number(records)[1].generation == 1
@@ -426,7 +430,7 @@ class TestDonors:
         tuner = ListTuner((), (0,), (0,), Proposal(point={"x": 3}, parents=(1,), donors=(1, 2, 0)))
         executor = ScriptedExecutor(records, ends={1: [FAILED], 2: [FAILED]})
 
-        make_loop(records, executor, tuner).search(SEARCH)
+        make_controller(records, executor, tuner).search(SEARCH)
 
         assert executor.donors[3] == [0]
         assert by_number(records)[3].inheritance == {"replaced": {"1": 0, "2": 0}}
@@ -443,7 +447,7 @@ class TestDonors:
         )
         executor = ScriptedExecutor(records)
 
-        make_loop(records, executor, tuner, sibling=sibling).search(SEARCH)
+        make_controller(records, executor, tuner, sibling=sibling).search(SEARCH)
 
         assert executor.donors == {0: ["other:7"], 1: ["other:7"]}
         assert by_number(records)[0].offered == "other:7"
@@ -456,14 +460,14 @@ class TestFailures:
         executor = ScriptedExecutor(records, ends={number: [FAILED] for number in range(9)})
 
         with pytest.raises(SearchFailedError, match=r"3 trials failed in a row .*trial 2: exception: it broke"):
-            make_loop(records, executor, ListTuner(*[()] * 9), settings=up_to(9, max_failures=3)).search(SEARCH)
+            make_controller(records, executor, ListTuner(*[()] * 9), settings=up_to(9, max_failures=3)).search(SEARCH)
         assert len(by_number(records)) == 3
 
     def test_success_in_between_resets_the_count(self, records: Records) -> None:
         """Failures that are not in a row end nothing."""
         executor = ScriptedExecutor(records, ends={number: [FAILED] for number in (0, 1, 3, 4, 6, 7)})
 
-        make_loop(records, executor, ListTuner(*[()] * 9), settings=up_to(9, max_failures=3)).search(SEARCH)
+        make_controller(records, executor, ListTuner(*[()] * 9), settings=up_to(9, max_failures=3)).search(SEARCH)
 
         assert len(by_number(records)) == 9
 
@@ -472,14 +476,14 @@ class TestFailures:
         executor = ScriptedExecutor(records, 3, ends={0: [FAILED], 1: [FAILED]})
 
         with pytest.raises(SearchFailedError):
-            make_loop(records, executor, ListTuner(*[()] * 9), settings=up_to(9, max_failures=2)).search(SEARCH)
+            make_controller(records, executor, ListTuner(*[()] * 9), settings=up_to(9, max_failures=2)).search(SEARCH)
         assert [trial.is_finished for trial in by_number(records).values()] == [True, True, False, False]
 
     def test_lost_trial_runs_again(self, records: Records) -> None:
         """A trial whose worker died runs again as attempt 2, before any other."""
         executor = ScriptedExecutor(records, ends={0: [LOST]})
 
-        make_loop(records, executor, ListTuner((), ()), settings=up_to(2)).search(SEARCH)
+        make_controller(records, executor, ListTuner((), ()), settings=up_to(2)).search(SEARCH)
 
         assert [(trial.number, trial.attempt) for trial in executor.submitted] == [(0, 1), (0, 2), (1, 1)]
         assert by_number(records)[0].attempt == 2
@@ -490,7 +494,9 @@ class TestFailures:
         """A trial whose worker died max_attempts times is FAILED(lost), and the search goes on."""
         executor = ScriptedExecutor(records, ends={0: [LOST] * 9})
 
-        make_loop(records, executor, ListTuner((), ()), settings=up_to(2, max_attempts=max_attempts)).search(SEARCH)
+        make_controller(records, executor, ListTuner((), ()), settings=up_to(2, max_attempts=max_attempts)).search(
+            SEARCH
+        )
 
         lost = by_number(records)[0]
         assert (lost.state, lost.reason, lost.attempt) == (State.FAILED, Reason.LOST, max_attempts)
@@ -501,7 +507,7 @@ class TestFailures:
         """What the last attempt of a lost trial reported stays on its record."""
         executor = ScriptedExecutor(records, ends={0: [End(reports=(0.1, 0.2), is_lost=True)] * 2})
 
-        make_loop(records, executor, ListTuner(()), settings=up_to(1)).search(SEARCH)
+        make_controller(records, executor, ListTuner(()), settings=up_to(1)).search(SEARCH)
 
         assert [step for step, _ in by_number(records)[0].curve] == [1, 2]
 
@@ -518,7 +524,7 @@ class TestFailures:
             records, ends={0: [End(reports=(0.1, 0.2), is_lost=True), End(reports=(0.3, 0.4, 0.5))]}
         )
 
-        make_loop(records, executor, ListTuner(()), stopper=Watching((METRIC,))).search(SEARCH)
+        make_controller(records, executor, ListTuner(()), stopper=Watching((METRIC,))).search(SEARCH)
 
         assert seen == [1, 2, 1, 2, 3]
 
@@ -526,7 +532,7 @@ class TestFailures:
         """Where a worker died after its result was durable, that result counts and nothing is repeated."""
         executor = ScriptedExecutor(records, ends={0: [End(is_lost=True, commits=True)]})
 
-        make_loop(records, executor, ListTuner((), (0,)), settings=up_to(2)).search(SEARCH)
+        make_controller(records, executor, ListTuner((), (0,)), settings=up_to(2)).search(SEARCH)
 
         assert [(trial.number, trial.attempt) for trial in executor.submitted] == [(0, 1), (1, 1)]
         assert by_number(records)[0].state == State.COMPLETE
@@ -535,21 +541,21 @@ class TestFailures:
     def test_what_breaks_the_executor_ends_the_search(self, records: Records) -> None:
         """An error of whatever runs trials is raised as it is; the other trials are interrupted."""
         executor = ScriptedExecutor(records, 2)
-        error = StoreError("the disk is full")
-        executor.post(Broke(error, 0))
+        error = StorageError("the disk is full")
+        executor.post(ExecutorFailed(error, 0))
 
-        with pytest.raises(StoreError, match="disk is full"):
-            make_loop(records, executor, ListTuner((), ())).search(SEARCH)
+        with pytest.raises(StorageError, match="disk is full"):
+            make_controller(records, executor, ListTuner((), ())).search(SEARCH)
         assert not any(trial.is_finished for trial in by_number(records).values())
 
     def test_broken_job_is_not_waited_for(self, records: Records) -> None:
         """When an executor breaks, the loop does not wait for the end of the job that broke it."""
         executor = ScriptedExecutor(records, interrupted="hang")
-        executor.post(Broke(StoreError("the disk is full"), 0))
+        executor.post(ExecutorFailed(StorageError("the disk is full"), 0))
         began_s = executor.now_s()
 
-        with pytest.raises(StoreError):
-            make_loop(records, executor, ListTuner(())).search(SEARCH)
+        with pytest.raises(StorageError):
+            make_controller(records, executor, ListTuner(())).search(SEARCH)
         assert executor.now_s() - began_s < 3
 
 
@@ -559,29 +565,29 @@ class TestInterrupts:
         executor = ScriptedExecutor(records, 2, stop_after=3)
 
         with pytest.raises(SearchInterruptedError, match="the test says so"):
-            make_loop(records, executor, ListTuner(*[()] * 9), settings=up_to(9)).search(SEARCH)
+            make_controller(records, executor, ListTuner(*[()] * 9), settings=up_to(9)).search(SEARCH)
         assert [trial.is_finished for trial in by_number(records).values()] == [True, True, True, False, False]
 
     def test_signal_is_passed_on(self, records: Records) -> None:
         """The interruption knows the signal, for the exit status."""
         executor = ScriptedExecutor(records)
-        executor.post(StopAsked("SIGTERM", 15))
+        executor.post(StopRequested("SIGTERM", 15))
 
         with pytest.raises(SearchInterruptedError) as caught:
-            make_loop(records, executor, ListTuner(())).search(SEARCH)
+            make_controller(records, executor, ListTuner(())).search(SEARCH)
         assert caught.value.signal == 15
 
     def test_interrupted_trial_runs_in_the_next_session(self, records: Records) -> None:
         """The next session runs it as attempt 2 under its own id, and does not ask for it again."""
         with pytest.raises(SearchInterruptedError):
-            make_loop(records, ScriptedExecutor(records, stop_after=1), ListTuner((), (0,)), settings=up_to(2)).search(
-                SEARCH
-            )
+            make_controller(
+                records, ScriptedExecutor(records, stop_after=1), ListTuner((), (0,)), settings=up_to(2)
+            ).search(SEARCH)
         before = by_number(records)[1]
         tuner = ListTuner(())
         executor = ScriptedExecutor(records, session=2)
 
-        make_loop(records, executor, tuner, settings=up_to(2)).search(SEARCH)
+        make_controller(records, executor, tuner, settings=up_to(2)).search(SEARCH)
 
         assert [(trial.number, trial.attempt) for trial in executor.submitted] == [(1, 2)]
         assert executor.donors[1] == [0]
@@ -592,21 +598,21 @@ class TestInterrupts:
         """A trial that finishes while the session ends has its result, and does not run again."""
         executor = ScriptedExecutor(records, interrupted="finish")
         heard: list[Event] = []
-        executor.post(StopAsked("SIGINT", 2))
+        executor.post(StopRequested("SIGINT", 2))
 
         with pytest.raises(SearchInterruptedError):
-            make_loop(records, executor, ListTuner(()), observe=heard.append).search(SEARCH)
+            make_controller(records, executor, ListTuner(()), observe=heard.append).search(SEARCH)
         assert by_number(records)[0].state == State.COMPLETE
         assert isinstance(heard[-1], Finished)
 
     def test_hanging_trials_are_waited_for_within_a_bound(self, records: Records) -> None:
         """A trial that does not end when told does not hold the session for ever."""
         executor = ScriptedExecutor(records, interrupted="hang")
-        executor.post(StopAsked("SIGINT", 2))
+        executor.post(StopRequested("SIGINT", 2))
         began_s = executor.now_s()
 
         with pytest.raises(SearchInterruptedError):
-            make_loop(records, executor, ListTuner(())).search(SEARCH)
+            make_controller(records, executor, ListTuner(())).search(SEARCH)
         assert 15 < executor.now_s() - began_s < 30
 
     def test_attempts_lost_with_the_session_do_not_count(self, records: Records) -> None:
@@ -614,10 +620,10 @@ class TestInterrupts:
         for session in (1, 2, 3):
             executor = ScriptedExecutor(records, session=session, stop_after=0)
             with pytest.raises(SearchInterruptedError):
-                make_loop(records, executor, ListTuner(()), settings=up_to(1)).search(SEARCH)
+                make_controller(records, executor, ListTuner(()), settings=up_to(1)).search(SEARCH)
         executor = ScriptedExecutor(records, session=4, ends={0: [LOST]})
 
-        make_loop(records, executor, ListTuner(()), settings=up_to(1, max_attempts=2)).search(SEARCH)
+        make_controller(records, executor, ListTuner(()), settings=up_to(1, max_attempts=2)).search(SEARCH)
 
         assert [trial.attempt for trial in executor.submitted] == [4, 5]
         assert by_number(records)[0].state == State.COMPLETE
@@ -626,10 +632,10 @@ class TestInterrupts:
         """A worker that died in one session and again in the next has died twice."""
         executor = ScriptedExecutor(records, ends={0: [End(is_lost=True, stops=True)]})
         with pytest.raises(SearchInterruptedError):
-            make_loop(records, executor, ListTuner(()), settings=up_to(1)).search(SEARCH)
+            make_controller(records, executor, ListTuner(()), settings=up_to(1)).search(SEARCH)
         executor = ScriptedExecutor(records, session=2, ends={0: [LOST] * 9})
 
-        make_loop(records, executor, ListTuner(()), settings=up_to(1, max_attempts=2)).search(SEARCH)
+        make_controller(records, executor, ListTuner(()), settings=up_to(1, max_attempts=2)).search(SEARCH)
 
         assert [trial.attempt for trial in executor.submitted] == [3]
         assert by_number(records)[0].reason == Reason.LOST
@@ -641,7 +647,7 @@ class TestResume:
         """The learned lists, one after the other, are the results in the order in which they came."""
         executor = ScriptedExecutor(records, slots, pick=shuffled)
 
-        make_loop(records, executor, EchoTuner(), settings=up_to(12)).search(SEARCH)
+        make_controller(records, executor, EchoTuner(), settings=up_to(12)).search(SEARCH)
 
         learned = [number for trial in records.load()[0] for number in trial.learned]
         assert learned == executor.order[: len(learned)]
@@ -651,28 +657,28 @@ class TestResume:
     def test_killed_anywhere_proposes_the_same(self, records: Records, slots: int) -> None:
         """Cut after any file and resumed, a search proposes what the undisturbed one did, from the same lineage."""
         ends = {number: [FAILED] for number in (2, 3, 7)}
-        loop = make_loop(
+        controller = make_controller(
             records, ScriptedExecutor(records, slots, pick=shuffled, ends=ends), EchoTuner(), settings=up_to(10)
         )
-        loop.search(SEARCH)
-        undisturbed = asked(loop.trials)
+        controller.search(SEARCH)
+        undisturbed = asked(controller.trials)
 
         n_cuts = 0
         for cut in prefixes(records):
             executor = ScriptedExecutor(cut, slots, pick=shuffled, ends=ends, session=2)
-            make_loop(cut, executor, EchoTuner(), settings=up_to(10)).search(SEARCH)
+            make_controller(cut, executor, EchoTuner(), settings=up_to(10)).search(SEARCH)
             assert asked(cut.load()[0]) == undisturbed
             n_cuts += 1
         assert n_cuts > 30
 
     def test_finished_trials_are_never_repeated(self, records: Records) -> None:
         """Resumed from any cut, each trial whose result is durable keeps it, and no other gets two."""
-        make_loop(records, ScriptedExecutor(records, 2), EchoTuner(), settings=up_to(5)).search(SEARCH)
+        make_controller(records, ScriptedExecutor(records, 2), EchoTuner(), settings=up_to(5)).search(SEARCH)
 
         for cut in prefixes(records):
             done = {number for number, trial in by_number(cut).items() if trial.is_finished}
             executor = ScriptedExecutor(cut, 2, session=2)
-            make_loop(cut, executor, EchoTuner(), settings=up_to(5)).search(SEARCH)
+            make_controller(cut, executor, EchoTuner(), settings=up_to(5)).search(SEARCH)
             assert sorted([*done, *executor.order]) == list(range(5))
 
     def test_results_beyond_the_record_are_learned_by_time(self, records: Records) -> None:
@@ -683,7 +689,7 @@ class TestResume:
             records.commit(replace(trial, state=State.COMPLETE, metrics={"accuracy": 1}, finished=finished))
         tuner = ListTuner(())
 
-        make_loop(records, ScriptedExecutor(records), tuner, settings=up_to(5)).search(SEARCH)
+        make_controller(records, ScriptedExecutor(records), tuner, settings=up_to(5)).search(SEARCH)
 
         assert [trial.number for trial in tuner.seen[0].finished] == [1, 2, 3, 0]
         assert by_number(records)[4].learned == (1, 2, 3, 0)
@@ -693,12 +699,12 @@ class TestResume:
         """A search of 6, its finals, and then 6 more proposes what one of 12 would have."""
         whole, parts = fresh_records(), fresh_records()
         six, twelve = (up_to(n_trials, deterministic=deterministic) for n_trials in (6, 12))
-        make_loop(whole, ScriptedExecutor(whole, slots), EchoTuner(), settings=twelve).search(SEARCH)
+        make_controller(whole, ScriptedExecutor(whole, slots), EchoTuner(), settings=twelve).search(SEARCH)
 
-        loop = make_loop(parts, ScriptedExecutor(parts, slots), EchoTuner(), settings=six)
-        loop.search(SEARCH)
-        loop.final(FINAL, loop.trials[:2])
-        make_loop(parts, ScriptedExecutor(parts, slots, session=2), EchoTuner(), settings=twelve).search(SEARCH)
+        controller = make_controller(parts, ScriptedExecutor(parts, slots), EchoTuner(), settings=six)
+        controller.search(SEARCH)
+        controller.final(FINAL, controller.trials[:2])
+        make_controller(parts, ScriptedExecutor(parts, slots, session=2), EchoTuner(), settings=twelve).search(SEARCH)
 
         assert asked(parts.load()[0]) == asked(whole.load()[0])
         assert len(parts.load()[0]) == 14
@@ -706,17 +712,17 @@ class TestResume:
     def test_unfinished_finals_do_not_block_a_larger_search(self, records: Records) -> None:
         """Finals that an earlier session left unfinished take no slot from the search stage when it is extended."""
         executor = ScriptedExecutor(records, stop_after=2)
-        loop = make_loop(records, executor, ListTuner((), ()), settings=up_to(2))
-        loop.search(SEARCH)
+        controller = make_controller(records, executor, ListTuner((), ()), settings=up_to(2))
+        controller.search(SEARCH)
         with pytest.raises(SearchInterruptedError):
-            loop.final(FINAL, loop.trials)
+            controller.final(FINAL, controller.trials)
 
-        loop = make_loop(records, ScriptedExecutor(records, session=2), ListTuner(()), settings=up_to(3))
-        loop.search(SEARCH)
-        loop.final(FINAL, [])
+        controller = make_controller(records, ScriptedExecutor(records, session=2), ListTuner(()), settings=up_to(3))
+        controller.search(SEARCH)
+        controller.final(FINAL, [])
 
-        assert all(trial.state == State.COMPLETE for trial in loop.trials)
-        assert [trial.stage for trial in loop.trials] == ["search", "search", "final", "final", "search"]
+        assert all(trial.state == State.COMPLETE for trial in controller.trials)
+        assert [trial.stage for trial in controller.trials] == ["search", "search", "final", "final", "search"]
 
 
 picks = st.lists(st.integers(0, 7), min_size=1, max_size=12)
@@ -761,7 +767,7 @@ class TestDeterministic:
         for pick in (in_order_of([0]), in_order_of(picks)):
             records = fresh_records()
             executor = ScriptedExecutor(records, slots, pick=pick, ends=ends)
-            make_loop(records, executor, PatientTuner(), settings=chosen).search(SEARCH)
+            make_controller(records, executor, PatientTuner(), settings=chosen).search(SEARCH)
             tables.append(asked(records.load()[0]))
 
         assert tables[0] == tables[1]
@@ -774,11 +780,11 @@ class TestDeterministic:
         chosen = up_to(10, deterministic=True)
         records = fresh_records()
         executor = ScriptedExecutor(records, slots, pick=in_order_of(picks))
-        make_loop(records, executor, PatientTuner(), settings=chosen).search(SEARCH)
+        make_controller(records, executor, PatientTuner(), settings=chosen).search(SEARCH)
         cut = cut_after(records, data.draw(st.integers(0, len(paths_in_order(records.files)))))
 
         executor = ScriptedExecutor(cut, slots, pick=in_order_of(again), session=2)
-        make_loop(cut, executor, PatientTuner(), settings=chosen).search(SEARCH)
+        make_controller(cut, executor, PatientTuner(), settings=chosen).search(SEARCH)
 
         assert asked(cut.load()[0]) == asked(records.load()[0])
 
@@ -793,7 +799,9 @@ class TestDeterministic:
             records = fresh_records()
             ends = {number: [End(reports=(0.1, 0.2, 0.3, 0.4))] for number in range(10)}
             executor = ScriptedExecutor(records, slots, pick=pick, ends=ends)
-            make_loop(records, executor, EchoTuner(), settings=chosen, stopper=OddStopper((METRIC,))).search(SEARCH)
+            make_controller(records, executor, EchoTuner(), settings=chosen, stopper=OddStopper((METRIC,))).search(
+                SEARCH
+            )
             tables.append([(trial.state, trial.curve) for trial in records.load()[0]])
 
         assert tables[0] == tables[1]
@@ -809,9 +817,11 @@ class TestDeterministic:
         for pick in (in_order_of([0]), in_order_of(picks)):
             records = fresh_records()
             executor = ScriptedExecutor(records, slots, pick=pick, ends=ends)
-            loop = make_loop(records, executor, EchoTuner(), settings=up_to(12, deterministic=True, max_failures=3))
+            controller = make_controller(
+                records, executor, EchoTuner(), settings=up_to(12, deterministic=True, max_failures=3)
+            )
             try:
-                loop.search(SEARCH)
+                controller.search(SEARCH)
                 ended_by.append("")
             except SearchFailedError as error:
                 ended_by.append(str(error).partition(";")[2])
@@ -824,7 +834,7 @@ class TestDeterministic:
         tuner = ListTuner(*[()] * 8)
         executor = ScriptedExecutor(records, slots, pick=lambda running: -1)
 
-        make_loop(records, executor, tuner, settings=up_to(8, deterministic=True)).search(SEARCH)
+        make_controller(records, executor, tuner, settings=up_to(8, deterministic=True)).search(SEARCH)
 
         for n, lineage in enumerate(tuner.seen):
             assert [trial.number for trial in lineage.finished] == list(range(max(0, n - slots + 1)))
@@ -835,9 +845,9 @@ class TestDeterministic:
     def test_trial_has_the_slot_of_its_index(self, records: Records, slots: int) -> None:
         """Trial n runs in slot n mod slots, in the final stage as well."""
         executor = ScriptedExecutor(records, slots, pick=shuffled, ends={1: [LOST]})
-        loop = make_loop(records, executor, ListTuner(*[()] * 7), settings=up_to(7, deterministic=True))
-        loop.search(SEARCH)
-        loop.final(FINAL, loop.trials[:4])
+        controller = make_controller(records, executor, ListTuner(*[()] * 7), settings=up_to(7, deterministic=True))
+        controller.search(SEARCH)
+        controller.final(FINAL, controller.trials[:4])
 
         assert all(trial.slot == trial.index % slots for trial in executor.submitted)
 
@@ -846,7 +856,7 @@ class TestDeterministic:
         tuner = ListTuner((), (), (), WAIT, WAIT, (), STOP)
         executor = ScriptedExecutor(records, 3, pick=lambda running: -1)
 
-        make_loop(records, executor, tuner, settings=LoopSettings(deterministic=True)).search(SEARCH)
+        make_controller(records, executor, tuner, settings=ControllerSettings(deterministic=True)).search(SEARCH)
 
         assert [[t.number for t in lineage.finished] for lineage in tuner.seen[3:6]] == [[0], [0, 1], [0, 1, 2]]
 
@@ -854,9 +864,9 @@ class TestDeterministic:
         """A parent that is shown as RUNNING may be named, and the child takes its weights."""
         executor = ScriptedExecutor(records, 3, pick=lambda running: -1)
 
-        make_loop(records, executor, ListTuner((), (0,), (1,), (2,)), settings=up_to(4, deterministic=True)).search(
-            SEARCH
-        )
+        make_controller(
+            records, executor, ListTuner((), (0,), (1,), (2,)), settings=up_to(4, deterministic=True)
+        ).search(SEARCH)
 
         assert executor.donors == {0: [], 1: [0], 2: [1], 3: [2]}
 
@@ -868,7 +878,7 @@ class TestTunersMistakes:
         tuner = ListTuner((), Proposal(point=point))
 
         with pytest.raises(SearchFailedError, match=r"proposal 1 of ListTuner is no point of the space: .*[xy]"):
-            make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
+            make_controller(records, ScriptedExecutor(records), tuner).search(SEARCH)
         assert len(by_number(records)) == 1
 
     @pytest.mark.parametrize("parent", [1, 7])
@@ -877,7 +887,7 @@ class TestTunersMistakes:
         tuner = ListTuner((), (parent,))
 
         with pytest.raises(SearchFailedError, match=rf"proposal 1 of ListTuner names parent or donor {parent}, but"):
-            make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
+            make_controller(records, ScriptedExecutor(records), tuner).search(SEARCH)
 
     @pytest.mark.parametrize(
         ("fields", "said"),
@@ -900,7 +910,7 @@ class TestTunersMistakes:
                 return Proposal(point={"x": 1}, **fields) if number else super().ask(lineage, number, job)
 
         with pytest.raises(SearchFailedError, match=f"^proposal 1 of Mistaken: a proposal's {said}"):
-            make_loop(records, ScriptedExecutor(records), Mistaken(())).search(SEARCH)
+            make_controller(records, ScriptedExecutor(records), Mistaken(())).search(SEARCH)
         assert len(by_number(records)) == 1
 
     def test_undeclared_policy(self, records: Records) -> None:
@@ -909,7 +919,9 @@ class TestTunersMistakes:
         said = r"proposal 0 of ListTuner asks for SKIP_TRAIN, but the problem declares SHARE_PARAMS; add them"
 
         with pytest.raises(SearchFailedError, match=said):
-            make_loop(records, ScriptedExecutor(records), ListTuner(wishful), declared=SEARCH.policies).search(SEARCH)
+            make_controller(records, ScriptedExecutor(records), ListTuner(wishful), declared=SEARCH.policies).search(
+                SEARCH
+            )
         assert by_number(records) == {}
 
     def test_unknown_donor(self, records: Records) -> None:
@@ -917,16 +929,16 @@ class TestTunersMistakes:
         tuner = ListTuner(Proposal(point={"x": 1}, donors=(3,)))
 
         with pytest.raises(SearchFailedError, match="names parent or donor 3"):
-            make_loop(records, ScriptedExecutor(records), tuner).search(SEARCH)
+            make_controller(records, ScriptedExecutor(records), tuner).search(SEARCH)
 
     def test_trial_of_another_stage_is_unknown(self, records: Records) -> None:
         """A final trial, which no tuner has been shown, can't be a parent."""
-        loop = make_loop(records, ScriptedExecutor(records), ListTuner(()), settings=up_to(1))
-        loop.search(SEARCH)
-        loop.final(FINAL, loop.trials)
+        controller = make_controller(records, ScriptedExecutor(records), ListTuner(()), settings=up_to(1))
+        controller.search(SEARCH)
+        controller.final(FINAL, controller.trials)
 
         with pytest.raises(SearchFailedError, match="names parent or donor 1"):
-            make_loop(records, ScriptedExecutor(records), ListTuner((1,))).search(SEARCH)
+            make_controller(records, ScriptedExecutor(records), ListTuner((1,))).search(SEARCH)
 
     def test_malformed_donor_is_never_durable(self, records: Records) -> None:
         """A donor's name that can't be ends the search before the proposal is kept, else no session could go on."""
@@ -937,7 +949,7 @@ class TestTunersMistakes:
         tuner = ListTuner(Proposal(point={"x": 1}, donors=("nonsense",)))
 
         with pytest.raises(SearchFailedError, match=r"proposal 0 of ListTuner: donor 'nonsense' must be"):
-            make_loop(records, ScriptedExecutor(records), tuner, sibling=sibling).search(SEARCH)
+            make_controller(records, ScriptedExecutor(records), tuner, sibling=sibling).search(SEARCH)
         assert by_number(records) == {}
 
     @pytest.mark.parametrize(
@@ -948,13 +960,13 @@ class TestTunersMistakes:
     def test_what_is_no_json_is_refused(self, records: Records, proposal: Proposal) -> None:
         """A point or a derivation that a record can't hold as it is ends the search, naming the tuner."""
         with pytest.raises(SearchFailedError, match=r"proposal 0 of ListTuner is no plain JSON data"):
-            make_loop(records, ScriptedExecutor(records), ListTuner(proposal)).search(SEARCH)
+            make_controller(records, ScriptedExecutor(records), ListTuner(proposal)).search(SEARCH)
 
     @pytest.mark.parametrize("answer", [None, {"x": 1}, True])
     def test_answer_that_is_no_answer(self, records: Records, answer: object) -> None:
         """Anything but a Proposal, WAIT or STOP ends the search, saying what was answered."""
         with pytest.raises(SearchFailedError, match=r"ListTuner answered .* at proposal 0; it must answer"):
-            make_loop(records, ScriptedExecutor(records), ListTuner(answer)).search(SEARCH)
+            make_controller(records, ScriptedExecutor(records), ListTuner(answer)).search(SEARCH)
 
     def test_own_error_of_the_tuner_is_raised(self, records: Records) -> None:
         """An exception in a tuner keeps its type, for its author."""
@@ -964,7 +976,7 @@ class TestTunersMistakes:
                 raise ZeroDivisionError("in ask")
 
         with pytest.raises(ZeroDivisionError, match="in ask"):
-            make_loop(records, ScriptedExecutor(records), Broken()).search(SEARCH)
+            make_controller(records, ScriptedExecutor(records), Broken()).search(SEARCH)
 
 
 class TestTuners:
@@ -974,7 +986,7 @@ class TestTuners:
         tuner = EvolutionTuner(SPACE, (METRIC,), population_size=3, sample_size=2)
         executor = ScriptedExecutor(records, 8, pick=shuffled)
 
-        make_loop(records, executor, tuner, settings=up_to(24, deterministic=deterministic)).search(SEARCH)
+        make_controller(records, executor, tuner, settings=up_to(24, deterministic=deterministic)).search(SEARCH)
 
         children = [trial for trial in by_number(records).values() if trial.parents]
         assert len(executor.order) == 24
@@ -984,7 +996,7 @@ class TestTuners:
         """Founders that still run are coming: with as many slots as population there are that many, and no more."""
         tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, sample_size=2)
 
-        make_loop(records, ScriptedExecutor(records, 4), tuner, settings=up_to(12)).search(SEARCH)
+        make_controller(records, ScriptedExecutor(records, 4), tuner, settings=up_to(12)).search(SEARCH)
 
         assert [bool(trial.parents) for trial in records.load()[0]] == [False] * 4 + [True] * 8
 
@@ -993,7 +1005,7 @@ class TestTuners:
         ends = {number: [FAILED] for number in (0, 2, 3)}
         tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, sample_size=4)
 
-        make_loop(records, ScriptedExecutor(records, ends=ends), tuner, settings=up_to(9)).search(SEARCH)
+        make_controller(records, ScriptedExecutor(records, ends=ends), tuner, settings=up_to(9)).search(SEARCH)
 
         assert [bool(trial.parents) for trial in by_number(records).values()] == [False] * 7 + [True] * 2
 
@@ -1001,7 +1013,7 @@ class TestTuners:
         """Where the sample is the population, a child's parent is the best of the newest scored trials."""
         tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, sample_size=4)
 
-        make_loop(records, ScriptedExecutor(records), tuner, settings=up_to(12)).search(SEARCH)
+        make_controller(records, ScriptedExecutor(records), tuner, settings=up_to(12)).search(SEARCH)
 
         trials = records.load()[0]
         for child in trials[4:]:
@@ -1012,9 +1024,9 @@ class TestTuners:
         """Random search proposes each point of a small space once, and then STOP."""
         space = ParameterSpace({"x": Choice(1, 2, 3, 4, 5)})
 
-        Loop(records, ScriptedExecutor(records, 3), up_to(99), tuner=RandomTuner(space, (METRIC,)), space=space).search(
-            SEARCH
-        )
+        SearchController(
+            records, ScriptedExecutor(records, 3), up_to(99), tuner=RandomTuner(space, (METRIC,)), space=space
+        ).search(SEARCH)
 
         assert sorted(trial.point["x"] for trial in records.load()[0]) == [1, 2, 3, 4, 5]
 
@@ -1026,7 +1038,7 @@ class TestStopper:
         executor = ScriptedExecutor(records, ends=ends)
         stopper = MedianStopper((METRIC,), warmup_steps=1, min_trials=5)
 
-        make_loop(records, executor, ListTuner(*[()] * 6), settings=up_to(6), stopper=stopper).search(SEARCH)
+        make_controller(records, executor, ListTuner(*[()] * 6), settings=up_to(6), stopper=stopper).search(SEARCH)
 
         stopped = by_number(records)[5]
         assert (stopped.state, stopped.reason) == (State.STOPPED, Reason.STOPPER)
@@ -1041,17 +1053,17 @@ class TestStopper:
                 return True
 
         ends = {1: [End(reports=(0.1, 0.2))]}
-        loop = make_loop(
+        controller = make_controller(
             records,
             ScriptedExecutor(records, ends=ends),
             ListTuner(()),
             settings=up_to(1),
             stopper=Eager((METRIC,)),
         )
-        loop.search(SEARCH)
-        loop.final(FINAL, loop.trials)
+        controller.search(SEARCH)
+        controller.final(FINAL, controller.trials)
 
-        assert loop.trials[1].state == State.COMPLETE
+        assert controller.trials[1].state == State.COMPLETE
 
     def test_stopper_sees_the_reports_so_far(self, records: Records) -> None:
         """At each report the stopper is shown the trial with all of them, and a lineage without it."""
@@ -1064,9 +1076,9 @@ class TestStopper:
 
         ends = {1: [End(reports=(0.1, 0.0))]}
 
-        make_loop(records, ScriptedExecutor(records, ends=ends), ListTuner((), ()), stopper=Watching((METRIC,))).search(
-            SEARCH
-        )
+        make_controller(
+            records, ScriptedExecutor(records, ends=ends), ListTuner((), ()), stopper=Watching((METRIC,))
+        ).search(SEARCH)
 
         assert seen == [([0.1], [0]), ([0.1, 0.0], [0])]
 
@@ -1084,7 +1096,9 @@ class TestStopper:
         turns = itertools.cycle([0, 1])
         executor = ScriptedExecutor(records, 2, ends=ends, pick=lambda running: next(turns) % len(running))
         settings = up_to(2, deterministic=deterministic)
-        make_loop(records, executor, ListTuner((), ()), settings=settings, stopper=Watching((METRIC,))).search(SEARCH)
+        make_controller(records, executor, ListTuner((), ()), settings=settings, stopper=Watching((METRIC,))).search(
+            SEARCH
+        )
 
         assert seen == ([[]] * 4 if deterministic else [[(1, 0)], [(0, 1)], [(1, 1)], [(0, 2)]])
 
@@ -1093,52 +1107,54 @@ class TestFinal:
     def test_finalists_are_trained_again(self, records: Records) -> None:
         """A finalist is a trial of the final stage: the same point, the search's trial as its parent, from scratch."""
         executor = ScriptedExecutor(records)
-        loop = make_loop(records, executor, ListTuner((), ()), settings=up_to(2))
-        loop.search(SEARCH)
+        controller = make_controller(records, executor, ListTuner((), ()), settings=up_to(2))
+        controller.search(SEARCH)
 
-        loop.final(FINAL, [loop.trials[1]])
+        controller.final(FINAL, [controller.trials[1]])
 
-        final = loop.trials[2]
+        final = controller.trials[2]
         assert (final.stage, final.index, final.parents) == ("final", 0, (1,))
-        assert final.point == loop.trials[1].point
+        assert final.point == controller.trials[1].point
         assert final.policies == frozenset()
         assert executor.donors[2] == []
 
     def test_warm_finalist_starts_from_its_own_weights(self, records: Records) -> None:
         """In a warm stage with SHARE_PARAMS the finalist inherits from the trial that it trains again."""
         executor = ScriptedExecutor(records)
-        loop = make_loop(records, executor, ListTuner(()), settings=up_to(1))
-        loop.search(SEARCH)
+        controller = make_controller(records, executor, ListTuner(()), settings=up_to(1))
+        controller.search(SEARCH)
 
-        loop.final(Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True), loop.trials)
+        controller.final(Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True), controller.trials)
 
         assert executor.donors[1] == [0]
 
     def test_finalist_is_not_trained_twice(self, records: Records) -> None:
         """A finalist that has a trial of the stage already, finished or not, gets no second one."""
-        loop = make_loop(records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2))
-        loop.search(SEARCH)
-        loop.final(FINAL, loop.trials[:1])
+        controller = make_controller(records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2))
+        controller.search(SEARCH)
+        controller.final(FINAL, controller.trials[:1])
 
-        loop.final(FINAL, loop.trials[:2])
+        controller.final(FINAL, controller.trials[:2])
 
-        assert [trial.parents for trial in loop.trials[2:]] == [(0,), (1,)]
+        assert [trial.parents for trial in controller.trials[2:]] == [(0,), (1,)]
 
     def test_finalist_that_fails_at_once_does_not_hang(self, records: Records) -> None:
-        """A warm finalist whose trial saved no weights is FAILED(parent) with on_parent_failure=fail."""
+        """A warm finalist whose trial saved no weights is FAILED(parent) with on_missing_weights=fail."""
         executor = ScriptedExecutor(records, ends={0: [End(has_weights=False)]})
-        chosen = up_to(1, on_parent_failure="fail")
-        loop = make_loop(records, executor, ListTuner(()), settings=chosen)
-        loop.search(SEARCH)
+        chosen = up_to(1, on_missing_weights="fail")
+        controller = make_controller(records, executor, ListTuner(()), settings=chosen)
+        controller.search(SEARCH)
 
-        loop.final(Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True), loop.trials)
+        controller.final(Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True), controller.trials)
 
-        assert loop.trials[1].reason == Reason.PARENT
+        assert controller.trials[1].reason == Reason.PARENT
 
     def test_lost_finalist_runs_again(self, records: Records) -> None:
         """A worker that dies in the final stage costs an attempt, not the finalist."""
-        loop = make_loop(records, ScriptedExecutor(records, ends={1: [LOST]}), ListTuner(()), settings=up_to(1))
-        loop.search(SEARCH)
-        loop.final(FINAL, loop.trials)
+        controller = make_controller(
+            records, ScriptedExecutor(records, ends={1: [LOST]}), ListTuner(()), settings=up_to(1)
+        )
+        controller.search(SEARCH)
+        controller.final(FINAL, controller.trials)
 
-        assert (loop.trials[1].state, loop.trials[1].attempt) == (State.COMPLETE, 2)
+        assert (controller.trials[1].state, controller.trials[1].attempt) == (State.COMPLETE, 2)

@@ -13,12 +13,12 @@ import pytest
 from nas.core.budget import Budget
 from nas.core.errors import SearchInterruptedError
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.search.controller import LoopSettings
-from nas.search.crash_tracker import Suspects
+from nas.search.controller import ControllerSettings
+from nas.search.crash_tracker import CrashTracker
 from nas.search.lease import Driver, Session
 from nas.storage.records import Records, to_bytes
 from nas.storage.sessions import past_sessions
-from tests.support.scripted_executor import SEARCH, ListTuner, ScriptedExecutor, fresh_records, make_loop
+from tests.support.scripted_executor import SEARCH, ListTuner, ScriptedExecutor, fresh_records, make_controller
 
 N = 4
 
@@ -65,14 +65,14 @@ def go_on(records: Records, *, runner: str = "threads", max_attempts: int = 2) -
     session = Session(records, settings={"runner": runner})
     starts = records.load()[1]
     executor = ScriptedExecutor(records, 2, session=session.number)
-    loop = make_loop(
+    controller = make_controller(
         records,
         executor,
         ListTuner(),
-        settings=LoopSettings(budget=Budget(trials=N), max_attempts=max_attempts),
-        suspects=Suspects.of(records, starts, session, max_attempts),
+        settings=ControllerSettings(budget=Budget(trials=N), max_attempts=max_attempts),
+        suspects=CrashTracker.of(records, starts, session, max_attempts),
     )
-    loop.search(SEARCH)
+    controller.search(SEARCH)
     session.close()
     return records.load()[0], [trial.number for trial in executor.submitted]
 
@@ -108,9 +108,9 @@ def test_guilt_is_shown_alone(records: Records, gone: Driver) -> None:
         session_of(gone, records, 0, 1)
     session = Session(records, settings={"runner": "threads"})
     executor = ScriptedExecutor(records, 2, session=session.number, stop_after=1)
-    suspects = Suspects.of(records, records.load()[1], session, 2)
+    suspects = CrashTracker.of(records, records.load()[1], session, 2)
     with pytest.raises(SearchInterruptedError):  # here the driver dies: 0 has finished, 1 runs
-        make_loop(records, executor, ListTuner(), suspects=suspects).search(SEARCH)
+        make_controller(records, executor, ListTuner(), suspects=suspects).search(SEARCH)
     assert [trial.number for trial in executor.submitted] == [0, 1]
     records.files.delete(f"sessions/{session.number:04d}.json")
     session.close()

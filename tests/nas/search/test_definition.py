@@ -52,7 +52,7 @@ def table_search(table: Path) -> Search:
 
 @pytest.fixture
 def records() -> Records:
-    return Records(open_root(f"memory://search/{uuid4().hex}", patience_s=0))
+    return Records(open_root(f"memory://search/{uuid4().hex}", retry_s=0))
 
 
 def identity(**changes: Any) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class TestIdentity:
             {"plan": PolicyPlan((Stage(name="search"),))},
             {"stopper": Spec.of(MedianStopper)},
             {"seed": 1},
-            {"on_parent_failure": "fail"},
+            {"on_missing_weights": "fail"},
             {"deterministic": True},
         ],
         ids=lambda changes: "+".join(changes),
@@ -118,12 +118,12 @@ class TestIdentity:
 
     def test_digest_is_the_same_in_every_process(self) -> None:
         """The default name follows from the identity, whatever the process and its hash seed."""
-        program = (
+        pipeline = (
             "from nas.search.definition import Search; from nas.core.spec import Spec;"
             "from tests.support.problems import ScoreProblem; from nas.tuners.random import RandomTuner;"
             "print(Search(problem=Spec.of(ScoreProblem), tuner=Spec.of(RandomTuner)).build().default_name)"
         )
-        command = [sys.executable, "-c", program]
+        command = [sys.executable, "-c", pipeline]
         name = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.strip()
 
         assert name == SEARCH.build().default_name
@@ -133,14 +133,14 @@ class TestIdentity:
 class TestClaim:
     def test_first_session_writes_it_the_next_finds_it(self, records: Records) -> None:
         """search.json holds identity, metrics and format; the same search finds itself there."""
-        built = SEARCH.build()
-        claim_identity(records, built)
+        prepared = SEARCH.build()
+        claim_identity(records, prepared)
         claim_identity(records, replace(SEARCH, slots=3, problem=Spec.of(ScoreProblem, data_root="/x")).build())
 
         stored = records.read("search.json")
         assert stored == {
             "format": FORMAT,
-            "identity": built.identity,
+            "identity": prepared.identity,
             "metrics": [{"name": "score", "direction": "maximize"}],
         }
 
@@ -162,8 +162,8 @@ class TestClaim:
         """A data file may lie elsewhere, and be out of sight, but must hold what it held when the search began."""
         first, moved, gone = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "c.csv"
         first.write_text("a,score\n1,2\n2,3\n")
-        built = table_search(first).build()
-        claim_identity(records, built)
+        prepared = table_search(first).build()
+        claim_identity(records, prepared)
         stored = (records.read("search.json") or {})["data"]["table"]
         shutil.copyfile(first, moved)
         first.write_text("a,score\n1,2\n2,4\n")
@@ -193,11 +193,11 @@ class TestClaim:
 class TestPlan:
     def test_plan_is_fitted_to_the_problem(self) -> None:
         """The default plan uses those of its policies that the problem declares, and says which it left out."""
-        built = SEARCH.build()
+        prepared = SEARCH.build()
 
-        assert built.plan.search.policies == {Policy.SHARE_PARAMS, Policy.EARLY_STOP}
-        assert built.plan.final == Stage(name="final")
-        assert built.left_out == {Policy.QUICK_EVAL, Policy.DOWNSCALE}
+        assert prepared.plan.search.policies == {Policy.SHARE_PARAMS, Policy.EARLY_STOP}
+        assert prepared.plan.final == Stage(name="final")
+        assert prepared.left_out == {Policy.QUICK_EVAL, Policy.DOWNSCALE}
 
     def test_named_plan_must_fit(self) -> None:
         """A plan that the user named and the problem can't honour fails at start, by the policies' names."""
@@ -213,7 +213,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"on_parent_failure": "ignore"}, r"on_parent_failure \('ignore'\) must be ancestor, scratch or fail"),
+            ({"on_missing_weights": "ignore"}, r"on_missing_weights \('ignore'\) must be ancestor, scratch or fail"),
             ({"slots": 0}, r"slots \(0\) and n_threads \(1\) must be at least 1"),
         ],
     )
@@ -247,13 +247,13 @@ class TestRefusals:
 
     def test_parts_are_built_for_each_other(self) -> None:
         """The tuner is given the problem's space and metrics and the search's seed, the stopper the metrics."""
-        built = replace(SEARCH, seed=5, stopper=Spec.of(MedianStopper)).build()
+        prepared = replace(SEARCH, seed=5, stopper=Spec.of(MedianStopper)).build()
 
-        assert built.tuner.space is built.problem.space
-        assert built.tuner.metrics == (Metric("score"),)
-        assert built.tuner.seed == 5
-        assert built.stopper is not None
-        assert built.stopper.metrics == (Metric("score"),)
+        assert prepared.tuner.space is prepared.problem.space
+        assert prepared.tuner.metrics == (Metric("score"),)
+        assert prepared.tuner.seed == 5
+        assert prepared.stopper is not None
+        assert prepared.stopper.metrics == (Metric("score"),)
 
     def test_function_as_an_argument_is_no_json(self) -> None:
         """What another process could not be told is refused."""

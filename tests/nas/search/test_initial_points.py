@@ -13,18 +13,18 @@ import torch
 from safetensors.torch import save_file
 
 from nas.core.budget import Budget
-from nas.core.errors import ConfigurationError, StoreError
+from nas.core.errors import ConfigurationError, StorageError
 from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import State
-from nas.executors.events import Event, Noted
+from nas.executors.events import Event, Notice
 from nas.search.api import run_search
 from nas.search.definition import Search
-from nas.search.initial_points import Founders
+from nas.search.initial_points import SearchInit
 from nas.search.lease import claim_identity, open_records
-from nas.search.runner import Program, run_here
-from nas.search.weight_import import import_founders
+from nas.search.runner import SearchPipeline, run_here
+from nas.search.weight_import import import_weights
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.training.problem import Problem
@@ -49,7 +49,7 @@ class FilledProblem(Problem):
         run.save(layer)
         return {"sum": sum(float(parameter.detach().sum()) for parameter in layer.parameters())}
 
-    def foretell(self, point: Mapping[str, Any]) -> Mapping[str, float]:
+    def static_metrics(self, point: Mapping[str, Any]) -> Mapping[str, float]:
         return {"size": float(point["width"])}
 
 
@@ -80,9 +80,9 @@ class RenamedProblem(Problem):
         return {"in_place": sum(map(torch.equal, model.parameters(), wanted))}
 
 
-def search(tuner: str, founders: Founders, **options: Any) -> Search:
+def search(tuner: str, init: SearchInit, **options: Any) -> Search:
     problem = Spec("tests.nas.search.test_initial_points.FilledProblem")
-    return Search(problem=problem, tuner=Spec(f"nas.tuners.{tuner}"), founders=founders, **options)
+    return Search(problem=problem, tuner=Spec(f"nas.tuners.{tuner}"), init=init, **options)
 
 
 def write(path: Path, content: object) -> str:
@@ -108,12 +108,12 @@ def write(path: Path, content: object) -> str:
 )
 def test_points_come_first_whatever_the_tuner(tuner: str, tmp_path: Path) -> None:
     """The points of the file are the first trials, in order; then the tuner goes on, and resuming changes nothing."""
-    founders = Founders.read(write(tmp_path / "points.json", POINTS), None)
+    init = SearchInit.read(write(tmp_path / "points.json", POINTS), None)
     parts = [
-        run_search(search(tuner, founders), root=str(tmp_path / "root"), budget=Budget(trials=n), finalists=1)
+        run_search(search(tuner, init), root=str(tmp_path / "root"), budget=Budget(trials=n), finalists=1)
         for n in (1, 7)
     ]
-    whole = run_search(search(tuner, founders), root=str(tmp_path / "whole"), budget=Budget(trials=7), finalists=1)
+    whole = run_search(search(tuner, init), root=str(tmp_path / "whole"), budget=Budget(trials=7), finalists=1)
 
     found = [[trial.point for trial in one.lineage if trial.stage == "search"] for one in (parts[1], whole)]
     assert found[0] == found[1]
@@ -124,8 +124,8 @@ def test_points_come_first_whatever_the_tuner(tuner: str, tmp_path: Path) -> Non
 def test_first_trials_take_the_weights_of_a_file(tmp_path: Path) -> None:
     """Trials without a donor begin from the file's tensors, which are kept as a trial; children take their parent's."""
     save_file(WEIGHTS, tmp_path / "w.safetensors")
-    founders = Founders.read(None, str(tmp_path / "w.safetensors"))
-    wanted = search("evolution.EvolutionTuner", founders)
+    init = SearchInit.read(None, str(tmp_path / "w.safetensors"))
+    wanted = search("evolution.EvolutionTuner", init)
     found = run_search(wanted, root=str(tmp_path / "root"), budget=Budget(trials=10), finalists=1)
     again = run_search(wanted, root=str(tmp_path / "root"), budget=Budget(trials=11), finalists=1)
 
@@ -134,7 +134,7 @@ def test_first_trials_take_the_weights_of_a_file(tmp_path: Path) -> None:
     assert {trial.metrics["sum"] for trial in trials} == {42.0}
     firsts = [trial for trial in trials if not trial.parents]
     assert len(firsts) == 8
-    assert {trial.donor for trial in firsts} == {founders.weights}
+    assert {trial.donor for trial in firsts} == {init.weights}
     assert {trial.donor for trial in trials[8:]} <= {trial.number for trial in trials}
     assert len(found.lineage) == 10
     assert sorted(path.name.partition("-")[0] for path in (tmp_path / "root").iterdir()) == ["filled", "weights"]
@@ -143,9 +143,9 @@ def test_first_trials_take_the_weights_of_a_file(tmp_path: Path) -> None:
 def test_renamed_chains_of_a_file_keep_their_order(tmp_path: Path) -> None:
     """Of twelve equal layers of a file, each layer of a chain that is called otherwise takes the one in its place."""
     save_file(chain("blocks").state_dict(), tmp_path / "w.safetensors")
-    founders = Founders.read(None, str(tmp_path / "w.safetensors"))
+    init = SearchInit.read(None, str(tmp_path / "w.safetensors"))
     problem = Spec("tests.nas.search.test_initial_points.RenamedProblem")
-    wanted = Search(problem=problem, tuner=Spec("nas.tuners.random.RandomTuner"), founders=founders)
+    wanted = Search(problem=problem, tuner=Spec("nas.tuners.random.RandomTuner"), init=init)
     found = run_search(wanted, root=str(tmp_path / "root"), budget=Budget(trials=1), finalists=1)
 
     assert found.lineage[0].metrics == {"in_place": 48.0}
@@ -162,8 +162,8 @@ def test_renamed_chains_of_a_file_keep_their_order(tmp_path: Path) -> None:
 def test_first_trials_take_the_weights_of_another_search(tmp_path: Path) -> None:
     """``search:trial`` names a trial of another search under the same root."""
     root = str(tmp_path)
-    first = run_search(search("random.RandomTuner", Founders()), root=root, name="old", budget=Budget(trials=2))
-    wanted = search("random.RandomTuner", Founders.read(None, "old:1"))
+    first = run_search(search("random.RandomTuner", SearchInit()), root=root, name="old", budget=Budget(trials=2))
+    wanted = search("random.RandomTuner", SearchInit.read(None, "old:1"))
     found = run_search(wanted, root=root, name="new", budget=Budget(trials=2))
 
     assert {t.metrics["sum"] for t in found.lineage if t.stage == "search"} == {first.lineage[1].metrics["sum"]}
@@ -177,7 +177,7 @@ def test_founders_are_part_of_the_identity(tmp_path: Path) -> None:
     save_file({"weight": WEIGHTS["weight"]}, tmp_path / "c.safetensors")
     given = [(None, None), (write(tmp_path / "p.json", POINTS), None), (write(tmp_path / "q.json", POINTS[:1]), None)]
     given += [(None, str(tmp_path / f"{name}.safetensors")) for name in "abc"]
-    digests = [search("random.RandomTuner", Founders.read(*one)).build().digest for one in given]
+    digests = [search("random.RandomTuner", SearchInit.read(*one)).build().digest for one in given]
 
     assert digests[3] == digests[4]
     assert len(set(digests)) == 5
@@ -188,10 +188,10 @@ def test_founders_are_part_of_the_identity(tmp_path: Path) -> None:
     [
         ([], None, "must be a JSON list of points"),
         ({"width": 1}, None, "must be a JSON list of points"),
-        ([{"width": 99, "op": "a"}], None, r"founders.points\[0\] is no point of the space: .*width"),
-        ([POINTS[1], {"width": 3, "op": "a"}], None, r"founders.points\[1\] breaks constraints.size=2 \(3\)"),
-        ("nowhere.json", None, r"^founders.points \(nowhere.json\) can't be read .*; give a file's path or URL$"),
-        (None, "nowhere.safetensors", r"founders.weights \(nowhere.safetensors\) can't be read .*NAME:42"),
+        ([{"width": 99, "op": "a"}], None, r"init.points\[0\] is no point of the space: .*width"),
+        ([POINTS[1], {"width": 3, "op": "a"}], None, r"init.points\[1\] breaks constraints.size=2 \(3\)"),
+        ("nowhere.json", None, r"^init.points \(nowhere.json\) can't be read .*; give a file's path or URL$"),
+        (None, "nowhere.safetensors", r"init.weights \(nowhere.safetensors\) can't be read .*NAME:42"),
     ],
 )
 def test_wrong_founders_are_refused(points: object, weights: str | None, message: str, tmp_path: Path) -> None:
@@ -199,14 +199,14 @@ def test_wrong_founders_are_refused(points: object, weights: str | None, message
     file = points if points is None or isinstance(points, str) else write(tmp_path / "points.json", points)
 
     with pytest.raises(ConfigurationError, match=message):
-        search("random.RandomTuner", Founders.read(file, weights), constraints={"size": 2.0}).build()
+        search("random.RandomTuner", SearchInit.read(file, weights), constraints={"size": 2.0}).build()
 
 
 def test_points_in_too_many_lists(tmp_path: Path) -> None:
     """A file in which lists hold lists without end is refused as any other that is no list of points."""
     (tmp_path / "deep.json").write_text("[" * 100_000)
-    with pytest.raises(ConfigurationError, match=r"founders.points .*deep.json\) must be a JSON list of points"):
-        Founders.read(str(tmp_path / "deep.json"), None)
+    with pytest.raises(ConfigurationError, match=r"init.points .*deep.json\) must be a JSON list of points"):
+        SearchInit.read(str(tmp_path / "deep.json"), None)
 
 
 def test_file_that_holds_no_tensors_is_refused(tmp_path: Path) -> None:
@@ -217,30 +217,30 @@ def test_file_that_holds_no_tensors_is_refused(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(b"nothing of the kind")
 
     for name, message in (("w", "must be a file of"), ("torn", "must be a file of"), ("empty", "holds no tensors")):
-        with pytest.raises(ConfigurationError, match=rf"founders.weights .*{name}.bin\) {message}"):
-            Founders.read(None, str(tmp_path / f"{name}.bin"))
+        with pytest.raises(ConfigurationError, match=rf"init.weights .*{name}.bin\) {message}"):
+            SearchInit.read(None, str(tmp_path / f"{name}.bin"))
 
 
 def test_file_that_is_gone_by_the_time_is_named(tmp_path: Path) -> None:
     """Where the file can't be published, the search ends before its first trial, again and again until it is there."""
     save_file(WEIGHTS, tmp_path / "w.safetensors")
-    founders = Founders.read(None, str(tmp_path / "w.safetensors"))
+    init = SearchInit.read(None, str(tmp_path / "w.safetensors"))
     (tmp_path / "w.safetensors").rename(tmp_path / "away")
 
     for _ in range(2):
-        with pytest.raises(StoreError, match=r"founders.weights \(.*w.safetensors\) can't be read \(FileNotFoundError"):
-            run_search(search("random.RandomTuner", founders), root=str(tmp_path / "root"), budget=Budget(trials=2))
+        with pytest.raises(StorageError, match=r"init.weights \(.*w.safetensors\) can't be read \(FileNotFoundError"):
+            run_search(search("random.RandomTuner", init), root=str(tmp_path / "root"), budget=Budget(trials=2))
     (tmp_path / "away").rename(tmp_path / "w.safetensors")
-    found = run_search(search("random.RandomTuner", founders), root=str(tmp_path / "root"), budget=Budget(trials=2))
-    assert {trial.donor for trial in found.lineage if trial.stage == "search"} == {founders.weights}
+    found = run_search(search("random.RandomTuner", init), root=str(tmp_path / "root"), budget=Budget(trials=2))
+    assert {trial.donor for trial in found.lineage if trial.stage == "search"} == {init.weights}
 
 
 def test_trial_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """Another search's trial that has no weights is named before the first trial; nothing is begun afresh unawares."""
     for weights in ("nowhere:1", "old:9"):
-        run_search(search("random.RandomTuner", Founders()), root=str(tmp_path), name="old", budget=Budget(trials=1))
-        with pytest.raises(ConfigurationError, match=rf"founders.weights \({weights}\): no such trial with weights"):
-            run_search(search("random.RandomTuner", Founders.read(None, weights)), root=str(tmp_path))
+        run_search(search("random.RandomTuner", SearchInit()), root=str(tmp_path), name="old", budget=Budget(trials=1))
+        with pytest.raises(ConfigurationError, match=rf"init.weights \({weights}\): no such trial with weights"):
+            run_search(search("random.RandomTuner", SearchInit.read(None, weights)), root=str(tmp_path))
 
 
 class TakenProblem(FilledProblem):
@@ -276,16 +276,16 @@ def test_weights_that_fit_nothing_are_told(
 ) -> None:
     """A person reads which file it was, and why nothing of it was taken; once in a session."""
     save_file(tensors, tmp_path / "w.safetensors")
-    founders = Founders.read(None, str(tmp_path / "w.safetensors"))
-    built = replace(search("random.RandomTuner", founders), problem=Spec.of(kind)).build()
+    init = SearchInit.read(None, str(tmp_path / "w.safetensors"))
+    prepared = replace(search("random.RandomTuner", init), problem=Spec.of(kind)).build()
     records = open_records(open_root(str(tmp_path / "root")).below("search"))
-    claim_identity(records, built)
-    import_founders(records, founders)
+    claim_identity(records, prepared)
+    import_weights(records, init)
     events: list[Event] = []
 
-    run_here(Program(built, records, Budget(trials=3)), observe=events.append)
+    run_here(SearchPipeline(prepared, records, Budget(trials=3)), observe=events.append)
 
-    assert [event.text for event in events if isinstance(event, Noted)] == (first is not None) * [
-        f"founders.weights ({founders.file}): trial {first} took no parameter of them (weight: no donor has this "
+    assert [event.text for event in events if isinstance(event, Notice)] == (first is not None) * [
+        f"init.weights ({init.file}): trial {first} took no parameter of them (weight: no donor has this "
         "name); are they of another network?"
     ]

@@ -62,7 +62,7 @@ def records(tmp_path: Path) -> Records:
 
 @pytest.fixture
 def in_memory() -> Records:
-    return Records(open_root(f"memory://session/{uuid4().hex}", patience_s=0))
+    return Records(open_root(f"memory://session/{uuid4().hex}", retry_s=0))
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ class TestRecord:
 
     def test_heart_beats(self, in_memory: Records, monkeypatch: pytest.MonkeyPatch) -> None:
         """The beat counts up while the session lives; closing it, twice too, says that it has ended."""
-        monkeypatch.setattr("nas.search.lease.BEAT_S", 0.02)
+        monkeypatch.setattr("nas.search.lease.HEARTBEAT_S", 0.02)
         session = Session(in_memory)
         until(lambda: (in_memory.read("sessions/0001.beat") or {})["beat"] > 3)
         assert (in_memory.read("sessions/0001.beat") or {})["ended"] is False
@@ -293,7 +293,7 @@ class TestOtherHosts:
 class TestTakeover:
     def test_older_session_is_told(self, in_memory: Records, monkeypatch: pytest.MonkeyPatch) -> None:
         """A driver is told once, by host and pid, of a newer session, which waits until the older one has ended."""
-        monkeypatch.setattr("nas.search.lease.BEAT_S", 0.02)
+        monkeypatch.setattr("nas.search.lease.HEARTBEAT_S", 0.02)
         told: list[str] = []
         older = Session(in_memory, on_newer=told.append)
 

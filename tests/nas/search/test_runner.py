@@ -17,17 +17,17 @@ from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
 from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPlace
+from nas.executors.pool import InProcessPool
 from nas.search.api import run_search
-from nas.search.controller import LoopSettings
+from nas.search.controller import ControllerSettings
 from nas.search.definition import Search
 from nas.search.lease import Session
-from nas.search.runner import Program, Summary
+from nas.search.runner import SearchPipeline, Summary
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.training.messages import BenchSpec
+from nas.training.messages import RuntimeSpec
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
 from nas.tuners.random import RandomTuner
@@ -68,7 +68,7 @@ class Bureau:
         return run_search(search, root=self.root, name=name, budget=budget, finalists=finalists)
 
     def records(self, name: str = "search") -> Records:
-        return Records(open_root(self.root, patience_s=0).below(name))
+        return Records(open_root(self.root, retry_s=0).below(name))
 
     def paths(self) -> list[str]:
         """Every file, in the order in which they were published; without logs and beats, which are put again."""
@@ -498,7 +498,7 @@ class TestRunSearch:
 
         found = run_search(search, root=str(tmp_path), budget=Budget(trials=8), retention=Retention(keep="last:2"))
 
-        assert sum(trial.swept for trial in found.lineage) >= 3
+        assert sum(trial.weights_deleted for trial in found.lineage) >= 3
         assert found.winner is not None
         assert found.winner.checkpoint is not None
 
@@ -578,25 +578,25 @@ class TestHours:
             return {}
 
         problem = Spec.of(BodyProblem)
-        built = Search(problem=problem, tuner=Spec.of(RandomTuner), trials_per_job=trials_per_job).build()
+        prepared = Search(problem=problem, tuner=Spec.of(RandomTuner), trials_per_job=trials_per_job).build()
         root = f"memory://program/{uuid4().hex}"
-        records = Records(open_root(root, patience_s=0).below("search"))
-        program = Program(built, records, Budget(hours=1 / 3600, at_deadline="stop"))
+        records = Records(open_root(root, retry_s=0).below("search"))
+        pipeline = SearchPipeline(prepared, records, Budget(hours=1 / 3600, at_deadline="stop"))
         session = Session(records)
-        bench = BenchSpec(problem=problem, url=records.files.url, options={}, jobs_ask=built.jobs.asks)
-        executor = LocalExecutor(InProcessPlace(bench, records.files, BodyProblem(body)))
+        runtime = RuntimeSpec(problem=problem, url=records.files.url, options={}, jobs_ask=prepared.jobs.asks)
+        executor = LocalExecutor(InProcessPool(runtime, records.files, BodyProblem(body)))
         try:
-            program.run(executor, session, LoopSettings(budget=program.budget, jobs=built.jobs))
+            pipeline.run(executor, session, ControllerSettings(budget=pipeline.budget, jobs=prepared.jobs))
         finally:
             executor.close()
             session.close()
-        summary = program.summary()
+        summary = pipeline.summary()
 
         [trial] = summary.lineage
         assert (trial.state, trial.reason, trial.metrics) == (State.STOPPED, Reason.DEADLINE, trial.curve[-1][1])
         assert trial.checkpoint is not None
         assert summary.winner == trial
-        assert program.ended_by() == "hours"
+        assert pipeline.ended_by() == "hours"
 
     def test_gpu_hours_need_a_gpu(self) -> None:
         """run_search trains on the CPU: GPU-hours would never be spent."""

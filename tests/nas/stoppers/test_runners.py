@@ -14,7 +14,7 @@ from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.executors.simulated import SimulatedExecutor
 from nas.search.api import run_search
-from nas.search.controller import Loop, LoopSettings
+from nas.search.controller import ControllerSettings, SearchController
 from nas.search.definition import Search
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -70,18 +70,18 @@ def test_debug_and_simulated_stop_the_same_trials(target: str, tmp_path: Path) -
     built = search.build()
     records = Records(open_root(f"memory://{uuid4().hex}"))
     executor = SimulatedExecutor(built.problem, records, asks_stopper=True)
-    loop = Loop(
+    controller = SearchController(
         records,
         executor,
-        LoopSettings(budget=budget, deterministic=True),
+        ControllerSettings(budget=budget, deterministic=True),
         tuner=built.tuner,
         space=built.problem.space,
         stopper=built.stopper,
     )
-    loop.search(built.plan.search)
+    controller.search(built.plan.search)
 
     trials = [trial for trial in summary.lineage if trial.stage == "search"]
-    stopped = [trial for trial in loop.trials if trial.state == State.STOPPED]
-    assert table(loop.trials) == table(trials)
+    stopped = [trial for trial in controller.trials if trial.state == State.STOPPED]
+    assert table(controller.trials) == table(trials)
     assert 2 < len(stopped) < 25
-    assert executor.now_s() == pytest.approx(sum(max(s for s, _ in t.curve) / N_STEPS for t in loop.trials))
+    assert executor.now_s() == pytest.approx(sum(max(s for s, _ in t.curve) / N_STEPS for t in controller.trials))

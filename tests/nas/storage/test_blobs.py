@@ -18,9 +18,9 @@ from uuid import uuid4
 
 import pytest
 
-from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StorageError
 from nas.core.reference import Reference
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.verified import Span, digest_of
 
@@ -28,14 +28,14 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture(params=["local", "memory"])
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
     url = str(tmp_path / "root") if request.param == "local" else f"memory://{uuid4().hex}/search"
-    return open_root(url, patience_s=0.05)
+    return open_root(url, retry_s=0.05)
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> Files:
-    return open_root(str(tmp_path / "root"), patience_s=0.05)
+def local(tmp_path: Path) -> BlobStore:
+    return open_root(str(tmp_path / "root"), retry_s=0.05)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def python(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 class TestEveryRoot:
-    def test_what_is_published_is_read(self, files: Files) -> None:
+    def test_what_is_published_is_read(self, files: BlobStore) -> None:
         """The reference that publishing gives leads to the same bytes, however they came."""
         chunks = [b"ab", bytearray(b"cd"), memoryview(b"ef"), b"", memoryview(b"")]
 
@@ -72,7 +72,7 @@ class TestEveryRoot:
         assert reference == Reference("packs/a.bin", 6, digest_of(b"abcdef"))
         assert files.read(reference) == b"abcdef"
 
-    def test_large_chunks_arrive_whole(self, files: Files) -> None:
+    def test_large_chunks_arrive_whole(self, files: BlobStore) -> None:
         """A chunk of many blocks is written, hashed and read to the bit, also into memory of the caller's."""
         data = random.Random(1).randbytes(5_000_001)
         reference = files.publish("packs/a.bin", [data[:7], data[7:]])
@@ -85,25 +85,25 @@ class TestEveryRoot:
         assert first + rest == data
         assert reference.digest == digest_of(data)
 
-    def test_witness_is_shown_everything(self, files: Files) -> None:
+    def test_witness_is_shown_everything(self, files: BlobStore) -> None:
         """Who watches check_contents is shown the whole contents in order, also where they turn out to be wrong."""
         data = random.Random(5).randbytes(3_000_001)
         reference = files.publish("packs/a.bin", [data])
         seen: list[bytearray] = []
 
-        def witness() -> Callable[[memoryview], object]:
+        def on_block() -> Callable[[memoryview], object]:
             seen.append(bytearray())
             return seen[-1].extend
 
-        files.check_contents(reference, witness)
+        files.check_contents(reference, on_block)
 
         assert seen == [data]
         files.replace("packs/a.bin", data[:-1] + b"!")
         with pytest.raises(CorruptError):
-            files.check_contents(reference, witness)
+            files.check_contents(reference, on_block)
         assert seen[-1] == data[:-1] + b"!"
 
-    def test_taken_name_is_refused(self, files: Files) -> None:
+    def test_taken_name_is_refused(self, files: BlobStore) -> None:
         """The second writer of an exclusive name gets AlreadyPublishedError, and the first one's bytes stay."""
         files.publish("trials/000001.result.json", [b"first"], exclusive=True)
 
@@ -112,7 +112,7 @@ class TestEveryRoot:
         assert files.read_if_present("trials/000001.result.json") == b"first"
         assert files.names("trials") == ["000001.result.json"]
 
-    def test_failing_source_publishes_nothing(self, files: Files) -> None:
+    def test_failing_source_publishes_nothing(self, files: BlobStore) -> None:
         """An exception from the chunks passes through as it is, and leaves no name."""
 
         def chunks() -> Iterator[bytes]:
@@ -121,10 +121,10 @@ class TestEveryRoot:
 
         with pytest.raises(PermissionError, match="own error") as caught:
             files.publish("packs/a.bin", chunks())
-        assert not isinstance(caught.value, StoreError)
+        assert not isinstance(caught.value, StorageError)
         assert files.names("packs") == []
 
-    def test_absent_record_is_none(self, files: Files) -> None:
+    def test_absent_record_is_none(self, files: BlobStore) -> None:
         """A record that is not there, or whose folder is not, reads as None; one that is there, as its bytes."""
         files.publish("trials/a.json", [b"{}"], exclusive=True)
 
@@ -133,7 +133,7 @@ class TestEveryRoot:
         assert files.read_if_present("trials/a.json/below-a-file") is None
         assert files.read_if_present("trials/a.json") == b"{}"
 
-    def test_folder_is_read_by_suffix(self, files: Files) -> None:
+    def test_folder_is_read_by_suffix(self, files: BlobStore) -> None:
         """read_all gives the files of one suffix by name, and nothing where there is no folder."""
         for name in ("2.json", "1.json", "1.log"):
             files.publish(f"trials/{name}", [name.encode()])
@@ -141,7 +141,7 @@ class TestEveryRoot:
         assert files.read_all("trials", ".json") == {"1.json": b"1.json", "2.json": b"2.json"}
         assert files.read_all("nowhere", ".json") == {}
 
-    def test_names_are_sorted_and_fresh(self, files: Files) -> None:
+    def test_names_are_sorted_and_fresh(self, files: BlobStore) -> None:
         """names lists files and folders, right after they come and go."""
         files.publish("b/x", [b"1"])
         files.publish("a", [b"1"])
@@ -151,7 +151,7 @@ class TestEveryRoot:
         assert files.names() == ["b"]
         assert files.names("nowhere") == []
 
-    def test_replaced_name_has_the_last_bytes(self, files: Files) -> None:
+    def test_replaced_name_has_the_last_bytes(self, files: BlobStore) -> None:
         """replace and put both leave the last bytes, shorter or longer."""
         for data in (b"1", b"1234567", b"12"):
             files.replace("sessions/0001.beat", data)
@@ -160,7 +160,7 @@ class TestEveryRoot:
         assert files.read_if_present("sessions/0001.beat") == b"12"
         assert files.read_if_present("logs/000001.log") == b"12"
 
-    def test_deleting_twice_is_fine(self, files: Files) -> None:
+    def test_deleting_twice_is_fine(self, files: BlobStore) -> None:
         """A deleted file is gone, and deleting what is not there is no error."""
         reference = files.publish("packs/a", [b"1"])
 
@@ -170,7 +170,7 @@ class TestEveryRoot:
         with pytest.raises(MissingError):
             files.read(reference)
 
-    def test_other_bytes_are_corrupt(self, files: Files) -> None:
+    def test_other_bytes_are_corrupt(self, files: BlobStore) -> None:
         """One flipped bit, a missing byte and a byte too many are CorruptError with both sizes and digests."""
         reference = files.publish("packs/a", [b"12345678"])
 
@@ -185,7 +185,7 @@ class TestEveryRoot:
                 assert f"found {len(wrong)} bytes {digest_of(wrong)}" in message
                 assert os.uname().nodename in message
 
-    def test_missing_file_is_named(self, files: Files) -> None:
+    def test_missing_file_is_named(self, files: BlobStore) -> None:
         """A deleted file is MissingError, which names path, size and digest expected, and host."""
         reference = files.publish("packs/a", [b"12345678"])
         files.delete("packs/a")
@@ -193,9 +193,9 @@ class TestEveryRoot:
         with pytest.raises(MissingError, match=rf"packs/a.*{os.uname().nodename}.*8 bytes {reference.digest}"):
             files.read(reference)
 
-    def test_reader_waits_for_a_late_name(self, files: Files) -> None:
+    def test_reader_waits_for_a_late_name(self, files: BlobStore) -> None:
         """A read by reference finds a file that appears within the patience."""
-        files.patience_s = 5
+        files.retry_s = 5
         reference = files.publish("packs/a", [b"late"])
         files.delete("packs/a")
         timer = threading.Timer(0.1, files.publish, ("packs/a", [b"late"]))
@@ -207,7 +207,7 @@ class TestEveryRoot:
     @pytest.mark.parametrize(
         "path", ["", "/etc/passwd", "a//b", "../a", "a/..", "./a", "a/", "a/.tmp-1", "a\0b", "a\udc80b"]
     )
-    def test_path_can_not_leave_the_root(self, files: Files, path: str) -> None:
+    def test_path_can_not_leave_the_root(self, files: BlobStore, path: str) -> None:
         """Absolute paths, dots, empty parts, zero bytes, broken UTF-8 and names of unfinished files are refused."""
         calls: list[Callable[[], object]] = [
             lambda: files.publish(path, [b""]),
@@ -225,7 +225,7 @@ class TestEveryRoot:
             with pytest.raises(ConfigurationError, match="path"):
                 call()
 
-    def test_other_searches_are_reached(self, files: Files) -> None:
+    def test_other_searches_are_reached(self, files: BlobStore) -> None:
         """below gives a folder of the root as a root, sibling the folder beside it."""
         reference = files.below("one").publish("packs/a", [b"1"])
 
@@ -233,7 +233,7 @@ class TestEveryRoot:
         assert files.below("one").url.endswith("/one")
         assert files.below("two").sibling("one").url == files.below("one").url
 
-    def test_siblings_are_listed(self, files: Files) -> None:
+    def test_siblings_are_listed(self, files: BlobStore) -> None:
         """The searches beside this one are listed without it."""
         for name in ("b", "a"):
             files.sibling(name).publish("search.json", [b"{}"])
@@ -242,7 +242,7 @@ class TestEveryRoot:
         assert files.siblings() == ["a", "b"]
         assert files.below("nowhere").siblings() == ["search.json"]
 
-    def test_of_many_threads_one_publishes(self, files: Files) -> None:
+    def test_of_many_threads_one_publishes(self, files: BlobStore) -> None:
         """Of eight threads that publish the same names at once, each name has exactly one winner."""
         barrier = threading.Barrier(8)
 
@@ -255,20 +255,20 @@ class TestEveryRoot:
 
         assert sorted(won) == list(range(20))
 
-    def test_root_that_works_is_writable(self, files: Files) -> None:
+    def test_root_that_works_is_writable(self, files: BlobStore) -> None:
         """check_writable passes where records can be published, and leaves nothing behind."""
         files.check_writable()
 
         assert files.names() == []
 
-    def test_files_travel_to_workers(self, files: Files) -> None:
+    def test_files_travel_to_workers(self, files: BlobStore) -> None:
         """A pickled root is the same root."""
         reference = files.publish("a", [b"1"])
 
         assert pickle.loads(pickle.dumps(files)).read(reference) == b"1"
 
 
-def wins(files: Files, path: str, data: bytes) -> bool:
+def wins(files: BlobStore, path: str, data: bytes) -> bool:
     try:
         files.publish(path, [data], exclusive=True)
     except AlreadyPublishedError:
@@ -351,7 +351,7 @@ class TestOpenRoot:
 
 
 class TestLocal:
-    def test_unfinished_files_are_not_listed(self, local: Files, tmp_path: Path) -> None:
+    def test_unfinished_files_are_not_listed(self, local: BlobStore, tmp_path: Path) -> None:
         """What a killed writer or an NFS client leaves is neither listed nor read."""
         local.publish("trials/a.json", [b"1"])
         for name in (".tmp-0123.json", ".nfs0001.json"):
@@ -360,7 +360,7 @@ class TestLocal:
         assert local.names("trials") == ["a.json"]
         assert local.read_all("trials", ".json") == {"a.json": b"1"}
 
-    def test_unfinished_files_are_walked_and_deleted(self, local: Files, tmp_path: Path) -> None:
+    def test_unfinished_files_are_walked_and_deleted(self, local: BlobStore, tmp_path: Path) -> None:
         """A walk shows everything with sizes and times, unfinished files too, which can be deleted; links it leaves."""
         local.publish("packs/a", [b"whole"])
         (tmp_path / "root/packs/.tmp-0123").write_bytes(b"ha")
@@ -375,7 +375,7 @@ class TestLocal:
         assert found["packs/a"].modified == (tmp_path / "root/packs/a").stat().st_mtime
         assert everything(tmp_path / "root/packs") == ["a"]
 
-    def test_deleting_removes_a_checkpoints_empty_folder(self, local: Files, tmp_path: Path) -> None:
+    def test_deleting_removes_a_checkpoints_empty_folder(self, local: BlobStore, tmp_path: Path) -> None:
         """With the last file of `files/<stem>/` its folders go, but not `files/`; publishing there works again."""
         for name in ("a", "deep/b", "deep/c"):
             local.publish(f"files/000001-aa/{name}", [b"x"])
@@ -387,7 +387,7 @@ class TestLocal:
         assert [path.name for path in (tmp_path / "root").rglob("*")] == ["files"]
         assert local.read(local.publish("files/000001-aa/deep/c", [b"again"])) == b"again"
 
-    def test_deleted_folder_is_made_again(self, local: Files, tmp_path: Path) -> None:
+    def test_deleted_folder_is_made_again(self, local: BlobStore, tmp_path: Path) -> None:
         """A folder that somebody deletes between two publications is made anew."""
         local.publish("packs/a", [b"1"])
         (tmp_path / "root" / "packs" / "a").unlink()
@@ -395,8 +395,8 @@ class TestLocal:
 
         assert local.read(local.publish("packs/b", [b"2"])) == b"2"
 
-    def test_failed_fsync_is_final(self, local: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An fsync that fails is not repeated: StoreError with the reason, and nothing is left."""
+    def test_failed_fsync_is_final(self, local: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An fsync that fails is not repeated: StorageError with the reason, and nothing is left."""
         local.publish("packs/a", [b"1"])
         calls = []
 
@@ -405,13 +405,13 @@ class TestLocal:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         monkeypatch.setattr(os, "fsync", fsync)
-        with pytest.raises(StoreError, match=r"packs/b: Input/output error"):
+        with pytest.raises(StorageError, match=r"packs/b: Input/output error"):
             local.publish("packs/b", [b"2"])
         assert len(calls) == 1
         assert everything(tmp_path / "root") == ["packs/a"]
 
-    def test_failed_close_is_noticed(self, local: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """NFS tells of a full disk only at close: StoreError, and nothing is left."""
+    def test_failed_close_is_noticed(self, local: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """NFS tells of a full disk only at close: StorageError, and nothing is left."""
         local.publish("packs/a", [b"1"])
         close = os.close
 
@@ -419,13 +419,13 @@ class TestLocal:
             close(fd)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        with monkeypatch.context() as patch, pytest.raises(StoreError, match=r"packs/b: the disk is full"):
+        with monkeypatch.context() as patch, pytest.raises(StorageError, match=r"packs/b: the disk is full"):
             patch.setattr(os, "close", full)
             local.publish("packs/b", [b"2"])
         assert everything(tmp_path / "root") == ["packs/a"]
 
     def test_lost_reply_to_rename_is_success(
-        self, local: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, local: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A rename that happened though NFS says "no such file" is seen to have happened."""
         rename = os.rename
@@ -439,18 +439,20 @@ class TestLocal:
         local.replace("beat", b"2")
         assert everything(tmp_path / "root") == ["beat", "packs/a"]
 
-    def test_rename_that_did_not_happen_is_an_error(self, local: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A rename that says "no such file", and did nothing, is StoreError."""
+    def test_rename_that_did_not_happen_is_an_error(self, local: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A rename that says "no such file", and did nothing, is StorageError."""
 
         def gone(source: str, target: str) -> None:
             os.unlink(source)
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
         monkeypatch.setattr(os, "rename", gone)
-        with pytest.raises(StoreError, match="packs/a: No such file"):
+        with pytest.raises(StorageError, match="packs/a: No such file"):
             local.publish("packs/a", [b"1"])
 
-    def test_lost_reply_to_link_is_success(self, local: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_lost_reply_to_link_is_success(
+        self, local: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A link that happened though NFS says "exists" is not taken for another writer's."""
         link = os.link
 
@@ -463,7 +465,7 @@ class TestLocal:
         assert everything(tmp_path / "root") == ["trials/a"]
 
     def test_file_system_without_links_is_named(
-        self, local: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, local: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Where there are no hard links, the check of the root says so in one line, and nothing is left."""
 
@@ -475,9 +477,9 @@ class TestLocal:
             local.check_writable()
         assert everything(tmp_path / "root") == []
 
-    def test_stale_handles_are_opened_again(self, local: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_stale_handles_are_opened_again(self, local: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """ESTALE, which NFS answers when a file was replaced, is passed over by opening again."""
-        local.patience_s = 5
+        local.retry_s = 5
         reference = local.publish("trials/a.json", [b"1"])
         left = [0]
 
@@ -496,23 +498,23 @@ class TestLocal:
             left[0] = 2
             assert read() == b"1"
 
-    def test_other_errors_are_raised_at_once(self, local: Files) -> None:
+    def test_other_errors_are_raised_at_once(self, local: BlobStore) -> None:
         """What no cache explains (here: the name is a folder) is an error without waiting."""
-        local.patience_s = 60
+        local.retry_s = 60
         local.publish("packs/a/b", [b"1"])
         began_s = time.monotonic()
 
-        with pytest.raises(StoreError, match="packs/a: Is a directory"):
+        with pytest.raises(StorageError, match="packs/a: Is a directory"):
             local.read(Reference("packs/a", 1, digest_of(b"1")))
         assert time.monotonic() - began_s < 1
 
     def test_full_disk_is_named(self, small_disk: Path) -> None:
-        """A full disk is StoreError that says so with the path, leaves nothing behind, and small files go on."""
+        """A full disk is StorageError that says so with the path, leaves nothing behind, and small files go on."""
         files = open_root(str(small_disk))
 
         for exclusive in (False, True):
             with pytest.raises(
-                StoreError, match=rf"{small_disk}/packs/a: the disk is full \(No space left on device\)"
+                StorageError, match=rf"{small_disk}/packs/a: the disk is full \(No space left on device\)"
             ):
                 files.publish("packs/a", [bytes(700_000)] * 2, exclusive=exclusive)
         assert everything(small_disk) == []
@@ -526,7 +528,7 @@ class TestLocal:
         with pytest.raises(ConfigurationError, match=rf"{small_disk}/root.*Read-only file system") as caught:
             files.check_writable()
         assert "\n" not in str(caught.value)
-        with pytest.raises(StoreError, match="Read-only file system"):
+        with pytest.raises(StorageError, match="Read-only file system"):
             files.publish("a", [b"1"])
 
     def test_forbidden_folder_is_a_mistake(self, tmp_path: Path) -> None:
@@ -555,7 +557,7 @@ class TestLocal:
             open_root(f"{tmp_path}/file").check_writable()
 
     @pytest.mark.slow
-    def test_ten_thousand_records_load_quickly(self, local: Files, tmp_path: Path) -> None:
+    def test_ten_thousand_records_load_quickly(self, local: BlobStore, tmp_path: Path) -> None:
         """Ten thousand records are read in a second or two (a bound wide enough for a busy machine)."""
         folder = tmp_path / "root" / "trials"
         folder.mkdir(parents=True)
@@ -594,7 +596,7 @@ print(won)
 
 class TestOtherProcesses:
     @pytest.mark.slow
-    def test_kill_never_tears(self, local: Files, tmp_path: Path) -> None:
+    def test_kill_never_tears(self, local: BlobStore, tmp_path: Path) -> None:
         """kill -9 at 36 moments of a publication leaves whole files or none, never a torn one."""
         moments = random.Random(0)
         for attempt in range(36):
@@ -612,7 +614,7 @@ class TestOtherProcesses:
             number = int(name.partition("-")[2])
             assert local.read_if_present(f"packs/{name}") == bytes([number % 251]) * 2_000_000
 
-    def test_one_of_two_processes_wins(self, local: Files, tmp_path: Path) -> None:
+    def test_one_of_two_processes_wins(self, local: BlobStore, tmp_path: Path) -> None:
         """Of two processes that publish the same names at the same time, each name has one winner, whole."""
         start_s = time.time() + 1
         processes = [python(PUBLISH_ALL, tmp_path / "root", who, start_s) for who in "ab"]

@@ -15,7 +15,7 @@ import torch
 from nas.core.checkpoint import Checkpoint, SavedFolder
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.reference import Reference
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import fetch_folder, load_manifest, publish_checkpoint, publish_folder, publish_tensors
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.manifest import Manifest
@@ -26,8 +26,8 @@ TENSORS = {"weight": torch.arange(6.0).reshape(2, 3), "steps": torch.tensor(7)}
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return open_root(str(tmp_path / "root"), patience_s=0)
+def files(tmp_path: Path) -> BlobStore:
+    return open_root(str(tmp_path / "root"), retry_s=0)
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def saved(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def checkpoint(files: Files, saved: Path) -> Checkpoint:
+def checkpoint(files: BlobStore, saved: Path) -> Checkpoint:
     tensors = publish_tensors(files, "packs/000001-ab.safetensors", TENSORS)
     return publish_checkpoint(files, "000001-ab", tensors, publish_folder(files, "000001-ab", saved))
 
 
-def test_tensors_come_back(files: Files, checkpoint: Checkpoint) -> None:
+def test_tensors_come_back(files: BlobStore, checkpoint: Checkpoint) -> None:
     """StoredWeights gives what was saved."""
     found = StoredWeights(files, checkpoint).read_all()
 
@@ -54,7 +54,7 @@ def test_tensors_come_back(files: Files, checkpoint: Checkpoint) -> None:
     assert all(torch.equal(found[name], TENSORS[name]) for name in TENSORS)
 
 
-def test_folder_comes_back(files: Files, checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_folder_comes_back(files: BlobStore, checkpoint: Checkpoint, tmp_path: Path) -> None:
     """fetch_folder gives the files that were saved, in their folders."""
     fetch_folder(files, checkpoint, tmp_path / "fetched")
 
@@ -63,7 +63,7 @@ def test_folder_comes_back(files: Files, checkpoint: Checkpoint, tmp_path: Path)
     assert (tmp_path / "fetched" / "empty").read_bytes() == b""
 
 
-def test_own_bytes_counts_everything(files: Files, checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_own_bytes_counts_everything(files: BlobStore, checkpoint: Checkpoint, tmp_path: Path) -> None:
     """own_bytes is what the checkpoint takes on the disk."""
     on_disk = sum(path.stat().st_size for path in (tmp_path / "root").rglob("*") if path.is_file())
 
@@ -79,7 +79,7 @@ def test_json_round_trip(checkpoint: Checkpoint) -> None:
     assert socket.gethostname() not in text
 
 
-def test_files_alone_are_a_checkpoint(files: Files, saved: Path, tmp_path: Path) -> None:
+def test_files_alone_are_a_checkpoint(files: BlobStore, saved: Path, tmp_path: Path) -> None:
     """A trial of another framework saves files only; it has no tensors to load."""
     checkpoint = publish_checkpoint(files, "000002-cd", None, publish_folder(files, "000002-cd", saved))
 
@@ -88,7 +88,7 @@ def test_files_alone_are_a_checkpoint(files: Files, saved: Path, tmp_path: Path)
     assert (checkpoint.saved.path, checkpoint.saved.n_files, checkpoint.saved.bytes) == ("files/000002-cd", 3, 8)
 
 
-def test_manifest_may_name_packs_of_others(files: Files, checkpoint: Checkpoint) -> None:
+def test_manifest_may_name_packs_of_others(files: BlobStore, checkpoint: Checkpoint) -> None:
     """A child's manifest lists the donor's pack for what is unchanged, and is loaded without the donor's manifest."""
     donor = load_manifest(files, checkpoint)
     child = {**TENSORS, "weight": torch.ones(2, 3)}
@@ -153,7 +153,7 @@ def test_record_that_is_no_checkpoint_is_corrupt(checkpoint: Checkpoint, change:
         lambda data: data["packs"][0].update(bytes=10**9),
     ],
 )
-def test_manifest_that_lies_is_named(files: Files, checkpoint: Checkpoint, change: Callable[[Any], object]) -> None:
+def test_manifest_that_lies_is_named(files: BlobStore, checkpoint: Checkpoint, change: Callable[[Any], object]) -> None:
     """A manifest with wrong keys, types, names or sizes is CorruptError with its path, even if its digest is right."""
     data = json.loads(files.read(checkpoint.manifest))
     change(data)
@@ -163,19 +163,19 @@ def test_manifest_that_lies_is_named(files: Files, checkpoint: Checkpoint, chang
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[]", b"null", b"[" * 100_000])
-def test_manifest_that_is_no_json_is_named(files: Files, checkpoint: Checkpoint, data: bytes) -> None:
+def test_manifest_that_is_no_json_is_named(files: BlobStore, checkpoint: Checkpoint, data: bytes) -> None:
     """Bytes that are no JSON object are CorruptError with the manifest's path."""
     with pytest.raises(CorruptError, match=r"manifests/liar\.json"):
         StoredWeights(files, with_manifest(files, checkpoint, data)).read_all()
 
 
-def with_manifest(files: Files, checkpoint: Checkpoint, data: bytes) -> Checkpoint:
+def with_manifest(files: BlobStore, checkpoint: Checkpoint, data: bytes) -> Checkpoint:
     reference = files.publish("manifests/liar.json", [data])
     return Checkpoint(manifest=reference, packs=checkpoint.packs, saved=checkpoint.saved)
 
 
 class TestPublishFolder:
-    def test_names_are_kept_below_the_stem(self, files: Files, checkpoint: Checkpoint) -> None:
+    def test_names_are_kept_below_the_stem(self, files: BlobStore, checkpoint: Checkpoint) -> None:
         """Every file of the folder is published under files/<stem>/ and its own path."""
         assert {reference.path for reference in load_manifest(files, checkpoint).files} == {
             "files/000001-ab/deep/er/ä b.txt",
@@ -183,7 +183,7 @@ class TestPublishFolder:
             "files/000001-ab/model.onnx",
         }
 
-    def test_record_does_not_grow_with_the_files(self, files: Files, tmp_path: Path) -> None:
+    def test_record_does_not_grow_with_the_files(self, files: BlobStore, tmp_path: Path) -> None:
         """What a trial's record says of a thousand files is as long as what it says of one; all of them come back."""
         (tmp_path / "many").mkdir()
         for number in range(1000):
@@ -195,7 +195,7 @@ class TestPublishFolder:
         assert len(list((tmp_path / "fetched").iterdir())) == 1000
         assert (tmp_path / "fetched" / "999.txt").read_text() == "999"
 
-    def test_links_within_are_followed(self, files: Files, saved: Path) -> None:
+    def test_links_within_are_followed(self, files: BlobStore, saved: Path) -> None:
         """A link to a file or folder within the folder is published as what it points to."""
         (saved / "latest").symlink_to("model.onnx")
         (saved / "also").symlink_to("deep")
@@ -205,7 +205,7 @@ class TestPublishFolder:
         assert files.read(found["files/s/also/er/ä b.txt"]) == b"text"
 
     @pytest.mark.parametrize("kind", ["file", "folder", "circle", "broken", "pipe", "socket", "temporary", "not-utf8"])
-    def test_what_can_not_be_kept_is_refused(self, files: Files, saved: Path, tmp_path: Path, kind: str) -> None:
+    def test_what_can_not_be_kept_is_refused(self, files: BlobStore, saved: Path, tmp_path: Path, kind: str) -> None:
         """A link that leaves the folder, a circle, a pipe, a socket or a bad name is refused before publishing."""
         (tmp_path / "outside").mkdir()
         (tmp_path / "outside" / "secret").write_bytes(b"secret")
@@ -234,7 +234,7 @@ class TestPublishFolder:
             publish_folder(files, "s", saved)
         assert files.names("files") == []
 
-    def test_empty_folder_is_nothing(self, files: Files, tmp_path: Path) -> None:
+    def test_empty_folder_is_nothing(self, files: BlobStore, tmp_path: Path) -> None:
         """A folder without files publishes nothing."""
         (tmp_path / "saved" / "below").mkdir(parents=True)
 
@@ -251,7 +251,7 @@ class TestFetchFolder:
             ["files/s/x", "files/s/x/y"],
         ],
     )
-    def test_hostile_names_are_refused_before_writing(self, files: Files, tmp_path: Path, paths: list[str]) -> None:
+    def test_hostile_names_are_refused_before_writing(self, files: BlobStore, tmp_path: Path, paths: list[str]) -> None:
         """A name outside files/, two files of one name, and a file that is a folder too are CorruptError."""
         good = files.publish("files/s/a", [b"good"])
         saved = (good, *(Reference(path, 3, digest_of(b"bad")) for path in paths))
@@ -264,12 +264,12 @@ class TestFetchFolder:
             fetch_folder(files, checkpoint, tmp_path / "fetched")
         assert not (tmp_path / "fetched").exists()
 
-    def test_folder_that_is_not_empty_is_refused(self, files: Files, checkpoint: Checkpoint, saved: Path) -> None:
+    def test_folder_that_is_not_empty_is_refused(self, files: BlobStore, checkpoint: Checkpoint, saved: Path) -> None:
         """Nothing that lies there already (a link, say) can take part."""
         with pytest.raises(ConfigurationError, match="must be empty"):
             fetch_folder(files, checkpoint, saved)
 
-    def test_damaged_file_is_not_written(self, files: Files, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    def test_damaged_file_is_not_written(self, files: BlobStore, checkpoint: Checkpoint, tmp_path: Path) -> None:
         """A file whose bytes are wrong is CorruptError and is not written."""
         damaged = load_manifest(files, checkpoint).files[-1]
         (tmp_path / "root" / damaged.path).write_bytes(b"xxxx")

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from nas.core.errors import ConfigurationError, CorruptError, MissingError
 from nas.core.reference import Reference
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.manifest import TensorEntry
 from nas.storage.open import open_root
 from nas.storage.pack import MAX_PACKS, read_into, read_tensors, stream_tensors
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimen
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return open_root(str(tmp_path), patience_s=0)
+def files(tmp_path: Path) -> BlobStore:
+    return open_root(str(tmp_path), retry_s=0)
 
 
 def from_bytes(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
@@ -56,7 +56,7 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def write_pack(
-    files: Files, path: str, tensors: dict[str, torch.Tensor], *, known: Iterable[TensorEntry] = ()
+    files: BlobStore, path: str, tensors: dict[str, torch.Tensor], *, known: Iterable[TensorEntry] = ()
 ) -> tuple[Reference, dict[str, TensorEntry]]:
     """What write_pack gives where something had to be stored."""
     reference, entries = write_pack_if_needed(files, path, tensors, known=known)
@@ -64,7 +64,7 @@ def write_pack(
     return reference, entries
 
 
-def round_trip(files: Files, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def round_trip(files: BlobStore, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     reference, entries = write_pack(files, f"packs/{uuid4().hex}.safetensors", tensors)
     return read_tensors(files, entries, {reference.path: reference})
 
@@ -82,7 +82,7 @@ def test_every_type_and_shape_comes_back(data: st.DataObject, dtype: torch.dtype
     assert_same(found["y"], torch.ones(3))
 
 
-def test_strides_views_and_gradients_do_not_matter(files: Files) -> None:
+def test_strides_views_and_gradients_do_not_matter(files: BlobStore) -> None:
     """Transposed, sliced, expanded, conjugated and negated tensors and parameters come back as what they show."""
     base = torch.arange(24.0).reshape(2, 3, 4)
     turned = torch.view_as_complex(torch.randn(3, 4, 2))
@@ -104,7 +104,7 @@ def test_strides_views_and_gradients_do_not_matter(files: Files) -> None:
         assert not found[name].requires_grad
 
 
-def test_views_of_one_memory_are_not_taken_for_one_tensor(files: Files) -> None:
+def test_views_of_one_memory_are_not_taken_for_one_tensor(files: BlobStore) -> None:
     """A large tensor beside its conjugate, which lies in the same memory: each comes back as what it shows."""
     large = torch.randn(20_000, dtype=torch.complex64)
     tensors = {"own": large, "conjugated": large.conj(), "imaginary": large.imag, "negated": large.conj().imag}
@@ -114,7 +114,7 @@ def test_views_of_one_memory_are_not_taken_for_one_tensor(files: Files) -> None:
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
-def test_tensors_have_memory_of_their_own(files: Files) -> None:
+def test_tensors_have_memory_of_their_own(files: BlobStore) -> None:
     """What is read can be written to, and no tensor shares memory with another, tied ones neither."""
     weight = torch.randn(4, 4)
     found = round_trip(files, {"a": weight, "b": weight, "c": torch.zeros(2)})
@@ -126,7 +126,7 @@ def test_tensors_have_memory_of_their_own(files: Files) -> None:
     assert len({tensor.untyped_storage().data_ptr() for tensor in found.values()}) == 3
 
 
-def test_tied_tensors_are_stored_once(files: Files) -> None:
+def test_tied_tensors_are_stored_once(files: BlobStore) -> None:
     """Tensors of equal bytes, type and shape share one place; equal bytes of another shape or type do not."""
     zeros = torch.zeros(1000)
     tensors = {"a": zeros, "b": zeros.clone(), "c": zeros.reshape(10, 100), "d": zeros.view(torch.int32)}
@@ -138,7 +138,7 @@ def test_tied_tensors_are_stored_once(files: Files) -> None:
     assert 3 * 4000 < reference.bytes < 4 * 4000
 
 
-def test_known_tensors_are_not_stored_again(files: Files) -> None:
+def test_known_tensors_are_not_stored_again(files: BlobStore) -> None:
     """A tensor that a donor's pack holds gets the donor's entry, and both packs together give all tensors."""
     old = {"a": torch.randn(1000), "b": torch.randn(1000)}
     first, first_entries = write_pack(files, "packs/1", old)
@@ -152,7 +152,7 @@ def test_known_tensors_are_not_stored_again(files: Files) -> None:
     assert all(torch.equal(found[name], new[name]) for name in new)
 
 
-def test_safetensors_library_reads_a_pack(files: Files, tmp_path: Path) -> None:
+def test_safetensors_library_reads_a_pack(files: BlobStore, tmp_path: Path) -> None:
     """The safetensors library loads the same tensors; what it has no type for it loads as plain bytes."""
     tensors = {f"t.{dtype}": torch.arange(7).to(dtype) for dtype in (torch.float64, torch.bfloat16, torch.bool)}
     tensors |= {"f8": torch.randn(3).to(torch.float8_e4m3fn), "c": torch.randn(2, 2, dtype=torch.complex64)}
@@ -170,7 +170,7 @@ def test_safetensors_library_reads_a_pack(files: Files, tmp_path: Path) -> None:
         assert pack.metadata() == {"tied": "c"}
 
 
-def test_pack_without_tensors_is_a_pack(files: Files, tmp_path: Path) -> None:
+def test_pack_without_tensors_is_a_pack(files: BlobStore, tmp_path: Path) -> None:
     """A pack of nothing can be written, read, and loaded by the safetensors library."""
     reference, entries = write_pack(files, "a.safetensors", {})
 
@@ -179,7 +179,7 @@ def test_pack_without_tensors_is_a_pack(files: Files, tmp_path: Path) -> None:
     assert load_file(tmp_path / "a.safetensors") == {}
 
 
-def test_every_tensor_is_aligned(files: Files) -> None:
+def test_every_tensor_is_aligned(files: BlobStore) -> None:
     """Each tensor begins at a multiple of its type's size, as readers that map the file need."""
     tensors = {"a": torch.ones(3, dtype=torch.uint8), "b": torch.ones(3), "c": torch.ones(1, dtype=torch.float64)}
 
@@ -188,7 +188,7 @@ def test_every_tensor_is_aligned(files: Files) -> None:
     assert all(entry.offset % tensors[name].element_size() == 0 for name, entry in entries.items())
 
 
-def test_entries_carry_the_digest_of_their_bytes(files: Files) -> None:
+def test_entries_carry_the_digest_of_their_bytes(files: BlobStore) -> None:
     """An entry's digest is that of the tensor's bytes, and the file holds them where the entry says."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.arange(5)})
 
@@ -208,7 +208,7 @@ def test_entries_carry_the_digest_of_their_bytes(files: Files) -> None:
         {"__metadata__": torch.ones(1)},
     ],
 )
-def test_what_is_no_plain_tensor_is_refused(files: Files, bad: dict[str, torch.Tensor]) -> None:
+def test_what_is_no_plain_tensor_is_refused(files: BlobStore, bad: dict[str, torch.Tensor]) -> None:
     """Sparse tensors, tensors without data, other objects and the format's one reserved name are refused by name."""
     with pytest.raises(ConfigurationError, match=next(iter(bad))):
         write_pack(files, "packs/a", bad)
@@ -235,7 +235,7 @@ def test_what_is_no_plain_tensor_is_refused(files: Files, bad: dict[str, torch.T
         {"pack": "packs/b"},
     ],
 )
-def test_lies_are_found_before_reading(files: Files, lie: dict[str, object]) -> None:
+def test_lies_are_found_before_reading(files: BlobStore, lie: dict[str, object]) -> None:
     """An offset, size, type, shape or pack that can't be is CorruptError that names the tensor, before any read."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3)})
     files.delete("packs/a")  # reading would be MissingError
@@ -245,7 +245,7 @@ def test_lies_are_found_before_reading(files: Files, lie: dict[str, object]) -> 
         read_tensors(files, {"x": entry}, {reference.path: reference})
 
 
-def test_tensors_that_overlap_are_corrupt(files: Files) -> None:
+def test_tensors_that_overlap_are_corrupt(files: BlobStore) -> None:
     """Two entries that share a part of their bytes are CorruptError."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3), "y": torch.arange(4)})
     shifted = dataclasses.replace(entries["x"], offset=entries["y"].offset + 4)
@@ -254,7 +254,7 @@ def test_tensors_that_overlap_are_corrupt(files: Files) -> None:
         read_tensors(files, {"x": shifted, "y": entries["y"]}, {reference.path: reference})
 
 
-def test_parts_that_overlap_are_found_whichever_are_read(files: Files) -> None:
+def test_parts_that_overlap_are_found_whichever_are_read(files: BlobStore) -> None:
     """Overlapping entries are found before reading, also where they would be read one at a time."""
     reference, entries = write_pack(files, "packs/a", {str(n): torch.full((2_000_000,), float(n)) for n in range(3)})
     shifted = dataclasses.replace(entries["1"], offset=entries["0"].offset + 4)
@@ -264,7 +264,7 @@ def test_parts_that_overlap_are_found_whichever_are_read(files: Files) -> None:
         next(stream_tensors(files, {**entries, "1": shifted}, {"packs/a": reference}))
 
 
-def test_a_thousand_names_for_one_part_are_refused_before_allocation(files: Files) -> None:
+def test_a_thousand_names_for_one_part_are_refused_before_allocation(files: BlobStore) -> None:
     """Many tensors that claim the same 8 MB are CorruptError: a small file does not fill the memory."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.zeros(2_000_000)})
     many = {str(n): entries["x"] for n in range(1000)}
@@ -274,7 +274,7 @@ def test_a_thousand_names_for_one_part_are_refused_before_allocation(files: File
         read_tensors(files, many, {"packs/a": reference})
 
 
-def test_many_equal_tensors_are_stored_a_few_times(files: Files) -> None:
+def test_many_equal_tensors_are_stored_a_few_times(files: BlobStore) -> None:
     """Of 100 equal tensors each 16 share a place, so that what is written can be read; a child stores none of them."""
     tensors = {str(n): torch.zeros(1000) for n in range(100)}
     reference, entries = write_pack(files, "packs/a", tensors)
@@ -287,7 +287,7 @@ def test_many_equal_tensors_are_stored_a_few_times(files: Files) -> None:
     assert child == entries
 
 
-def test_more_dimensions_than_a_pack_takes_are_refused_on_saving(files: Files) -> None:
+def test_more_dimensions_than_a_pack_takes_are_refused_on_saving(files: BlobStore) -> None:
     """65 dimensions are refused by name when they are saved, not when they are read; 64 come back."""
     with pytest.raises(ConfigurationError, match="'x' has 65 dimensions"):
         write_pack(files, "packs/a", {"x": torch.ones([1] * 65)})
@@ -295,7 +295,7 @@ def test_more_dimensions_than_a_pack_takes_are_refused_on_saving(files: Files) -
 
 
 @pytest.mark.parametrize("length", [0, 2**63, 10**9])
-def test_a_pack_s_own_header_is_not_believed(files: Files, tmp_path: Path, length: int) -> None:
+def test_a_pack_s_own_header_is_not_believed(files: BlobStore, tmp_path: Path, length: int) -> None:
     """Where a pack's header lies about its length, tensors are read as the manifest says: nothing else is parsed."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3)})
     whole = (tmp_path / "packs/a").read_bytes()
@@ -306,7 +306,7 @@ def test_a_pack_s_own_header_is_not_believed(files: Files, tmp_path: Path, lengt
         files.check_contents(reference)
 
 
-def test_size_that_the_file_has_not_is_found_before_allocation(files: Files) -> None:
+def test_size_that_the_file_has_not_is_found_before_allocation(files: BlobStore) -> None:
     """A pack and an entry that agree on an absurd size are CorruptError, not an attempt to allocate it."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3)})
     huge = dataclasses.replace(entries["x"], bytes=2**60, shape=(2**57,))
@@ -315,7 +315,7 @@ def test_size_that_the_file_has_not_is_found_before_allocation(files: Files) -> 
         read_tensors(files, {"x": huge}, {reference.path: Reference(reference.path, 2**61, reference.digest)})
 
 
-def test_damage_is_found_where_it_matters(files: Files, tmp_path: Path) -> None:
+def test_damage_is_found_where_it_matters(files: BlobStore, tmp_path: Path) -> None:
     """One flipped bit in a wanted tensor, a lost byte and a lost pack are found; other tensors are not looked at."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3), "y": torch.arange(4)})
     wanted, packs = {"x": entries["x"]}, {reference.path: reference}
@@ -339,7 +339,7 @@ def flipped(data: bytes, position: int) -> bytes:
     return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
 
-def test_nothing_is_published_where_all_is_known(files: Files) -> None:
+def test_nothing_is_published_where_all_is_known(files: BlobStore) -> None:
     """A child that changed nothing gets the donor's entries, and no pack."""
     tensors = {"a": torch.randn(10), "b": torch.randn(10)}
     _, entries = write_pack(files, "packs/1", tensors)
@@ -351,7 +351,7 @@ def test_nothing_is_published_where_all_is_known(files: Files) -> None:
     assert files.names("packs") == ["1"]
 
 
-def test_beyond_16_packs_all_is_stored_again(files: Files) -> None:
+def test_beyond_16_packs_all_is_stored_again(files: BlobStore) -> None:
     """A line of descendants that change one tensor each grows to 16 packs, then begins anew with a single one."""
     tensors = {str(n): torch.randn(100) for n in range(40)}
     packs, entries = {}, {}
@@ -369,7 +369,7 @@ def test_beyond_16_packs_all_is_stored_again(files: Files) -> None:
 
 
 class TestReadInto:
-    def test_memory_of_any_kind_is_filled(self, files: Files) -> None:
+    def test_memory_of_any_kind_is_filled(self, files: BlobStore) -> None:
         """Tensors with strides, parameters, tied and empty ones are filled in place; their strides stay."""
         tensors = {"a": torch.randn(3, 4), "b": torch.randn(5), "c": torch.randn(5), "empty": torch.empty(0, 2)}
         reference, entries = write_pack(files, "packs/a", {**tensors, "same": tensors["b"]})
@@ -389,7 +389,7 @@ class TestReadInto:
         assert {name: target.stride() for name, target in targets.items()} == strides
         assert {name: target.data_ptr() for name, target in targets.items()} == addresses
 
-    def test_other_type_or_shape_is_refused(self, files: Files) -> None:
+    def test_other_type_or_shape_is_refused(self, files: BlobStore) -> None:
         """A target of another type or shape is refused by name, and nothing is written."""
         reference, entries = write_pack(files, "packs/a", {"x": torch.ones(4)})
         for target in (torch.zeros(2, 2), torch.zeros(4, dtype=torch.float64)):
@@ -397,7 +397,7 @@ class TestReadInto:
                 read_into(files, entries, {reference.path: reference}, {"x": target})
             assert not target.any()
 
-    def test_large_tensors_need_no_memory_beyond_their_own(self, files: Files) -> None:
+    def test_large_tensors_need_no_memory_beyond_their_own(self, files: BlobStore) -> None:
         """40 MB are read into the model's tensors with less than 4 MB of python's own memory."""
         tensors = {str(n): torch.randn(1_000_000) for n in range(10)}
         reference, entries = write_pack(files, "packs/a", tensors)
@@ -412,7 +412,7 @@ class TestReadInto:
         assert all(torch.equal(targets[name], tensors[name]) for name in tensors)
 
 
-def test_stream_gives_every_tensor_in_turn(files: Files) -> None:
+def test_stream_gives_every_tensor_in_turn(files: BlobStore) -> None:
     """stream_tensors gives each tensor once, whichever pack it lies in, over more than one batch."""
     old = {str(n): torch.randn(2_000_000) for n in range(6)}
     first, entries = write_pack(files, "packs/1", old)

@@ -58,7 +58,7 @@ for number in range(60):
 
 @pytest.fixture
 def records(tmp_path: Path) -> Records:
-    return Records(open_root(str(tmp_path), patience_s=0))
+    return Records(open_root(str(tmp_path), retry_s=0))
 
 
 def test_lineage_may_be_loaded_while_it_grows(records: Records, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from nas.core.errors import StoreError
+from nas.core.errors import StorageError
 from nas.storage.open import open_root
 from nas.storage.resume_points import PartialCheckpoints
 from nas.storage.verified import digest_of
@@ -25,7 +25,7 @@ class Drawer:
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "resume" / "000042"
-        self.files = open_root(str(root), patience_s=0)
+        self.files = open_root(str(root), retry_s=0)
 
     def open(self) -> PartialCheckpoints:
         """As a new attempt opens them."""
@@ -276,7 +276,7 @@ def test_a_store_that_fails_is_no_damage(drawer: Drawer) -> None:
     drawer.path("1.json").unlink()
     (drawer.folder / name).symlink_to(name)  # in a circle: ELOOP
 
-    with pytest.raises(StoreError, match="can't read"):
+    with pytest.raises(StorageError, match="can't read"):
         drawer.newest()
 
 

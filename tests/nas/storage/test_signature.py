@@ -31,7 +31,7 @@ def small_network() -> nn.Module:
 
 def test_checkpoint_has_the_signature_of_the_network_that_was_saved(tmp_path: Path) -> None:
     """Module, state dict, published checkpoint, its record and its manifest have one signature."""
-    files = open_root(str(tmp_path), patience_s=0)
+    files = open_root(str(tmp_path), retry_s=0)
     model = small_network()
 
     checkpoint = publish_checkpoint(files, "1-a", publish_tensors(files, "packs/1-a-0.safetensors", model.state_dict()))

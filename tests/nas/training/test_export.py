@@ -18,13 +18,13 @@ from torch import nn
 
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, State, Trial
-from nas.executors.pool import InProcessPlace
+from nas.executors.pool import InProcessPool
 from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.training.messages import Assignment, BenchSpec
+from nas.training.messages import Assignment, RuntimeSpec
 from nas.training.problem import Problem
-from nas.training.runtime import Bench
+from nas.training.runtime import TrialRuntime
 from nas.training.trial_run import TrialRun
 from tests.support.problems import N_CLASSES, N_INPUTS, ExportProblem, PlainProblem, ScoreProblem, network
 
@@ -109,7 +109,7 @@ class Exported:
     answer: dict[str, Any]
     root: Path
     trial: Trial
-    bench: Bench
+    runtime: TrialRuntime
 
     @property
     def folder(self) -> Path:
@@ -123,17 +123,17 @@ class Exported:
 def export(problem: Problem, root: Path, *, donor: Trial | None = None) -> Exported:
     """Trains a trial of the problem, and exports it, as a worker does."""
     files = open_root(str(root))
-    spec = BenchSpec(problem=Spec.of(PlainProblem), url=str(root), options={})
+    spec = RuntimeSpec(problem=Spec.of(PlainProblem), url=str(root), options={})
     point = {"x": 3}
     number = 6 if donor else 5
     trial = Trial(number=number, index=number, proposal=Proposal(point=point), state=State.RUNNING, attempt=1, slot=0)
     Records(files).propose(trial)
     donors = () if donor is None or donor.checkpoint is None else (DonorWeights(donor.number, donor.checkpoint),)
-    finished = InProcessPlace(spec, files, problem).run(Assignment(trial, donors), lambda event: None)
+    finished = InProcessPool(spec, files, problem).run(Assignment(trial, donors), lambda event: None)
     assert finished is not None
     assert finished.state == State.COMPLETE, finished.error
-    bench = Bench(spec, problem=problem, files=files)
-    return Exported(bench.export(finished), root, finished, bench)
+    runtime = TrialRuntime(spec, problem=problem, files=files)
+    return Exported(runtime.export(finished), root, finished, runtime)
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +232,7 @@ def test_published_momentum_is_neither_restored_nor_exported(tmp_path: Path) -> 
 
     assert child.trial.metrics == {"score": 1.0}
     assert child.trial.inheritance["n_copied"] == len(network().state_dict())
-    assert child.bench.test(child.trial) == {"score": 1.0}
+    assert child.runtime.test(child.trial) == {"score": 1.0}
     assert child.read("export.json") == {"missing": {}}
     assert load_file(child.folder / "model.safetensors").keys() == network().state_dict().keys()
 
@@ -294,10 +294,10 @@ def test_missing_program_is_explained(
 
 def test_second_export_does_not_overwrite(exported: Exported) -> None:
     """Each export has a folder of its own."""
-    spec = BenchSpec(problem=Spec.of(PlainProblem), url=str(exported.root), options={})
+    spec = RuntimeSpec(problem=Spec.of(PlainProblem), url=str(exported.root), options={})
     trial = replace(exported.trial, checkpoint=None)
 
-    again = Bench(spec, problem=ScoreProblem()).export(trial)
+    again = TrialRuntime(spec, problem=ScoreProblem()).export(trial)
 
     assert again["export"] != exported.answer["export"]
     assert (exported.folder / "program.pt2").is_file()

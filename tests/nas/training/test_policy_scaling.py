@@ -10,11 +10,11 @@ from torch.utils.data import TensorDataset
 
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
-from nas.training.policy_scaling import Modes
+from nas.training.policy_scaling import PolicyScaling
 
 
-def modes(*policies: Policy, fidelity: float | None = None) -> Modes:
-    return Modes(frozenset(policies), fidelity)
+def modes(*policies: Policy, fidelity: float | None = None) -> PolicyScaling:
+    return PolicyScaling(frozenset(policies), fidelity)
 
 
 @pytest.mark.parametrize(

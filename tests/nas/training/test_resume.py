@@ -23,13 +23,13 @@ from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.events import Event, Reported
-from nas.executors.pool import InProcessPlace
-from nas.storage.blobs import Files
+from nas.executors.pool import InProcessPool
+from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.training.messages import Assignment, BenchSpec
+from nas.training.messages import Assignment, RuntimeSpec
 from nas.training.trial_run import TrialRun
 from tests.support.problems import BodyProblem, network
 
@@ -42,12 +42,12 @@ class Shop:
     """A store in memory, in which one trial is trained in as many attempts as it takes, as a worker does."""
 
     def __init__(self, *, every_s: float = 0.0, device: str = "cpu") -> None:
-        self.files: Files = open_root(f"memory://resume/{uuid4().hex}", patience_s=0)
+        self.files: BlobStore = open_root(f"memory://resume/{uuid4().hex}", retry_s=0)
         self.records = Records(self.files)
         self.events: list[Event] = []
         self.every_s = every_s
         self.device = device
-        self.place: InProcessPlace | None = None
+        self.place: InProcessPool | None = None
         self.trial = Trial(
             number=1, index=1, proposal=Proposal(point={"x": 1}), seed=11, state=State.RUNNING, slot=0,
             policies=frozenset({Policy.SHARE_PARAMS}),
@@ -61,7 +61,7 @@ class Shop:
             answers: Whether reports wait for a verdict, which is to go on.
         """
         self.trial = replace(self.trial, attempt=self.trial.attempt + 1, **more)
-        spec = BenchSpec(
+        spec = RuntimeSpec(
             problem=Spec.of(BodyProblem),
             url=self.files.url,
             options={},
@@ -69,7 +69,7 @@ class Shop:
             asks_stopper=answers,
             checkpoint_every_s=self.every_s,
         )
-        self.place = InProcessPlace(spec, self.files, BodyProblem(body))
+        self.place = InProcessPool(spec, self.files, BodyProblem(body))
 
         def post(event: Event) -> None:
             self.events.append(event)
@@ -88,13 +88,13 @@ class Shop:
         """A finished trial whose network is full of ones."""
         parent = Trial(number=0, index=0, proposal=Proposal(point={"x": 0}), attempt=1, slot=0)
         self.records.propose(parent)
-        spec = BenchSpec(problem=Spec.of(BodyProblem), url=self.files.url, options={})
+        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=self.files.url, options={})
 
         def body(run: TrialRun) -> object:
             run.save({name: torch.ones_like(tensor) for name, tensor in network().state_dict().items()})
             return {"score": 0.5}
 
-        found = InProcessPlace(spec, self.files, BodyProblem(body)).run(Assignment(parent), self.events.append)
+        found = InProcessPool(spec, self.files, BodyProblem(body)).run(Assignment(parent), self.events.append)
         assert found is not None
         return found
 

@@ -17,26 +17,26 @@ import torch
 from torch import nn
 
 from nas.core.checkpoint import Checkpoint
-from nas.core.errors import ActionError, CorruptError, MissingError, StoreError, TrialStopped
+from nas.core.errors import ActionError, CorruptError, MissingError, StorageError, TrialStopped
 from nas.core.policy import Policy
 from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.events import Event, Reported, Started
-from nas.executors.pool import InProcessPlace
+from nas.executors.pool import InProcessPool
 from nas.inheritance.rules import Rules
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.removing import Remove
 from nas.spaces.graphs.resizing import Widen
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
 from nas.storage.records import Records, to_bytes
 from nas.storage.verified import digest_of
-from nas.training.messages import Assignment, BenchSpec
-from nas.training.runtime import Bench, set_torch_settings, torch_settings
+from nas.training.messages import Assignment, RuntimeSpec
+from nas.training.runtime import TrialRuntime, set_torch_settings, torch_settings
 from nas.training.seeds import seed_everything
 from nas.training.trial_run import TrialRun
 from tests.support.graph_networks import STARTS
@@ -49,7 +49,7 @@ class Workshop:
     """A store in memory, where bodies are trained as trials 0, 1, 2, ... by the code that a worker runs."""
 
     def __init__(self) -> None:
-        self.files: Files = open_root(f"memory://run/{uuid4().hex}", patience_s=0)
+        self.files: BlobStore = open_root(f"memory://run/{uuid4().hex}", retry_s=0)
         self.records = Records(self.files)
         self.events: list[Event] = []
         self.n_trials = 0
@@ -87,9 +87,9 @@ class Workshop:
 
         return place.run(Assignment(trial, tuple(map(weights_of, donors))), post)
 
-    def place(self, body: Body, *, asks_stopper: bool = False) -> InProcessPlace:
-        spec = BenchSpec(problem=Spec.of(BodyProblem), url=self.files.url, options={}, asks_stopper=asks_stopper)
-        return InProcessPlace(spec, self.files, BodyProblem(body))
+    def place(self, body: Body, *, asks_stopper: bool = False) -> InProcessPool:
+        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=self.files.url, options={}, asks_stopper=asks_stopper)
+        return InProcessPool(spec, self.files, BodyProblem(body))
 
 
 def weights_of(trial: Trial) -> DonorWeights:
@@ -207,10 +207,10 @@ class TestOutcomes:
         """An error of the store passes through as it is, and the trial gets no result."""
 
         def body(run: TrialRun) -> object:
-            raise StoreError("the disk is full")
+            raise StorageError("the disk is full")
 
         trial = workshop.propose()
-        with pytest.raises(StoreError, match="the disk is full"):
+        with pytest.raises(StorageError, match="the disk is full"):
             workshop.run(trial, body)
         assert workshop.records.result(trial) is None
 
@@ -311,7 +311,7 @@ class TestRecord:
             workshop.propose(),
             state=State.COMPLETE,
             metrics={"score": 0.1, **{f"other {n}": n / 7 for n in range(99)}},
-            foretold={"parameters": 10**12, **{f"known {n}": n / 7 for n in range(99)}},
+            static_metrics={"parameters": 10**12, **{f"known {n}": n / 7 for n in range(99)}},
             checkpoint=Checkpoint(manifest=manifest, packs=packs),
             offered=f"{'far' * 66}:{10**8}",
             donor=f"{'far' * 66}:{10**8}",
@@ -416,9 +416,9 @@ class TestReports:
             try:
                 run.report(1, score=0.5)
             finally:
-                raise StoreError("the disk is full")
+                raise StorageError("the disk is full")
 
-        with pytest.raises(StoreError, match="the disk is full"):
+        with pytest.raises(StorageError, match="the disk is full"):
             workshop.train(body, stops_at=1)
 
     def test_interrupted_trial_has_no_result(self, workshop: Workshop) -> None:
@@ -857,9 +857,9 @@ class TestOtherFrameworks:
             assert (run.restore_dir / "a.txt").read_text() == "mine"
             return {"score": 0.5}
 
-        spec = BenchSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
+        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
 
-        assert Bench(spec, problem=BodyProblem(test=test), files=workshop.files).test(trial) == {"score": 0.5}
+        assert TrialRuntime(spec, problem=BodyProblem(test=test), files=workshop.files).test(trial) == {"score": 0.5}
 
 
 class TestLog:
@@ -926,8 +926,8 @@ class TestLog:
             raise ZeroDivisionError("no test data")
 
         trial = workshop.train(lambda run: print("training") or {"score": 1.0})
-        spec = BenchSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
-        place = InProcessPlace(spec, workshop.files, BodyProblem(test=test))
+        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
+        place = InProcessPool(spec, workshop.files, BodyProblem(test=test))
         with pytest.raises(ActionError, match="ZeroDivisionError: no test data"):
             place.call("test", trial)
 
@@ -1005,15 +1005,19 @@ class TestSameStart:
     def test_test_is_seeded_too(self, workshop: Workshop) -> None:
         """A finalist's test draws the same each time."""
         trial = workshop.train(lambda run: {"score": 1.0})
-        spec = BenchSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
-        bench = Bench(spec, problem=BodyProblem(test=lambda run: {"score": random.random()}), files=workshop.files)
+        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
+        runtime = TrialRuntime(
+            spec, problem=BodyProblem(test=lambda run: {"score": random.random()}), files=workshop.files
+        )
 
-        assert bench.test(trial) == bench.test(trial)
+        assert runtime.test(trial) == runtime.test(trial)
 
     def test_test_that_is_not_finite_raises(self, workshop: Workshop) -> None:
         """A NaN on test data is an error of the problem's, and not a record that can't be written."""
         trial = workshop.train(lambda run: {"score": 1.0})
-        spec = BenchSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
+        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
 
         with pytest.raises(FloatingPointError, match="test returned score=nan"):
-            Bench(spec, problem=BodyProblem(test=lambda run: {"score": math.nan}), files=workshop.files).test(trial)
+            TrialRuntime(spec, problem=BodyProblem(test=lambda run: {"score": math.nan}), files=workshop.files).test(
+                trial
+            )

@@ -43,7 +43,7 @@ class KeepingTuner(Tuner):
     ) -> None:
         super().__init__(space, metrics, seed=seed)
         self.inner = ConstrainedTuner(
-            tuner(space, metrics, seed=seed), SizeProblem(space=space).foretell, {"size": size}
+            tuner(space, metrics, seed=seed), SizeProblem(space=space).static_metrics, {"size": size}
         )
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
@@ -82,7 +82,9 @@ def test_contract(tuner: type[Tuner]) -> None:
 
 def test_a_grid_leaves_out_what_is_too_large() -> None:
     """Every point that keeps the constraint once, in the grid's order, then STOP."""
-    tuner = ConstrainedTuner(GridTuner(GRID, METRICS, resolution=12), SizeProblem(space=GRID).foretell, {"size": 20})
+    tuner = ConstrainedTuner(
+        GridTuner(GRID, METRICS, resolution=12), SizeProblem(space=GRID).static_metrics, {"size": 20}
+    )
     answers = [tuner.ask(Lineage.of([]), number, 0) for number in range(49)]
 
     kept = [point for point in GRID.points() if point["a"] * point["b"] <= 20]
@@ -93,7 +95,9 @@ def test_a_grid_leaves_out_what_is_too_large() -> None:
 def test_a_list_leaves_out_what_is_too_large() -> None:
     """Of fixed points, those that keep the constraint."""
     points = [{"a": a, "b": 4} for a in (9, 5, 6, 1)]
-    tuner = ConstrainedTuner(BatchTuner(GRID, METRICS, points=points), SizeProblem(space=GRID).foretell, {"size": 20})
+    tuner = ConstrainedTuner(
+        BatchTuner(GRID, METRICS, points=points), SizeProblem(space=GRID).static_metrics, {"size": 20}
+    )
     answers = [tuner.ask(Lineage.of([]), number, 0) for number in range(3)]
 
     assert [a.point for a in answers if isinstance(a, Proposal)] == [points[1], points[3]]
@@ -117,11 +121,11 @@ def test_a_tuner_that_gives_nothing_else_ends_the_search() -> None:
 
 def test_a_space_without_a_point_that_keeps_it() -> None:
     """A finite space is searched through and named, not called exhausted."""
-    tuner = ConstrainedTuner(RandomTuner(GRID, METRICS), SizeProblem(space=GRID).foretell, {"size": 0.5})
+    tuner = ConstrainedTuner(RandomTuner(GRID, METRICS), SizeProblem(space=GRID).static_metrics, {"size": 0.5})
     with pytest.raises(ConfigurationError, match=r"constraints.size=0.5 is broken by 48 of the 48 .* least having 1;"):
         tuner.ask(Lineage.of([]), 0, 0)
 
-    endless = ConstrainedTuner(EvolutionTuner(SPACE, METRICS), SizeProblem().foretell, {"size": 0.5})
+    endless = ConstrainedTuner(EvolutionTuner(SPACE, METRICS), SizeProblem().static_metrics, {"size": 0.5})
     with pytest.raises(ConfigurationError, match="refused in a row"):
         endless.ask(Lineage.of([]), 0, 0)
     assert MAX_ANSWERS >= 100
@@ -130,7 +134,7 @@ def test_a_space_without_a_point_that_keeps_it() -> None:
 def test_a_long_search_for_a_point_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """In lines ever rarer; what is answered is the same."""
     monkeypatch.setattr(constrained, "TELL_AFTER_S", 0.001)
-    tuner = ConstrainedTuner(RandomTuner(SPACE, METRICS), SizeProblem().foretell, {"size": 0.5})
+    tuner = ConstrainedTuner(RandomTuner(SPACE, METRICS), SizeProblem().static_metrics, {"size": 0.5})
     with pytest.raises(ConfigurationError) as given_up:
         tuner.ask(Lineage.of([]), 0, 0)
 
@@ -142,12 +146,12 @@ def test_a_long_search_for_a_point_is_told(monkeypatch: pytest.MonkeyPatch, capl
 def test_only_what_is_limited_is_found_out() -> None:
     """The FLOPs of a network take several times as long as its parameters, and are not counted for a limit on those."""
     problem = DigitsProblem()
-    tuner = ConstrainedTuner(RandomTuner(problem.space, problem.metrics), problem.foretell, {"parameters": 1e9})
+    tuner = ConstrainedTuner(RandomTuner(problem.space, problem.metrics), problem.static_metrics, {"parameters": 1e9})
     point = problem.space.sample(random.Random(0))
     problem.example_inputs = lambda: pytest.fail("FLOPs were counted")  # type: ignore[method-assign]
 
     assert tuner.broken_by(point) == ""
-    assert set(problem.foretell(point)) == {"parameters", "flops"}
+    assert set(problem.static_metrics(point)) == {"parameters", "flops"}
 
 
 def test_constraints_are_part_of_the_identity() -> None:
@@ -170,7 +174,11 @@ def test_constraints_are_part_of_the_identity() -> None:
         ({"flops": 3}, {}, "constraints.flops: the problem does not know it before training; name one of size"),
         ({"size": "3"}, {}, r"constraints.size \('3'\) must be a number"),
         ({"size": float("nan")}, {}, r"constraints.size \(nan\) must be a number"),
-        ({"size": 3}, {"error": "no such layer"}, r"problem's foretell failed on .* \(ValueError: no such layer\)"),
+        (
+            {"size": 3},
+            {"error": "no such layer"},
+            r"problem's static_metrics failed on .* \(ValueError: no such layer\)",
+        ),
     ],
 )
 def test_what_cannot_be(constraints: dict[str, Any], arguments: dict[str, Any], message: str) -> None:

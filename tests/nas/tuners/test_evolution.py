@@ -26,7 +26,9 @@ from nas.tuners.random import RandomTuner
 from tests.support.landscape import METRIC, SPACE, mean_best, search
 
 
-@pytest.mark.parametrize("options", [{}, {"crossover": 0.5}, {"dies": "worst"}, {"dies": "loser", "sample_size": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"crossover": 0.5}, {"replacement": "worst"}, {"replacement": "loser", "sample_size": 2}]
+)
 def test_every_kind_beats_random_search(options: dict[str, object]) -> None:
     """Over ten seeds, the best of 80 trials is on average much nearer to the optimum than random search's."""
     best = mean_best(lambda seed: EvolutionTuner(SPACE, (METRIC,), seed=seed, **options), 80)  # type: ignore[arg-type]
@@ -62,7 +64,7 @@ def test_so_many_children_have_two_parents(crossover: float, least: float, most:
 
 def test_without_age_the_best_are_parents_for_ever() -> None:
     """Where the worst dies, each parent is among the best eight at that time, and an early good one stays."""
-    trials = search(EvolutionTuner(SPACE, (METRIC,), dies="worst"), 80)
+    trials = search(EvolutionTuner(SPACE, (METRIC,), replacement="worst"), 80)
 
     for trial in trials:
         for parent in trial.parents:
@@ -73,7 +75,7 @@ def test_without_age_the_best_are_parents_for_ever() -> None:
 
 def test_losers_of_tournaments_are_no_parents_again() -> None:
     """NNI's naive evolution: of two the worse dies; so there is one death a child, and eight live on."""
-    trials = search(EvolutionTuner(SPACE, (METRIC,), dies="loser", sample_size=2), 60)
+    trials = search(EvolutionTuner(SPACE, (METRIC,), replacement="loser", sample_size=2), 60)
     dead: set[int] = set()
     for trial in trials[8:]:
         [parent], loser = trial.parents, trial.proposal.derivation["dead"]
@@ -88,7 +90,7 @@ def test_failures_do_not_shrink_a_population_of_tournaments() -> None:
     """Where every third trial fails, founders take the places of the failed children."""
     losses = iter(range(1000))
     trials = search(
-        EvolutionTuner(SPACE, (METRIC,), dies="loser", sample_size=2),
+        EvolutionTuner(SPACE, (METRIC,), replacement="loser", sample_size=2),
         90,
         lambda point: None if (n := next(losses)) % 3 == 0 else float(n % 7),
     )
@@ -154,8 +156,8 @@ def n_alike(one: Trial, other: Trial) -> int:
     [
         ({"donor": "uncle"}, r"tuner.donor \('uncle'\) must be one of parent, best_donor"),
         ({"crossover": 1.5}, r"crossover \(1.5\) must be a probability"),
-        ({"dies": "youngest"}, "dies \\('youngest'\\) must be one of oldest, worst, loser"),
-        ({"dies": "loser", "sample_size": 1}, "must be at least 2 where the loser dies"),
+        ({"replacement": "youngest"}, "replacement \\('youngest'\\) must be one of oldest, worst, loser"),
+        ({"replacement": "loser", "sample_size": 1}, "must be at least 2 with replacement=loser"),
     ],
 )
 def test_arguments_that_can_not_be(wrong: dict[str, object], line: str) -> None:

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from nas.core.metric import Metric
 from nas.core.trial import Trial
-from nas.storage.maintenance.gc.collector import Scope, Sweeper
+from nas.storage.maintenance.gc.collector import GarbageCollector, Scope
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -35,7 +35,7 @@ def read_all(records: Records, trials: list[Trial]) -> int:
 
 def main() -> None:
     """Publishes on A, sweeps on B while A reads what is needed, and counts on both."""
-    one, other = (Records(open_root(f"{os.environ[mount]}/mine", patience_s=10.0)) for mount in ("NFS_A", "NFS_B"))
+    one, other = (Records(open_root(f"{os.environ[mount]}/mine", retry_s=10.0)) for mount in ("NFS_A", "NFS_B"))
     assert other.files.walk() == []
     for number in range(N_TRIALS):
         made = trial(number, score=number / 100, checkpoint=real_checkpoint(one.files, number, size=300_000))
@@ -47,8 +47,8 @@ def main() -> None:
 
     def sweep() -> None:
         scope = Scope(metrics=(Metric("accuracy"),), finalists=lambda t: (), borrowed=lambda: (), stands_in=True)
-        sweeper = Sweeper(other, Retention("best:1"), scope)
-        sweeper.carry_out(sweeper.plan(other.load()[0], [0, 1, 2], other.files.walk()))
+        collector = GarbageCollector(other, Retention("best:1"), scope)
+        collector.carry_out(collector.plan(other.load()[0], [0, 1, 2], other.files.walk()))
         done.set()
 
     thread = threading.Thread(target=sweep)
@@ -61,7 +61,7 @@ def main() -> None:
         left, _ = records.load()
         read_all(records, left)
         weights = [s.path for s in records.files.walk() if s.path.startswith(("packs/", "files/", "manifests/"))]
-        found[name] = {"swept": [t.number for t in left if t.swept], "n_weights": len(weights)}
+        found[name] = {"swept": [t.number for t in left if t.weights_deleted], "n_weights": len(weights)}
     print(json.dumps({**found, "n_reads": n_reads, "folders": sorted(one.files.names("files"))}))
 
 

@@ -19,14 +19,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from nas.core.budget import Budget
-from nas.core.errors import ConfigurationError, StoreError
+from nas.core.errors import ConfigurationError, StorageError
 from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.search.lease import Session, check_free
 from nas.search.runner import Summary
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.verification import verify_search
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -58,7 +58,7 @@ def refusal(call: Any) -> str:
     """What the store says."""
     try:
         call()
-    except (StoreError, ConfigurationError) as error:
+    except (StorageError, ConfigurationError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 
@@ -99,7 +99,7 @@ def wait_for_room() -> None:
 
 def full(here: str, there: str) -> dict[str, Any]:
     """One mount fills the share; the other reads what was published."""
-    writer, reader = open_root(f"{here}/root", patience_s=5), open_root(f"{there}/root", patience_s=5)
+    writer, reader = open_root(f"{here}/root", retry_s=5), open_root(f"{there}/root", retry_s=5)
     whole: list[tuple[Reference, bytes]] = []
     said = ""
     writer.replace("beat", b"first" * 100)
@@ -107,7 +107,7 @@ def full(here: str, there: str) -> dict[str, Any]:
         data = bytes([len(whole)]) * 300_000
         try:
             whole.append((writer.publish(f"packs/{len(whole)}", [data]), data))
-        except StoreError as error:
+        except StorageError as error:
             said = str(error)
     fill()
     beat = refusal(lambda: writer.replace("beat", b"next" * 20_000))
@@ -153,7 +153,7 @@ def checked(root: str) -> list[str]:
 
 def read_only(here: str, there: str, by: str, how: str) -> dict[str, Any]:
     """The mount, or the server's own file system, is made read-only meanwhile."""
-    files = open_root(f"{here}/root", patience_s=1)
+    files = open_root(f"{here}/root", retry_s=1)
     before = files.publish(f"packs/before-{by}", [b"before"])
     shell(f"{LET_GO}; for n in {{1..100}}; do mount -o remount,ro {how} && exit; sleep 0.2; done; exit 1")
     found = {
@@ -221,7 +221,7 @@ def hours(records: Records) -> float:
     return spent_hours(records)
 
 
-def drive(files: Files) -> None:
+def drive(files: BlobStore) -> None:
     """Holds the search until it is killed."""
     Session(Records(files))
     print("ready", flush=True)

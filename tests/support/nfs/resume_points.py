@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import torch
 
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.resume_points import PartialCheckpoints
 
@@ -23,12 +23,12 @@ TICK_S = 0.03
 """NFSv3 sees no change of a folder within one tick of the server's clock."""
 
 
-def publish(files: Files, trial: int, step: int) -> None:
+def publish(files: BlobStore, trial: int, step: int) -> None:
     time.sleep(TICK_S)
     PartialCheckpoints(files, trial).publish({"step": step}, {"weight": torch.full((1000,), float(step))})
 
 
-def newest(files: Files, trial: int) -> int | None:
+def newest(files: BlobStore, trial: int) -> int | None:
     found = PartialCheckpoints(files, trial).newest()
     return None if found is None or found[1]["weight"][0] != found[0]["step"] else found[0]["step"]
 

@@ -15,16 +15,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from nas.core.errors import AlreadyPublishedError, MissingError, StoreError
+from nas.core.errors import AlreadyPublishedError, MissingError, StorageError
 from nas.core.reference import Reference
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 
 N_HANDOVERS = 1000
 N_RECORDS = 50
 
 
-def hand_over(writer: Files, reader: Files, n: int) -> tuple[bool, float]:
+def hand_over(writer: BlobStore, reader: BlobStore, n: int) -> tuple[bool, float]:
     """Whether the reader's cache still denied the published name, and the seconds until it had read the bytes."""
     folder = f"packs-{n // 10}" if n % 2 else f"new-{n}/deep"
     path, data = f"{folder}/{n:06d}.bin", [bytes([n % 256]) * 100_000, b"end"]
@@ -37,7 +37,7 @@ def hand_over(writer: Files, reader: Files, n: int) -> tuple[bool, float]:
     return denied, time.monotonic() - began_s
 
 
-def late_records(writer: Files, reader: Files) -> int:
+def late_records(writer: BlobStore, reader: BlobStore) -> int:
     """How many records that were looked up too early are not seen right after they are published.
 
     They come more than a tick of the server's clock apart: within one, NFSv3 sees no change of a folder.
@@ -54,11 +54,11 @@ def late_records(writer: Files, reader: Files) -> int:
     return late
 
 
-def race(one: Files, other: Files) -> list[int]:
+def race(one: BlobStore, other: BlobStore) -> list[int]:
     """The number of winners for each of a hundred names that both clients publish at the same time."""
     wins = [0] * 100
 
-    def publish(files: Files, who: bytes) -> None:
+    def publish(files: BlobStore, who: bytes) -> None:
         for n in range(len(wins)):
             try:
                 files.publish(f"race/{n}", [who * 100], exclusive=True)
@@ -74,7 +74,7 @@ def race(one: Files, other: Files) -> list[int]:
     return wins
 
 
-def torn_beats(writer: Files, reader: Files) -> tuple[int, int]:
+def torn_beats(writer: BlobStore, reader: BlobStore) -> tuple[int, int]:
     """Reads of a name that the other client replaces all the while: how many, and how many were no whole beat."""
     done = threading.Event()
 
@@ -103,7 +103,7 @@ def main() -> None:
     for n in range(N_HANDOVERS):
         try:
             was_denied, took_s = hand_over(a, b, n)
-        except (StoreError, AssertionError) as error:
+        except (StorageError, AssertionError) as error:
             failures.append(f"{n}: {error}")
             continue
         denied, slowest_s = denied + was_denied, max(slowest_s, took_s)
@@ -112,7 +112,7 @@ def main() -> None:
     lost = a.publish("packs/lost", [b"1"])
     a.delete("packs/lost")
     try:
-        open_root(b.url, patience_s=0.1).read(Reference("packs/lost", lost.bytes, lost.digest))
+        open_root(b.url, retry_s=0.1).read(Reference("packs/lost", lost.bytes, lost.digest))
     except MissingError as error:
         missing = str(error)
     wins = race(a, b)

@@ -13,9 +13,9 @@ from nas.core.errors import CorruptError, SearchBusyError
 from nas.core.metric import Metric
 from nas.core.reference import BLOCK, is_path, on_disk
 from nas.core.trial import Trial
-from nas.storage.blobs import Stored
+from nas.storage.blobs import BlobInfo
 from nas.storage.maintenance.gc.mark import Ledger, Wanted, mark, named, needed, sizes_of
-from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, Garbage, find_garbage
+from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, Orphans, find_orphans
 from nas.storage.maintenance.gc.retention import Retention, from_worst_to_best
 from nas.storage.records import Records
 from nas.storage.sessions import newest_number
@@ -43,17 +43,17 @@ class Plan:
         unmet: Why the disk budget can't be kept, in one line, or None.
     """
 
-    swept: Mapping[int, str]
+    weights_deleted: Mapping[int, str]
     needed: Mapping[int, str]
     n_kept: int
-    garbage: tuple[Garbage, ...]
+    orphans: tuple[Orphans, ...]
     left: int
     unmet: str | None = None
 
     @property
     def bytes_freed(self) -> int:
         """What the files that go take on disk."""
-        return sum(on_disk(garbage.file.bytes) for garbage in self.garbage)
+        return sum(on_disk(orphans.file.bytes) for orphans in self.orphans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Scope:
     grace_s: float = LONG_GRACE_S
 
 
-class Sweeper:
+class GarbageCollector:
     """Plans sweeps and carries them out; while a session lives, for its driver alone."""
 
     def __init__(self, records: Records, retention: Retention, scope: Scope) -> None:
@@ -131,7 +131,7 @@ class Sweeper:
         was_told, self._is_unmet = self._is_unmet, plan.unmet is not None
         if was_told:
             plan = replace(plan, unmet=None)
-        return plan if plan.swept or plan.garbage or plan.unmet else None
+        return plan if plan.weights_deleted or plan.orphans or plan.unmet else None
 
     def _is_time_to_look(self, now_s: float, *, at_end: bool) -> bool:
         if self._retention.max_bytes is None:
@@ -159,7 +159,7 @@ class Sweeper:
         """What trials may hold before the next sweep: a save is whole before the one that it replaces goes."""
         return self._scope.slots * (2 * self._largest + 3 * self._largest_partial // 2)  # of partial ones two are kept
 
-    def _look(self, trials: Sequence[Trial], now_s: float) -> list[Stored]:
+    def _look(self, trials: Sequence[Trial], now_s: float) -> list[BlobInfo]:
         began = time.perf_counter()
         stored = self._records.files.walk()
         if self._looked_at is None:
@@ -174,14 +174,14 @@ class Sweeper:
         self._look_s = time.perf_counter() - began
         return stored
 
-    def _counted(self, stored: Iterable[Stored]) -> int:
+    def _counted(self, stored: Iterable[BlobInfo]) -> int:
         """The bytes on disk that count: while trials run, partial checkpoints come and go, and are in the reserve."""
         in_reserve = "resume/" if self._scope.slots else "\0"
         return sum(on_disk(file.bytes) for file in stored if not file.path.startswith(in_reserve))
 
     # ---- what a sweep is
 
-    def plan(self, trials: Sequence[Trial], inheritable: Iterable[int], stored: Sequence[Stored]) -> Plan:
+    def plan(self, trials: Sequence[Trial], inheritable: Iterable[int], stored: Sequence[BlobInfo]) -> Plan:
         """What a sweep of these trials and files does; changes nothing.
 
         Args:
@@ -199,12 +199,12 @@ class Sweeper:
         needs, kept = needed(trials, wanted), retention.kept(trials, scope.metrics)
         everything = Ledger(trial.checkpoint for trial in trials if trial.checkpoint is not None)
         exports = self._exports(stored)
-        litter = [
-            garbage
-            for garbage in find_garbage(stored, trials, everything, before=self._now(stored) - scope.grace_s)
-            if garbage.file.path not in exports
+        orphans = [
+            orphans
+            for orphans in find_orphans(stored, trials, everything, before=self._now(stored) - scope.grace_s)
+            if orphans.file.path not in exports
         ]
-        fixed = self._counted(stored) - everything.bytes - self._counted(garbage.file for garbage in litter)
+        fixed = self._counted(stored) - everything.bytes - self._counted(orphans.file for orphans in orphans)
         choose = partial(
             mark,
             trials,
@@ -218,10 +218,10 @@ class Sweeper:
             marking = choose(max_bytes=limit - self._reserve - SLACK * limit - fixed)
         left = fixed + marking.live.bytes
         return Plan(
-            swept=marking.swept,
+            weights_deleted=marking.weights_deleted,
             needed=needs,
-            n_kept=len(kept - needs.keys() - marking.swept.keys()),
-            garbage=(*_files_of_swept(trials, marking.swept, marking.live, stored), *litter),
+            n_kept=len(kept - needs.keys() - marking.weights_deleted.keys()),
+            orphans=(*_files_of_swept(trials, marking.weights_deleted, marking.live, stored), *orphans),
             left=left,
             unmet=None if limit is None or left + self._reserve <= limit else self._lament(left, needs, trials),
         )
@@ -236,21 +236,21 @@ class Sweeper:
         Raises:
             SearchBusyError: a newer session drives the search; nothing was deleted.
             AlreadyPublishedError: somebody else sweeps; nothing was deleted.
-            StoreError: the store failed; the next sweep deletes what is left.
+            StorageError: the store failed; the next sweep deletes what is left.
         """
-        if plan.swept:
+        if plan.weights_deleted:
             self._check_newest()
             record = {
                 "session": self._scope.session,
                 "time": time.time(),
                 "keep": self._retention.keep,
                 "max_gb": self._retention.max_gb,
-                "trials": {str(number): why for number, why in sorted(plan.swept.items())},
+                "trials": {str(number): why for number, why in sorted(plan.weights_deleted.items())},
             }
             self._records.sweep(record)
-        if plan.garbage:
+        if plan.orphans:
             self._check_newest()
-            self._records.files.delete_all(garbage.file.path for garbage in plan.garbage)
+            self._records.files.delete_all(orphans.file.path for orphans in plan.orphans)
 
     def _check_newest(self) -> None:
         newest = newest_number(self._records)
@@ -260,12 +260,12 @@ class Sweeper:
                 f"{self._scope.session} deletes nothing any more; go on with the newer one"
             )
 
-    def _now(self, stored: Sequence[Stored]) -> float:
+    def _now(self, stored: Sequence[BlobInfo]) -> float:
         """The time by the clock that dates files: when this session's heartbeat was last written."""
         beat = f"sessions/{self._scope.session:04d}.beat"
         return next((f.modified for f in stored if f.path == beat and f.modified is not None), time.time())
 
-    def _exports(self, stored: Iterable[Stored]) -> frozenset[str]:
+    def _exports(self, stored: Iterable[BlobInfo]) -> frozenset[str]:
         """The files that the records of winners name."""
         found: set[str] = set()
         for file in stored:
@@ -298,14 +298,14 @@ def _own_bytes(trial: Trial) -> int:
 
 
 def _files_of_swept(
-    trials: Sequence[Trial], swept: Mapping[int, str], live: Ledger, stored: Iterable[Stored]
-) -> list[Garbage]:
+    trials: Sequence[Trial], weights_deleted: Mapping[int, str], live: Ledger, stored: Iterable[BlobInfo]
+) -> list[Orphans]:
     """The files that no checkpoint names any more."""
     owners: dict[str, int] = {}
-    for number in sorted(swept):
+    for number in sorted(weights_deleted):
         if (checkpoint := trials[number].checkpoint) is not None:
             for name in sizes_of(checkpoint):
                 owners.setdefault(name, number)
     left = (file for file in stored if named(file.path) in owners and file.path not in live)
     going = [(owners[named(file.path)], file) for file in left if is_path(file.path, unfinished=True)]
-    return [Garbage(file, swept[number], number) for number, file in sorted(going, key=lambda one: one[0])]
+    return [Orphans(file, weights_deleted[number], number) for number, file in sorted(going, key=lambda one: one[0])]

@@ -26,7 +26,7 @@ class Wanted:
         inheritable: Trials that later proposals may name, as ``Tuner.may_inherit_from`` says.
         finalists: Trials that a later stage, a test or the export needs, the best among them.
         borrowed: Trials that unfinished trials of other searches name as donors.
-        stands_in: Whether the nearest ancestor with weights stands in for a donor without (``on_parent_failure``).
+        stands_in: Whether the nearest ancestor with weights stands in for a donor without (``on_missing_weights``).
     """
 
     inheritable: frozenset[int] = frozenset()
@@ -126,7 +126,7 @@ class Marking:
         live: The files of those that keep them.
     """
 
-    swept: Mapping[int, str]
+    weights_deleted: Mapping[int, str]
     live: Ledger
 
 
@@ -150,20 +150,20 @@ def mark(
         why: What is said of the first and of the second kind.
     """
     holders = {t.number: t.checkpoint for t in trials if t.checkpoint is not None}
-    swept = {number: why[0] for number in holders if number not in needed and number not in kept}
-    live = Ledger(checkpoint for number, checkpoint in holders.items() if number not in swept)
+    weights_deleted = {number: why[0] for number in holders if number not in needed and number not in kept}
+    live = Ledger(checkpoint for number, checkpoint in holders.items() if number not in weights_deleted)
     if max_bytes is None:
-        return Marking(swept, live)
+        return Marking(weights_deleted, live)
     taken: list[int] = []
     for number in (t.number for t in order if t.number in holders and t.number not in needed):
         if live.bytes <= max_bytes:
             break
-        if number not in swept:
+        if number not in weights_deleted:
             live.remove(holders[number])
             taken.append(number)
     for number in reversed(taken):
         if live.bytes + live.cost(holders[number]) <= max_bytes:
             live.add(holders[number])
         else:
-            swept[number] = why[1]
-    return Marking(swept, live)
+            weights_deleted[number] = why[1]
+    return Marking(weights_deleted, live)

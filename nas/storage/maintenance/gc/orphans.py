@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from nas.core.reference import TEMPORARY, is_path
 from nas.core.trial import State, Trial
-from nas.storage.blobs import Stored
+from nas.storage.blobs import BlobInfo
 
 LONG_GRACE_S = 3600.0
 """How old a file must be where a process that writes it may live, though none is known to."""
@@ -20,12 +20,12 @@ SHORT_GRACE_S = 60.0
 
 _WEIGHTS = re.compile(r"(?:packs|manifests|files)/(\d{6,})-[^/]+")
 _PARTIAL = re.compile(r"resume/(\d{6,})/")
-_LITTER = re.compile(r"best/|check-[0-9a-f]{16}$")
+_ORPHANS = re.compile(r"best/|check-[0-9a-f]{16}$")
 """Exports that no record of a winner names, and what a crash leaves of the proof that a root can be written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Garbage:
+class Orphans:
     """A file that goes.
 
     Attributes:
@@ -33,18 +33,18 @@ class Garbage:
         trial: Whose weights it held, where they are given up; else None.
     """
 
-    file: Stored
+    file: BlobInfo
     why: str
     trial: int | None = None
 
 
-def find_garbage(
-    stored: Iterable[Stored],
+def find_orphans(
+    stored: Iterable[BlobInfo],
     trials: Sequence[Trial],
     named: Container[str],
     *,
     before: float,
-) -> Iterator[Garbage]:
+) -> Iterator[Orphans]:
     """The files that no record names, and that nobody will name any more.
 
     A file of a finished trial that its result does not name goes at once, as the first result stands: a later writer
@@ -62,24 +62,24 @@ def find_garbage(
             continue
         if file.path.rpartition("/")[2].startswith(TEMPORARY):
             if is_old:
-                yield Garbage(file, "left unfinished by a crashed writer")
+                yield Orphans(file, "left unfinished by a crashed writer")
         elif file.path in named:
             continue
         elif found := _WEIGHTS.match(file.path):
             if (why := _judge_weights(int(found[1]), trials, is_old=is_old)) is not None:
-                yield Garbage(file, why)
+                yield Orphans(file, why)
         elif found := _PARTIAL.match(file.path):
             number = int(found[1])
             if number < len(trials) and trials[number].is_finished:
-                yield Garbage(file, f"partial weights of trial {number}, which has finished")
-        elif _LITTER.match(file.path) and is_old:
-            yield Garbage(file, "named by no record, left by a crashed writer")
+                yield Orphans(file, f"partial weights of trial {number}, which has finished")
+        elif _ORPHANS.match(file.path) and is_old:
+            yield Orphans(file, "named by no record, left by a crashed writer")
 
 
 def _judge_weights(number: int, trials: Sequence[Trial], *, is_old: bool) -> str | None:
     """Why a file of this trial goes, or None: it may still be named."""
     trial = trials[number] if number < len(trials) else None
-    if trial is not None and trial.swept:
+    if trial is not None and trial.weights_deleted:
         return f"trial {number} was swept, and this was left"
     if trial is not None and trial.is_finished:
         return f"left by an attempt of trial {number} that did not count"

@@ -55,7 +55,9 @@ class Retention:
         kind, _, number = self.keep.partition(":")
         match kind:
             case "frontier":
-                parents = {donor for t in trials if t.checkpoint is not None or t.swept for donor in given_weights(t)}
+                parents = {
+                    donor for t in trials if t.checkpoint is not None or t.weights_deleted for donor in given_weights(t)
+                }
                 front = pareto.numbers_on_front(trials, metrics) if len(metrics) > 1 else frozenset()
                 holders = [t for t in holders if t.number not in parents or t.number in front]
             case "best":

@@ -23,7 +23,7 @@ from flows.views.page.palette import N_STEPS, ScoreScale
 from flows.views.page.scatter import objectives_scatter
 from flows.views.page.tree import MAX_LABELLED, draw_tree, family_tree_svg
 from flows.views.snapshot import Snapshot, read_snapshot
-from flows.views.trial_summary import trial_details
+from flows.views.trial_summary import trial_summary
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.pareto import numbers_on_front
@@ -381,10 +381,10 @@ def test_details_of_a_trial() -> None:
     cost = {"seconds": 90.0, "threads": 4.0}
     child = trial(2, parents=(0, 1), score=0.5, donor=1, inherited=0.9, inheritance={"given": {"1": 0.6, "0": 0.3}})
 
-    told = trial_details(replace(child, cost=cost), {}).splitlines()
+    told = trial_summary(replace(child, cost=cost), {}).splitlines()
     assert "donors 1 (60%), 0 (30%) of the parameters" in told
     assert "took 1 min 30 s on 4 threads" in told
-    alone = trial_details(replace(child, inheritance={}), {}).splitlines()
+    alone = trial_summary(replace(child, inheritance={}), {}).splitlines()
     assert "donor 1, 90% of the parameters inherited" in alone
     assert "took 1.5 s" in alone
 

@@ -14,11 +14,11 @@ import pytest
 
 from nas.core.errors import ServerError
 from nas.core.spec import Spec
-from nas.executors.pool import InProcessPlace
+from nas.executors.pool import InProcessPool
 from nas.executors.remote.agent import Agent, Ending
 from nas.executors.remote.client import ChannelClient
 from nas.storage.open import open_root
-from nas.training.messages import BenchSpec
+from nas.training.messages import RuntimeSpec
 
 WELCOME = {
     "search": "search",
@@ -149,7 +149,7 @@ def test_a_message_that_makes_no_sense_ends_the_worker(
     client = ChannelClient(driver(listen=answer).url, "token")
     client.join({})
     files = open_root(str(tmp_path))
-    place = InProcessPlace(BenchSpec(problem=Spec("x.Y"), url=str(tmp_path), options={}), files)
+    place = InProcessPool(RuntimeSpec(problem=Spec("x.Y"), url=str(tmp_path), options={}), files)
     endings: list[Ending] = []
     worker = threading.Thread(target=lambda: endings.append(Agent(client, place).serve()), daemon=True)
     worker.start()

@@ -27,19 +27,31 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.executors.events import Asked, Crowded, Event, Finished, Late, Left, Lost, Reported, Started, StopAsked, Woke
+from nas.executors.events import (
+    Event,
+    ExtraResult,
+    Finished,
+    JobLeftWorker,
+    Reported,
+    Started,
+    StopRequested,
+    TrialLost,
+    TrialRequested,
+    TunerReady,
+    WorkersBusy,
+)
 from nas.executors.executor import LocalExecutor
 from nas.executors.remote import server
 from nas.executors.remote.client import ChannelClient, Connection, GivenUpError
-from nas.executors.remote.pool import BROKEN, Gate, RemotePlace
+from nas.executors.remote.pool import BROKEN, Gate, RemotePool
 from nas.executors.remote.protocol import dumps
-from nas.search.controller import Loop, LoopSettings
+from nas.search.controller import ControllerSettings, SearchController
 from nas.search.job_plan import JobPlan
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.job import Job
-from nas.training.messages import Assignment, BenchSpec
+from nas.training.messages import Assignment, RuntimeSpec
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import Answer
 from tests.support.remote_threads import TOKEN, Lossy, Worker
@@ -143,7 +155,7 @@ class Shop:
         self.lines: list[str] = []
         self.waits: list[str | None] = []
         self.workers: list[Worker] = []
-        spec = BenchSpec(
+        spec = RuntimeSpec(
             problem=Spec.of(type(self.problem)),
             url="not the workers'",
             options={"secret": "stays here"},
@@ -152,7 +164,7 @@ class Shop:
             jobs_ask=self.plan.asks,
         )
         gate = Gate(token=TOKEN, version=nas.__version__, lost_after_s=more.pop("lost_after_s", 30.0))
-        self.place = RemotePlace(
+        self.place = RemotePool(
             spec, "search", gate, slots=self.slots, note=self.lines.append, show_wait=self.waits.append
         )
         self.url = f"http://127.0.0.1:{self.place.port}"
@@ -172,8 +184,8 @@ class Shop:
     def run(self, n_trials: int = 4) -> list[Trial]:
         """The trials of the search, once it has run."""
         trials, starts = self.records.load()
-        settings = LoopSettings(jobs=self.plan, **{"budget": Budget(trials=n_trials), **self.settings})
-        loop = Loop(
+        settings = ControllerSettings(jobs=self.plan, **{"budget": Budget(trials=n_trials), **self.settings})
+        controller = SearchController(
             self.records,
             self.executor,
             settings,
@@ -185,8 +197,8 @@ class Shop:
             spent_hours=self.spent_hours,
             observe=self.events.append,
         )
-        loop.search(Stage(name="search", policies=frozenset({Policy.EARLY_STOP})))
-        loop.final(Stage(name="final"), loop.trials[: self.n_finals])
+        controller.search(Stage(name="search", policies=frozenset({Policy.EARLY_STOP})))
+        controller.final(Stage(name="final"), controller.trials[: self.n_finals])
         return self.records.load()[0]
 
     def begin(self, n_trials: int = 4) -> Callable[[], list[Trial]]:
@@ -278,7 +290,7 @@ def test_what_gets_lost_is_sent_again_and_counts_once(shop: Callable[..., Shop])
     assert [(e.trial, e.step) for e in of(here.events, Reported)] == [(t.number, s) for t in trials for s, _ in t.curve]
     assert [e.trial for e in of(here.events, Started)] == list(range(4))
     assert [e.trial.number for e in of(here.events, Finished)] == list(range(4))
-    assert not of(here.events, Lost)
+    assert not of(here.events, TrialLost)
     assert len(here.lines) == 1  # it joined, once
 
 
@@ -291,7 +303,7 @@ def test_a_second_result_is_told(shop: Callable[..., Shop]) -> None:
     trials = here.run(2)
 
     assert [t.metrics["score"] for t in trials] == [0, 1]
-    assert of(here.events, Late) == [Late(n, "{'score': -1.0}") for n in range(2)]
+    assert of(here.events, ExtraResult) == [ExtraResult(n, "{'score': -1.0}") for n in range(2)]
 
 
 def test_trials_wait_for_workers_that_come_late(shop: Callable[..., Shop]) -> None:
@@ -336,7 +348,7 @@ def test_a_worker_that_leaves_costs_no_attempt(shop: Callable[..., Shop]) -> Non
     assert first.wait().status == 130
     assert [(t.state, t.attempt) for t in trials] == [(State.COMPLETE, 2), (State.COMPLETE, 1)]
     assert "left: interrupted (SIGINT); 0 workers for 1 slot" in here.lines[1]
-    assert [(e.trial, e.counts) for e in of(here.events, Lost)] == [(0, False)]
+    assert [(e.trial, e.counts) for e in of(here.events, TrialLost)] == [(0, False)]
     assert "000000.left-1.json" in here.records.files.names("trials")
 
 
@@ -361,14 +373,14 @@ def test_a_lost_worker_s_trial_runs_again_elsewhere(shop: Callable[..., Shop], k
     until(problem.reached.is_set)
     second = here.join()
     silent(first)
-    until(lambda: of(here.events, Lost))
+    until(lambda: of(here.events, TrialLost))
     problem.hold.clear()
     trials = wait()
 
     assert [(t.job, t.attempt, t.state) for t in trials] == [
         (0, 1, "COMPLETE"), (0, 1, "COMPLETE"), (0, 2, "COMPLETE"), (3, 1, "COMPLETE"), (3, 1, "COMPLETE"),
     ]  # fmt: skip
-    [loss] = of(here.events, Lost)
+    [loss] = of(here.events, TrialLost)
     assert (loss.trial, loss.counts) == (2, True)
     assert "not heard of for 1 s" in loss.why
     assert first.wait().status == 0  # for it, the driver is lost
@@ -399,7 +411,7 @@ def test_a_worker_lost_between_two_trials_costs_its_job_nothing(shop: Callable[.
     assert [t.state for t in trials] == [State.COMPLETE] * 4
     assert {t.attempt for t in trials} == {1}
     assert "not heard of for 3 s" in here.lines[3]
-    assert not any(left.lost for left in of(here.events, Left))
+    assert not any(left.lost for left in of(here.events, JobLeftWorker))
 
 
 @pytest.mark.parametrize("how", ["lost", "left"])
@@ -424,7 +436,7 @@ def test_a_job_goes_on_elsewhere_whose_worker_is_gone_before_the_answer(shop: Ca
     assert f"{'was lost' if how == 'lost' else 'left'}: " in here.lines[1]
     assert [(t.job, t.attempt, t.state) for t in trials] == [(0, 1, "COMPLETE")] * 2 + [(2, 1, "COMPLETE")]
     assert problem.stays == [(0, 0, 0), (0, 1, 1), (2, 0, 2)]
-    assert of(here.events, Left) == [Left(0), Left(2)]
+    assert of(here.events, JobLeftWorker) == [JobLeftWorker(0), JobLeftWorker(2)]
 
 
 def test_a_job_that_waits_on_no_worker_can_be_dismissed(shop: Callable[..., Shop]) -> None:
@@ -435,12 +447,12 @@ def test_a_job_that_waits_on_no_worker_can_be_dismissed(shop: Callable[..., Shop
     trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}), slot=0, attempt=1)
     here.records.propose(trial)
     here.place.run(Assignment(trial, is_last=False), events.append)
-    until(lambda: Asked(0) in events)
+    until(lambda: TrialRequested(0) in events)
     worker.leave()
-    assert Left(0) not in events
+    assert JobLeftWorker(0) not in events
     here.place.dismiss(0)
 
-    assert events[-1] == Left(0)
+    assert events[-1] == JobLeftWorker(0)
 
 
 @pytest.mark.slow
@@ -499,7 +511,7 @@ def test_what_no_worker_can_go_on_with_ends_the_search(shop: Callable[..., Shop]
     assert {ending.status for ending in endings} == {1}
     with pytest.raises(SearchFailedError, match=rf"trial 0: 3 workers .* the last, here \(pid 1\): .*{broken}"):
         wait()
-    assert len(of(here.events, Lost)) == BROKEN - 1
+    assert len(of(here.events, TrialLost)) == BROKEN - 1
 
 
 def test_workers_that_are_interrupted_end_no_search(shop: Callable[..., Shop]) -> None:
@@ -540,7 +552,7 @@ def test_the_session_s_end_interrupts_what_runs_and_what_waits(shop: Callable[..
     workers = [here.join() for _ in range(n_workers)]
     wait = here.begin(4)
     until(lambda: problem.reached.is_set() or (not n_workers and len(here.records.load()[0]) == 2))
-    here.executor.post(StopAsked("SIGINT", 2))
+    here.executor.post(StopRequested("SIGINT", 2))
     with pytest.raises(SearchInterruptedError):
         wait()
     here.close()
@@ -561,7 +573,7 @@ def test_the_deadline_ends_what_runs(shop: Callable[..., Shop], n_workers: int) 
     wait = here.begin()
     until(lambda: problem.reached.is_set() or (not n_workers and len(here.records.load()[0]) == 1))
     is_over.set()
-    here.executor.post(Woke())  # as these hours pass at once
+    here.executor.post(TunerReady())  # as these hours pass at once
     [trial] = wait()
     here.close()
 
@@ -569,7 +581,9 @@ def test_the_deadline_ends_what_runs(shop: Callable[..., Shop], n_workers: int) 
         assert (trial.state, trial.reason, trial.metrics) == (State.STOPPED, Reason.DEADLINE, {"score": 0.0})
     else:
         assert trial.state == State.WAITING
-        assert {(e.trial, e.counts) for e in of(here.events, Lost)} <= {(0, False)}  # none where it was not yet queued
+        assert {(e.trial, e.counts) for e in of(here.events, TrialLost)} <= {
+            (0, False)
+        }  # none where it was not yet queued
     assert all(worker.wait().status == 0 for worker in workers)
 
 
@@ -603,7 +617,7 @@ def test_one_worker_serves_many_jobs(shop: Callable[..., Shop], deterministic: b
     assert [t.state for t in trials] == [State.COMPLETE] * 6
     assert {t.attempt for t in trials} == {1}
     assert {t.job for t in trials} == {0, 1, 2} or not deterministic
-    assert not of(here.events, Crowded) or of(here.events, Left)
+    assert not of(here.events, WorkersBusy) or of(here.events, JobLeftWorker)
 
 
 # ---- who is let in
@@ -764,7 +778,7 @@ def test_a_worker_that_never_listens_is_given_up(shop: Callable[..., Shop], monk
 def test_nobody_there_is_one_line() -> None:
     """A worker whose driver does not answer says so when its patience is over."""
     with pytest.raises(ServerError, match=r"nobody answers at http://127\.0\.0\.1:9 .*is the driver still there\?"):
-        ChannelClient("http://127.0.0.1:9", TOKEN, patience_s=0.3).join({})
+        ChannelClient("http://127.0.0.1:9", TOKEN, retry_s=0.3).join({})
 
 
 def test_a_taken_port_is_refused(shop: Callable[..., Shop]) -> None:
@@ -775,4 +789,4 @@ def test_a_taken_port_is_refused(shop: Callable[..., Shop]) -> None:
     with pytest.raises(
         ConfigurationError, match=rf"channel.port={here.place.port}: can't listen there \(Address .*use"
     ):
-        RemotePlace(BenchSpec(problem=Spec("x.Y"), url="", options={}), "search", gate)
+        RemotePool(RuntimeSpec(problem=Spec("x.Y"), url="", options={}), "search", gate)

@@ -16,21 +16,30 @@ from nas.core.policy import Policy
 from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
-from nas.executors.events import Asked, Event, Finished, Late, Left, Lost, Reported, Started
+from nas.executors.events import (
+    Event,
+    ExtraResult,
+    Finished,
+    JobLeftWorker,
+    Reported,
+    Started,
+    TrialLost,
+    TrialRequested,
+)
 from nas.executors.remote.protocol import (
     assignment_from_wire,
     assignment_to_wire,
     dumps,
     event_from_wire,
     event_to_wire,
+    job_start_from_wire,
+    job_start_to_wire,
     loads,
     spec_from_wire,
-    stay_from_wire,
-    stay_to_wire,
     trial_from_wire,
     trial_to_wire,
 )
-from nas.training.messages import Assignment, Stay
+from nas.training.messages import Assignment, JobStart
 
 DIGEST = "blake3:" + "0" * 64
 CHECKPOINT = Checkpoint(
@@ -106,7 +115,9 @@ def test_stays_and_specs_arrive_as_they_were() -> None:
     """A job that begins anew, and what to build."""
     spec = Spec("my.Problem", {"deep": {"list": [1, 2.5, None]}})
 
-    assert stay_from_wire(over_the_wire(stay_to_wire(Stay(3, 1, 4, job_index=2)))) == Stay(3, 1, 4, job_index=2)
+    assert job_start_from_wire(over_the_wire(job_start_to_wire(JobStart(3, 1, 4, job_index=2)))) == JobStart(
+        3, 1, 4, job_index=2
+    )
     assert spec_from_wire(over_the_wire(spec.describe())) == spec
 
 
@@ -115,12 +126,12 @@ def test_stays_and_specs_arrive_as_they_were() -> None:
     [
         Started(7, 2, 1),
         Reported(7, -3, {"score": 0.1, "n": 3}),
-        Late(7, '{"default": NaN}'),
-        Asked(3),
-        Left(3, error="Traceback", lost=None),
+        ExtraResult(7, '{"default": NaN}'),
+        TrialRequested(3),
+        JobLeftWorker(3, error="Traceback", lost=None),
         Finished(FINISHED),
-        Lost(3, 7, "its worker was killed by SIGKILL"),
-        Lost(3, 7, "the hours were spent", counts=False),
+        TrialLost(3, 7, "its worker was killed by SIGKILL"),
+        TrialLost(3, 7, "the hours were spent", counts=False),
     ],
     ids=lambda event: type(event).__name__,
 )

@@ -24,7 +24,7 @@ from nas.core.trial import State, Trial
 from nas.inheritance.donors.index import DonorIndex
 from nas.search.api import run_search
 from nas.search.definition import Search
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.signature import Signature, common_layers
 from tests.support.donor_networks import Network, begin, best_of, chain, layers, n_same, offer, publish
@@ -46,12 +46,12 @@ steps = st.lists(
 
 
 @pytest.fixture
-def root() -> Files:
+def root() -> BlobStore:
     return memory()
 
 
-def memory() -> Files:
-    return open_root(f"memory://donors/{uuid4().hex}", patience_s=0)
+def memory() -> BlobStore:
+    return open_root(f"memory://donors/{uuid4().hex}", retry_s=0)
 
 
 def donor_of(index: DonorIndex, *widths: int, **how: Any) -> int | str | None:
@@ -90,7 +90,7 @@ def test_lasting_index_answers_as_a_new_one_and_as_the_long_way(done: list[Any])
                 assert (answer and answer.donor) == best_of(weights, offered, trials.values(), "finished")
 
 
-def test_answer_names_the_trial(root: Files) -> None:
+def test_answer_names_the_trial(root: BlobStore) -> None:
     """The answer is the donor as a proposal names it, its trial with the checkpoint, and what is shared."""
     records = begin(root, "search")
     publish(records, offer(0, chain(4)), offer(1, chain(4, 8, 8)))
@@ -109,7 +109,7 @@ def test_root_may_be_a_folder(tmp_path: Path) -> None:
     assert donor_of(DonorIndex(str(tmp_path), "search"), 4, 8) == 0
 
 
-def test_nothing_in_common_is_no_donor(root: Files) -> None:
+def test_nothing_in_common_is_no_donor(root: BlobStore) -> None:
     """Neither an empty search nor one of other networks has an answer."""
     records, index = begin(root, "search"), DonorIndex(root, "search")
     assert donor_of(index, 4) is None
@@ -119,7 +119,7 @@ def test_nothing_in_common_is_no_donor(root: Files) -> None:
     assert index.best_donor({"a": 1}) is None
 
 
-def test_point_is_compared_in_the_order_of_the_space(root: Files) -> None:
+def test_point_is_compared_in_the_order_of_the_space(root: BlobStore) -> None:
     """The order comes from search.json, whatever the order of a record's keys; floats have no say."""
     publish(
         begin(root, "search"),
@@ -133,7 +133,7 @@ def test_point_is_compared_in_the_order_of_the_space(root: Files) -> None:
     assert (found.donor, found.shared) == (1, 1.0)
 
 
-def test_trial_without_tensors_is_found_by_its_point(root: Files) -> None:
+def test_trial_without_tensors_is_found_by_its_point(root: BlobStore) -> None:
     """A trial of another framework, which published files only, can be a donor by its point, never by a network."""
     records = begin(root, "search")
     publish(records, offer(0, {}, point={"b": 1, "a": 1}))
@@ -147,7 +147,7 @@ def test_trial_without_tensors_is_found_by_its_point(root: Files) -> None:
 
 @pytest.mark.parametrize("wanted", [Signature.of(chain(4, 4)), {"b": 1, "a": 1}], ids=["network", "point"])
 @pytest.mark.parametrize("asks_before", [True, False], ids=["known", "new"])
-def test_swept_trial_is_no_donor(root: Files, wanted: Any, asks_before: bool) -> None:
+def test_swept_trial_is_no_donor(root: BlobStore, wanted: Any, asks_before: bool) -> None:
     """Once its weights are swept, a trial is answered no more, known to the index or not; the next best is."""
     records, index = begin(root, "search"), DonorIndex(root, "search")
     publish(records, *(offer(n, chain(4, 4), point={"b": 1, "a": 1}, score=n / 10) for n in range(4)))
@@ -160,7 +160,7 @@ def test_swept_trial_is_no_donor(root: Files, wanted: Any, asks_before: bool) ->
     assert index.best_donor(wanted).donor == 0
 
 
-def test_points_are_forgotten_before_they_were_asked_for(root: Files) -> None:
+def test_points_are_forgotten_before_they_were_asked_for(root: BlobStore) -> None:
     """A trial that was swept between a question for a network and the first for a point is not answered."""
     records, index = begin(root, "search"), DonorIndex(root, "search")
     publish(records, *(offer(n, chain(4), point={"b": 1}, score=n / 10) for n in range(2)))
@@ -170,13 +170,13 @@ def test_points_are_forgotten_before_they_were_asked_for(root: Files) -> None:
     assert index.best_donor({"b": 1}).donor == 0
 
 
-def test_trial_that_is_swept_meanwhile_is_no_donor(root: Files) -> None:
+def test_trial_that_is_swept_meanwhile_is_no_donor(root: BlobStore) -> None:
     """A sweep while an answer is sought (here by a measure, asked in the middle) is seen before it is given."""
     records, index = begin(root, "search"), DonorIndex(root, "search")
     publish(records, *(offer(n, chain(4), score=n / 10) for n in range(3)))
 
     def sweeping(wanted: Signature, offered: str) -> float:
-        if 2 not in records.swept():
+        if 2 not in records.weights_deleted():
             records.sweep({"trials": [2]})
         return 1.0
 
@@ -185,7 +185,7 @@ def test_trial_that_is_swept_meanwhile_is_no_donor(root: Files) -> None:
 
 def test_record_that_could_not_be_read_is_not_skipped(tmp_path: Path) -> None:
     """Where one of several new records is torn, every question says so, and once it is whole all of them count."""
-    root = open_root(str(tmp_path), patience_s=0)
+    root = open_root(str(tmp_path), retry_s=0)
     records, index = begin(root, "search"), DonorIndex(root, "search")
     publish(records, offer(0, chain(8)))
     assert donor_of(index, 4) is None
@@ -201,7 +201,7 @@ def test_record_that_could_not_be_read_is_not_skipped(tmp_path: Path) -> None:
     assert donor_of(index, 4) == 1
 
 
-def test_measure_can_be_chosen(root: Files) -> None:
+def test_measure_can_be_chosen(root: BlobStore) -> None:
     """By common layers the donor is the one that shares most elements, wherever its layers stand."""
     publish(begin(root, "search"), offer(0, chain(8, 4, 4, 4, 4)), offer(1, chain(4, 8)))
     index = DonorIndex(root, "search")
@@ -211,7 +211,7 @@ def test_measure_can_be_chosen(root: Files) -> None:
 
 
 class TestOtherSearches:
-    def test_are_named_with_their_search(self, root: Files) -> None:
+    def test_are_named_with_their_search(self, root: BlobStore) -> None:
         """A donor of another search is answered as name:number, and only where that search was named."""
         publish(begin(root, "search"), offer(0, chain(4)))
         publish(begin(root, "other"), offer(0, chain(8)), offer(1, chain(4, 8)))
@@ -220,7 +220,7 @@ class TestOtherSearches:
         assert donor_of(DonorIndex(root, "search", others=["other"]), 4, 8) == "other:1"
         assert donor_of(DonorIndex(root, "other", others=["other", "search"]), 4, 4) == 1
 
-    def test_all_are_seen_as_they_come(self, root: Files, caplog: pytest.LogCaptureFixture) -> None:
+    def test_all_are_seen_as_they_come(self, root: BlobStore, caplog: pytest.LogCaptureFixture) -> None:
         """With others="all" searches that begin later count; what is none, or can't be read, is left out and told."""
         begin(root, "search")
         index = DonorIndex(root, "search", others="all")
@@ -234,7 +234,7 @@ class TestOtherSearches:
         assert [record.message for record in caplog.records if "torn" in record.message] != []
         assert len(caplog.records) == 1
 
-    def test_that_is_named_must_be_readable(self, root: Files) -> None:
+    def test_that_is_named_must_be_readable(self, root: BlobStore) -> None:
         """A named search that is not there, or whose records are torn, is an error by name."""
         begin(root, "search")
         begin(root, "torn").files.publish("trials/000000.result.json", [b"{"])
@@ -246,7 +246,7 @@ class TestOtherSearches:
         with pytest.raises(CorruptError, match=r"000000\.result\.json"):
             donor_of(DonorIndex(root, "search", others=["torn"]), 4)
 
-    def test_scores_of_another_metric_do_not_count(self, root: Files) -> None:
+    def test_scores_of_another_metric_do_not_count(self, root: BlobStore) -> None:
         """Of equals, a low score by this search's metric goes before a high one by another's."""
         publish(begin(root, "search"), offer(0, chain(4), score=0.1))
         publish(begin(root, "other", metric="loss"), offer(0, chain(4), score=0.9))
@@ -255,7 +255,7 @@ class TestOtherSearches:
         assert donor_of(DonorIndex(root, "search", others=["other"]), 4) == 0
         assert donor_of(DonorIndex(root, "search", others="all"), 4) == "kin:0"
 
-    def test_points_of_another_problem_do_not_count(self, root: Files) -> None:
+    def test_points_of_another_problem_do_not_count(self, root: BlobStore) -> None:
         """The same point of another problem is another network; the same network is the same."""
         begin(root, "search")
         publish(begin(root, "other", problem="tests.Other"), offer(0, chain(4), point={"b": 1}))

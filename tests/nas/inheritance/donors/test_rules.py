@@ -16,7 +16,7 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.trial import ParameterSource, Proposal, Trial
 from nas.inheritance.donors.other_searches import sibling_checkpoint
-from nas.search.controller import LoopSettings
+from nas.search.controller import ControllerSettings
 from nas.storage.records import Records
 from nas.tuners.base import Answer
 from nas.tuners.random import RandomTuner
@@ -31,7 +31,7 @@ from tests.support.scripted_executor import (
     cut_after,
     forget_all_records,
     fresh_records,
-    make_loop,
+    make_controller,
     paths_in_order,
 )
 
@@ -59,8 +59,8 @@ class SourceTuner(ListTuner):
 
 
 def search(records: Records, executor: ScriptedExecutor, source: str, *, metric: Metric = METRIC, **more: bool) -> None:
-    settings = LoopSettings(budget=Budget(trials=N_TRIALS), max_failures=99, on_parent_failure="fail", **more)
-    make_loop(records, executor, SourceTuner(source, metric=metric), settings=settings).search(SEARCH)
+    settings = ControllerSettings(budget=Budget(trials=N_TRIALS), max_failures=99, on_missing_weights="fail", **more)
+    make_controller(records, executor, SourceTuner(source, metric=metric), settings=settings).search(SEARCH)
 
 
 def expected(trial: Trial, earlier: Sequence[Trial], source: str, metric: Metric) -> int | None:
@@ -126,10 +126,10 @@ def test_an_unknown_source_is_refused() -> None:
     """A name that is neither a source nor another search's trial ends the search, and is named with what is allowed."""
     records = fresh_records()
     sibling = partial(sibling_checkpoint, records)
-    loop = make_loop(records, ScriptedExecutor(records), SourceTuner("local_worst"), sibling=sibling)
+    controller = make_controller(records, ScriptedExecutor(records), SourceTuner("local_worst"), sibling=sibling)
 
     with pytest.raises(SearchFailedError, match="'local_worst' must be a trial's number, 'search:number' or one of lo"):
-        loop.search(SEARCH)
+        controller.search(SEARCH)
 
 
 @pytest.mark.parametrize("choice", ["LOCAL_BEST", "local_recent", "GLOBAL_BEST", "global_recent", "best"])
@@ -145,8 +145,8 @@ def test_a_tuners_donor_is_never_swept(choice: str) -> None:
             return tuner.ask(lineage, number, job)
 
     executor = ScriptedExecutor(records, 3, pick=lambda running: -1)
-    loop = make_loop(records, executor, Watching(), settings=LoopSettings(budget=Budget(trials=7)))
-    loop.search(SEARCH)
+    controller = make_controller(records, executor, Watching(), settings=ControllerSettings(budget=Budget(trials=7)))
+    controller.search(SEARCH)
 
     donors = {trial.index: trial.offered for trial in records.load()[0]}
     assert len([donor for donor in donors.values() if donor is not None]) >= 3

@@ -9,7 +9,7 @@ import pytest
 
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.search.budget.durations import Forecast, cost_ratio
+from nas.search.budget.durations import DurationEstimator, cost_ratio
 
 CHEAP = frozenset({Policy.EARLY_STOP, Policy.DOWNSCALE})
 SEARCH, RECHECK, FINAL = (
@@ -38,27 +38,27 @@ def trial(
     )  # fmt: skip
 
 
-def learned(trials: Iterable[Trial]) -> Forecast:
-    forecast = Forecast(PLAN)
+def learned(trials: Iterable[Trial]) -> DurationEstimator:
+    estimator = DurationEstimator(PLAN)
     for found in trials:
-        forecast.learn(found)
-    return forecast
+        estimator.learn(found)
+    return estimator
 
 
 def test_nothing_is_known_at_first() -> None:
     """Of no stage, not even how long one takes at the least."""
-    forecast = Forecast(PLAN)
+    estimator = DurationEstimator(PLAN)
 
-    assert [forecast.has_seen(stage) for stage in PLAN.stages] == [False] * 3
-    assert forecast.shortest_s(SEARCH) is forecast.mean_s(SEARCH) is forecast.usual_s(SEARCH) is None
+    assert [estimator.has_seen(stage) for stage in PLAN.stages] == [False] * 3
+    assert estimator.shortest_s(SEARCH) is estimator.mean_s(SEARCH) is estimator.usual_s(SEARCH) is None
 
 
 def test_durations_seen() -> None:
     """The shortest, the mean, and what nine in ten do not exceed, in whatever order they came."""
-    forecast = learned(trial(seconds) for seconds in (7, 3, 10, 1, 9, 5, 2, 8, 6, 4))
+    estimator = learned(trial(seconds) for seconds in (7, 3, 10, 1, 9, 5, 2, 8, 6, 4))
 
-    assert (forecast.shortest_s(SEARCH), forecast.mean_s(SEARCH), forecast.usual_s(SEARCH)) == (1, 5.5, 9)
-    assert forecast.usual_s(FINAL) is None  # nothing was declared
+    assert (estimator.shortest_s(SEARCH), estimator.mean_s(SEARCH), estimator.usual_s(SEARCH)) == (1, 5.5, 9)
+    assert estimator.usual_s(FINAL) is None  # nothing was declared
 
 
 def test_what_did_not_run_its_course_does_not_count() -> None:
@@ -87,17 +87,17 @@ def test_the_first_trial_of_a_slot_warms_it_up() -> None:
 
 def test_each_session_warms_its_slots_up() -> None:
     """The first trial of a slot in a later session has loaded data again."""
-    forecast = learned([trial(20.0, slot=0), trial(5.0, slot=0)])
-    forecast.begin_session()
-    forecast.learn(trial(30.0, slot=0))
+    estimator = learned([trial(20.0, slot=0), trial(5.0, slot=0)])
+    estimator.begin_session()
+    estimator.learn(trial(30.0, slot=0))
 
-    assert (forecast.mean_s(SEARCH), forecast.usual_s(SEARCH)) == (5.0, 5.0)
+    assert (estimator.mean_s(SEARCH), estimator.usual_s(SEARCH)) == (5.0, 5.0)
 
 
 def test_what_is_found_out_before_training_takes_as_long_in_every_stage() -> None:
     """Two of ten seconds were: a final of ten times the epochs takes 2 s + 80 s."""
     searched = trial(10.0, epochs=0.1)
-    searched = replace(searched, cost={**searched.cost, "foretell_seconds": 2.0})
+    searched = replace(searched, cost={**searched.cost, "static_metrics_seconds": 2.0})
 
     assert learned([searched]).usual_s(FINAL) == pytest.approx(82.0)
 
@@ -105,7 +105,7 @@ def test_what_is_found_out_before_training_takes_as_long_in_every_stage() -> Non
 def test_what_comes_before_the_epochs_takes_as_long_in_every_stage() -> None:
     """A slot's first trial that spent 18 of 20 s on loading foretells a final of 18 s + 20 s, not of 200 s."""
     first = trial(20.0, slot=0, epochs=0.1)
-    first = replace(first, cost={**first.cost, "foretell_seconds": 2.0, "setup_seconds": 18.0})
+    first = replace(first, cost={**first.cost, "static_metrics_seconds": 2.0, "setup_seconds": 18.0})
 
     assert learned([first]).shortest_s(FINAL) == learned([first]).usual_s(FINAL) == pytest.approx(38.0)
 
@@ -134,6 +134,6 @@ def test_later_stages_are_foretold(
 
 def test_what_was_seen_goes_before_what_was_foretold() -> None:
     """The first final that has ended tells more than any declaration."""
-    forecast = learned([trial(10.0, epochs=0.1), trial(50.0, stage=FINAL, epochs=1.0)])
+    estimator = learned([trial(10.0, epochs=0.1), trial(50.0, stage=FINAL, epochs=1.0)])
 
-    assert forecast.shortest_s(FINAL) == forecast.usual_s(FINAL) == 50.0
+    assert estimator.shortest_s(FINAL) == estimator.usual_s(FINAL) == 50.0

@@ -10,31 +10,31 @@ import pytest
 from nas.core.budget import Budget
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.trial import State
-from nas.search.budget.planner import CROWN_MOST_S, MARGIN, Spent, Timetable
+from nas.search.budget.planner import MARGIN, SELECTION_MOST_S, StagePlanner, Usage
 from tests.nas.search.budget.test_durations import trial
 
 SEARCH, FINAL = Stage(name="search", policies=frozenset({Policy.EARLY_STOP})), Stage(name="final")
 PLAN = PolicyPlan((SEARCH, FINAL))
 
 
-def timetable(*, n_finals: int = 2, slots: int = 1, has_crown: bool = False, **budget: Any) -> Timetable:
+def planner(*, n_finals: int = 2, slots: int = 1, has_selection: bool = False, **budget: Any) -> StagePlanner:
     chosen = Budget(**{"hours": 1.0, **budget})
-    return Timetable(chosen, PLAN, slots, to_come=lambda: {"final": n_finals}, has_crown=has_crown)
+    return StagePlanner(chosen, PLAN, slots, to_come=lambda: {"final": n_finals}, has_selection=has_selection)
 
 
-def at(wall_s: float, gpu_s: float = 0.0, *running: float) -> Spent:
-    return Spent(wall_s, gpu_s, running)
+def at(wall_s: float, gpu_s: float = 0.0, *running: float) -> Usage:
+    return Usage(wall_s, gpu_s, running)
 
 
 def test_without_hours_everything_is_open() -> None:
     """A budget of trials knows no time."""
-    assert timetable(hours=None, trials=3).is_open
-    assert not timetable().is_open
+    assert planner(hours=None, trials=3).is_open
+    assert not planner().is_open
 
 
 def test_final_share_is_kept_while_nothing_is_known() -> None:
     """Two fifths by default; for what runs and would be the first to end, the whole time."""
-    table = timetable()
+    table = planner()
 
     assert [table.closed_by(SEARCH, at(s)) for s in (0, 2159, 2161)] == [None, None, "hours"]
     assert table.left_s(SEARCH, at(2160)) == 1440
@@ -43,7 +43,7 @@ def test_final_share_is_kept_while_nothing_is_known() -> None:
 def test_finals_are_kept_what_they_take() -> None:
     """On one slot one after the other, on two at once; the last with a margin."""
     for slots, kept_s in ((1, 600 + MARGIN * 600), (2, MARGIN * 600), (3, MARGIN * 600)):
-        table = timetable(slots=slots)
+        table = planner(slots=slots)
         table.learn(trial(60, stage=SEARCH, epochs=0.1))
 
         assert table.left_s(SEARCH, at(1000)) == pytest.approx(2600 - kept_s)
@@ -54,7 +54,7 @@ def test_finals_are_kept_what_they_take() -> None:
 def test_trials_begin_that_can_finish() -> None:
     """Where trials are stopped, while the shortest would fit; where they may finish, while a usual one would."""
     for at_deadline, need_s in (("stop", 10), ("finish", 90)):
-        table = timetable(at_deadline=at_deadline, n_finals=0)
+        table = planner(at_deadline=at_deadline, n_finals=0)
         for seconds in range(10, 110, 10):
             table.learn(trial(seconds, stage=SEARCH))
         table.learn(trial(1.0, stage=FINAL))
@@ -70,7 +70,7 @@ def test_trials_begin_that_can_finish() -> None:
 
 def test_a_final_that_can_not_finish_keeps_nothing() -> None:
     """It is not begun, and its time is the search's."""
-    table = timetable()
+    table = planner()
     table.learn(trial(60, stage=SEARCH, epochs=0.01))
 
     assert list(table.hopeless(SEARCH, at(60))) == [(FINAL, 6000.0)]
@@ -80,7 +80,7 @@ def test_a_final_that_can_not_finish_keeps_nothing() -> None:
 
 def test_a_final_of_unknown_length_needs_the_time_of_a_search_trial() -> None:
     """No final is begun in the last moment."""
-    table = timetable()
+    table = planner()
     table.learn(trial(60, stage=SEARCH))
 
     assert [table.closed_by(FINAL, at(3600 - s)) for s in (61, 59)] == [None, "hours"]
@@ -88,27 +88,27 @@ def test_a_final_of_unknown_length_needs_the_time_of_a_search_trial() -> None:
 
 def test_many_finals_leave_the_search_a_fifth() -> None:
     """As many are trained as fit; a single one may take more."""
-    table = timetable(n_finals=50)
+    table = planner(n_finals=50)
     table.learn(trial(60, stage=SEARCH, epochs=0.1))
 
     assert table.left_s(SEARCH, at(0)) == pytest.approx(0.2 * 3600)
-    table = timetable(n_finals=50)
+    table = planner(n_finals=50)
     table.learn(trial(60, stage=SEARCH, epochs=60 / 3000))
     assert table.left_s(SEARCH, at(0)) == pytest.approx(3600 - MARGIN * 3000)
 
 
 def test_tests_and_export_have_a_reserve() -> None:
     """A fiftieth, two minutes at most; once seen, what they took with a margin."""
-    assert timetable(has_crown=True).left_s(FINAL, at(0)) == 3600 - 72
-    large = timetable(has_crown=True, hours=10.0)
-    assert large.left_s(FINAL, at(0)) == 36_000 - CROWN_MOST_S
-    large.learn_crown(10.0)
+    assert planner(has_selection=True).left_s(FINAL, at(0)) == 3600 - 72
+    large = planner(has_selection=True, hours=10.0)
+    assert large.left_s(FINAL, at(0)) == 36_000 - SELECTION_MOST_S
+    large.learn_selection(10.0)
     assert large.left_s(FINAL, at(0)) == pytest.approx(36_000 - MARGIN * 10.0)
 
 
 def test_gpu_hours_pass_as_fast_as_trials_run() -> None:
     """Three trials at a time have to end three times as soon; what they will still take is not given away twice."""
-    table = timetable(hours=None, gpu_hours=1.0, n_finals=2)
+    table = planner(hours=None, gpu_hours=1.0, n_finals=2)
     table.learn(trial(100, stage=SEARCH, epochs=0.5))
 
     kept_s = MARGIN * 2 * 200
@@ -120,7 +120,7 @@ def test_gpu_hours_pass_as_fast_as_trials_run() -> None:
 
 def test_what_is_left_in_the_end_is_the_search_s() -> None:
     """When no trial and final of it fit any more, once."""
-    table = timetable(n_finals=1)
+    table = planner(n_finals=1)
     table.learn(trial(60, stage=SEARCH))
     table.learn(trial(600, stage=FINAL, state=State.COMPLETE))
 

@@ -14,11 +14,11 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from nas.core.errors import AlreadyPublishedError, ConfigurationError, StoreError
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, StorageError
 from nas.core.spec import Spec
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
-from nas.training.messages import BenchSpec
+from nas.training.messages import RuntimeSpec
 from tests.support.problems import PlainProblem
 
 SECRET = "hunter2-hunter2"
@@ -53,12 +53,12 @@ class BrokenFileSystem(MemoryFileSystem):  # type: ignore[misc]
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> Files:
+def plain(tmp_path: Path) -> BlobStore:
     fsspec.register_implementation("plain", PlainFileSystem, clobber=True)
-    return open_root(f"plain://{tmp_path}/root", patience_s=0)
+    return open_root(f"plain://{tmp_path}/root", retry_s=0)
 
 
-def test_ordinary_file_system_keeps_the_contract(plain: Files, tmp_path: Path) -> None:
+def test_ordinary_file_system_keeps_the_contract(plain: BlobStore, tmp_path: Path) -> None:
     """Where fsspec knows folders, they are made as needed, and taken names are refused."""
     plain.check_writable()
     reference = plain.publish("trials/1.json", [b"1"], exclusive=True)
@@ -73,7 +73,7 @@ def test_ordinary_file_system_keeps_the_contract(plain: Files, tmp_path: Path) -
     assert plain.read_if_present("trials/1.json") is None
 
 
-def test_store_that_lets_names_be_replaced_is_refused(plain: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_that_lets_names_be_replaced_is_refused(plain: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store on which a second writer wins is found out by check_writable."""
     monkeypatch.setattr(PlainFileSystem, "exists", lambda *args: False)
 
@@ -127,10 +127,10 @@ def test_missing_driver_names_its_package(url: str, package: str) -> None:
 def test_messages_keep_secrets() -> None:
     """No option and no password of the URL is in a message or in the URL for display; the line is one line."""
     fsspec.register_implementation("broken", BrokenFileSystem, clobber=True)
-    files = open_root(f"broken://me:{SECRET}@host/root", {"nested": {"token": [SECRET]}, "key": "akey"}, patience_s=0)
+    files = open_root(f"broken://me:{SECRET}@host/root", {"nested": {"token": [SECRET]}, "key": "akey"}, retry_s=0)
 
     assert files.url == "broken://me:***@host/root"
-    with pytest.raises(StoreError) as caught:
+    with pytest.raises(StorageError) as caught:
         files.publish("a", [b"1"])
     assert "PermissionError: no entry with" in str(caught.value)
     with pytest.raises(ConfigurationError) as refused:
@@ -143,7 +143,7 @@ def test_messages_keep_secrets() -> None:
 
 def test_what_travels_to_workers_is_shown_without_secrets() -> None:
     """The order that a worker gets, printed by whomever, has neither the root's password nor its options."""
-    spec = BenchSpec(problem=Spec.of(PlainProblem), url=f"sftp://me:{SECRET}@host/x", options={"secret": SECRET})
+    spec = RuntimeSpec(problem=Spec.of(PlainProblem), url=f"sftp://me:{SECRET}@host/x", options={"secret": SECRET})
 
     assert SECRET not in repr(spec)
 

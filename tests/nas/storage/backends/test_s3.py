@@ -12,10 +12,10 @@ from uuid import uuid4
 
 import pytest
 
-from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StorageError
 from nas.core.reference import Reference
 from nas.storage.backends import s3 as module
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.verified import Span, digest_of
 from tests.support.servers import KEY_ID, S3, SECRET, HttpProxy, assert_walked, eventually, s3_server
@@ -31,7 +31,7 @@ def url() -> str:
 
 
 @pytest.fixture
-def files(s3: S3, url: str) -> Files:
+def files(s3: S3, url: str) -> BlobStore:
     return s3.root(url)
 
 
@@ -42,9 +42,9 @@ def proxy(s3: S3) -> Iterator[HttpProxy]:
 
 
 @pytest.fixture
-def patient(s3: S3, url: str, proxy: HttpProxy) -> Files:
+def patient(s3: S3, url: str, proxy: HttpProxy) -> BlobStore:
     """The same folder, behind the proxy, by a client that repeats what fails."""
-    return s3.root(url, patience_s=20, endpoint=proxy.endpoint)
+    return s3.root(url, retry_s=20, endpoint=proxy.endpoint)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestPlain:
     def test_other_process_sees_everything_at_once(self, s3: S3, url: str) -> None:
         """Names are exclusive, listings fresh, references verified; a pickled root, as workers get it, is the same."""
-        files, other = s3.root(url), pickle.loads(pickle.dumps(open_root(url, s3.options(), patience_s=0)))
+        files, other = s3.root(url), pickle.loads(pickle.dumps(open_root(url, s3.options(), retry_s=0)))
         files.check_writable()
 
         assert other.names("trials") == []
@@ -122,11 +122,11 @@ class TestPlain:
 
         files.publish("packs/kept", [b"1"])
         proxy.fail(403, method="DELETE", path="packs/kept")
-        with pytest.raises(StoreError, match=f"can't delete {url}/packs/kept: PermissionError"):
+        with pytest.raises(StorageError, match=f"can't delete {url}/packs/kept: PermissionError"):
             files.delete_all(["packs/kept", "packs/gone"])
 
     @pytest.mark.slow
-    def test_listing_has_every_page(self, s3: S3, files: Files, url: str) -> None:
+    def test_listing_has_every_page(self, s3: S3, files: BlobStore, url: str) -> None:
         """A folder of more names than a page holds is listed and read in full."""
         key, client = url.removeprefix("s3://bucket/"), s3.client
         for number in range(1003):
@@ -155,7 +155,7 @@ class TestPlain:
         assert bytes(memory) == b"".join(LARGE[begin:end] for begin, end in wanted)
         assert len(proxy.seen) == 3
 
-    def test_object_of_another_size_is_corrupt(self, files: Files) -> None:
+    def test_object_of_another_size_is_corrupt(self, files: BlobStore) -> None:
         """A truncated and a longer object are corrupt, and the message says what is there."""
         reference = files.publish("packs/a", [b"12345678"])
 
@@ -165,7 +165,7 @@ class TestPlain:
                 with pytest.raises(CorruptError, match=f"found {len(wrong)} bytes {digest_of(wrong)}"):
                     read(reference)
 
-    def test_what_is_no_record_is_refused(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_is_no_record_is_refused(self, files: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """An object larger than any record, where a record should be, is refused by its size."""
         files.publish("trials/a.json", [bytes(2001)])
         monkeypatch.setattr("nas.storage.backends.object_backend.MAX_RECORD_BYTES", 2000)
@@ -174,7 +174,7 @@ class TestPlain:
             with pytest.raises(CorruptError, match=r"trials/a\.json holds 2001 bytes; a record has at most 2000"):
                 read()
 
-    def test_giant_is_not_got_for_a_message(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_giant_is_not_got_for_a_message(self, files: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """An object of another size that is larger than any record is corrupt by its size alone."""
         reference = files.publish("packs/a", [b"12345678"])
         files.put("packs/a", bytes(2001))
@@ -186,7 +186,7 @@ class TestPlain:
 
 @pytest.mark.usefixtures("small_parts")
 class TestParts:
-    def test_large_object_goes_up_in_parts(self, files: Files, s3: S3, url: str) -> None:
+    def test_large_object_goes_up_in_parts(self, files: BlobStore, s3: S3, url: str) -> None:
         """Many chunks of any size become one object, whose digest was made on the way."""
         sizes = [1, 7_000_000, 0, 3, 9_999_996]
         ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
@@ -200,7 +200,7 @@ class TestParts:
         assert head["ETag"].strip('"').endswith("-4")
         assert s3.unfinished() == []
 
-    def test_failing_source_leaves_nothing(self, files: Files, s3: S3) -> None:
+    def test_failing_source_leaves_nothing(self, files: BlobStore, s3: S3) -> None:
         """An exception from the chunks, after parts went up, publishes nothing and throws the parts away."""
 
         def chunks() -> Iterator[bytes]:
@@ -212,7 +212,7 @@ class TestParts:
         assert files.names("packs") == []
         assert s3.unfinished() == []
 
-    def test_taken_name_throws_the_parts_away(self, files: Files, s3: S3) -> None:
+    def test_taken_name_throws_the_parts_away(self, files: BlobStore, s3: S3) -> None:
         """A large object does not replace one that has the exclusive name."""
         files.publish("packs/large", [b"first"], exclusive=True)
 
@@ -227,7 +227,7 @@ class TestParts:
         files = s3.root(url, endpoint=proxy.endpoint)
         proxy.fail(fault, method="PUT", path="partNumber=3", times=2)
 
-        with pytest.raises(StoreError, match=f"can't publish {url}/packs/large"):
+        with pytest.raises(StorageError, match=f"can't publish {url}/packs/large"):
             files.publish("packs/large", [LARGE])
         assert files.names("packs") == []
         assert s3.unfinished() == []
@@ -238,7 +238,7 @@ class TestParts:
     )
     @pytest.mark.parametrize("fault", [503, "reset", "lost"])
     def test_every_step_is_repeated(
-        self, patient: Files, proxy: HttpProxy, method: str, path: str, fault: int | str
+        self, patient: BlobStore, proxy: HttpProxy, method: str, path: str, fault: int | str
     ) -> None:
         """A begin, a part or an end that is refused, or whose reply is lost, is sent again; the object is whole."""
         proxy.fail(fault, method=method, path=path, times=2)
@@ -250,7 +250,7 @@ class TestParts:
 
 class TestFaults:
     @pytest.mark.slow
-    def test_put_is_repeated(self, patient: Files, proxy: HttpProxy) -> None:
+    def test_put_is_repeated(self, patient: BlobStore, proxy: HttpProxy) -> None:
         """A put that is refused, cut off or not answered is sent again; an exclusive one knows its own work."""
         for fault in (500, 503, "reset", "lost", "half"):
             for path, exclusive in ((f"packs/{fault}", False), (f"trials/{fault}", True)):
@@ -263,7 +263,7 @@ class TestFaults:
     @pytest.mark.slow
     def test_what_takes_longer_than_the_patience_is_repeated(self, s3: S3, url: str, proxy: HttpProxy) -> None:
         """A put over a slow line that is cut after a time beyond the patience is sent again: errors alone count."""
-        files = s3.root(url, patience_s=0.3, endpoint=proxy.endpoint)
+        files = s3.root(url, retry_s=0.3, endpoint=proxy.endpoint)
         proxy.fail("late", method="PUT")
 
         reference = files.publish("packs/a", [b"contents"])
@@ -273,7 +273,7 @@ class TestFaults:
     @pytest.mark.slow
     def test_connection_that_dies_without_a_word(self, s3: S3, url: str, proxy: HttpProxy) -> None:
         """A reply that never comes does not use up the default patience: what was asked is asked again."""
-        files = s3.root(url, patience_s=60, endpoint=proxy.endpoint)
+        files = s3.root(url, retry_s=60, endpoint=proxy.endpoint)
         proxy.fail("silent", method="PUT")
         proxy.fail("silent", method="GET")
 
@@ -281,9 +281,9 @@ class TestFaults:
 
         assert files.read(reference) == b"contents"
 
-    def test_other_writer_between_repeats_wins(self, files: Files, s3: S3, url: str, proxy: HttpProxy) -> None:
+    def test_other_writer_between_repeats_wins(self, files: BlobStore, s3: S3, url: str, proxy: HttpProxy) -> None:
         """A create that was cut off, and finds another's object when it is repeated, is told so."""
-        late = s3.root(url, patience_s=20, endpoint=proxy.endpoint)
+        late = s3.root(url, retry_s=20, endpoint=proxy.endpoint)
         proxy.fail("reset", method="PUT", path="trials/1.json", times=2)
         files.publish("trials/1.json", [b"same"], exclusive=True)
 
@@ -292,7 +292,7 @@ class TestFaults:
         assert len(proxy.seen) >= 2
 
     @pytest.mark.slow
-    def test_reads_are_repeated(self, patient: Files, proxy: HttpProxy) -> None:
+    def test_reads_are_repeated(self, patient: BlobStore, proxy: HttpProxy) -> None:
         """Gets, listings and deletes that fail, or end early, are sent again."""
         for fault in (500, 503, "reset", "lost", "short"):
             reference = patient.publish("trials/1.json", [b"contents" * 1000])
@@ -311,22 +311,22 @@ class TestFaults:
                 patient.delete("trials/1.json")
                 assert patient.names("trials") == []
 
-    def test_refusal_is_not_repeated(self, patient: Files, proxy: HttpProxy) -> None:
+    def test_refusal_is_not_repeated(self, patient: BlobStore, proxy: HttpProxy) -> None:
         """Where access is denied, patience would help nobody."""
         proxy.fail(403, method="PUT", times=5)
 
-        with pytest.raises(StoreError, match="PermissionError"):
+        with pytest.raises(StorageError, match="PermissionError"):
             patient.publish("packs/a", [b"1"])
         assert len(proxy.seen) == 1
 
     @pytest.mark.slow
     def test_patience_ends(self, s3: S3, url: str, proxy: HttpProxy) -> None:
         """A server that stays busy is an error after the bound, and in its own words."""
-        files = s3.root(url, patience_s=2, endpoint=proxy.endpoint)
+        files = s3.root(url, retry_s=2, endpoint=proxy.endpoint)
         proxy.fail(503, method="PUT", times=1000)
         began = time.monotonic()
 
-        with pytest.raises(StoreError, match="SlowDown"):
+        with pytest.raises(StorageError, match="SlowDown"):
             files.publish("packs/a", [b"1"])
         assert time.monotonic() - began < 20
         assert 2 <= len(proxy.seen) < 20
@@ -336,7 +336,7 @@ class TestFaults:
         """A server that is killed while parts go up makes one error, in one line, within the bound."""
         monkeypatch.setattr(module, "SINGLE", 6_000_000)
         with s3_server() as server:
-            files = server.root(url, patience_s=0.5)
+            files = server.root(url, retry_s=0.5)
 
             def chunks() -> Iterator[bytes]:
                 yield LARGE
@@ -345,7 +345,7 @@ class TestFaults:
                 server.process.wait()
                 yield LARGE
 
-            with pytest.raises(StoreError, match=f"can't publish {url}/packs/large") as caught:
+            with pytest.raises(StorageError, match=f"can't publish {url}/packs/large") as caught:
                 files.publish("packs/large", chunks())
             assert "\n" not in str(caught.value)
 
@@ -370,9 +370,9 @@ class TestRefusals:
         """The first contact waits seconds for an answer, whatever patience later requests have."""
         monkeypatch.setattr("nas.storage.backends.object_store._SILENT_S", 0.2)
         proxy.fail("silent", method="GET", times=9)
-        files = s3.root(url, patience_s=60, endpoint=proxy.endpoint)
+        files = s3.root(url, retry_s=60, endpoint=proxy.endpoint)
 
-        with pytest.raises(StoreError, match=rf"storage root {url} can't be used: no answer within 0\.2 s"):
+        with pytest.raises(StorageError, match=rf"storage root {url} can't be used: no answer within 0\.2 s"):
             files.check_reachable()
 
     def test_first_contact_tells_what_to_change(self, s3: S3, url: str, proxy: HttpProxy) -> None:
@@ -389,12 +389,12 @@ class TestRefusals:
 
     def test_unreachable_server_is_named(self, s3: S3) -> None:
         """Where nothing listens, the line names the endpoint."""
-        with pytest.raises(StoreError, match=r"127\.0\.0\.1:9/") as caught:
+        with pytest.raises(StorageError, match=r"127\.0\.0\.1:9/") as caught:
             s3.root("s3://bucket/x", endpoint="http://127.0.0.1:9").check_writable()
         assert not isinstance(caught.value, ConfigurationError)
 
 
-CALLS: dict[str, Callable[[Files], object]] = {
+CALLS: dict[str, Callable[[BlobStore], object]] = {
     "publish": lambda files: files.publish("packs/a", [b"1"]),
     "exclusive": lambda files: files.publish("packs/a", [b"1"], exclusive=True),
     "replace": lambda files: files.replace("beat", b"1"),
@@ -416,7 +416,7 @@ def test_no_error_tells_a_secret(s3: S3, url: str, proxy: HttpProxy) -> None:
         proxy.fail(403, method=method, times=100)  # its message is the secret
 
     for name, call in CALLS.items():
-        with pytest.raises((StoreError, ConfigurationError)) as caught:
+        with pytest.raises((StorageError, ConfigurationError)) as caught:
             call(files)
         text = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
         assert "AccessDenied" in text or "Forbidden" in text, name

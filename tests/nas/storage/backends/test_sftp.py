@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StoreError
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StorageError
 from nas.core.reference import Reference
-from nas.storage.blobs import Files
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.verified import Span, digest_of
-from nas.testing import check_files
+from nas.testing import check_blob_store
 from tests.support.servers import SECRET, TcpProxy, assert_walked, openssh_server, sftp_root, sftp_server
 
 pytestmark = pytest.mark.usefixtures("silence")
@@ -27,7 +27,7 @@ LARGE = random.Random(6).randbytes(17_000_000)
 
 
 @pytest.fixture
-def files(sftp_port: int, tmp_path: Path) -> Files:
+def files(sftp_port: int, tmp_path: Path) -> BlobStore:
     return sftp_root(sftp_port, tmp_path / "root")
 
 
@@ -51,7 +51,7 @@ def everything(folder: Path) -> list[str]:
 
 
 class TestPlain:
-    def test_other_process_sees_everything_at_once(self, files: Files, tmp_path: Path) -> None:
+    def test_other_process_sees_everything_at_once(self, files: BlobStore, tmp_path: Path) -> None:
         """Names are exclusive and whole, folders are made; a pickled root, as workers get it, is the same."""
         files.check_writable()
         other = pickle.loads(pickle.dumps(files))
@@ -72,7 +72,7 @@ class TestPlain:
         files.delete("beat")
         assert other.names() == ["trials"]
 
-    def test_large_file_is_whole(self, files: Files, tmp_path: Path) -> None:
+    def test_large_file_is_whole(self, files: BlobStore, tmp_path: Path) -> None:
         """A file of many pieces, from chunks of any size, comes back in full and in parts."""
         reference = files.publish("packs/a", iter([LARGE[:1], LARGE[1:9_000_001], b"", LARGE[9_000_001:]]))
         memory = bytearray(2000)
@@ -87,7 +87,7 @@ class TestPlain:
         assert (tmp_path / "root/packs/a").read_bytes() == LARGE == files.read(reference)
         assert bytes(memory) == b"".join(LARGE[begin:end] for begin, end in parts)
 
-    def test_failing_source_leaves_nothing(self, files: Files, tmp_path: Path) -> None:
+    def test_failing_source_leaves_nothing(self, files: BlobStore, tmp_path: Path) -> None:
         """An exception from the chunks passes as it is; the temporary file is removed."""
 
         def chunks() -> Iterator[bytes]:
@@ -105,7 +105,7 @@ class TestPlain:
 
         assert (tmp_path / "heirloom/searches/packs/a").read_bytes() == b"1"
 
-    def test_truncated_file_is_corrupt(self, files: Files, tmp_path: Path) -> None:
+    def test_truncated_file_is_corrupt(self, files: BlobStore, tmp_path: Path) -> None:
         """A short read is not believed, and the message says what was found."""
         reference = files.publish("packs/a", [b"12345678"])
         (tmp_path / "root/packs/a").write_bytes(b"1234")
@@ -117,7 +117,7 @@ class TestPlain:
         with pytest.raises(MissingError):
             files.read(reference)
 
-    def test_what_is_no_record_is_refused(self, files: Files, tmp_path: Path) -> None:
+    def test_what_is_no_record_is_refused(self, files: BlobStore, tmp_path: Path) -> None:
         """A terabyte where a record should be is refused before memory is taken for it."""
         files.publish("trials/a.json", [b"{}"])
         os.truncate(tmp_path / "root/trials/a.json", 1 << 40)  # takes no room on the disk
@@ -158,7 +158,7 @@ class TestFaults:
     def test_rename_without_reply(self, tmp_path: Path, fault: str, exclusive: bool) -> None:
         """A connection that is lost at the rename is made anew, and the file has its name, whether it had it or not."""
         with sftp_server(fault) as port:
-            root = sftp_root(port, tmp_path, patience_s=20)
+            root = sftp_root(port, tmp_path, retry_s=20)
 
             reference = root.publish("trials/1.json", [b"contents"], exclusive=exclusive)
 
@@ -171,7 +171,7 @@ class TestFaults:
             sftp_root(sftp_port, tmp_path).publish("trials/1.json", [b"another's"], exclusive=True)
 
             with pytest.raises(AlreadyPublishedError):
-                sftp_root(port, tmp_path, patience_s=20).publish("trials/1.json", [b"mine"], exclusive=True)
+                sftp_root(port, tmp_path, retry_s=20).publish("trials/1.json", [b"mine"], exclusive=True)
             assert everything(tmp_path) == ["trials/1.json"]
             assert (tmp_path / "trials/1.json").read_bytes() == b"another's"
 
@@ -179,7 +179,7 @@ class TestFaults:
     def test_upload_goes_on_after_a_cut(self, tmp_path: Path) -> None:
         """A connection that is lost in the middle of a large file is made anew; the file is whole."""
         with sftp_server("cut_write") as port:
-            root = sftp_root(port, tmp_path, patience_s=20)
+            root = sftp_root(port, tmp_path, retry_s=20)
 
             reference = root.publish("packs/a", [LARGE])
 
@@ -189,8 +189,8 @@ class TestFaults:
     def test_what_a_server_forgot_is_found_missing(self, tmp_path: Path) -> None:
         """Where the server lost what it had confirmed, the file is not published."""
         with sftp_server("lost_data") as port:
-            with pytest.raises(StoreError, match=r"lost a part of .*\.tmp-"):
-                sftp_root(port, tmp_path, patience_s=20).publish("packs/a", [LARGE])
+            with pytest.raises(StorageError, match=r"lost a part of .*\.tmp-"):
+                sftp_root(port, tmp_path, retry_s=20).publish("packs/a", [LARGE])
             assert everything(tmp_path) == []
 
     @pytest.mark.slow
@@ -198,15 +198,15 @@ class TestFaults:
         """A server whose own file system has a stale handle is asked again."""
         (tmp_path / "beat").write_bytes(b"contents")
         with sftp_server("failing_reads") as port:
-            assert sftp_root(port, tmp_path, patience_s=20).read_if_present("beat") == b"contents"
+            assert sftp_root(port, tmp_path, retry_s=20).read_if_present("beat") == b"contents"
 
     @pytest.mark.slow
     def test_full_disk_is_told(self, tmp_path: Path) -> None:
         """A disk that takes no more ends the upload at once, and nothing is left of it."""
         with sftp_server("small_disk") as port:
             began = time.monotonic()
-            with pytest.raises(StoreError, match="a full disk"):
-                sftp_root(port, tmp_path, patience_s=60).publish("packs/a", [LARGE])
+            with pytest.raises(StorageError, match="a full disk"):
+                sftp_root(port, tmp_path, retry_s=60).publish("packs/a", [LARGE])
             assert time.monotonic() - began < 30
             assert everything(tmp_path) == []
 
@@ -214,14 +214,14 @@ class TestFaults:
     def test_cut_upload_without_patience_leaves_nothing_published(self, sftp_port: int, tmp_path: Path) -> None:
         """A connection that is cut half-way ends an upload that may not wait; the name stays free."""
         with TcpProxy(sftp_port, cut_after=9_000_000) as proxy:
-            with pytest.raises(StoreError, match="can't publish"):
+            with pytest.raises(StorageError, match="can't publish"):
                 sftp_root(proxy.port, tmp_path).publish("packs/a", [LARGE])
             assert not (tmp_path / "packs/a").exists()
 
     def test_idle_connection_is_made_anew(self, sftp_port: int, tmp_path: Path) -> None:
         """A connection that was lost while nobody used it is made anew."""
         with TcpProxy(sftp_port) as proxy:
-            root = sftp_root(proxy.port, tmp_path, patience_s=20)
+            root = sftp_root(proxy.port, tmp_path, retry_s=20)
             reference = root.publish("packs/a", [b"1"])
             proxy.cut()
 
@@ -232,7 +232,7 @@ class TestFaults:
     def test_connection_that_dies_without_a_word(self, sftp_port: int, tmp_path: Path) -> None:
         """A connection on which nothing comes any more does not use up the default patience: another one is made."""
         with TcpProxy(sftp_port) as proxy:
-            root = sftp_root(proxy.port, tmp_path, patience_s=60)
+            root = sftp_root(proxy.port, tmp_path, retry_s=60)
             reference = root.publish("packs/a", [b"1"])
             proxy.hush()
 
@@ -241,8 +241,8 @@ class TestFaults:
 
     def test_unreachable_server_is_named(self, tmp_path: Path) -> None:
         """Where nothing listens, the line says so within the bound."""
-        with pytest.raises(StoreError, match=r"sftp://me@127\.0\.0\.1:9/.*ConnectionRefused") as caught:
-            sftp_root(9, tmp_path, patience_s=0.3).check_writable()
+        with pytest.raises(StorageError, match=r"sftp://me@127\.0\.0\.1:9/.*ConnectionRefused") as caught:
+            sftp_root(9, tmp_path, retry_s=0.3).check_writable()
         assert not isinstance(caught.value, ConfigurationError)
 
 
@@ -259,7 +259,7 @@ class TestRefusals:
 
     def test_no_error_tells_a_secret(self) -> None:
         """Whatever is asked of a server that is not there, no line and no traceback shows a credential."""
-        files = open_root(f"sftp://me:{SECRET}@127.0.0.1:9/x", {"passphrase": f"{SECRET}-too"}, patience_s=0)
+        files = open_root(f"sftp://me:{SECRET}@127.0.0.1:9/x", {"passphrase": f"{SECRET}-too"}, retry_s=0)
         reference = Reference("packs/a", 1, digest_of(b"1"))
         calls: list[Callable[[], object]] = [
             lambda: files.publish("packs/a", [b"1"]),
@@ -275,13 +275,13 @@ class TestRefusals:
         ]
 
         for call in calls:
-            with pytest.raises(StoreError, match=r"sftp://me:\*\*\*@127\.0\.0\.1:9/x") as caught:
+            with pytest.raises(StorageError, match=r"sftp://me:\*\*\*@127\.0\.0\.1:9/x") as caught:
                 call()
             assert SECRET not in "".join(traceback.format_exception(caught.value)) + repr(caught.value)
 
     def test_folder_without_permission_is_a_mistake(self, sftp_port: int) -> None:
         """A folder in which the server may not write needs another root."""
-        with pytest.raises((ConfigurationError, StoreError), match="can't be used"):
+        with pytest.raises((ConfigurationError, StorageError), match="can't be used"):
             sftp_root(sftp_port, "/proc/heirloom").check_writable()
 
     @pytest.mark.parametrize(
@@ -312,11 +312,11 @@ class TestRefusals:
 class TestOpenSsh:
     def test_contract(self, openssh: tuple[str, dict[str, object]]) -> None:
         """OpenSSH's own server keeps the contract."""
-        check_files(*openssh)
+        check_blob_store(*openssh)
 
     def test_taken_name_or_link_is_refused(self, openssh: tuple[str, dict[str, object]], tmp_path: Path) -> None:
         """An exclusive name is refused also where it is a link that leads nowhere."""
-        root = open_root(*openssh, patience_s=0)
+        root = open_root(*openssh, retry_s=0)
         root.check_writable()
         (tmp_path / "root/dangling").symlink_to("nowhere")
 
@@ -329,7 +329,7 @@ class TestOpenSsh:
         url, options = openssh
         port = url.rpartition(":")[2].partition("/")[0]
         with TcpProxy(int(port), cut_after=9_000_000) as proxy:
-            root = open_root(url.replace(f":{port}/", f":{proxy.port}/"), options, patience_s=30)
+            root = open_root(url.replace(f":{port}/", f":{proxy.port}/"), options, retry_s=30)
             reference = root.publish("packs/a", [LARGE], exclusive=True)
 
             assert proxy.n_connections == 2

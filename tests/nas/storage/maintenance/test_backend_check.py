@@ -33,7 +33,7 @@ class WillingFileSystem(LocalFileSystem):  # type: ignore[misc]
 
 
 def promises(url: str, n: int = 3) -> dict[str, Promise]:
-    root = open_root(url, patience_s=0.1)
+    root = open_root(url, retry_s=0.1)
     with workplace(root) as folder:
         return {promise.name: promise for promise in check_root(root.below(folder), n=n)}
 

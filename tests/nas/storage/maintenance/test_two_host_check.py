@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from nas.core.errors import StoreError
+from nas.core.errors import StorageError
 from nas.storage.maintenance.guarantees import Promise, Verdict
 from nas.storage.maintenance.mailbox import Side, meet
 from nas.storage.maintenance.two_host_check import hand_over, hand_over_here
@@ -101,7 +101,7 @@ def test_two_processes_meet(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_nobody_comes(tmp_path: Path) -> None:
     """Alone, it gives up in time, says what may be wrong, and leaves nothing of its own."""
-    with pytest.raises(StoreError, match=r"no other machine came within 0\.6 s"):
+    with pytest.raises(StorageError, match=r"no other machine came within 0\.6 s"):
         meet(open_root(f"{tmp_path}/root"), wait_s=0.6)
 
     assert list((tmp_path / "root/_check").iterdir()) == []
@@ -113,7 +113,7 @@ def test_dead_meeting_is_not_joined(tmp_path: Path) -> None:
     root = open_root(f"{tmp_path}/root")
     root.replace("_check/meeting-0000000000000000/beat", b"7")
 
-    with pytest.raises(StoreError, match="no other machine"):
+    with pytest.raises(StorageError, match="no other machine"):
         meet(root, wait_s=1.0)
     assert root.names("_check/meeting-0000000000000000") == ["beat"]
 
@@ -126,6 +126,6 @@ def test_message_is_heard_once_it_is_there(tmp_path: Path) -> None:
 
     assert one.heard("late") is None
     assert one.hear("late") == {"n": 1}
-    with pytest.raises(StoreError, match=r"nothing was heard of the other side for 0\.2 s"):
+    with pytest.raises(StorageError, match=r"nothing was heard of the other side for 0\.2 s"):
         one.hear("never", 0.2)
     timer.join()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from nas.storage.maintenance.damage import Damage, Fate
 from nas.storage.maintenance.parts import Part, PartHashes
-from nas.storage.maintenance.verification import PATIENCE_S, Findings, verify_search
+from nas.storage.maintenance.verification import RETRY_S, Findings, verify_search
 from nas.storage.manifest import Manifest
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -42,7 +42,7 @@ def place(whole: Path, tmp_path: Path) -> Path:
 
 
 def verified(place: Path, progress: Callable[[Findings], None] = lambda findings: None) -> Findings:
-    return verify_search(open_root(str(place), patience_s=PATIENCE_S), progress=progress, pause_s=0)
+    return verify_search(open_root(str(place), retry_s=RETRY_S), progress=progress, pause_s=0)
 
 
 def found(place: Path) -> list[tuple[str, str, str, tuple[int, ...]]]:

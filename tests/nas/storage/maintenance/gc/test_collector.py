@@ -21,7 +21,7 @@ from nas.core.metric import Metric
 from nas.core.reference import Reference
 from nas.core.trial import State, Trial, without_weights
 from nas.inheritance.donors.other_searches import borrowed
-from nas.storage.maintenance.gc.collector import Plan, Scope, Sweeper
+from nas.storage.maintenance.gc.collector import GarbageCollector, Plan, Scope
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -32,7 +32,7 @@ METRIC = Metric("accuracy")
 
 @pytest.fixture
 def records(tmp_path: Path) -> Records:
-    return Records(open_root(str(tmp_path / "root" / "mine"), patience_s=0.0))
+    return Records(open_root(str(tmp_path / "root" / "mine"), retry_s=0.0))
 
 
 def publish(records: Records, *trials: Trial) -> list[Trial]:
@@ -64,15 +64,15 @@ def family(records: Records) -> list[Trial]:
     return trials
 
 
-def sweeper(records: Records, retention: Retention, **scope: Any) -> Sweeper:
+def collector(records: Records, retention: Retention, **scope: Any) -> GarbageCollector:
     defaults: dict[str, Any] = {"metrics": (METRIC,), "finalists": lambda trials: (), "stands_in": True}
     defaults["borrowed"] = lambda: borrowed(records)
-    return Sweeper(records, retention, Scope(**{**defaults, **scope}))
+    return GarbageCollector(records, retention, Scope(**{**defaults, **scope}))
 
 
 def sweep(records: Records, retention: Retention, inheritable: Iterable[int] = (), **scope: Any) -> Plan:
     """A sweep of all that the records hold, as flows.gc does one."""
-    chosen = sweeper(records, retention, **scope)
+    chosen = collector(records, retention, **scope)
     plan = chosen.plan(records.load()[0], inheritable, records.files.walk())
     chosen.carry_out(plan)
     return plan
@@ -101,9 +101,9 @@ class TestSweep:
         plan = sweep(records, Retention("best:1"), session=7)
         after, _ = records.load()
 
-        assert [t.number for t in after if t.swept] == [0, 2, 3] == sorted(plan.swept)
+        assert [t.number for t in after if t.weights_deleted] == [0, 2, 3] == sorted(plan.weights_deleted)
         assert [t.checkpoint for t in after] == [None, before[1].checkpoint, None, None]
-        assert [replace(t, swept=False) for t in after] == [
+        assert [replace(t, weights_deleted=False) for t in after] == [
             t if t.number == 1 else replace(t, checkpoint=None) for t in before
         ]
         assert kept_records <= paths(records)
@@ -122,7 +122,7 @@ class TestSweep:
         assert (first["session"], first["keep"], first["max_gb"]) == (7, "best:2", None)
         assert first["trials"] == {"0": "keep=best:2 leaves it out", "2": "keep=best:2 leaves it out"}
         assert list(second["trials"]) == ["3"]
-        assert records.swept() == {0, 2, 3}
+        assert records.weights_deleted() == {0, 2, 3}
 
     def test_a_trial_is_swept_for_everybody(self, records: Records) -> None:
         """A finished trial that is looked up by its number, or by another search, has no weights either."""
@@ -133,7 +133,7 @@ class TestSweep:
         found, again = fresh.finished_trial(2), fresh.result(records.load()[0][2])
         assert found is not None
         assert again is not None
-        assert (found.swept, found.checkpoint, again.swept) == (True, None, True)
+        assert (found.weights_deleted, found.checkpoint, again.weights_deleted) == (True, None, True)
 
     @pytest.mark.parametrize("record", [{}, {"trials": {"x": "why"}}, {"trials": None}, {"trials": 3}])
     def test_a_record_that_can_not_be_read(self, records: Records, record: dict[str, object]) -> None:
@@ -168,7 +168,7 @@ class TestSweep:
         before = paths(records)
         plan = sweep(records, Retention("all"))
 
-        assert (plan.swept, plan.garbage) == ({}, ())
+        assert (plan.weights_deleted, plan.orphans) == ({}, ())
         assert paths(records) == before
         assert not any(path.startswith("gc/") for path in before)
 
@@ -187,7 +187,7 @@ class TestSweep:
         plan = sweep(records, Retention("best:1"), inheritable=[1], finalists=lambda t: [3])
 
         assert set(plan.needed) == {0, 1, 2, 3}
-        assert set(plan.swept) == {4}
+        assert set(plan.weights_deleted) == {4}
         assert plan.n_kept == 1
         assert_readable(records, trials[:4])
 
@@ -214,7 +214,7 @@ class TestSweep:
         records.publish("best-0001.json", {"number": 1, "trial": 1, "files": [named.to_json()]})
         plan = sweep(records, Retention("all"), grace_s=-60.0)
 
-        assert [garbage.file.path for garbage in plan.garbage] == [
+        assert [orphans.file.path for orphans in plan.orphans] == [
             "best/000002-bb/model.safetensors",
             "packs/000002-lost.safetensors",
         ]
@@ -296,14 +296,14 @@ def test_a_kill_at_any_delete_loses_nothing(tmp_path: Path) -> None:
     n_kills, was_killed = 0, True
     while was_killed:
         shutil.copytree(tmp_path / "whole", tmp_path / f"{n_kills}")
-        records = Records(open_root(str(tmp_path / f"{n_kills}"), patience_s=0.0))
+        records = Records(open_root(str(tmp_path / f"{n_kills}"), retry_s=0.0))
         was_killed = killed_at(n_kills, lambda: sweep(records, Retention("best:1"), grace_s=-60.0))  # noqa: B023
         trials, _ = records.load()
         assert_readable(records, trials)
-        assert records.swept() == {0, 2, 3}
+        assert records.weights_deleted() == {0, 2, 3}
         sweep(records, Retention("best:1"), grace_s=-60.0)
         after, _ = records.load()
-        assert [t.swept for t in after] == [True, False, True, True]
+        assert [t.weights_deleted for t in after] == [True, False, True, True]
         assert weights(records) == {file.path for file in all_files(after[1].checkpoint)}  # type: ignore[arg-type]
         assert not any(".tmp-" in path for path in paths(records))
         n_kills += was_killed
@@ -328,7 +328,7 @@ class TestBudget:
         """Also where less than a tenth is free."""
         publish(records, *(whole(records, n, size=100_000) for n in range(3)))
 
-        assert sweep(records, Retention(max_gb=(on_disk(records) + 5_000) / 1e9)).swept == {}
+        assert sweep(records, Retention(max_gb=(on_disk(records) + 5_000) / 1e9)).weights_deleted == {}
 
     def test_litter_and_the_plan_go_first(self, records: Records) -> None:
         """Where it is enough that litter and what the plan gives up go, the disk takes nothing more."""
@@ -338,14 +338,14 @@ class TestBudget:
         plan = sweep(records, Retention("last:3", max_gb=limit / 1e9))
 
         assert 0.9 * limit < on_disk(records) < limit
-        assert plan.swept == {0: "keep=last:3 leaves it out"}
+        assert plan.weights_deleted == {0: "keep=last:3 leaves it out"}
 
     def test_what_the_plan_keeps_goes_for_the_disk(self, records: Records) -> None:
         """The budget goes before the plan, and what is needed before the budget, which is told in one line."""
         publish(records, *(whole(records, n, size=100_000) for n in range(4)))
         plan = sweep(records, Retention("last:4", max_gb=0.0002), inheritable=[0, 1])
 
-        assert set(plan.swept) == {2, 3}
+        assert set(plan.weights_deleted) == {2, 3}
         assert plan.unmet is not None
         assert "storage.max_gb (0.0002) can't be kept: 0.00" in plan.unmet
         assert plan.unmet.endswith("are the weights of 2 trials that are needed; raise storage.max_gb")
@@ -361,7 +361,7 @@ class InLoop:
 
     def __init__(self, records: Records, retention: Retention, *, slots: int = 1) -> None:
         self.records = records
-        self.sweeper = sweeper(records, retention, slots=slots, session=1)
+        self.collector = collector(records, retention, slots=slots, session=1)
         self.trials: list[Trial] = []
         self.needed: Sequence[int] = ()
         self.now_s = 0.0
@@ -373,9 +373,9 @@ class InLoop:
             made = whole(self.records, number, size=size, score=number / 100)
             publish(self.records, made)
             self.trials.append(made)
-            self.sweeper.add(made)
-        plan = self.sweeper.sweep(self.trials, lambda: self.needed, self.now_s, at_end=at_end)
-        for number in plan.swept if plan is not None else ():
+            self.collector.add(made)
+        plan = self.collector.sweep(self.trials, lambda: self.needed, self.now_s, at_end=at_end)
+        for number in plan.weights_deleted if plan is not None else ():
             self.trials[number] = without_weights(self.trials[number])
         return plan
 
@@ -383,78 +383,78 @@ class InLoop:
 class TestInTheLoop:
     def test_the_budget_is_never_passed(self, records: Records) -> None:
         """After each sweep there is room for two saves a slot, so that the budget holds while trials write."""
-        loop, limit, most = InLoop(records, Retention(max_gb=0.006), slots=2), 6_000_000, 0
+        controller, limit, most = InLoop(records, Retention(max_gb=0.006), slots=2), 6_000_000, 0
         for _ in range(25):
-            loop.now_s += 1.0
-            loop.needed = [trial.number for trial in loop.trials[-3:]]
-            loop.step(size=400_000)
+            controller.now_s += 1.0
+            controller.needed = [trial.number for trial in controller.trials[-3:]]
+            controller.step(size=400_000)
             most = max(most, on_disk(records))
             assert on_disk(records) + 2 * 2 * 400_000 <= limit
-            assert all(loop.trials[number].checkpoint is not None for number in loop.needed)
+            assert all(controller.trials[number].checkpoint is not None for number in controller.needed)
 
         assert most > 0.6 * limit
-        assert sum(trial.swept for trial in loop.trials) > 10
+        assert sum(trial.weights_deleted for trial in controller.trials) > 10
         assert_readable(records, records.load()[0])
 
     def test_partial_checkpoints_have_room(self, records: Records) -> None:
         """What long trials keep on the way counts as if each slot were to write its next one now."""
-        loop = InLoop(records, Retention(max_gb=0.004), slots=2)
+        controller = InLoop(records, Retention(max_gb=0.004), slots=2)
         records.files.publish("resume/000099/000001-aaaaaaaa.safetensors", [bytes(409_600)])
         for _ in range(15):
-            loop.now_s += 1.0
-            loop.step(size=200_000)
+            controller.now_s += 1.0
+            controller.step(size=200_000)
         settled = on_disk(records) - 409_600
 
         assert settled + 2 * (2 * 200_000 + 3 * 204_800) <= 4_000_000
         assert [stored.path for stored in records.files.walk() if "resume" in stored.path]
-        assert 3 < sum(trial.swept for trial in loop.trials) < 15
+        assert 3 < sum(trial.weights_deleted for trial in controller.trials) < 15
 
     def test_a_budget_that_can_not_be_kept_is_told_once(self, records: Records) -> None:
         """It is told when it comes about, and again only after it was kept in between."""
-        loop = InLoop(records, Retention(max_gb=0.0002))
+        controller = InLoop(records, Retention(max_gb=0.0002))
         told = []
         for number in range(6):
-            loop.now_s += 100.0
-            loop.needed = range(number + 1)
-            plan = loop.step()
+            controller.now_s += 100.0
+            controller.needed = range(number + 1)
+            plan = controller.step()
             told.append(plan is not None and plan.unmet is not None)
 
         assert told.count(True) == 1
-        loop.needed = ()
-        loop.now_s += 100.0
-        assert loop.step() is not None
-        assert sum(t.checkpoint is not None for t in loop.trials) <= 1
+        controller.needed = ()
+        controller.now_s += 100.0
+        assert controller.step() is not None
+        assert sum(t.checkpoint is not None for t in controller.trials) <= 1
 
     def test_the_plan_is_applied_now_and_then(self, records: Records) -> None:
         """Without a budget the plan is applied when the session begins, each minute, and at the end of a stage."""
-        loop = InLoop(records, Retention("last:1"))
-        first = [loop.step() is not None for _ in range(4)]
-        loop.now_s += 59.0
-        later = loop.step()
-        loop.now_s += 2.0
-        minute = loop.step()
-        end = (loop.step(), loop.step(grows=False), loop.step(grows=False, at_end=True))
+        controller = InLoop(records, Retention("last:1"))
+        first = [controller.step() is not None for _ in range(4)]
+        controller.now_s += 59.0
+        later = controller.step()
+        controller.now_s += 2.0
+        minute = controller.step()
+        end = (controller.step(), controller.step(grows=False), controller.step(grows=False, at_end=True))
 
         assert first == [False] * 4  # the first sweep found nothing
         assert later is None
         assert minute is not None
-        assert sorted(minute.swept) == [0, 1, 2, 3, 4]
+        assert sorted(minute.weights_deleted) == [0, 1, 2, 3, 4]
         assert end[:2] == (None, None)
         assert end[2] is not None
-        assert sorted(end[2].swept) == [5]
+        assert sorted(end[2].weights_deleted) == [5]
 
     def test_an_interrupted_sweep_is_finished_when_the_session_begins(self, records: Records) -> None:
         """What a killed sweep had to delete still goes, though the trials are known as swept."""
         family(records)
         assert killed_at(3, lambda: sweep(records, Retention("best:1")))
         trials, _ = records.load()
-        assert [t.swept for t in trials] == [True, False, True, True]
-        loop = InLoop(records, Retention("best:1"))
-        loop.trials = trials
-        plan = loop.step(grows=False)
+        assert [t.weights_deleted for t in trials] == [True, False, True, True]
+        controller = InLoop(records, Retention("best:1"))
+        controller.trials = trials
+        plan = controller.step(grows=False)
 
         assert plan is not None
-        assert plan.swept == {}
+        assert plan.weights_deleted == {}
         assert weights(records) == {file.path for file in all_files(trials[1].checkpoint)}  # type: ignore[arg-type]
 
     def test_running_trials_keep_what_they_have_written(self, records: Records) -> None:
@@ -466,9 +466,9 @@ class TestInTheLoop:
         trials = publish(records, running, trial(5, state=State.WAITING, score=None))
         for name in (reference.path, ancient.path):
             os.utime(f"{records.files.url}/{name}", (0, 0))
-        loop = InLoop(records, Retention("best:1"))
-        loop.trials = [*trials[:4], running, trials[5]]
-        loop.step(grows=False)
+        controller = InLoop(records, Retention("best:1"))
+        controller.trials = [*trials[:4], running, trials[5]]
+        controller.step(grows=False)
 
         assert records.files.read(reference) == b"not yet in a record"
         with pytest.raises(MissingError):

@@ -26,8 +26,8 @@ def whole(number: int, **fields: object) -> Trial:
     return trial(number, **{"checkpoint": paper_checkpoint(number), **fields})  # type: ignore[arg-type]
 
 
-def after(trials: list[Trial], swept: Mapping[int, str]) -> list[Trial]:
-    return [without_weights(t) if t.number in swept else t for t in trials]
+def after(trials: list[Trial], weights_deleted: Mapping[int, str]) -> list[Trial]:
+    return [without_weights(t) if t.number in weights_deleted else t for t in trials]
 
 
 class TestAnyLineage:
@@ -56,7 +56,7 @@ class TestAnyLineage:
         needs = needed(trials, wanted)
         order = from_worst_to_best(trials, METRIC)
         marking = mark(trials, needed=needs, kept=kept, order=order, max_bytes=max_bytes)
-        left = after(trials, marking.swept)
+        left = after(trials, marking.weights_deleted)
 
         for number in {*finalists, *borrowed, *inheritable} & set(range(len(trials))):
             assert left[number].checkpoint == trials[number].checkpoint
@@ -65,7 +65,7 @@ class TestAnyLineage:
         staying = {file.path: file for t in left if t.checkpoint is not None for file in all_files(t.checkpoint)}
         assert all(path in marking.live for path in staying)
         assert marking.live.bytes == sum(on_disk(file.bytes) for file in staying.values())
-        gone = {file.path for number in marking.swept for file in all_files(trials[number].checkpoint)}  # type: ignore[arg-type]
+        gone = {file.path for number in marking.weights_deleted for file in all_files(trials[number].checkpoint)}  # type: ignore[arg-type]
         assert not any(path in marking.live for path in gone - staying.keys())
 
     @settings(max_examples=50)
@@ -75,7 +75,7 @@ class TestAnyLineage:
     ) -> None:
         """A proposal, or a child of one, whose parents are those that the tuner may name, is given the same weights."""
         needs = needed(trials, Wanted(inheritable=inheritable))
-        left = after(trials, mark(trials, needed=needs, kept=()).swept)
+        left = after(trials, mark(trials, needed=needs, kept=()).weights_deleted)
         may = sorted(n for n in range(len(trials)) if n in inheritable or not trials[n].is_finished)
         if not may:
             return
@@ -95,7 +95,7 @@ class TestAnyLineage:
         needs = needed(trials, Wanted(inheritable=inheritable))
         holders = {t.number for t in trials if t.checkpoint is not None}
 
-        assert mark(trials, needed=needs, kept=kept).swept.keys() == holders - needs.keys() - kept
+        assert mark(trials, needed=needs, kept=kept).weights_deleted.keys() == holders - needs.keys() - kept
 
     @settings(max_examples=50)
     @over(trials=lineages(), inheritable=NUMBERS, max_bytes=st.integers(0, 200_000))
@@ -107,9 +107,9 @@ class TestAnyLineage:
         everybody = range(len(trials))
         order = from_worst_to_best(trials, METRIC)
         marking = mark(trials, needed=needs, kept=everybody, order=order, max_bytes=max_bytes)
-        left = [t.number for t in after(trials, marking.swept) if t.checkpoint is not None]
+        left = [t.number for t in after(trials, marking.weights_deleted) if t.checkpoint is not None]
 
-        for number in marking.swept:
+        for number in marking.weights_deleted:
             assert marking.live.bytes + marking.live.cost(trials[number].checkpoint) > max_bytes  # type: ignore[arg-type]
         assert marking.live.bytes <= max_bytes or set(left) <= needs.keys()
 
@@ -147,7 +147,7 @@ class TestNeeded:
 
     def test_a_swept_ancestor_is_passed_over(self) -> None:
         """An ancestor that was swept before the line needed it is passed over for the next one."""
-        trials = [whole(0), trial(1, parents=[0], swept=True), trial(2, parents=[1], state=State.WAITING)]
+        trials = [whole(0), trial(1, parents=[0], weights_deleted=True), trial(2, parents=[1], state=State.WAITING)]
 
         assert set(needed(trials, Wanted())) == {0}
 
@@ -213,7 +213,7 @@ def test_a_trial_that_only_shares_is_spared_by_the_disk() -> None:
     trials = [parent, child, other]
     marking = mark(trials, needed=[1], kept=[0, 1, 2], order=[parent, other], max_bytes=57_344)
 
-    assert set(marking.swept) == {2}
+    assert set(marking.weights_deleted) == {2}
 
 
 def test_trials_keep_their_order_of_worth() -> None:

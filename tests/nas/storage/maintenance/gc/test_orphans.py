@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from nas.core.trial import State
-from nas.storage.blobs import Stored
-from nas.storage.maintenance.gc.orphans import find_garbage
+from nas.storage.blobs import BlobInfo
+from nas.storage.maintenance.gc.orphans import find_orphans
 from tests.support.stored_trials import trial
 
 TRIALS = [
     trial(0),
-    trial(1, swept=True),
+    trial(1, weights_deleted=True),
     trial(2, state=State.WAITING, score=None),
     trial(3, state=State.RUNNING, score=None),
     trial(4, state=State.FAILED, score=None),
@@ -20,7 +20,7 @@ OLD, NEW, UNKNOWN = 10.0, 30.0, None
 
 
 def goes(path: str, modified: float | None) -> bool:
-    found = list(find_garbage([Stored(path, 1, modified)], TRIALS, {"packs/000000-named.safetensors"}, before=20.0))
+    found = list(find_orphans([BlobInfo(path, 1, modified)], TRIALS, {"packs/000000-named.safetensors"}, before=20.0))
     assert all(one.why and one.trial is None for one in found)
     return bool(found)
 

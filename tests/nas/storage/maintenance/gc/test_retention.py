@@ -55,7 +55,7 @@ class TestFrontier:
 
     def test_a_swept_child_counts(self) -> None:
         """A child that published weights and lost them has succeeded its donor all the same."""
-        assert kept("frontier", whole(0), trial(1, parents=[0], swept=True), whole(2, parents=[1])) == {2}
+        assert kept("frontier", whole(0), trial(1, parents=[0], weights_deleted=True), whole(2, parents=[1])) == {2}
 
     def test_parents_that_gave_no_weights_stay(self) -> None:
         """Descent is by weights: a parent that was no donor stays, and so does that of a trial that shares none."""

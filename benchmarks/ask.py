@@ -40,7 +40,7 @@ SIZES: dict[str, tuple[Spec, tuple[int, int]]] = {
 
 
 def finished(number: int) -> Trial:
-    """A random point with a score."""
+    """Returns a random point with a score."""
     rng = random.Random(number)
     point = SPACE.sample(rng)
     score = rng.random() + point["width"] / 128
@@ -54,7 +54,7 @@ def finished(number: int) -> Trial:
 
 
 def cost_s(spec: Spec, n_trials: int, n_asks: int) -> float:
-    """The median seconds of an ask after so many trials."""
+    """Returns the median seconds of an ask after so many trials."""
     tuner = spec.build(SPACE, (METRIC,), seed=1)
     log = LineageLog()
     for number in range(n_trials):

@@ -119,7 +119,7 @@ def asks_of_loop(runner: str) -> list[float]:
 
 
 def worker(pairs: Sequence[str], token: str) -> subprocess.Popen[bytes]:
-    """A worker's command."""
+    """Returns a worker's command."""
     given = [sys.executable, "-m", "flows.worker", *pairs]
     return subprocess.Popen(given, env=environment(HEIRLOOM_CHANNEL_TOKEN=token), stderr=subprocess.DEVNULL)
 

@@ -140,13 +140,13 @@ def run(data: Path, root: str, *overrides: str) -> None:
 
 
 def are_of_one_kind(rows: list[dict[str, str]]) -> bool:
-    """Whether one kind of machine ran them."""
+    """Returns whether one kind of machine ran them."""
     seconds = [float(one["epoch_s"]) for one in rows]
     return len({one["precision"] for one in rows}) == 1 and max(seconds) <= SAME_KIND * min(seconds)
 
 
 def compared(rows: list[dict[str, str]], minutes: float, seed: int, arms: Sequence[str]) -> list[dict[str, str]]:
-    """A row an arm, with the options of today, that one kind of machine ran; none where an arm is missing."""
+    """Returns a row an arm, with the options of today, that one kind of machine ran; none where an arm is missing."""
     found = [
         [
             one

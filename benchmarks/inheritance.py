@@ -55,7 +55,7 @@ STARTS = (
 
 
 def chain(seed: int) -> tuple[int, float, float | None]:
-    """The number of operations, and the errors in eval mode and, where it is promised, in train mode."""
+    """Returns the number of operations, and the errors in eval mode and, where it is promised, in train mode."""
     rng = random.Random(seed)
     start = network = rng.choice(STARTS)
     operations = []
@@ -82,7 +82,7 @@ def chain(seed: int) -> tuple[int, float, float | None]:
 
 
 def error(start: Network, weights: Weights, child: Network, morphed: Weights, x: torch.Tensor, *, train: bool) -> float:
-    """The greatest difference of the outputs, as a share of the greatest output."""
+    """Returns the greatest difference of the outputs, as a share of the greatest output."""
     outputs = []
     for network, state in ((start, weights), (child, morphed)):
         with torch.device("meta"):
@@ -94,7 +94,7 @@ def error(start: Network, weights: Weights, child: Network, morphed: Weights, x:
 
 
 def block(first_seed: int) -> list[dict[str, object]]:
-    """The rows of a hundred chains."""
+    """Returns the rows of a hundred chains."""
     torch.set_num_threads(1)
     found = [chain(seed) for seed in range(first_seed, first_seed + BLOCK)]
     rows = []
@@ -142,7 +142,7 @@ def seconds(call: Callable[[], object], n: int) -> float:
 
 
 def large(width: int, n_layers: int = 22) -> nn.Module:
-    """A chain of convolutions and norms; 49.6 million parameters at a width of 512."""
+    """Returns a chain of convolutions and norms; 49.6 million parameters at a width of 512."""
     layers: list[nn.Module] = []
     for place in range(n_layers):
         layers += [nn.Conv2d(width if place else 1, width, 3), nn.BatchNorm2d(width)]

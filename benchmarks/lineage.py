@@ -36,7 +36,7 @@ Widths = list[int]
 
 
 def network(widths: Widths) -> dict[str, TensorEntry]:
-    """The tensors of a chain of blocks, without weights."""
+    """Returns the tensors of a chain of blocks, without weights."""
     shapes: dict[str, tuple[int, ...]] = {}
     for block, (before, width) in enumerate(zip([3, *widths], widths, strict=False)):
         shapes[f"blocks.{block}.conv.weight"] = (width, before, 3, 3)
@@ -49,7 +49,7 @@ def network(widths: Widths) -> dict[str, TensorEntry]:
 
 
 def child(widths: Widths, rng: random.Random) -> Widths:
-    """The same but for one width."""
+    """Returns the same but for one width."""
     place = rng.randrange(len(widths))
     return [*widths[:place], rng.randrange(8, 512, 8), *widths[place + 1 :]]
 
@@ -83,7 +83,7 @@ def write_trial(folder: Path, trial: Trial) -> None:
 
 
 def finished(number: int, parent: Trial | None, widths: Widths, rng: random.Random) -> Trial:
-    """A trial as evolution would leave it."""
+    """Returns a trial as evolution would leave it."""
     stem = f"{number:06d}-{rng.randbytes(4).hex()}"
 
     def reference(path: str) -> Reference:

@@ -4,7 +4,7 @@
     python benchmarks/objectives.py                       # the table of the results that are kept
 
 ``DIR`` holds ``nasbench201_cifar10.parquet``. A search sees the validation accuracy after 12 epochs, which it
-maximises, and the FLOPs of the cell's network, which it minimises. What is told is the hypervolume of the front of the
+maximizes, and the FLOPs of the cell's network, which it minimizes. What is told is the hypervolume of the front of the
 first N trials as a share of that of the whole table's front, to the reference point of 10 % (chance) and the greatest
 FLOPs of the table. Each row of docs/objectives.csv is one search (tuner, slots, seed) after N trials; a search that
 is there is not run again.
@@ -47,7 +47,7 @@ Row = dict[str, str | float]
 
 @cache
 def problem(data: str) -> TabularProblem:
-    """The table, loaded once a process."""
+    """Returns the table, loaded once a process."""
     return TabularProblem(
         str(Path(data) / "nasbench201_cifar10.parquet"),
         parameters=["op_0_1", "op_0_2", "op_1_2", "op_0_3", "op_1_3", "op_2_3"],
@@ -58,7 +58,7 @@ def problem(data: str) -> TabularProblem:
 
 @cache
 def whole_table(data: str) -> tuple[float, Losses]:
-    """The hypervolume of the whole table's front, and the reference point, as losses."""
+    """Returns the hypervolume of the whole table's front, and the reference point, as losses."""
     given = problem(data)
     points = [(-given.value(p, "c10_valid_12"), given.value(p, "c10_flops_m")) for p in given.space.points()]
     reference = (-CHANCE, max(flops for _, flops in points))
@@ -66,7 +66,7 @@ def whole_table(data: str) -> tuple[float, Losses]:
 
 
 def rows_of(task: tuple[str, int, int, str]) -> list[Row]:
-    """The results of one search."""
+    """Returns the results of one search."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     tuner, slots, seed, data = task
@@ -91,7 +91,7 @@ def rows_of(task: tuple[str, int, int, str]) -> list[Row]:
 
 
 def kept() -> list[Row]:
-    """The rows of the results file."""
+    """Returns the rows of the results file."""
     return [{name: v if name == "tuner" else float(v) for name, v in row.items()} for row in RESULTS.kept()]
 
 
@@ -106,7 +106,7 @@ def run(n_seeds: int, data: str, n_processes: int) -> None:
 
 
 def table() -> Iterator[str]:
-    """The table, as markdown. In a cell: mean (half of its 95 % interval), mean paired difference to random."""
+    """Yields the table, as markdown. In a cell: mean (half of its 95 % interval), mean paired difference to random."""
     shares = {(row["tuner"], row["slots"], row["trials"], row["seed"]): float(row["share"]) for row in kept()}
     yield "| tuner | slots | seeds | " + " | ".join(f"{size} trials" for size in SIZES) + " |"
     yield "| --- | --- | --- |" + " --- |" * len(SIZES)

@@ -53,7 +53,7 @@ class Arm:
         return self.curve[-1] if self.curve else Scoring(0.0, math.nan, 0.0)
 
     def reached(self, accuracy: float, *, to_stay: bool) -> Scoring | None:
-        """The first scoring that has this accuracy, or from which on all have it."""
+        """Returns the first scoring that has this accuracy, or from which on all have it."""
         at = [scoring.accuracy >= accuracy for scoring in self.curve]
         places = (place for place in range(len(at)) if (all(at[place:]) if to_stay else at[place]))
         return next((self.curve[place] for place in places), None)
@@ -96,7 +96,7 @@ class Pair:
 
 
 def pairs_of(rows: Sequence[Row]) -> list[Pair]:
-    """The pairs, in the order of their searches and trials."""
+    """Returns the pairs, in the order of their searches and trials."""
     arms = {(int(row["seed"]), int(row["trial"]), row["arm"]): Arm.of(row) for row in rows}
     warm = sorted((seed, number) for seed, number, arm in arms if arm == "warm")
     n_seeds = len({seed for seed, _ in warm})
@@ -114,14 +114,14 @@ def pairs_of(rows: Sequence[Row]) -> list[Pair]:
 
 
 def interval(values: np.ndarray, statistic: Callable[..., np.ndarray]) -> tuple[float, float]:
-    """The 95 % interval of a statistic, by the percentile bootstrap."""
+    """Returns the 95 % interval of a statistic, by the percentile bootstrap."""
     draws = np.random.default_rng(0).integers(len(values), size=(10_000, len(values)))
     low, high = np.quantile(statistic(values[draws], axis=1), (0.025, 0.975), method="nearest")
     return float(low), float(high)
 
 
 def told(rows: Sequence[Row]) -> Iterator[str]:
-    """The figures of what was trained for the same epochs on the same images."""
+    """Yields the figures of what was trained for the same epochs on the same images."""
     everything = pairs_of(rows)
     pairs = [pair for pair in everything if pair.is_told]
     n_points = len({(row["seed"], row["trial"]) for row in rows})
@@ -170,7 +170,7 @@ def gains_of(what: str, pairs: Sequence[Pair]) -> str:
 
 
 def told_of(what: str, found: Sequence[tuple[float, bool]]) -> Iterator[str]:
-    """The distribution of shares of what the cold trials took, and of whether they were reached."""
+    """Yields the distribution of shares of what the cold trials took, and of whether they were reached."""
     least = np.array([share for share, _ in found])
     shares = np.array([share if is_reached else math.inf for share, is_reached in found])
     low, high = interval(least, np.mean)
@@ -188,7 +188,7 @@ def told_of(what: str, found: Sequence[tuple[float, bool]]) -> Iterator[str]:
 
 
 def best_of(rows: Sequence[Row]) -> Iterator[str]:
-    """The best accuracies of both arms of one search, after equal total seconds."""
+    """Yields the best accuracies of both arms of one search, after equal total seconds."""
     arms = {}
     for arm in ("warm", "cold"):
         own = [row for row in sorted(rows, key=lambda row: int(row["trial"])) if row["arm"] in (arm, "both")]
@@ -207,12 +207,12 @@ def best_of(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def best(accuracies: Sequence[float]) -> float:
-    """The highest of those that are finite, or NaN."""
+    """Returns the highest of those that are finite, or NaN."""
     return max((accuracy for accuracy in accuracies if not math.isnan(accuracy)), default=math.nan)
 
 
 def times(share: float) -> str:
-    """The inverse."""
+    """Returns the inverse."""
     return f"{1 / share:.1f}" if share else "no bound"
 
 

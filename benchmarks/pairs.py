@@ -81,7 +81,7 @@ class Watch:
         self.n_done, self.seconds, self.since_s = 0, 0.0, began_s
 
     def step(self, *_: object) -> None:
-        """After a step of the optimiser."""
+        """After a step of the optimizer."""
         if self.n_done == 0:  # of this attempt
             self.n_done, last = self.run.curve[-1]
             self.seconds = last["seconds"]
@@ -118,7 +118,7 @@ class PairedProblem(Problem):
         self.saves = saves
 
     def train(self, run: TrialRun) -> dict[str, float]:
-        """The last of the accuracies that it reports."""
+        """Returns the last of the accuracies that it reports."""
         train, validation = loaded(self.whole.data_root)
         train, recipe = train[: self.n_images], self.whole.recipe
         n_batches = len(train) // recipe.batch_size
@@ -163,7 +163,7 @@ class Setting:
         return "pairs-{}-{}-{}".format(*self.key)
 
     def trained(self, number: int) -> Lineage:
-        """The search, after those of its trials up to this one that are missing were run."""
+        """Returns the search, after those of its trials up to this one that are missing were run."""
         search = Search(
             problem=Spec.of(PairedProblem, data_root=self.data, n_images=self.images, n_epochs=self.epochs),
             tuner=Spec("nas.tuners.evolution.EvolutionTuner"),
@@ -173,7 +173,7 @@ class Setting:
         return run_search(search, root=self.root, name=self.name, budget=Budget(trials=number + 1)).lineage
 
     def again(self, trial: Trial, n_epochs: int, donor: Trial | None = None) -> Trained:
-        """A trial's point and seed for so many epochs; without a donor from scratch."""
+        """Returns a trial's point and seed for so many epochs; without a donor from scratch."""
         problem = PairedProblem(self.data, n_images=self.images, n_epochs=n_epochs, saves=False)
         donors = [] if donor is None or donor.checkpoint is None else [DonorWeights(donor.number, donor.checkpoint)]
         files = open_root(self.root).below(self.name)

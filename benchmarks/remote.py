@@ -77,11 +77,11 @@ class Paramiko:
         self._folder = folder
 
     def put(self, name: str, data: bytes) -> object:
-        """A file, pipelined."""
+        """Returns a file, pipelined."""
         return self._sftp.putfo(io.BytesIO(data), f"{self._folder}/{name}")
 
     def get(self, name: str) -> bytes:
-        """A file, prefetched."""
+        """Returns a file, prefetched."""
         data = io.BytesIO()
         self._sftp.getfo(f"{self._folder}/{name}", data)
         return data.getvalue()
@@ -96,7 +96,7 @@ class Bench:
         self.published: list[Checkpoint] = []
 
     def publish(self, model: torch.nn.Module) -> Checkpoint:
-        """A checkpoint: digests, pack, manifest."""
+        """Returns a checkpoint: digests, pack, manifest."""
         stem = f"{len(self.published):06d}-bench"
         saved = publish_tensors(self.files, f"packs/{stem}.safetensors", model.state_dict())
         self.published.append(publish_checkpoint(self.files, stem, saved))

@@ -28,7 +28,7 @@ class Results:
     line_end: str = "\n"
 
     def kept(self) -> list[dict[str, str]]:
-        """The rows that are there, as texts."""
+        """Returns the rows that are there, as texts."""
         if not self.path.exists():
             return []
         with self.path.open(newline="") as file:

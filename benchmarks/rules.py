@@ -68,7 +68,7 @@ CHILDREN: Mapping[str, tuple[tuple[int, ...], int]] = {
 
 
 def chain(widths: tuple[int, ...], kernel: int) -> nn.Module:
-    """A network for 28x28 pixels; the last two layers but one of a deeper one are as large as the parent's."""
+    """Returns a network for 28x28 pixels; the last two layers but one of a deeper one are as large as the parent's."""
     layers: list[nn.Module] = []
     n_inputs = 1
     for place, width in enumerate(widths):
@@ -89,13 +89,13 @@ class Scaled(nn.Module):
 
 @cache
 def data(folder: Path) -> tuple[Images, Images]:
-    """The images to train on, and those to validate with."""
+    """Returns the images to train on, and those to validate with."""
     train, validation = FashionMnistProblem(str(folder)).load_train()
     return train[:N_IMAGES], validation
 
 
 def seed_rows(task: tuple[Path, int, tuple[tuple[str, str], ...]]) -> list[dict[str, object]]:
-    """The rows of some rules and children of one parent."""
+    """Returns the rows of some rules and children of one parent."""
     folder, seed, wanted = task
     torch.set_num_threads(1)
     train, validation = data(folder)

@@ -67,7 +67,7 @@ Row = dict[str, Any]
 
 @cache
 def problem(benchmark: str, data: str) -> TabularProblem:
-    """The table, loaded once a process."""
+    """Returns the table, loaded once a process."""
     from omegaconf import OmegaConf
 
     files = {"nasbench201": "nasbench201_cifar10.parquet", "nasbench_macro": "nasbench_macro.parquet"}
@@ -78,7 +78,7 @@ def problem(benchmark: str, data: str) -> TabularProblem:
 
 
 def search(benchmark: str, tuner: str, seed: int, data: str) -> list[Trial]:
-    """All trials of one search on one simulated worker."""
+    """Returns all trials of one search on one simulated worker."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     given = problem(benchmark, data)
@@ -99,7 +99,7 @@ def search(benchmark: str, tuner: str, seed: int, data: str) -> list[Trial]:
 
 
 def rows_of(task: tuple[str, str, int, str]) -> list[Row]:
-    """The results of one search."""
+    """Returns the results of one search."""
     benchmark, tuner, seed, data = task
     trials = search(*task)
     found: list[tuple[str, int, float]] = []
@@ -119,7 +119,7 @@ def rows_of(task: tuple[str, str, int, str]) -> list[Row]:
 
 
 def kept() -> list[Row]:
-    """The rows of the results file."""
+    """Returns the rows of the results file."""
     return [
         {**row, "seed": int(row["seed"]), "evaluations": int(row["evaluations"]), "value": float(row["value"])}
         for row in RESULTS.kept()

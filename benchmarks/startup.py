@@ -16,7 +16,7 @@ N = 7
 
 
 def seconds(*arguments: str) -> float:
-    """The median of seven runs, in seconds."""
+    """Returns the median of seven runs, in seconds."""
     found = []
     for _ in range(N):
         began = time.perf_counter()

@@ -83,7 +83,7 @@ class CurveProblem(Problem):
         raise LookupError("nothing trains")
 
     def simulate(self, trial: Trial) -> Simulation:
-        """The cell's curve: an epoch a second, so that seconds are epochs."""
+        """Returns the cell's curve: an epoch a second, so that seconds are epochs."""
         row = trial.point["row"]
         at_12, at_200 = self.rows[row]
         rng = random.Random(f"{self._seed}/{row}")
@@ -112,7 +112,7 @@ def rows_of(table: str) -> list[tuple[float, float]]:
 
 
 def search(problem: CurveProblem, stopper: Spec | None, budget: Budget, *, seed: int, slots: int) -> list[Trial]:
-    """All trials of one search by random proposals."""
+    """Returns all trials of one search by random proposals."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     records = Records(open_root(f"memory://{uuid4().hex}"))
@@ -165,7 +165,7 @@ def outcomes_of(task: tuple[int, argparse.Namespace]) -> list[Outcome]:
 
 
 def interval(values: Sequence[float]) -> str:
-    """The mean and its 95 % confidence interval."""
+    """Returns the mean and its 95 % confidence interval."""
     half = 1.96 * statistics.stdev(values) / math.sqrt(len(values))
     return f"{statistics.fmean(values):5.2f} +- {half:.2f}"
 

@@ -118,7 +118,7 @@ class TrialRuntime:
             os.fsync(file.fileno())
 
     def publish(self, model: nn.Module, donor: Checkpoint | None = None) -> Checkpoint:
-        """A checkpoint: digests, pack, manifest."""
+        """Returns a checkpoint: digests, pack, manifest."""
         stem = f"{self.n_published:06d}-bench"
         self.n_published += 1
         donors = [] if donor is None else [load_manifest(self.files, donor)]
@@ -142,7 +142,7 @@ class TrialRuntime:
 
 
 def ratio(found: dict[str, list[float]], name: str, base: str) -> float:
-    """The median over the rounds of one call's seconds divided by another's of the same round."""
+    """Returns the median over the rounds of one call's seconds divided by another's of the same round."""
     return statistics.median(a / b for a, b in zip(found[name], found[base], strict=True))
 
 
@@ -174,7 +174,7 @@ def main() -> None:
 
 
 def measure(bench: TrialRuntime) -> bool:
-    """The rows about 50 MB."""
+    """Returns the rows about 50 MB."""
     model, other = Network(50 * MB), Network(50 * MB)
     data = torch.randint(0, 255, (50 * MB,), dtype=torch.uint8).numpy().data.cast("B")
     calls: dict[str, Callable[[], object]] = {

@@ -59,7 +59,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
 
 
 def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: Machine) -> Search:
-    """The search that ``search.json`` describes, with the data's place from the command line.
+    """Returns the search that ``search.json`` describes, with the data's place from the command line.
 
     Raises:
         ConfigurationError: it names a class outside Heirloom, which a shared disk is not trusted with.

@@ -167,7 +167,7 @@ def gc(invocation: Invocation) -> int:
 
 
 def read_cleaning(invocation: Invocation) -> Cleaning:
-    """The search that is named, and what is to be kept of it.
+    """Returns the search that is named, and what is to be kept of it.
 
     Raises:
         ConfigurationError: no name, no such search, a value that can't be.

@@ -81,7 +81,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
 
 
 def _gpus(machine: Machine) -> tuple[int, ...] | None:
-    """The GPUs of this machine, by number; None: trials run on others."""
+    """Returns the GPUs of this machine, by number; None: trials run on others."""
     if machine.gate is not None:
         return None
     if machine.device != "cuda":

@@ -56,7 +56,7 @@ class Request:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Request:
-        """The request that a configuration makes.
+        """Returns the request that a configuration makes.
 
         Raises:
             ConfigurationError: a value of the wrong kind, or values that do not go together.

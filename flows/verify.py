@@ -51,7 +51,7 @@ class Request:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Request:
-        """The request that a configuration makes.
+        """Returns the request that a configuration makes.
 
         Raises:
             ConfigurationError: a value of the wrong kind, or values that do not go together.
@@ -95,7 +95,7 @@ def verify_one(name: str, root: BlobStore, invocation: Invocation) -> int:
 
 
 def _found_name(root: BlobStore, name: str) -> str:
-    """The name of the search, also where its own record is lost.
+    """Returns the name of the search, also where its own record is lost.
 
     Raises:
         ConfigurationError: there is no such search, or nothing of it outlives its process.

@@ -145,7 +145,7 @@ def test_hyperband() -> None:
 
 @pytest.mark.parametrize("name", SLOW)
 def test_problem(name: str, tmp_path: Path) -> None:
-    """The problem trains, honours its policies, and hands its weights on to the bit."""
+    """The problem trains, honors its policies, and hands its weights on to the bit."""
     content = PROBLEMS[name]
     changes: dict[str, Any] = {}
     if name in DATA_FILES:

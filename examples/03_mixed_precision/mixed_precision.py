@@ -1,4 +1,4 @@
-"""Mixed-precision quantisation: how many bits the weights of each layer get, found phase by phase."""
+"""Mixed-precision quantization: how many bits the weights of each layer get, found phase by phase."""
 
 from functools import cached_property
 
@@ -29,7 +29,7 @@ class MixedPrecision(Problem):
     def train_many(self, job):
         previous = {}  # the weights of the phase before, as long as this process lives
         for run in job.trials(self.most):
-            network = QuantisedNetwork(run.point).to(run.device)
+            network = QuantizedNetwork(run.point).to(run.device)
             run.inherit(network, previous)  # what the phase before published; not read where memory holds the same
             self.fit(network, run)
             run.save(network)
@@ -52,13 +52,13 @@ class MixedPrecision(Problem):
 
     def test(self, run):
         images = DigitsProblem().load_test().to(run.device)
-        return {"accuracy": self.score(run.restore(QuantisedNetwork(run.point)), images)}
+        return {"accuracy": self.score(run.restore(QuantizedNetwork(run.point)), images)}
 
     def export(self, run):
-        return run.restore(QuantisedNetwork(run.point)), (self.data[1].pixels[:2].to(run.device),)
+        return run.restore(QuantizedNetwork(run.point)), (self.data[1].pixels[:2].to(run.device),)
 
 
-class QuantisedNetwork(nn.Module):
+class QuantizedNetwork(nn.Module):
     """Three convolutions and a linear layer, which compute with weights of so many bits."""
 
     def __init__(self, bits):
@@ -78,7 +78,7 @@ class QuantisedNetwork(nn.Module):
         return functional.linear(x.flatten(1), self.weight("head"), self.head.bias)  # (batch, 10)
 
     def weight(self, layer):
-        return quantised(getattr(self, layer).weight, self.bits[layer])
+        return quantized(getattr(self, layer).weight, self.bits[layer])
 
     def size_kb(self):
         """Of the weights at their bits, and of the biases and one scale a layer in float32."""
@@ -87,7 +87,7 @@ class QuantisedNetwork(nn.Module):
         return (n_bits + 32 * n_plain) / 8 / 1024
 
 
-def quantised(weight, bits):
+def quantized(weight, bits):
     """The nearest of ``2**bits - 1`` evenly spaced values; the gradient passes straight through (arXiv:1308.3432)."""
     top = 2 ** (bits - 1) - 1
     scale = weight.detach().abs().amax().clamp(min=1e-8) / top

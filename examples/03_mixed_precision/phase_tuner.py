@@ -26,7 +26,7 @@ class PhaseTuner(Tuner):
 
 
 def moved(point, step):
-    """The points in which one layer has the next number of bits, up or down."""
+    """Returns the points in which one layer has the next number of bits, up or down."""
     for layer, bits in point.items():
         place = BITS.index(bits) + step
         if 0 <= place < len(BITS):

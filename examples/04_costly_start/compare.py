@@ -9,7 +9,7 @@ N_TRIALS = 32
 
 
 def search(trials_per_job):
-    """The search's table, and the seconds that it took."""
+    """Returns the search's table, and the seconds that it took."""
     searched = Search(
         problem=Spec("costly_start.CostlyStart"),
         tuner=Spec("nas.tuners.random.RandomTuner"),

@@ -32,12 +32,12 @@ def markup(text: object) -> str:
 
 
 def masked(override: str) -> str:
-    """An override as it is shown: without the values of ``storage.options`` and without a password in a URL."""
+    """Returns an override as it is shown: without the values of ``storage.options`` and without a password in a URL."""
     return without_passwords(re.sub(r"^(\+*storage\.options[^=]*)=.*", r"\1=***", override, flags=re.DOTALL))
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits; whole numbers stay whole."""
+    """Returns a number with so many significant digits; whole numbers stay whole."""
     return str(value) if isinstance(value, int) else f"{value:.{digits}g}"
 
 
@@ -70,13 +70,13 @@ def clock(seconds: float) -> str:
 
 
 def last_line(text: str | None) -> str | None:
-    """The last line that says something: of a traceback, the error."""
+    """Returns the last line that says something: of a traceback, the error."""
     lines = (text or "").strip().splitlines()
     return lines[-1].strip() if lines else None
 
 
 def brief(value: Any) -> str:
-    """A value of a point: floats with four significant digits, the nodes of a network by their kinds."""
+    """Returns a value of a point: floats with four significant digits, the nodes of a network by their kinds."""
     if isinstance(value, list) and value and all(isinstance(node, dict) and "op" in node for node in value):
         kinds = Counter(str(node["op"]) for node in value)
         return f"{count(len(value), 'node')}: " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())

@@ -74,7 +74,7 @@ class Arguments:
 
 
 def _names_a_variable(override: str) -> bool:
-    """Whether the value is one interpolation, ``${oc.env:NAME}``, which tells nothing unless it is resolved."""
+    """Returns whether the value is one interpolation, ``${oc.env:NAME}``, which tells nothing unless it is resolved."""
     return re.fullmatch(r"[^=]*=\$\{[^{}]*\}", override) is not None
 
 
@@ -83,7 +83,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _keys_of(config: str, overrides: Sequence[str]) -> tuple[set[str], set[str]]:
-    """The keys and groups that are set, and those of them that are swept."""
+    """Returns the keys and groups that are set, and those of them that are swept."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -125,7 +125,7 @@ def _hint(config: str, text: str) -> str | None:
 
 
 def _with_free_keys(config: str, overrides: Sequence[str], named: set[str]) -> list[str]:
-    """The overrides, such that ``problem._target_=my.Class problem.width=64`` works as it stands.
+    """Returns the overrides, such that ``problem._target_=my.Class problem.width=64`` works as it stands.
 
     Hydra refuses keys that the chosen yaml does not hold, so those of a constructor are added. Where a group's target
     is given and no choice of the group is, the choice becomes ``custom``, a yaml with nothing but a target.
@@ -151,21 +151,21 @@ def _quoted(key: str, value: str) -> str:
 
 
 def choices_of(group: str, config: str = "search") -> list[str]:
-    """The choices of a group of conf/ that come with Heirloom; none where it is no group of the command's."""
+    """Returns the choices of a group of conf/ that come with Heirloom; none where it is no group of the command's."""
     folder = CONF / group if group in groups_of(config) else None
     names = [entry.name for entry in folder.iterdir()] if folder is not None else []
     return sorted(n.removesuffix(".yaml") for n in names if n.endswith(".yaml") and n != "custom.yaml")
 
 
 def groups_of(config: str) -> list[str]:
-    """The groups from which a command's configuration is put together."""
+    """Returns the groups from which a command's configuration is put together."""
     listed = re.findall(r"^  - (?:optional )?(\w+):", page_of(config), re.MULTILINE)
     listed = [group for group in listed if group != "hydra"]
     return ["tuner", *listed, "experiment"] if config == "search" else listed
 
 
 def page_of(config: str) -> str:
-    """The text of ``conf/<config>.yaml``."""
+    """Returns the text of ``conf/<config>.yaml``."""
     return (CONF / f"{config}.yaml").read_text(encoding="utf-8")
 
 

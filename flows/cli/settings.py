@@ -105,7 +105,7 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
 
 
 def _read_remote(values: Mapping[str, Any], slots: int, n_threads: int | None, timeout_s: float | None) -> Machine:
-    """The machine that is none of this one's: its workers choose what they are not told."""
+    """Returns the machine that is none of this one's: its workers choose what they are not told."""
     gate = read_gate(values)
     return Machine(
         runner="remote",
@@ -186,7 +186,7 @@ def _read_wishes(values: Mapping[str, Any]) -> tuple[RunnerKind, int | None, int
 
 
 def read_device(device: object, gpus: object) -> tuple[str, tuple[int, ...]]:
-    """The device to train on, and the GPUs to share out.
+    """Returns the device to train on, and the GPUs to share out.
 
     Raises:
         ConfigurationError: this machine has no such device.
@@ -210,7 +210,7 @@ def read_device(device: object, gpus: object) -> tuple[str, tuple[int, ...]]:
 
 
 def _read_gpus(device: object, gpus: object) -> tuple[int, ...] | None:
-    """The numbers of a list, or None: all."""
+    """Returns the numbers of a list, or None: all."""
     if device not in ("auto", "cpu", "cuda", "mps"):
         raise ConfigurationError(f"device ({device!r}) must be auto, cpu, cuda or mps")
     if gpus == "all":
@@ -222,7 +222,7 @@ def _read_gpus(device: object, gpus: object) -> tuple[int, ...] | None:
 
 
 def positive_int(name: str, value: object) -> int | None:
-    """The value of a key that counts; None where it is not set.
+    """Returns the value of a key that counts; None where it is not set.
 
     Raises:
         ConfigurationError: it is no whole number of at least 1.
@@ -234,7 +234,7 @@ def positive_int(name: str, value: object) -> int | None:
 
 
 def switch(values: Mapping[str, Any], name: str) -> bool:
-    """The value of a key that is on or off.
+    """Returns the value of a key that is on or off.
 
     Raises:
         ConfigurationError: it is neither.
@@ -283,7 +283,7 @@ class Limits:
 
 
 def read_limits(values: Mapping[str, Any]) -> Limits:
-    """The limits of a configuration.
+    """Returns the limits of a configuration.
 
     Raises:
         ConfigurationError: one of them can't be.
@@ -300,7 +300,7 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
 
 
 def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The storage's root, and what its file system takes.
+    """Returns the storage's root, and what its file system takes.
 
     Raises:
         ConfigurationError: they are no text and no mapping.
@@ -315,7 +315,7 @@ def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def reach_root(values: Mapping[str, Any]) -> BlobStore:
-    """The storage's root, whose server has answered: every command's first contact.
+    """Returns the storage's root, whose server has answered: every command's first contact.
 
     Raises:
         ConfigurationError: there can't be such a root, or it refuses.
@@ -382,7 +382,7 @@ def check_deterministic(deterministic: bool, machine: Machine) -> None:
 
 
 def read_search(invocation: Invocation, machine: Machine) -> Search:
-    """The search that a configuration describes.
+    """Returns the search that a configuration describes.
 
     Raises:
         ConfigurationError: something that does not go with ``deterministic``, or a plan that can't be.
@@ -416,7 +416,7 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
 
 
 def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> Budget:
-    """The budget, 16 trials where none is set.
+    """Returns the budget, 16 trials where none is set.
 
     Raises:
         ConfigurationError: it does not go with ``deterministic``, counts GPU-hours without a GPU, or holds no trial.
@@ -446,7 +446,7 @@ def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> 
 
 
 def search_name(invocation: Invocation, default: str, search: Search, outside: Collection[str] = ()) -> str:
-    """The name that was set, or the default with what a multirun varies outside the identity.
+    """Returns the name that was set, or the default with what a multirun varies outside the identity.
 
     Args:
         invocation: The command line.

@@ -59,6 +59,6 @@ def trusted_spec(
 
 
 def code_arguments(spec: Spec) -> frozenset[str]:
-    """The arguments of one of Heirloom's own classes that are code."""
+    """Returns the arguments of one of Heirloom's own classes that are code."""
     found: frozenset[str] = frozenset()
     return getattr(spec.find(), "code_arguments", found) if spec.target.startswith("nas.") else found

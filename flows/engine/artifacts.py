@@ -126,11 +126,11 @@ class RunArtifacts:
                 self._try(self._write_leaderboard)
                 next_board = time.monotonic() + LEADERBOARD_S
             if time.monotonic() >= next_poll and not self._is_closing.is_set():
-                self._try(self._honour_cancel)
+                self._try(self._honor_cancel)
                 next_poll = time.monotonic() + CANCEL_POLL_S
 
     def _try(self, do: Callable[[], object]) -> bool:
-        """Whether it succeeded; a server that is slow, gone, or none of Prefect's raises whatever it likes."""
+        """Returns whether it succeeded; a server that is slow, gone, or none of Prefect's raises whatever it likes."""
         try:
             do()
         except Exception as error:
@@ -172,7 +172,7 @@ class RunArtifacts:
     def _send(self, method: str, path: str, body: Mapping[str, Any]) -> httpx.Response:
         return self._client.request(method, path, json=dict(body)).raise_for_status()
 
-    def _honour_cancel(self) -> None:
+    def _honor_cancel(self) -> None:
         state = self._client.get(f"/flow_runs/{self._flow_run}").raise_for_status().json()["state_type"]
         if state in ("CANCELLING", "CANCELLED"):
             self._post(StopRequested("cancelled in Prefect"))
@@ -183,7 +183,7 @@ def _nothing() -> None:
 
 
 def api_client(api_url: str) -> httpx.Client:
-    """A client of Prefect's API as Prefect's settings want it: environment, files and the active profile.
+    """Returns a client of Prefect's API as Prefect's settings want it: environment, files and the active profile.
 
     They say who asks (``PREFECT_API_AUTH_STRING``, else ``PREFECT_API_KEY``), with which headers, and whom to trust.
     """
@@ -203,7 +203,7 @@ def api_client(api_url: str) -> httpx.Client:
 
 
 def checkpoint_text(trial: Trial) -> str:
-    """The markdown of a trial's checkpoint: path under the root, bytes, digest, donor, share inherited."""
+    """Returns the markdown of a trial's checkpoint: path under the root, bytes, digest, donor, share inherited."""
     assert trial.checkpoint is not None
     inherited = "-" if trial.taken is None else f"{trial.taken:.1%}"
     rows = [
@@ -220,7 +220,7 @@ def checkpoint_text(trial: Trial) -> str:
 
 
 def leaderboard_text(leaders: list[Trial], metric: Metric) -> str:
-    """The markdown of the best trials so far."""
+    """Returns the markdown of the best trials so far."""
     head = (
         f"# Leaderboard\n\n| | trial | {metric.name} | stage | generation | donor | inherited |\n"
         + "| --- " * 7

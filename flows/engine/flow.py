@@ -111,7 +111,7 @@ class FlowRun:
             self._artifacts.close(timeout_s)
 
     def _earlier(self) -> list[str]:
-        """The flow runs of the last sessions before this one, the newest first."""
+        """Returns the flow runs of the last sessions before this one, the newest first."""
         sessions = past_sessions(self._task.workplace.records)
         numbers = [n for n in sorted(sessions, reverse=True) if n < self._task.session and sessions[n]["flow_run"]]
         return [sessions[n]["flow_run"] for n in numbers[:N_EARLIER]]

@@ -93,7 +93,7 @@ class Engine:
         self._api_url = url
 
     def open(self, invocation: Invocation, machine: Machine, name: str) -> Workplace:
-        """The folder of the search under ``storage.root``; nothing is written yet.
+        """Returns the folder of the search under ``storage.root``; nothing is written yet.
 
         Raises:
             ConfigurationError: the root can't be, or does not go with the runner.

@@ -89,7 +89,7 @@ class PrefectExecutor(EventQueue):
         return time.monotonic()
 
     def task_run_of(self, trial: int) -> str | None:
-        """The id of the newest task run that shows this trial."""
+        """Returns the id of the newest task run that shows this trial."""
         return self._task_runs.get(trial)
 
     def submit(self, assignment: Assignment) -> None:

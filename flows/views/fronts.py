@@ -14,7 +14,7 @@ _MOST = 12
 
 
 def fronts_by_stage(trials: Iterable[Trial], metrics: Sequence[Metric]) -> dict[str, Front]:
-    """The front of each stage that has one, in the order of the stages; none of a single objective."""
+    """Returns the front of each stage that has one, in the order of the stages; none of a single objective."""
     by_stage: dict[str, list[Trial]] = {}
     for trial in sorted(trials, key=lambda trial: trial.number) if len(metrics) > 1 else ():
         by_stage.setdefault(trial.stage, []).append(trial)
@@ -34,7 +34,7 @@ def front_lines(trials: Iterable[Trial], metrics: Sequence[Metric]) -> Iterator[
 
 
 def reference_text(front: Front) -> str:
-    """The reference point, and where it comes from: ``accuracy 0.5 (given), flops 1200 (the worst seen)``."""
+    """Returns the reference point, and where it comes from: ``accuracy 0.5 (given), flops 1200 (the worst seen)``."""
     return ", ".join(
         f"{name} {number(value)} ({'given' if name in front.given else 'the worst seen'})"
         for name, value in front.reference.items()

@@ -34,7 +34,7 @@ class Found:
 
 
 def find_searches(root: BlobStore, now: float, warn: Warn) -> list[Found]:
-    """The searches under a root, the newest activity first; reads no trial.
+    """Returns the searches under a root, the newest activity first; reads no trial.
 
     What is no search, or can't be read, is left out and told.
 
@@ -70,7 +70,7 @@ def find_searches(root: BlobStore, now: float, warn: Warn) -> list[Found]:
 
 
 def find_search(root: BlobStore, name: str, now: float, warn: Warn) -> BlobStore:
-    """The folder of the search of this name, or, for ``last``, of the one with the newest activity.
+    """Returns the folder of the search of this name, or, for ``last``, of the one with the newest activity.
 
     Raises:
         SearchNotFoundError: there is none; the line says which there are.
@@ -99,7 +99,7 @@ def _none_under(root: BlobStore) -> str:
 
 
 def read_searches(root: BlobStore, now: float, warn: Warn) -> list[Snapshot]:
-    """All searches under a root, newest first; one that can't be read is left out and told."""
+    """Returns all searches under a root, newest first; one that can't be read is left out and told."""
     searches = []
     for search in find_searches(root, now, warn):
         try:
@@ -112,7 +112,7 @@ def read_searches(root: BlobStore, now: float, warn: Warn) -> list[Snapshot]:
 
 
 def search_columns(searches: Sequence[Snapshot]) -> dict[str, list[Any]]:
-    """The list of searches as plain values by column; None is unknown."""
+    """Returns the list of searches as plain values by column; None is unknown."""
     winners = [(s.winner, None if s.winner is None else s.winner.value(s.metric.name)) for s in searches]
     return {
         "name": [s.name for s in searches],
@@ -128,7 +128,7 @@ def search_columns(searches: Sequence[Snapshot]) -> dict[str, list[Any]]:
 
 
 def search_lines(searches: Sequence[Snapshot]) -> dict[str, list[str]]:
-    """The same for people: fewer columns, in words."""
+    """Returns the same for people: fewer columns, in words."""
     scores = [
         f"{s.metric.name} {number(s.winner.metrics[s.metric.name])} (trial {s.winner.number})" if s.winner else ""
         for s in searches

@@ -82,7 +82,7 @@ class Snapshot:
 
 
 def read_snapshot(files: BlobStore, now: float) -> Snapshot:
-    """The search whose folder is the root of ``files``.
+    """Returns the search whose folder is the root of ``files``.
 
     Raises:
         SearchNotFoundError: there is no search.
@@ -113,7 +113,7 @@ def read_snapshot(files: BlobStore, now: float) -> Snapshot:
 
 
 def last_session(records: Records, now: float) -> LastSession | None:
-    """The newest session of a search, or None before the first one.
+    """Returns the newest session of a search, or None before the first one.
 
     Raises:
         CorruptError: its record can't be read.
@@ -170,7 +170,7 @@ def read_header(records: Records, name: str) -> Header:
 
 
 def _with_running(records: Records, session: LastSession | None) -> list[Trial]:
-    """All trials by number; one that the living session has started is RUNNING."""
+    """Returns all trials by number; one that the living session has started is RUNNING."""
     trials, starts = records.load()
     for number, found in starts.items():
         if number >= len(trials) or trials[number].is_finished:

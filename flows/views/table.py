@@ -48,7 +48,7 @@ _LAST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
 def lineage_columns(
     lineage: Lineage, tests: Tests | None = None, *, metrics: Sequence[Metric] = ()
 ) -> dict[str, list[Any]]:
-    """The table as plain lists by column, one entry a trial in order of number; None is unknown or not finite.
+    """Returns the table as plain lists by column, one entry a trial in order of number; None is unknown or not finite.
 
     Args:
         lineage: The trials.
@@ -77,7 +77,7 @@ def lineage_columns(
 
 
 def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequence[Metric] = ()) -> pd.DataFrame:
-    """The lineage as a pandas table with nullable types, one row a trial in order of number.
+    """Returns the lineage as a pandas table with nullable types, one row a trial in order of number.
 
     Columns: ``trial, parent, donor, generation, job, stage, state, reason, policies, attempt, started, finished,
     duration_s, inherited``, then ``metric.<name>``, ``test.<name>`` (where tests are), ``cost.<name>`` (known before
@@ -109,7 +109,7 @@ def to_table(columns: Mapping[str, Sequence[Any]], types: Mapping[str, str] | No
 
 
 def to_csv(table: pd.DataFrame) -> str:
-    """The table as csv: unknown is empty, lists within a point are JSON."""
+    """Returns the table as csv: unknown is empty, lists within a point are JSON."""
     shown = table.copy()
     for name in shown.select_dtypes("object").columns:
         shown[name] = [_json_of_structure(value) for value in shown[name]]
@@ -117,7 +117,7 @@ def to_csv(table: pd.DataFrame) -> str:
 
 
 def to_json(table: pd.DataFrame) -> str:
-    """The table as a JSON array of objects, one a line; unknown is ``null``, NaN never occurs."""
+    """Returns the table as a JSON array of objects, one a line; unknown is ``null``, NaN never occurs."""
     import pandas as pd
 
     columns = {
@@ -128,7 +128,7 @@ def to_json(table: pd.DataFrame) -> str:
 
 
 def flat_point(point: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A point without nested dicts: dots lead into them."""
+    """Returns a point without nested dicts: dots lead into them."""
     flat: dict[str, Any] = {}
     for name, value in point.items():
         flat |= flat_point(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -136,13 +136,13 @@ def flat_point(point: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _spread(prefix: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """A column for each name that a row has."""
+    """Returns a column for each name that a row has."""
     found = dict.fromkeys([*names, *(name for row in rows for name in row)])
     return {f"{prefix}{name}": [row.get(name) for row in rows] for name in found}
 
 
 def _known(value: Any) -> Any:
-    """The value, or None where it is not finite."""
+    """Returns the value, or None where it is not finite."""
     if isinstance(value, list):
         return [_known(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -158,7 +158,7 @@ def _unicode(value: Any) -> Any:
 
 
 def _dtype(values: Sequence[Any], wanted: str | None) -> Any:
-    """The nullable type that holds these values unchanged; ``object`` where none does."""
+    """Returns the nullable type that holds these values unchanged; ``object`` where none does."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int} and wanted in (None, "Int64") and (kinds or wanted):
         fits = all(-(2**63) <= value < 2**63 for value in values if value is not None)

@@ -156,7 +156,7 @@ def _short(text: str) -> str:
 
 
 def _fitting(columns: Mapping[str, Sequence[str]], width: int, needed: set[str]) -> list[str]:
-    """The columns that fit, the needed ones in any case."""
+    """Returns the columns that fit, the needed ones in any case."""
     if not any(columns.values()):
         return []
     widths = {name: max(len(name), *map(len, values)) + 2 for name, values in columns.items()}
@@ -172,7 +172,7 @@ def _fitting(columns: Mapping[str, Sequence[str]], width: int, needed: set[str])
 
 
 def trial_record(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> dict[str, Any]:
-    """All that is known of one trial, as JSON: its row of the table, then what a row has no room for.
+    """Returns all that is known of one trial, as JSON: its row of the table, then what a row has no room for.
 
     Args:
         snapshot: Its search.

@@ -19,7 +19,7 @@ def donor_of(trial: Trial) -> Donor | None:
 
 
 def trial_summary(trial: Trial, tests: Tests) -> str:
-    """The state, the scores, where the weights came from, the cost, the error and the point."""
+    """Returns the state, the scores, where the weights came from, the cost, the error and the point."""
     state = str(trial.state) if trial.reason is None else f"{trial.state} ({trial.reason})"
     lines = [f"trial {trial.number}: {state}", f"stage {trial.stage}, generation {trial.generation}"]
     lines += [f"{name} {number(value)}" for name, value in trial.metrics.items()]

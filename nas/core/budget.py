@@ -57,9 +57,9 @@ class Budget:
         return self.hours is not None or self.gpu_hours is not None
 
     def allows_trial(self, n_trials: int) -> bool:
-        """Whether another trial may be proposed after so many."""
+        """Returns whether another trial may be proposed after so many."""
         return self.trials is None or n_trials < self.trials
 
     def allows_job(self, n_jobs: int) -> bool:
-        """Whether a new job may begin after so many."""
+        """Returns whether a new job may begin after so many."""
         return self.jobs is None or n_jobs < self.jobs

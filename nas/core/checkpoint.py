@@ -62,7 +62,7 @@ class Checkpoint:
 
     @classmethod
     def from_json(cls, data: object) -> Checkpoint:
-        """The checkpoint that a record holds.
+        """Returns the checkpoint that a record holds.
 
         Raises:
             CorruptError: anything but what ``to_json`` writes.
@@ -108,7 +108,7 @@ class SavedFolder:
 
     @classmethod
     def of(cls, path: str, saved: Sequence[Reference]) -> SavedFolder | None:
-        """The folder of what ``publish_folder`` gave; None where that is nothing.
+        """Returns the folder of what ``publish_folder`` gave; None where that is nothing.
 
         Raises:
             CorruptError: a file lies elsewhere.
@@ -124,7 +124,7 @@ class SavedFolder:
 
     @classmethod
     def from_json(cls, data: object) -> SavedFolder:
-        """The folder that a record names.
+        """Returns the folder that a record names.
 
         Raises:
             CorruptError: anything but what ``to_json`` writes.
@@ -137,7 +137,7 @@ class SavedFolder:
 
 
 def checked_text(text: str) -> str:
-    """The text of a signature that a record holds.
+    """Returns the text of a signature that a record holds.
 
     Raises:
         CorruptError: it is none.

@@ -124,7 +124,7 @@ def check_number(name: str, value: object) -> None:
 
 
 def nearest_first(wrong: str, names: Iterable[str], n: int = 20) -> str:
-    """The names that there are, for a message about a wrong one: first those like it, and ``n`` at most."""
+    """Returns the names that there are, for a message about a wrong one: first those like it, and ``n`` at most."""
     known = list(names)
     near = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)
     shown = [*near, *(name for name in known if name not in near)]

@@ -64,7 +64,7 @@ class LineageLog:
         self.learned.append(trial)
 
     def ranking(self, metric: Metric) -> list[tuple[float, int, int]]:
-        """The scored trials, the best first: (minus rank, number, position). The list is never changed."""
+        """Returns the scored trials, the best first: (minus rank, number, position). The list is never changed."""
         n_seen, entries = self._rankings.get(metric, (0, []))
         if n_seen == len(self.learned):
             return entries
@@ -77,7 +77,7 @@ class LineageLog:
         return entries
 
     def scored(self, metric: Metric, n_learned: int, n: int) -> list[Trial]:
-        """The last ``n`` scored trials of the first ``n_learned``, the last learned first."""
+        """Returns the last ``n`` scored trials of the first ``n_learned``, the last learned first."""
         seen, positions = self._scored.get(metric.name, (0, []))
         for position in range(seen, len(self.learned)):
             if self.learned[position].value(metric.name) is not None:
@@ -92,13 +92,13 @@ class LineageLog:
             self.learned[position] = without_weights(self.learned[position])
 
     def key_of(self, trial: Trial) -> str:
-        """The key of a trial's point, made once a trial."""
+        """Returns the key of a trial's point, made once a trial."""
         if trial.number not in self._keys:
             self._keys[trial.number] = self.key(trial.point)
         return self._keys[trial.number]
 
     def view(self, n_learned: int | None = None, pending: Iterable[Trial] = ()) -> Lineage:
-        """The lineage after ``n_learned`` trials (all by default), with these waiting and running trials.
+        """Returns the lineage after ``n_learned`` trials (all by default), with these waiting and running trials.
 
         Pending trials are those that were noted and are not among the learned ones.
         """
@@ -113,7 +113,7 @@ class _Firsts:
         self._n_known = 0
 
     def place(self, key: str, trials: Sequence[Trial], key_of: Callable[[Trial], str]) -> int:
-        """The place, or how many trials there are."""
+        """Returns the place, or how many trials there are."""
         for place in range(self._n_known, len(trials)):
             self._places.setdefault(key_of(trials[place]), place)
         self._n_known = len(trials)
@@ -174,7 +174,7 @@ class Lineage:
 
     @classmethod
     def of(cls, trials: Iterable[Trial], *, key: Callable[[Point], str] = point_key) -> Lineage:
-        """The lineage of these trials, finished ones in the order given."""
+        """Returns the lineage of these trials, finished ones in the order given."""
         known = list(trials)
         log = LineageLog((t for t in known if t.is_finished), key=key)
         for trial in known:
@@ -192,7 +192,7 @@ class Lineage:
         return self._log.position.get(number, self.n_finished) < self.n_finished or number in self._pending_by_number
 
     def __getitem__(self, number: int) -> Trial:
-        """The trial of this number.
+        """Returns the trial of this number.
 
         Raises:
             TrialNotFoundError: there is none.
@@ -214,12 +214,12 @@ class Lineage:
         return self._log.learned[: self.n_finished]
 
     def newest(self) -> Iterator[Trial]:
-        """The finished trials, the last learned first."""
+        """Yields the finished trials, the last learned first."""
         for position in range(self.n_finished - 1, -1, -1):
             yield self._log.learned[position]
 
     def newest_scored(self, metric: Metric, n: int) -> list[Trial]:
-        """The ``n`` trials with this metric that were learned last, the last one first."""
+        """Returns the ``n`` trials with this metric that were learned last, the last one first."""
         return self._log.scored(metric, self.n_finished, n)
 
     def best_and_newest(self, metric: Metric, n: int) -> list[Trial]:
@@ -232,24 +232,24 @@ class Lineage:
         return sorted(kept.values(), key=lambda trial: self._log.position[trial.number])
 
     def has_point(self, point: Point) -> bool:
-        """Whether a trial of the point is finished, running or waiting, or none may be proposed.
+        """Returns whether a trial of the point is finished, running or waiting, or none may be proposed.
 
         In a search points of one ``Space.key`` are the same; anywhere else only equal ones, unless a key is given.
         """
         return self._log.has_point(point, self.n_finished, self._n_noted) or self.refuses(point)
 
     def refusing(self, is_refused: Callable[[Point], bool]) -> Lineage:
-        """The same lineage, which refuses these points."""
+        """Returns the same lineage, which refuses these points."""
         refusing = copy(self)  # the log may have grown since
         refusing._is_refused = is_refused
         return refusing
 
     def refuses(self, point: Point) -> bool:
-        """Whether the point breaks a constraint, so that no trial of it may be proposed."""
+        """Returns whether the point breaks a constraint, so that no trial of it may be proposed."""
         return self._is_refused is not None and self._is_refused(point)
 
     def best(self, metric: Metric, n: int = 1) -> list[Trial]:
-        """The ``n`` best scored trials by this metric, best first; of equals, the lower number first."""
+        """Returns the ``n`` best scored trials by this metric, best first; of equals, the lower number first."""
         return list(itertools.islice(self.ranked(metric), n))
 
     def ranked(self, metric: Metric) -> Sequence[Trial]:
@@ -260,7 +260,7 @@ class Lineage:
         return _Ranked(self._log.learned, entries)
 
     def ancestors(self, number: int) -> list[Trial]:
-        """The line of first parents from this trial's parent back to its founder."""
+        """Returns the line of first parents from this trial's parent back to its founder."""
         line: list[Trial] = []
         trial = self[number]
         while trial.parents and trial.parents[0] in self and trial.parents[0] < trial.number:
@@ -269,7 +269,7 @@ class Lineage:
         return line
 
     def children(self, number: int) -> list[Trial]:
-        """The trials that name this one as a parent or donor."""
+        """Returns the trials that name this one as a parent or donor."""
         return [t for t in self if number in t.parents or number in t.proposal.weight_donors]
 
     def edges(self) -> list[tuple[int, int]]:
@@ -308,12 +308,12 @@ class _Ranked(Sequence[Trial]):
 
 
 def lost_donors(trials: Iterable[Trial]) -> set[Donor]:
-    """The donors whose weights a trial found missing or corrupt: they have none for those that come later."""
+    """Returns the donors whose weights a trial found missing or corrupt: they have none for those that come later."""
     return {donor for trial in trials for donor in trial.inheritance.get("lost", ())}
 
 
 def ancestor_with_weights(trials: Sequence[Trial], number: int, lost: Container[Donor]) -> int | None:
-    """The nearest one on the line of first parents, or None."""
+    """Returns the nearest one on the line of first parents, or None."""
     while parents := trials[number].parents:
         number = parents[0]
         if trials[number].checkpoint is not None and number not in lost:

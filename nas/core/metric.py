@@ -40,16 +40,16 @@ class Metric:
             raise ConfigurationError(f"metric {self.name}: reference ({given!r}) must be a finite number, or None")
 
     def rank(self, value: float) -> float:
-        """A number that is greater for a better value."""
+        """Returns a number that is greater for a better value."""
         return value if self.direction == "maximize" else -value
 
     def is_better(self, value: float, than: float) -> bool:
-        """Whether ``value`` beats ``than`` strictly."""
+        """Returns whether ``value`` beats ``than`` strictly."""
         return self.rank(value) > self.rank(than)
 
 
 def plain_metrics(metrics: Mapping[str, object]) -> dict[str, float | int]:
-    """The metrics as plain Python numbers: numpy's and torch's scalars become float or int.
+    """Returns the metrics as plain Python numbers: numpy's and torch's scalars become float or int.
 
     Whole numbers stay whole within 64 bits; beyond they become floats, infinite ones where no float is as great.
 
@@ -73,10 +73,10 @@ def _as_float(whole: int) -> float:
 
 
 def not_finite(metrics: Mapping[str, float]) -> list[str]:
-    """The names of the metrics that are NaN or infinite."""
+    """Returns the names of the metrics that are NaN or infinite."""
     return [name for name, value in metrics.items() if not is_finite(value)]
 
 
 def is_finite(value: float) -> bool:
-    """Whether the value is neither NaN nor infinite; a whole number never is, however long."""
+    """Returns whether the value is neither NaN nor infinite; a whole number never is, however long."""
     return isinstance(value, int) or math.isfinite(value)

@@ -10,7 +10,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}")
 
 
 def check_name(name: str) -> str:
-    """The name of a search, which is also its folder's.
+    """Returns the name of a search, which is also its folder's.
 
     Raises:
         ConfigurationError: it can't be a folder's name everywhere.

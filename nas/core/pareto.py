@@ -41,7 +41,7 @@ class Front:
 
 
 def front_of(trials: Iterable[Trial], metrics: Sequence[Metric]) -> Front | None:
-    """The front of these trials, which should be of one stage: scores of stages don't compare.
+    """Returns the front of these trials, which should be of one stage: scores of stages don't compare.
 
     Only COMPLETE trials with a finite value for each metric compete; of equal ones, that of the lowest number.
     None where there is no such trial.
@@ -64,7 +64,7 @@ def front_of(trials: Iterable[Trial], metrics: Sequence[Metric]) -> Front | None
 
 
 def numbers_on_front(trials: Iterable[Trial], metrics: Sequence[Metric]) -> frozenset[int]:
-    """The trials that are on the front of their stage, by number."""
+    """Returns the trials that are on the front of their stage, by number."""
     by_stage: dict[str, list[Trial]] = {}
     for trial in trials:
         by_stage.setdefault(trial.stage, []).append(trial)
@@ -76,13 +76,13 @@ def numbers_on_front(trials: Iterable[Trial], metrics: Sequence[Metric]) -> froz
 
 
 def competing(trials: Iterable[Trial], metrics: Sequence[Metric]) -> list[tuple[Trial, Losses]]:
-    """The COMPLETE trials with a finite value for each metric, in order of number, and their losses."""
+    """Returns the COMPLETE trials with a finite value for each metric, in order of number, and their losses."""
     complete = sorted((t for t in trials if t.state == State.COMPLETE), key=lambda t: t.number)
     return [(trial, losses) for trial in complete if (losses := losses_of(trial, metrics)) is not None]
 
 
 def losses_of(trial: Trial, metrics: Sequence[Metric]) -> Losses | None:
-    """The trial's losses, or None where a metric has no finite value."""
+    """Returns the trial's losses, or None where a metric has no finite value."""
     losses = []
     for metric in metrics:
         value = trial.value(metric.name)
@@ -93,7 +93,7 @@ def losses_of(trial: Trial, metrics: Sequence[Metric]) -> Losses | None:
 
 
 def best_first(points: Sequence[Losses]) -> list[int]:
-    """The places of the points: front by front, within one the least crowded first; of equals, the first."""
+    """Returns the places of the points: front by front, within one the least crowded first; of equals, the first."""
     ordered: list[int] = []
     for front in fronts(points):
         distances = crowding([points[place] for place in front])
@@ -121,7 +121,7 @@ def _is_beaten(point: Losses, others: Iterable[Losses]) -> bool:
 
 
 def crowding(points: Sequence[Losses]) -> list[float]:
-    """How far apart the neighbours of each point of a front are, in shares of each objective's range, summed.
+    """How far apart the neighbors of each point of a front are, in shares of each objective's range, summed.
 
     Infinite for the best and the worst by any objective.
     """
@@ -136,7 +136,7 @@ def crowding(points: Sequence[Losses]) -> list[float]:
 
 
 def hypervolume(points: Iterable[Losses], reference: Losses) -> float:
-    """The volume of all that is worse than one of the points and better than the reference point."""
+    """Returns the volume of all that is worse than one of the points and better than the reference point."""
     inside = [p for p in points if all(loss < limit for loss, limit in zip(p, reference, strict=True))]
     return _volume(_front(inside), reference)
 
@@ -146,7 +146,7 @@ def _front(points: Sequence[Losses]) -> list[Losses]:
 
 
 def _volume(front: list[Losses], reference: Losses) -> float:
-    """The sum, point by point, of what none of the points after it covers."""
+    """Returns the sum, point by point, of what none of the points after it covers."""
     if len(reference) == 2:  # a staircase
         front = sorted(front)
         above = [reference[1], *(loss for _, loss in front)]

@@ -12,7 +12,7 @@ from nas.core.errors import ConfigurationError, nearest_first
 
 
 class Policy(StrEnum):
-    """A mode of one trial; the problem declares those that its ``train`` honours."""
+    """A mode of one trial; the problem declares those that its ``train`` honors."""
 
     SHARE_PARAMS = "SHARE_PARAMS"
     """Start from the donors' weights."""
@@ -30,7 +30,7 @@ ALIASES: Mapping[str, str] = {"QUICK_TRAIN": "EARLY_STOP"}
 
 
 def parse_policies(names: Iterable[str]) -> frozenset[Policy]:
-    """The policies of these names, in any case; QUICK_TRAIN is EARLY_STOP.
+    """Returns the policies of these names, in any case; QUICK_TRAIN is EARLY_STOP.
 
     Raises:
         ConfigurationError: an unknown name.
@@ -78,7 +78,7 @@ class Stage:
             object.__setattr__(self, "policies", self.policies | {Policy.SHARE_PARAMS})
 
     def describe(self) -> dict[str, object]:
-        """The stage as JSON, for the identity of a search."""
+        """Returns the stage as JSON, for the identity of a search."""
         described: dict[str, object] = {"name": self.name, "policies": sorted(self.policies), "warm": self.warm}
         optional = {"best": self.best, "share": self.share}
         return described | {key: value for key, value in optional.items() if value is not None}
@@ -118,12 +118,12 @@ class PolicyPlan:
         return self.stages[1:]
 
     def describe(self) -> list[dict[str, object]]:
-        """The plan as JSON, for the identity of a search."""
+        """Returns the plan as JSON, for the identity of a search."""
         return [stage.describe() for stage in self.stages]
 
     @classmethod
     def from_stages(cls, stages: Iterable[Mapping[str, object]]) -> PolicyPlan:
-        """A plan from plain data: ``[{name: search, policies: [SHARE_PARAMS]}, {name: final}]``.
+        """Returns a plan from plain data: ``[{name: search, policies: [SHARE_PARAMS]}, {name: final}]``.
 
         Raises:
             ConfigurationError: an unknown key or policy.
@@ -157,13 +157,13 @@ class PolicyPlan:
         return cls(tuple(made))
 
     def fitted(self, declared: frozenset[Policy], *, strict: bool) -> tuple[PolicyPlan, frozenset[Policy]]:
-        """The plan for a problem that declares these policies, and the policies that were left out.
+        """Returns the plan for a problem that declares these policies, and the policies that were left out.
 
         A later stage that would only repeat the one before it (no policy is left to tell them apart) is dropped:
         of two stages, the best trial of the search is then the winner.
 
         Args:
-            declared: The policies that the problem honours.
+            declared: The policies that the problem honors.
             strict: The user named this plan, so that an undeclared policy is a mistake.
 
         Raises:

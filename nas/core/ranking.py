@@ -15,7 +15,7 @@ from nas.core.trial import State, Trial
 
 
 def competitors(trials: Iterable[Trial], metric: Metric, stages: Sequence[str]) -> list[Trial]:
-    """The trials that compete to be the winner, best first.
+    """Returns the trials that compete to be the winner, best first.
 
     The COMPLETE ones of the last of these stages that has any, or that has at least some that met the deadline and left
     weights: those, then. A trial that a stopper has stopped has a score, and is none.
@@ -82,15 +82,15 @@ class Ranking:
         return math.ceil(wanted * n_before) if isinstance(wanted, float) else wanted
 
     def competitors(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The trials that compete for the export, best first."""
+        """Returns the trials that compete for the export, best first."""
         return competitors(trials, self.metrics[0], [stage.name for stage in self.plan.stages])
 
     def tested(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The competitors that are scored on test data."""
+        """Returns the competitors that are scored on test data."""
         return self.competitors(trials)[: self.n_finalists]
 
     def winner(self, trials: Sequence[Trial]) -> Trial | None:
-        """The best competitor."""
+        """Returns the best competitor."""
         return next(iter(self.competitors(trials)), None)
 
     def needed(self, trials: Sequence[Trial]) -> frozenset[int]:
@@ -105,7 +105,7 @@ class Ranking:
         return min(n_points, self._n_wanted(stage, n_points))
 
     def _best_of(self, trials: Sequence[Trial], stage: Stage) -> dict[str, Trial]:
-        """The scored trials of the stage before, one a point, by its key; the best first."""
+        """Returns the scored trials of the stage before, one a point, by its key; the best first."""
         before = self.plan.stages[self.plan.stages.index(stage) - 1]
         best_of: dict[str, Trial] = {}
         for trial in self._candidates(trials, before):
@@ -120,7 +120,7 @@ class Ranking:
         return [t for t in best_of.values() if t.number not in failed][: self._n_wanted(stage, len(best_of))]
 
     def _candidates(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
-        """The scored trials of a stage in the order in which they become finalists.
+        """Returns the scored trials of a stage in the order in which they become finalists.
 
         By the only metric, or as the tuner ranks them; of several objectives the best by the first one, then the front,
         the least crowded first, then who would be on the front without these, and so on, and those without a value for

@@ -8,10 +8,10 @@ _PASSWORD = re.compile(r"(?<=://)([^/:\n]*):([^/\n]*)@")
 
 
 def without_passwords(text: str) -> str:
-    """The text with ``***`` for the password of each URL in it: ``sftp://me:***@host/root``."""
+    """Returns the text with ``***`` for the password of each URL in it: ``sftp://me:***@host/root``."""
     return _PASSWORD.sub(r"\1:***@", text)
 
 
 def passwords_of(url: str) -> list[str]:
-    """The passwords in a URL: one, or none."""
+    """Returns the passwords in a URL: one, or none."""
     return [found[2] for found in _PASSWORD.finditer(url) if found[2]]

@@ -25,7 +25,7 @@ _NO_NAME = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def checked_path(path: str, *, unfinished: bool = False) -> str:
-    """The path, if it is relative and can't leave its root.
+    """Returns the path, if it is relative and can't leave its root.
 
     Args:
         path: What to check.
@@ -52,7 +52,7 @@ def checked_path(path: str, *, unfinished: bool = False) -> str:
 
 
 def is_path(path: str, *, unfinished: bool = False) -> bool:
-    """Whether ``checked_path`` takes the path: what Heirloom writes has no other."""
+    """Returns whether ``checked_path`` takes the path: what Heirloom writes has no other."""
     try:
         checked_path(path, unfinished=unfinished)
     except ConfigurationError:
@@ -61,7 +61,7 @@ def is_path(path: str, *, unfinished: bool = False) -> bool:
 
 
 def checked_digest(digest: str) -> str:
-    """The digest, if it is written as ``digest_of`` does.
+    """Returns the digest, if it is written as ``digest_of`` does.
 
     Raises:
         CorruptError: it is not.
@@ -98,7 +98,7 @@ class Reference:
 
     @classmethod
     def from_json(cls, data: object) -> Reference:
-        """The reference that a record holds.
+        """Returns the reference that a record holds.
 
         Raises:
             CorruptError: anything but what ``to_json`` writes.
@@ -115,7 +115,7 @@ _KINDS = {"path": (str,), "bytes": (int,), "digest": (str,)}
 
 @lru_cache(maxsize=1 << 14)
 def _reference(path: str, size: int, digest: str) -> Reference:
-    """The records of a lineage name the same packs again and again."""
+    """Returns the records of a lineage name the same packs again and again."""
     return Reference(path, size, digest)
 
 
@@ -124,7 +124,7 @@ BLOCK = 4096
 
 
 def references(data: list[object]) -> tuple[Reference, ...]:
-    """The references of a JSON array.
+    """Returns the references of a JSON array.
 
     Raises:
         CorruptError: one is none, or two name the same file.
@@ -136,5 +136,5 @@ def references(data: list[object]) -> tuple[Reference, ...]:
 
 
 def on_disk(n_bytes: int) -> int:
-    """The bytes that a file of this size takes on a common disk."""
+    """Returns the bytes that a file of this size takes on a common disk."""
     return -(-n_bytes // BLOCK) * BLOCK

@@ -21,7 +21,7 @@ class Spec:
 
     @classmethod
     def of(cls, class_: type, **arguments: Any) -> Spec:
-        """The spec of a class that other processes can import."""
+        """Returns the spec of a class that other processes can import."""
         return cls(f"{class_.__module__}.{class_.__qualname__}", arguments)
 
     @property
@@ -32,11 +32,11 @@ class Spec:
         return stem if stem and kind in ("problem", "tuner", "stopper") else words
 
     def describe(self, without: frozenset[str] = frozenset()) -> dict[str, Any]:
-        """The spec as JSON, for the identity of a search, without the arguments of these names."""
+        """Returns the spec as JSON, for the identity of a search, without the arguments of these names."""
         return {"target": self.target, "arguments": {k: v for k, v in self.arguments.items() if k not in without}}
 
     def find(self) -> type:
-        """The class.
+        """Returns the class.
 
         Raises:
             ConfigurationError: the module or the class is not there.
@@ -63,7 +63,7 @@ class Spec:
         return found
 
     def build(self, *injected: Any, **more: Any) -> Any:
-        """An instance, from ``injected`` by position, the arguments and ``more`` by name.
+        """Returns an instance, from ``injected`` by position, the arguments and ``more`` by name.
 
         Raises:
             ConfigurationError: the class is not there or its signature does not take these arguments.

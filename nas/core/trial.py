@@ -113,7 +113,7 @@ class Proposal:
         return self.parents if self.donors is None else self.donors
 
     def to_json(self) -> dict[str, Any]:
-        """The proposal as plain data."""
+        """Returns the proposal as plain data."""
         return {
             "point": self.point,
             "parents": list(self.parents),
@@ -225,7 +225,7 @@ class Trial:
         return None if self.offered is None and self.donor is None else self.inherited
 
     def value(self, metric: str) -> float | None:
-        """Its metric, or None where it failed, did not report it, or is not finished."""
+        """Returns its metric, or None where it failed, did not report it, or is not finished."""
         if self.state not in (State.COMPLETE, State.STOPPED):
             return None
         value = self.metrics.get(metric)
@@ -247,7 +247,7 @@ class Trial:
         }
 
     def result_record(self) -> dict[str, Any]:
-        """Its result, as JSON; the commit point."""
+        """Returns its result, as JSON; the commit point."""
         return {
             "trial": self.number,
             "state": self.state,
@@ -292,7 +292,7 @@ def cost_of(seconds: float, *, on_gpu: bool) -> dict[str, float]:
 
 
 def as_pending(trial: Trial, state: State) -> Trial:
-    """The trial as its proposal says, without anything that it has reported or resulted in."""
+    """Returns the trial as its proposal says, without anything that it has reported or resulted in."""
     return Trial(
         number=trial.number, index=trial.index, proposal=trial.proposal, stage=trial.stage, job=trial.job,
         policies=trial.policies, seed=trial.seed, generation=trial.generation, created=trial.created,
@@ -310,7 +310,7 @@ def given_weights(trial: Trial) -> tuple[Donor, ...]:
 
 
 def without_weights(trial: Trial) -> Trial:
-    """The trial after its weights were swept."""
+    """Returns the trial after its weights were swept."""
     return replace(trial, checkpoint=None, weights_deleted=True)
 
 

@@ -27,12 +27,12 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
 
 
 def shown(value: object) -> str:
-    """The value for a message: in little room, however large it is."""
+    """Returns the value for a message: in little room, however large it is."""
     return _SHORT.repr(value)[:200]
 
 
 def parse_object(data: bytes, decoder: json.JSONDecoder | None = None) -> dict[str, Any]:
-    """The JSON object (in UTF-8) that the bytes hold; no key stands there twice, and every number is finite.
+    """Returns the JSON object (in UTF-8) that the bytes hold; no key stands there twice, and every number is finite.
 
     Args:
         data: The bytes.
@@ -51,7 +51,7 @@ def parse_object(data: bytes, decoder: json.JSONDecoder | None = None) -> dict[s
 
 
 def is_deep(record: Any) -> bool:
-    """Whether lists and objects lie in one another deeper than a record's may."""
+    """Returns whether lists and objects lie in one another deeper than a record's may."""
     level = [record]
     for _ in range(MAX_DEPTH + _OWN_DEPTH + 1):
         inner: list[Any] = []
@@ -89,7 +89,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_float=_finite, parse_
 
 
 def checked_fields(data: object, kinds: Mapping[str, tuple[type, ...]], *, others: bool = False) -> dict[str, Any]:
-    """The fields of a JSON object that must have these keys and types (``bool`` is no ``int``).
+    """Returns the fields of a JSON object that must have these keys and types (``bool`` is no ``int``).
 
     Args:
         data: What was parsed.
@@ -111,7 +111,7 @@ def checked_fields(data: object, kinds: Mapping[str, tuple[type, ...]], *, other
 
 
 def whole(value: object, what: str, least: int = 0, most: int = MAX_WHOLE) -> int:
-    """The value, if it is a whole number within the bounds.
+    """Returns the value, if it is a whole number within the bounds.
 
     Raises:
         CorruptError: it is not.
@@ -122,7 +122,7 @@ def whole(value: object, what: str, least: int = 0, most: int = MAX_WHOLE) -> in
 
 
 def number_within(value: object, what: str, least: float, most: float) -> float:
-    """The value, if it is a number within the bounds.
+    """Returns the value, if it is a number within the bounds.
 
     Raises:
         CorruptError: it is not.
@@ -133,7 +133,7 @@ def number_within(value: object, what: str, least: float, most: float) -> float:
 
 
 def time_of(value: object, what: str) -> float | None:
-    """The value, if it is None or a time in UTC seconds since 1970.
+    """Returns the value, if it is None or a time in UTC seconds since 1970.
 
     Raises:
         CorruptError: it is neither.
@@ -142,7 +142,7 @@ def time_of(value: object, what: str) -> float | None:
 
 
 def numbers(data: object, what: str) -> dict[str, float]:
-    """The value, if it is an object of finite numbers, the whole ones within 64 bits.
+    """Returns the value, if it is an object of finite numbers, the whole ones within 64 bits.
 
     Raises:
         CorruptError: it is not.

@@ -177,7 +177,7 @@ class Executor(Protocol):
         """
 
     def next_event(self, until_s: float | None) -> Event | None:
-        """The next event, or None at ``until_s``."""
+        """Returns the next event, or None at ``until_s``."""
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports a finished trial where trials run, and waits for the answer.

@@ -50,7 +50,7 @@ class EventQueue:
             raise SearchInterruptedError(self._stop.why, self._stop.signal)
 
     def next_event(self, until_s: float | None) -> Event | None:
-        """The next event, or None at ``until_s``."""
+        """Returns the next event, or None at ``until_s``."""
         try:
             return self._queue.get(timeout=None if until_s is None else max(0.0, until_s - self._now_s()))
         except queue.Empty:

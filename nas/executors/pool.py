@@ -60,7 +60,7 @@ class WorkerPool(ABC):
 
     @abstractmethod
     def hosts(self, job: int) -> bool:
-        """Whether the job stays here, so that ``run`` answers it; any thread may ask."""
+        """Returns whether the job stays here, so that ``run`` answers it; any thread may ask."""
 
     @abstractmethod
     def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
@@ -184,7 +184,7 @@ class _JobThread:
         self._assignments.put(assignment)
 
     def wait(self) -> Trial | None:
-        """The result of the trial that it runs, or None where that was interrupted."""
+        """Returns the result of the trial that it runs, or None where that was interrupted."""
         result = self._results.get()
         if isinstance(result, BaseException):
             raise result
@@ -254,7 +254,7 @@ class InProcessPool(WorkerPool):
             log.put(runtime.files, log_path(trial.number))
 
     def hosts(self, job: int) -> bool:
-        """Whether its thread is there."""
+        """Returns whether its thread is there."""
         found = self._jobs.get(job)
         return found is not None and not found.has_ended
 

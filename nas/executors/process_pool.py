@@ -275,7 +275,7 @@ class WarmWorker:
                     return  # the process is gone: whoever receives from it learns that
 
     def _receive(self, timeout_s: float | None) -> tuple[str, Any] | None:
-        """The next message, or None past the timeout.
+        """Returns the next message, or None past the timeout.
 
         Raises:
             WorkerLostError: the process ended; that counts unless it was killed from here.
@@ -315,7 +315,7 @@ class WarmWorker:
         curve: list[tuple[int, Mapping[str, float]]],
         seconds: float,
     ) -> Trial:
-        """The trial, killed at the deadline: STOPPED with what it has reported, without weights."""
+        """Returns the trial, killed at the deadline: STOPPED with what it has reported, without weights."""
         late = stopped(trial, Reason.DEADLINE, curve=curve, known=declared)
         return self._commit_killed(late, curve, seconds)
 
@@ -406,7 +406,7 @@ class ProcessPool(WorkerPool):
         return self._worker_of(assignment.trial.slot).run(assignment, post, self._timeout_s)
 
     def hosts(self, job: int) -> bool:
-        """Whether it stays on a worker."""
+        """Returns whether it stays on a worker."""
         return any(worker.job == job for worker in self._workers)
 
     def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:

@@ -189,7 +189,7 @@ class SimulatedExecutor:
             self._at(self._now_s, lambda: self._end_early(attempt, Reason.DEADLINE))
 
     def next_event(self, until_s: float | None) -> Event | None:
-        """The next event, or None at ``until_s``; the clock jumps to its moment."""
+        """Returns the next event, or None at ``until_s``; the clock jumps to its moment."""
         while True:
             try:
                 return self._posted.get_nowait()

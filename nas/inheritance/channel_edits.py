@@ -22,13 +22,13 @@ _OF_NEW = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
 
 
 def tensors_of(weights: Mapping[str, Tensor], node: int) -> Weights:
-    """The tensors of a node, by their names within it."""
+    """Returns the tensors of a node, by their names within it."""
     prefix = f"layers.{node}."
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
 def node_of(name: str) -> int:
-    """The node that a tensor of a network belongs to."""
+    """Returns the node that a tensor of a network belongs to."""
     return int(name.split(".", 2)[1])
 
 
@@ -39,7 +39,7 @@ def carried(
     maps: Mapping[int, ChannelMap],
     shares: Shares | None = None,
 ) -> Weights:
-    """The tensors of the nodes that both have, with the channels that the maps say.
+    """Returns the tensors of the nodes that both have, with the channels that the maps say.
 
     Args:
         parent: The network of the weights.
@@ -72,7 +72,7 @@ class Shares:
         self.seed = seed
 
     def of(self, channels: ChannelMap, consumer: int) -> list[float]:
-        """The share of each channel in what this consumer takes; 0 for a new one."""
+        """Returns the share of each channel in what this consumer takes; 0 for a new one."""
         rng = random.Random(f"{self.seed}/{consumer}")
         raw = [1.0 + self.noise * rng.uniform(-1.0, 1.0) for _ in channels]
         sums: Counter[int] = Counter()
@@ -86,7 +86,7 @@ class Shares:
 
 
 def _changed(node: Node, tensors: Weights, maps: Mapping[int, ChannelMap], shares: Shares) -> list[tuple[str, Tensor]]:
-    """The tensors of one node, by their names within it."""
+    """Returns the tensors of one node, by their names within it."""
     incoming = maps.get(node.inputs[0])
     if not isinstance(node.layer, Conv | Linear):
         return [
@@ -105,7 +105,7 @@ def _changed(node: Node, tensors: Weights, maps: Mapping[int, ChannelMap], share
 
 
 def _spread(name: str, tensor: Tensor, channels: ChannelMap) -> Tensor:
-    """A vector over channels, with what new ones begin with."""
+    """Returns a vector over channels, with what new ones begin with."""
     index = _index(channels, tensor)
     is_new = torch.tensor([channel == NEW for channel in channels], device=tensor.device)
     return torch.where(is_new, torch.full_like(tensor[:1], _OF_NEW[name]), tensor[index])

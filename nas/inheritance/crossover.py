@@ -82,7 +82,7 @@ def _kept(crossing: Crossing) -> tuple[Network, set[int]]:
 
 
 def _is_of(source: Weights, prefix: str, network: Network) -> bool:
-    """Whether a donor's tensors are those of this network."""
+    """Returns whether a donor's tensors are those of this network."""
     try:
         names_in_graph(source, prefix, network)
     except ConfigurationError:

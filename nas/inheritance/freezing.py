@@ -14,7 +14,7 @@ _HELD = "_held_by_rules"
 def set_frozen(model: nn.Module, report: InheritanceReport, rules: Rules, epoch: int) -> int:
     """Has the parameters that were copied learn or not, as the rules say for this epoch.
 
-    Call it before each epoch. What is frozen has no gradient, so an optimiser leaves it alone, weight decay included;
+    Call it before each epoch. What is frozen has no gradient, so an optimizer leaves it alone, weight decay included;
     batch-norm statistics still follow the data. What operations changed or made learns, as what is sliced or fresh
     does. What a user froze stays frozen. Where everything that learns was copied, none is frozen. With
     ``freeze_epochs`` of 0 nothing changes.

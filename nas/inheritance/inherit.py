@@ -3,9 +3,9 @@
 What follows the weights, and what does not, is said by `nas.inheritance.rules.Rules`:
 
 * **Batch-norm statistics travel with their channels.** ``running_mean`` and ``running_var`` are copied or sliced as the
-  ``weight`` beside them is, so that an inherited channel is normalised as it was; fresh channels keep mean 0 and
+  ``weight`` beside them is, so that an inherited channel is normalized as it was; fresh channels keep mean 0 and
   variance 1. ``num_batches_tracked`` comes along (integers are copied whole or not at all).
-* **Optimiser state** is inherited where a problem publishes and asks for it (`nas.inheritance.optimizer_state`).
+* **Optimizer state** is inherited where a problem publishes and asks for it (`nas.inheritance.optimizer_state`).
 * **Warm-up and freezing are the problem's to do**, by ``Rules.warm_up`` and `nas.inheritance.freezing`. Whether
   they pay is measured in docs/inheritance.md.
 """
@@ -66,15 +66,15 @@ def inherit(
     layer's weight: scales and statistics are of its channels.
 
     A donor's tensor that holds a NaN or an infinity (also one that arises only in the child's dtype) gives nothing, and
-    neither does one whose kind of number the child's can't hold, or that is sparse, quantised or without data. A
+    neither does one whose kind of number the child's can't hold, or that is sparse, quantized or without data. A
     parameter with two names (tied weights) is written once, by the name that fits best. Values are cast to the child's
     dtype; in the same dtype what is copied is equal to the bit, unless rules shrink or perturb it. Devices stay as they
     are. Only the tensors that are taken are read, and for a derivation all of one donor's graph. What a donor published
-    of its optimiser is left out. Where hooks make the ``state_dict`` of copies, they are loaded, and stay fresh where
+    of its optimizer is left out. Where hooks make the ``state_dict`` of copies, they are loaded, and stay fresh where
     the module's ``load_state_dict`` refuses them.
 
     Args:
-        model: The child, freshly initialised.
+        model: The child, freshly initialized.
         donors: State dicts, weights that are still to be read, or modules, whose layers are then aligned in the order
             in which they run, as far as torch.fx can trace both (the notes say where not); best first; may be empty.
         rules: The defaults where None.
@@ -206,7 +206,7 @@ def _check_derivation(derivation: object, parents: Sequence[object], n_donors: i
 
 
 def _statistics(model: nn.Module) -> set[str]:
-    """The names of the statistics of batch-norms."""
+    """Returns the names of the statistics of batch-norms."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules(remove_duplicate=False)

@@ -35,7 +35,7 @@ class LayerTensors(NamedTuple):
 
 
 def layers_of(state: Mapping[str, Tensor], order: Sequence[str] = ()) -> list[LayerTensors]:
-    """The layers that have tensors.
+    """Returns the layers that have tensors.
 
     Args:
         state: By name, in the order in which they were defined.
@@ -161,12 +161,12 @@ def _sign(block: Block) -> tuple[object, ...]:
 
 
 def _led_by(block: Block) -> object:
-    """Its leader's tensors; its leader's name, where the leader itself is not to be aligned."""
+    """Returns its leader's tensors; its leader's name, where the leader itself is not to be aligned."""
     return block[0].tensors if block[0].prefix == block[0].leader else block[0].leader
 
 
 def _pairs(one: Block, other: Block) -> list[tuple[int, int]]:
-    """The places of the equal layers, in order, of two blocks with equal leaders."""
+    """Returns the places of the equal layers, in order, of two blocks with equal leaders."""
     found: list[tuple[int, int]] = []
     begin = 0
     for mine, layer in enumerate(one):

@@ -10,7 +10,7 @@ from nas.inheritance.shape_rules import storage_refusal
 
 
 def copies_in(state: Mapping[str, object], model: nn.Module) -> set[str]:
-    """The names of what is not the module's own memory: writing into it does not reach the module."""
+    """Returns the names of what is not the module's own memory: writing into it does not reach the module."""
     own = {_address(tensor) for tensor in (*model.parameters(), *model.buffers())}
     return {name for name, value in state.items() if not isinstance(value, Tensor) or _address(value) not in own}
 

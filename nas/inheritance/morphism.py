@@ -36,7 +36,7 @@ _EPS = 1e-5
 
 
 def morph(network: Network, weights: Mapping[str, Tensor], operation: Operation) -> tuple[Network, Weights]:
-    """The network that the operation makes, and its weights; both arguments stay as they are.
+    """Returns the network that the operation makes, and its weights; both arguments stay as they are.
 
     Args:
         network: The parent.
@@ -66,7 +66,7 @@ def replay(network: Network, weights: Mapping[str, Tensor], operations: Iterable
 
 
 def outcome(network: Network, operations: Iterable[Operation]) -> tuple[Network, set[int]]:
-    """The network that the operations make, and its nodes whose weights come from none of the first one's.
+    """Returns the network that the operations make, and its nodes whose weights come from none of the first one's.
 
     The second half of a branch or split is no such node: it has a share of the weights of the node that it is made of.
 
@@ -125,7 +125,7 @@ def _morphed(network: Network, weights: Mapping[str, Tensor], operation: Operati
 
 
 def _new_tensors(layer: Layer, n_inputs: int, operation: Operation, like: Tensor) -> Weights:
-    """The tensors of a new layer, by their names within it: those of the identity, or of what gives 0."""
+    """Returns the tensors of a new layer, by their names within it: those of the identity, or of what gives 0."""
     new = like.new_zeros
     match layer:
         case Norm():
@@ -159,7 +159,7 @@ def _conv_weight(shape: tuple[int, int, int, int], operation: Operation) -> Tens
 
 
 def _reworked(network: Network, weights: Mapping[str, Tensor], child: Network, operation: Operation) -> Weights:
-    """The tensors that this operation alone changes."""
+    """Returns the tensors that this operation alone changes."""
     match operation:
         case GrowKernel(node, kernel) | ShrinkKernel(node, kernel):
             own = tensors_of(weights, node)

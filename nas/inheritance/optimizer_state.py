@@ -1,6 +1,6 @@
-"""Optimiser state that is inherited: momentum and the like travel with the parameters that they belong to.
+"""Optimizer state that is inherited: momentum and the like travel with the parameters that they belong to.
 
-A problem that wants it publishes the state beside the weights and has a child's optimiser take it:
+A problem that wants it publishes the state beside the weights and has a child's optimizer take it:
 
     run.save({**network.state_dict(), **optimizer_tensors(optimizer, network)})
     ...
@@ -30,7 +30,7 @@ from nas.storage.tensor_names import OPTIMIZER, is_weight
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimiser's tensors by kind and parameter: ``optimizer/exp_avg/conv.weight``.
+    """Returns the optimizer's tensors by kind and parameter: ``optimizer/exp_avg/conv.weight``.
 
     Args:
         optimizer: Of the model's parameters.
@@ -45,9 +45,9 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 
 
 def inherit_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, donors: Iterable[Donor]) -> InheritanceReport:
-    """Has a fresh optimiser go on with what fits of the donors' state, by the names of the parameters.
+    """Has a fresh optimizer go on with what fits of the donors' state, by the names of the parameters.
 
-    A parameter takes it from one donor, which published the very kinds that this optimiser keeps of it: Adam takes
+    A parameter takes it from one donor, which published the very kinds that this optimizer keeps of it: Adam takes
     nothing of SGD. What was sliced comes in part, and the rest is as before the first step; a parameter of which
     something does not fit begins afresh. Counts of steps come along: else later momentum would be corrected as that of
     the first steps.
@@ -58,7 +58,7 @@ def inherit_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, donors
         donors: What was published, among it ``optimizer_tensors``; best first.
 
     Raises:
-        ConfigurationError: donors that are no list of such, or one of the two optimisers.
+        ConfigurationError: donors that are no list of such, or one of the two optimizers.
     """
     if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
         name = type(optimizer).__name__
@@ -95,14 +95,14 @@ def inherit_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, donors
             optimizer.state[parameters[name]] |= wanted[name]
             continue
         for child in group.values():
-            child.done, child.refusal = None, child.refusal or "no donor published all that this optimiser keeps of it"
+            child.done, child.refusal = None, child.refusal or "no donor published all that this optimizer keeps of it"
     children = [child for group in groups.values() for child in group.values()]
     state = {name: child.tensor for child in children for name in child.names}
     return report_of(children, state, bool(sources))
 
 
 def _kinds(source: Weights) -> dict[str, set[str]]:
-    """What a donor published of its optimiser's state: by parameter, the kinds."""
+    """What a donor published of its optimizer's state: by parameter, the kinds."""
     found: dict[str, set[str]] = {}
     for key in source.shapes:
         if not is_weight(key):
@@ -112,7 +112,7 @@ def _kinds(source: Weights) -> dict[str, set[str]]:
 
 
 def _first_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, dict[str, Tensor]]:
-    """What the optimiser keeps of each parameter, by kind: as a step on zeros without a gradient leaves it.
+    """What the optimizer keeps of each parameter, by kind: as a step on zeros without a gradient leaves it.
 
     Parameters of which it keeps nothing, or what is no tensor, are left out.
     """

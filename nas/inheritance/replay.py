@@ -59,7 +59,7 @@ def replay_on_best(
 
 
 def names_in_graph(source: Weights, prefix: str, network: Network) -> list[str]:
-    """The names of a donor's tensors behind the prefix of its graph.
+    """Returns the names of a donor's tensors behind the prefix of its graph.
 
     Raises:
         ConfigurationError: they are not those of this network.

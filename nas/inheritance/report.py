@@ -68,12 +68,12 @@ class InheritanceReport:
         return next(iter(self.given), None)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON."""
+        """Returns all of it as JSON."""
         return {**asdict(self), "given": [[place, share] for place, share in self.given.items()]}
 
     @classmethod
     def from_json(cls, plain: object) -> InheritanceReport:
-        """The report of which ``to_json`` made this.
+        """Returns the report of which ``to_json`` made this.
 
         Raises:
             CorruptError: it made no such thing.
@@ -92,7 +92,7 @@ class InheritanceReport:
         )
 
     def summary(self) -> dict[str, Any]:
-        """The report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_fresh`` and ``not_copied``.
+        """Returns the report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_fresh`` and ``not_copied``.
 
         ``not_copied`` maps the tensors that were not copied whole from their namesakes to the reason; without any donor
         it is empty, since the reason is the same for all. ``n_morphed``, ``n_made`` and ``notes`` are there where there

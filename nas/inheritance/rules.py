@@ -69,7 +69,7 @@ class Rules:
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> Rules:
-        """The rules that a configuration names, the others by default; None: all by default.
+        """Returns the rules that a configuration names, the others by default; None: all by default.
 
         Raises:
             ConfigurationError: there is no such rule, or one is not what is allowed.
@@ -85,5 +85,5 @@ class Rules:
         return cls(**(options or {}))
 
     def warm_up(self, step: int) -> float:
-        """The share of the learning rate at a step, from 0: linear up to 1, and 1 from then on."""
+        """Returns the share of the learning rate at a step, from 0: linear up to 1, and 1 from then on."""
         return min(1.0, (step + 1) / (self.warm_up_steps + 1))

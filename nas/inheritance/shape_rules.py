@@ -18,7 +18,7 @@ def layout_refusal(tensor: Tensor) -> str | None:
     if is_lazy(tensor):
         return "its shape is not known yet"
     if tensor.layout != torch.strided or tensor.is_quantized:
-        return f"it is {'quantised' if tensor.is_quantized else str(tensor.layout).removeprefix('torch.')}, not dense"
+        return f"it is {'quantized' if tensor.is_quantized else str(tensor.layout).removeprefix('torch.')}, not dense"
     return None
 
 
@@ -28,12 +28,12 @@ def storage_refusal(tensor: Tensor) -> str | None:
 
 
 def reckonable(values: Tensor) -> Tensor:
-    """The same values in a type that torch computes with: it only keeps floats of eight bits."""
+    """Returns the same values in a type that torch computes with: it only keeps floats of eight bits."""
     return values.float() if values.is_floating_point() and values.dtype.itemsize == 1 else values
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether there is no NaN and no infinity."""
+    """Returns whether there is no NaN and no infinity."""
     values = reckonable(values)
     if values.is_floating_point() and values.numel():
         return bool(torch.stack(torch.aminmax(values)).isfinite().all())  # a NaN is both; without a mask as large
@@ -72,7 +72,7 @@ def shape_refusal(child: Tensor, donor: Tensor, trait: Trait) -> str | None:
 
 
 def _is_grouped_otherwise(child: Sequence[int], donor: Sequence[int], groups: int) -> bool:
-    """Whether what both have of two convolutions' weights would be of other pairs of channels.
+    """Returns whether what both have of two convolutions' weights would be of other pairs of channels.
 
     Groups of a donor can only be told from its shape: one with a single input channel may be depthwise. Those of a
     child move where its channels do, unless each channel is a group.

@@ -24,7 +24,7 @@ class Weights(Protocol):
         """Every tensor by name, without its data: on torch's device ``meta``, or with it."""
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        """The tensors of these names, in any order; each counts only until the next one."""
+        """Yields the tensors of these names, in any order; each counts only until the next one."""
 
 
 class Offer(NamedTuple):
@@ -65,7 +65,7 @@ class ChildTensor:
         self._offers = sorted(self._offers, key=lambda offer: offer.place != place)
 
     def next_offer(self) -> Offer | None:
-        """The best tensor that is left and may fit."""
+        """Returns the best tensor that is left and may fit."""
         while self._n_refused < len(self._offers):
             offer = self._offers[self._n_refused]
             if (refusal := shape_refusal(self.tensor, offer.tensor, self.trait)) is None:
@@ -217,6 +217,6 @@ def _overlap(child: Sequence[int], donor: Sequence[int], n_plain: int) -> tuple[
 
 
 def _spread(values: Tensor) -> float:
-    """The root of the mean square."""
+    """Returns the root of the mean square."""
     wide = torch.promote_types(values.dtype, torch.float32)  # sums of squares are beyond float16
     return float(torch.linalg.vector_norm(values, dtype=wide)) / math.sqrt(values.numel())

@@ -50,7 +50,7 @@ class Traits:
 
 
 def _stacks(module: nn.Module) -> Iterator[tuple[str, int]]:
-    """The tensors of its own in which several lie one behind the other, and how many."""
+    """Yields the tensors of its own in which several lie one behind the other, and how many."""
     n_gates = {nn.LSTM: 4, nn.LSTMCell: 4, nn.GRU: 3, nn.GRUCell: 3}
     for kind, n_stacked in n_gates.items():
         if isinstance(module, kind):

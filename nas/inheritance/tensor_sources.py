@@ -25,7 +25,7 @@ class _Loaded:
 
 
 def listed(donors: Iterable[Donor]) -> list[Donor]:
-    """The donors of a call, in their order.
+    """Returns the donors of a call, in their order.
 
     Raises:
         ConfigurationError: they are one donor, or nothing that can be gone through.
@@ -36,7 +36,7 @@ def listed(donors: Iterable[Donor]) -> list[Donor]:
 
 
 def source_of(donor: Donor) -> Weights:
-    """A donor's tensors, read when they are wanted.
+    """Returns a donor's tensors, read when they are wanted.
 
     Raises:
         ConfigurationError: it is no donor, or a dict of other things than tensors.

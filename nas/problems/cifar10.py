@@ -1,4 +1,4 @@
-"""CIFAR-10 (Krizhevsky 2009, "Learning Multiple Layers of Features from Tiny Images"): ten things, in colour, 32x32."""
+"""CIFAR-10 (Krizhevsky 2009, "Learning Multiple Layers of Features from Tiny Images"): ten things, in color, 32x32."""
 
 from __future__ import annotations
 

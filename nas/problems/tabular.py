@@ -94,13 +94,13 @@ class TabularProblem(Problem):
         return ParameterSpace({name: Choice(*values) for name, values in options.items()})
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
-        """The scores in the table, at once; ``runner=simulated`` takes the time that the table says."""
+        """Returns the scores in the table, at once; ``runner=simulated`` takes the time that the table says."""
         for step, metrics in self._reports(run.point):
             run.report(step, **metrics)
         return self._scores(run.point, self._columns)
 
     def test(self, run: TrialRun) -> Mapping[str, float]:
-        """The test scores in the table, where ``tests`` names their columns."""
+        """Returns the test scores in the table, where ``tests`` names their columns."""
         return self._scores(run.point, self._tests)
 
     def has(self, method: str) -> bool:

@@ -21,7 +21,7 @@ class ProposalCheck:
 
     Attributes:
         space: Validates points; None: any will do.
-        declared: The policies that the problem honours; None: any.
+        declared: The policies that the problem honors; None: any.
         was_proposed: Whether the search stage has a trial of this number.
         sibling: The checkpoint of another search's trial, by its name.
     """
@@ -64,7 +64,7 @@ class ProposalCheck:
 
 
 def trial_of(proposal: Proposal, stage: Stage, index: int, *, trials: Sequence[Trial], seed: int) -> Trial:
-    """The trial that a proposal becomes, number ``index`` of its stage.
+    """Returns the trial that a proposal becomes, number ``index`` of its stage.
 
     Args:
         trials: All before it, by number.
@@ -93,6 +93,6 @@ def again(parent: Trial, stage: Stage) -> Proposal:
 
 
 def trial_seed(seed: int, stage: str, index: int) -> int:
-    """The seed of a trial, below 2^31, from the search's seed, its stage and its index there."""
+    """Returns the seed of a trial, below 2^31, from the search's seed, its stage and its index there."""
     digest = hashlib.blake2b(f"{seed}/{stage}/{index}".encode(), digest_size=4).digest()
     return int.from_bytes(digest) & 0x7FFFFFFF

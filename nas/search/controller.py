@@ -88,7 +88,7 @@ class SearchController:
         suspects: Those of them under which the driver's process died.
         tuner: Asked in the search stage; may be None where only later stages run.
         space: Validates the tuner's points.
-        declared: The policies that the problem honours, and a tuner may ask for; None: any.
+        declared: The policies that the problem honors, and a tuner may ask for; None: any.
         stopper: Judges reports of the search stage's trials, or None.
         spent_hours: Hours that the search has cost up to now, all sessions together.
         timetable: Knows when stages have to end; by default, of a search that is one stage.
@@ -221,7 +221,7 @@ class SearchController:
         self._jobs.recall(self._proposals.in_stage())
 
     def may_go_on(self, stage: Stage) -> bool:
-        """Whether the search stage, which has ended, may go on: its budget is not spent."""
+        """Returns whether the search stage, which has ended, may go on: its budget is not spent."""
         return self._budget_left(stage)
 
     def _may_ask(self, stage: Stage) -> bool:
@@ -243,11 +243,11 @@ class SearchController:
         return n_taken + n_ready < self._executor.slots and n_blocked < self._executor.slots
 
     def _next_job(self) -> int:
-        """The job for which the tuner is asked."""
+        """Returns the job for which the tuner is asked."""
         return self._jobs.asker(self._proposals.n_proposed, len(self.trials))
 
     def _is_search(self, trial: Trial) -> bool:
-        """Whether it is of the search stage."""
+        """Returns whether it is of the search stage."""
         return trial.stage == self._proposals.stage
 
     def _budget_left(self, stage: Stage) -> bool:
@@ -262,7 +262,7 @@ class SearchController:
         return self.deadline.may_begin(stage, self._n_waiting(stage), after_ask=after_ask)
 
     def _allows_job(self) -> bool:
-        """Whether a new job may begin."""
+        """Returns whether a new job may begin."""
         return self._settings.budget.allows_job(self._jobs.n_begun)
 
     def _answer(self, job: int) -> tuple[Proposal | Answer, int]:
@@ -359,7 +359,7 @@ class SearchController:
         return max(1, self._executor.slots // max(1, n_trials, n_left))
 
     def _may_propose_final(self, stage: Stage) -> bool:
-        """All at once; where hours are kept, only what begins at once: what does not is the next session's."""
+        """Returns all at once; where hours are kept, only what begins at once: what does not is the next session's."""
         if not self._settings.budget.is_timed:
             return True
         has_room = len(self._slots.running) + self._n_waiting(stage) < self._executor.slots

@@ -47,7 +47,7 @@ class CrashTracker:
         return [number for number in numbers if self.deaths.get(number, 0) >= ALONE_AFTER] if self.deaths else []
 
     def is_guilty(self, number: int) -> bool:
-        """Whether it has had its attempts, the last one alone."""
+        """Returns whether it has had its attempts, the last one alone."""
         return self.deaths.get(number, 0) >= max(LOST_AFTER, self.max_attempts)
 
     def charge(self, number: int) -> str:
@@ -59,7 +59,7 @@ class CrashTracker:
 
 
 def _died(records: Records, number: int, session: Mapping[str, Any]) -> bool:
-    """Whether this session's process died, by itself or by ``kill -9``, under its trials.
+    """Returns whether this session's process died, by itself or by ``kill -9``, under its trials.
 
     Not where it ended, was asked to stop (Ctrl-C, SIGTERM), ran elsewhere, or its machine was started anew since.
     """

@@ -75,7 +75,7 @@ class Search:
             raise ConfigurationError(f"slots ({self.slots}) and n_threads ({self.n_threads}) must be at least 1")
 
     def build(self) -> PreparedSearch:
-        """The problem, tuner, stopper and fitted plan, and the identity that they make.
+        """Returns the problem, tuner, stopper and fitted plan, and the identity that they make.
 
         Raises:
             ConfigurationError: one can't be built, or does not go with another.

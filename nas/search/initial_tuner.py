@@ -30,7 +30,7 @@ class InitialTuner(Tuner):
         return self.tuner.shown_name
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """A given point, or the tuner's answer."""
+        """Returns a given point, or the tuner's answer."""
         points = self.init.points
         if number < len(points):
             return self._given(self.tuner.given(points[number], lineage, number))
@@ -46,6 +46,6 @@ class InitialTuner(Tuner):
         return self.tuner.ranked(lineage)
 
     def _given(self, proposal: Proposal) -> Proposal:
-        """The proposal, with the founders' weights where it has no donor."""
+        """Returns the proposal, with the founders' weights where it has no donor."""
         weights = self.init.weights
         return proposal if weights is None or proposal.weight_donors else replace(proposal, donors=(weights,))

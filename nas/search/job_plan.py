@@ -45,11 +45,11 @@ class JobPlan:
         return self.loops or self.trials_per_job != 1
 
     def is_full(self, n_finished: int) -> bool:
-        """Whether a job that has finished so many trials has had its trials."""
+        """Returns whether a job that has finished so many trials has had its trials."""
         return self.trials_per_job is not None and n_finished >= self.trials_per_job
 
     def living(self, in_stage: Sequence[Trial], left: Collection[int]) -> set[int]:
-        """The jobs of the search stage that have not ended for good.
+        """Returns the jobs of the search stage that have not ended for good.
 
         Args:
             in_stage: All trials of the stage.

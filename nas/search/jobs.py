@@ -77,7 +77,7 @@ class JobScheduler:
         return len(self._job_indices)
 
     def has_begun(self, job: int) -> bool:
-        """Whether a trial was proposed for it."""
+        """Returns whether a trial was proposed for it."""
         return job in self._job_indices
 
     @property
@@ -88,14 +88,14 @@ class JobScheduler:
     # ---- asking
 
     def knows_asker(self, index: int) -> bool:
-        """Whether it is known for which job proposal ``index`` of the search stage is."""
+        """Returns whether it is known for which job proposal ``index`` of the search stage is."""
         if not self.plan.asks or not self._deterministic:
             return True
         holder = self._slots.holder_at(index % self._slots.n)
         return holder is None or self._slots.waits(holder)
 
     def asker(self, index: int, number: int) -> int:
-        """The job for which the tuner is asked next: one that waits, or a new one.
+        """Returns the job for which the tuner is asked next: one that waits, or a new one.
 
         Args:
             index: Of the proposal in the search stage.
@@ -140,14 +140,14 @@ class JobScheduler:
                 self._given.add(trial.job)
 
     def is_given(self, trial: Trial) -> bool:
-        """Whether a waiting trial is meant for a job that keeps a slot for it."""
+        """Returns whether a waiting trial is meant for a job that keeps a slot for it."""
         holder = self._slots.holder(trial.job)
         return trial.job in self._given and holder is not None and not holder.is_dismissed
 
     # ---- staying
 
     def slot_kept_for(self, trial: Trial) -> int | None:
-        """The slot where the trial's job waits for it."""
+        """Returns the slot where the trial's job waits for it."""
         holder = self._slots.holder(trial.job)
         return holder.slot if holder is not None and self._slots.waits(holder) else None
 

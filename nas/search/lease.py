@@ -104,11 +104,11 @@ class Driver:
         return cls(socket.gethostname(), pid, boot, _born(pid), f"{_read('/etc/machine-id')} {processes}".strip())
 
     def is_beside(self, other: Driver) -> bool:
-        """Whether the two see each other's processes."""
+        """Returns whether the two see each other's processes."""
         return (self.host, self.place) == (other.host, other.place)
 
     def is_gone(self) -> bool:
-        """Whether it ran on this host and certainly does not any more."""
+        """Returns whether it ran on this host and certainly does not any more."""
         here = Driver.this()
         if not self.is_beside(here):
             return False  # only its beat can tell
@@ -291,7 +291,7 @@ def check_free(
 
 
 def _beats(records: Records, number: int, watch_s: float) -> Iterator[dict[str, Any] | None]:
-    """The last beat of a session, looked at again and again, until there was no new one for so long.
+    """Yields the last beat of a session, looked at again and again, until there was no new one for so long.
 
     Only time in which this process runs and the storage answers counts: what keeps one from reading keeps the other
     from beating.
@@ -310,7 +310,7 @@ def _beats(records: Records, number: int, watch_s: float) -> Iterator[dict[str, 
 
 
 def have_ended(records: Records) -> bool:
-    """Whether every session so far certainly has: it said so, or its process was on this host and is gone."""
+    """Returns whether every session so far certainly has: it said so, or its process was on this host and is gone."""
     return all(
         _has_ended(session, read_heartbeat(records, number)) for number, session in past_sessions(records).items()
     )
@@ -335,7 +335,7 @@ def _wait_for_end(records: Records, number: int, last: Mapping[str, Any], say: C
 
 
 def _has_ended(record: Mapping[str, Any], beat: Mapping[str, Any] | None) -> bool:
-    """Whether a session certainly has."""
+    """Returns whether a session certainly has."""
     if beat is not None and beat.get("ended"):
         return True
     driver = driver_of(record)
@@ -345,7 +345,7 @@ def _has_ended(record: Mapping[str, Any], beat: Mapping[str, Any] | None) -> boo
 
 
 def _heart(record: Mapping[str, Any]) -> str:
-    """The name of the thread that lives, in the session's process, as long as the session."""
+    """Returns the name of the thread that lives, in the session's process, as long as the session."""
     return f"heirloom-heartbeat-{record['started']}"
 
 
@@ -355,6 +355,6 @@ def driver_of(record: Mapping[str, Any]) -> Driver:
 
 
 def open_records(files: BlobStore) -> Records:
-    """The records of a search's folder, after a proof that it can be written."""
+    """Returns the records of a search's folder, after a proof that it can be written."""
     files.check_writable()
     return Records(files)

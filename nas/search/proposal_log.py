@@ -88,7 +88,7 @@ class ProposalLog:
             raise SearchFailedError(f"proposal {self.n_proposed} of {self.who}: {error}") from error
 
     def take_news(self, n_shown: int) -> tuple[int, ...]:
-        """The trials whose results the tuner learned of between its last proposal and this one."""
+        """Returns the trials whose results the tuner learned of between its last proposal and this one."""
         news = tuple(t.number for t in self._log.learned[self._n_seen : n_shown])
         self._n_seen = n_shown
         return news
@@ -143,23 +143,23 @@ class ProposalLog:
     # ---- what others see of it
 
     def in_stage(self) -> list[Trial]:
-        """The stage's trials in the order proposed."""
+        """Returns the stage's trials in the order proposed."""
         return [t for t in self._trials if t.stage == self.stage]
 
     def was_proposed(self, number: int) -> bool:
-        """Whether a trial of the stage has this number."""
+        """Returns whether a trial of the stage has this number."""
         return 0 <= number < len(self._trials) and self._trials[number].stage == self.stage
 
     def first_pending(self) -> int | None:
-        """The lowest number of a trial of the stage that has no result."""
+        """Returns the lowest number of a trial of the stage that has no result."""
         return next(iter(self._pending), None)
 
     def lineage(self, *, without: int | None = None) -> Lineage:
-        """All results so far and the trials to come, but for the one whose number is given."""
+        """Returns all results so far and the trials to come, but for the one whose number is given."""
         return self._log.view(pending=[t for t in self._pending.values() if t.number != without])
 
     def lineage_before(self, trial: Trial) -> Lineage:
-        """The results that the tuner had learned of when it proposed this trial."""
+        """Returns the results that the tuner had learned of when it proposed this trial."""
         return self._log.view(self._seen_at[trial.index])
 
     def learned_by(self, trial: Trial) -> Sequence[Trial]:
@@ -169,7 +169,7 @@ class ProposalLog:
         return self._log.learned
 
     def inheritable(self) -> frozenset[int]:
-        """The trials whose weights the tuner may still hand on."""
+        """Returns the trials whose weights the tuner may still hand on."""
         in_stage = self.in_stage()
         if self._tuner is None:
             return frozenset(t.number for t in in_stage)

@@ -134,14 +134,14 @@ class SearchPipeline:
         )
 
     def _jobs_are_spent(self, trials: Sequence[Trial]) -> bool:
-        """Whether no job may begin, and none lives."""
+        """Returns whether no job may begin, and none lives."""
         in_stage = [t for t in trials if t.stage == self.prepared.plan.search.name]
         if self.budget.allows_job(len({t.job for t in in_stage})):
             return False
         return not self.prepared.jobs.living(in_stage, self.records.left_jobs())
 
     def _is_selected(self, trials: Sequence[Trial]) -> bool:
-        """Whether the finalists are tested and the winner is exported, or there is none."""
+        """Returns whether the finalists are tested and the winner is exported, or there is none."""
         winner = self.ranking.winner(trials)
         if winner is None:
             return True
@@ -319,7 +319,7 @@ class SearchPipeline:
 
 
 def newest_best(records: Records) -> dict[str, Any] | None:
-    """The newest ``best-NNNN.json``, or None."""
+    """Returns the newest ``best-NNNN.json``, or None."""
     numbers = [int(found[1]) for name in records.files.names("") if (found := _BEST.fullmatch(name))]
     if not numbers:
         return None

@@ -37,11 +37,11 @@ class SlotPool:
         self._heap = list(range(n))  # may name slots that are taken meanwhile
 
     def is_free(self, slot: int) -> bool:
-        """Whether neither a trial nor a job has it."""
+        """Returns whether neither a trial nor a job has it."""
         return slot not in self.running and slot not in self._holders
 
     def first_free(self) -> int | None:
-        """The lowest free slot."""
+        """Returns the lowest free slot."""
         while self._heap and not self.is_free(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0] if self._heap else None
@@ -78,20 +78,20 @@ class SlotPool:
         return self._by_job.get(job)
 
     def holder_at(self, slot: int) -> SlotHolder | None:
-        """The job that stays there, if one does."""
+        """Returns the job that stays there, if one does."""
         return self._holders.get(slot)
 
     def waits(self, holder: SlotHolder) -> bool:
-        """Whether the job waits for an answer: a trial, or that there is none."""
+        """Returns whether the job waits for an answer: a trial, or that there is none."""
         return holder.has_asked and not holder.is_dismissed and holder.left is None and holder.slot not in self.running
 
     def waiting(self) -> Iterator[SlotHolder]:
-        """The jobs that wait for an answer, by slot."""
+        """Yields the jobs that wait for an answer, by slot."""
         if self._holders:
             yield from (t for _, t in sorted(self._holders.items()) if self.waits(t))
 
     def holders(self) -> Iterator[SlotHolder]:
-        """All jobs that stay."""
+        """Yields all jobs that stay."""
         return iter(self._holders.values())
 
     @property

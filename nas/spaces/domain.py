@@ -26,7 +26,7 @@ class Options:
         return rng.randrange(self.n)
 
     def grid(self, resolution: int) -> list[float]:
-        """Every option."""
+        """Returns every option."""
         return list(range(self.n))
 
 
@@ -44,7 +44,7 @@ class Numbers:
         return self.at(rng.random())
 
     def at(self, unit: float) -> float:
-        """The number at this place of the scale from 0 to 1; whole numbers have equal (or log) shares of it."""
+        """Returns the number at this place of the scale from 0 to 1; whole numbers have equal (or log) shares of it."""
         low, high = self._ends
         unit = min(max(unit, 0.0), 1.0)
         value = math.exp(low + (high - low) * unit) if self.log else low + (high - low) * unit
@@ -52,7 +52,7 @@ class Numbers:
         return min(max(round(value), int(self.low)), int(self.high)) if self.is_integer else value
 
     def unit(self, value: float) -> float:
-        """The place of a number on the scale from 0 to 1."""
+        """Returns the place of a number on the scale from 0 to 1."""
         low, high = self._ends
         return ((math.log(value) if self.log else value) - low) / (high - low)
 

@@ -32,7 +32,7 @@ class Variation:
 
     @classmethod
     def of(cls, point: Point) -> Variation:
-        """The point itself, to which nothing was done yet."""
+        """Returns the point itself, to which nothing was done yet."""
         return cls(point, point)
 
 
@@ -46,11 +46,11 @@ class Space(ABC):
 
     @abstractmethod
     def sample(self, rng: random.Random) -> Point:
-        """A random point of the space."""
+        """Returns a random point of the space."""
 
     @abstractmethod
     def mutate(self, point: Point, rng: random.Random) -> Point:
-        """A point near this one, never this one; ``point`` itself stays as it is.
+        """Returns a point near this one, never this one; ``point`` itself stays as it is.
 
         Raises:
             PointError: ``point`` lies outside the space.
@@ -71,14 +71,14 @@ class Space(ABC):
 
     @abstractmethod
     def decide(self, ask: Ask) -> Point:
-        """The point that these answers give; asked in an order and by names that the answers before decide.
+        """Returns the point that these answers give; asked in an order and by names that the answers before decide.
 
         A name always comes with the same domain. What has one value only is not asked.
         """
 
     @abstractmethod
     def decisions(self, point: Point) -> list[Decision]:
-        """The answers that give this point, in order: ``decide`` makes the point of them again.
+        """Returns the answers that give this point, in order: ``decide`` makes the point of them again.
 
         Raises:
             PointError: ``point`` lies outside the space.
@@ -101,7 +101,7 @@ class Space(ABC):
         return Variation.of(self.decide(ask))
 
     def vary(self, variation: Variation, rng: random.Random) -> Variation:
-        """The variation after one more step, the one that ``mutate`` takes.
+        """Returns the variation after one more step, the one that ``mutate`` takes.
 
         Raises:
             PointError: its point lies outside the space.
@@ -110,7 +110,7 @@ class Space(ABC):
         return replace(variation, point=self.mutate(variation.point, rng))
 
     def turned(self, variation: Variation) -> Variation:
-        """A variation of two points, as if these had been crossed in the other order: the same point."""
+        """Returns a variation of two points, as if these had been crossed in the other order: the same point."""
         return variation
 
     def derivation(self, variation: Variation) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Space(ABC):
 
     @abstractmethod
     def points(self) -> Iterator[Point]:
-        """Each point once, made one at a time, in an order that does not change.
+        """Yields each point once, made one at a time, in an order that does not change.
 
         Raises:
             ConfigurationError: the space can't be listed; at the call, not at the first point.

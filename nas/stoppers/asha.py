@@ -65,7 +65,7 @@ class AshaStopper(Stopper):
         self._shares = tuple(accumulate(reduction**n / (n + 1) for n in halvings))
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
-        """Whether its last report has reached a rung at which it is not among the best."""
+        """Returns whether its last report has reached a rung at which it is not among the best."""
         own, name = self.curve_of(trial), self.metrics[0].name
         if not own.steps or (step := own.steps[-1]) != trial.curve[-1][0] or name not in trial.curve[-1][1]:
             return False
@@ -86,12 +86,12 @@ class AshaStopper(Stopper):
         return n_kept > 0 and sum(rank > own.ranks[-1] for rank in others) >= n_kept
 
     def bracket_of(self, trial: Trial) -> int:
-        """The trial's bracket: by its index, spread evenly, each as often as Hyperband would."""
+        """Returns the trial's bracket: by its index, spread evenly, each as often as Hyperband would."""
         place = (trial.index + 0.5) * _GOLDEN % 1.0 * self._shares[-1]
         return next(bracket for bracket, share in enumerate(self._shares) if place < share)
 
     def _rung(self, bracket: int, step: int) -> int | None:
-        """The last rung of the bracket up to this step, or None."""
+        """Returns the last rung of the bracket up to this step, or None."""
         rung, found = self.min_steps * self.reduction**bracket, None
         while rung <= step and (self.max_steps is None or rung < self.max_steps):
             rung, found = rung * self.reduction, rung

@@ -19,7 +19,7 @@ class Stopper(ABC):
 
     @abstractmethod
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
-        """Whether this running trial should end now; ``trial.curve`` holds what it has reported, newest last.
+        """Returns whether this running trial should end now; ``trial.curve`` holds what it has reported, newest last.
 
         The lineage holds the search stage's other trials: the finished ones, and what running ones have reported so
         far (with ``deterministic``: what the trial's proposal saw, and so no running one).

@@ -67,7 +67,7 @@ class CurveStopper(Stopper):
         self.target_step = target_step
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
-        """Whether the chance that it ends better than the best finished one is too small."""
+        """Returns whether the chance that it ends better than the best finished one is too small."""
         metric, own = self.metrics[0], self.curve_of(trial)
         if len(own.steps) < self.min_reports or own.steps[-1] < self.start_step:
             return False
@@ -83,7 +83,7 @@ class CurveStopper(Stopper):
 
 
 def chance_to_beat(best: float, steps: Sequence[int], ranks: Sequence[float], target: int) -> float:
-    """The probability that a curve's value at step ``target`` is greater than ``best``.
+    """Returns the probability that a curve's value at step ``target`` is greater than ``best``.
 
     Args:
         best: The value to beat.
@@ -117,7 +117,7 @@ def _posterior(at: Array, y: Array) -> tuple[Array, Array, Array]:
     s_1, s_2, sy, s_y = shares.sum(1), (shares**2).sum(1), y.sum(), shares @ y
 
     def fit(noise: float) -> tuple[Array, Array, Array, Array]:
-        """The means of end and rest, the variance of end, and the logarithm of the evidence."""
+        """Returns the means of end and rest, the variance of end, and the logarithm of the evidence."""
         a, b, d = n / noise + precision, -s_1 / noise, s_2 / noise + precision
         e, f = sy / noise + precision * prior[0], -s_y / noise + precision * prior[1]
         determinant = a * d - b**2

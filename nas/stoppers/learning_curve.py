@@ -24,12 +24,12 @@ class LearningCurve:
         self.ranks = [rank for _, rank in found]
 
     def best_until(self, step: int) -> float | None:
-        """The best rank up to this step, itself too, or None."""
+        """Returns the best rank up to this step, itself too, or None."""
         place = bisect_right(self.steps, step)
         return self._bests[place - 1] if place else None
 
     def first_from(self, step: int) -> float | None:
-        """The rank of the first report at this step or later, or None."""
+        """Returns the rank of the first report at this step or later, or None."""
         place = bisect_left(self.steps, step)
         return self.ranks[place] if place < len(self.ranks) else None
 

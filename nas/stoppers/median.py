@@ -31,7 +31,7 @@ class MedianStopper(Stopper):
         self.min_trials = min_trials
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
-        """Whether the trial's best so far is strictly worse than the median."""
+        """Returns whether the trial's best so far is strictly worse than the median."""
         if len(trial.curve) <= self.warmup_steps:
             return False
         step = trial.curve[-1][0]

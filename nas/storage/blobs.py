@@ -62,7 +62,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def read(self, reference: Reference) -> bytes:
-        """The contents, of exactly the size and digest promised.
+        """Returns the contents, of exactly the size and digest promised.
 
         Raises:
             MissingError: not there within ``retry_s``.
@@ -102,7 +102,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def read_if_present(self, path: str) -> bytes | None:
-        """The contents of a small record as of now, or None.
+        """Returns the contents of a small record as of now, or None.
 
         Raises:
             CorruptError: it is larger than ``MAX_RECORD_BYTES``, or no file; before memory is taken for it.
@@ -110,7 +110,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def read_all(self, folder: str, suffix: str) -> dict[str, bytes]:
-        """The contents by name of a folder's files with that suffix; one that vanishes meanwhile is left out.
+        """Returns the contents by name of a folder's files with that suffix; one that vanishes meanwhile is left out.
 
         Raises:
             CorruptError: as for ``read_if_present``.
@@ -118,7 +118,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def names(self, folder: str = "") -> list[str]:
-        """The names in a folder as of now, sorted, without unfinished files; none where there is no folder."""
+        """Returns the names in a folder as of now, sorted, without unfinished files; none where there is no folder."""
 
     @abstractmethod
     def replace(self, path: str, data: bytes) -> None:
@@ -142,7 +142,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def walk(self) -> list[BlobInfo]:
-        """Every file below the root as of now, unfinished ones too, sorted by path; no link is followed."""
+        """Returns every file below the root as of now, unfinished ones too, sorted by path; no link is followed."""
 
     def check_reachable(self) -> None:
         """Makes sure that a server answers, with a patience of seconds: what a command does first.
@@ -166,15 +166,15 @@ class BlobStore(ABC):
 
     @abstractmethod
     def below(self, folder: str) -> BlobStore:
-        """The same storage with a folder of this root as the root."""
+        """Returns the same storage with a folder of this root as the root."""
 
     @abstractmethod
     def sibling(self, name: str) -> BlobStore:
-        """The same storage with the folder of that name beside this root as the root: another search."""
+        """Returns the same storage with the folder of that name beside this root as the root: another search."""
 
     @abstractmethod
     def siblings(self) -> list[str]:
-        """The names beside this root as of now, sorted; what ``sibling`` takes."""
+        """Returns the names beside this root as of now, sorted; what ``sibling`` takes."""
 
     @abstractmethod
     def local_path(self, path: str) -> str | None:

@@ -69,7 +69,7 @@ def publish_checkpoint(
 
 
 def load_manifest(files: BlobStore, checkpoint: Checkpoint) -> Manifest:
-    """The manifest, verified.
+    """Returns the manifest, verified.
 
     Args:
         files: The root of the search whose checkpoint it is (``files.sibling(checkpoint.search)`` where that is set).

@@ -70,7 +70,7 @@ class StoredWeights:
         yield from stream_tensors(self._files, rest, self._packs)
 
     def read_all(self) -> dict[str, torch.Tensor]:
-        """All tensors, in main memory of their own."""
+        """Returns all tensors, in main memory of their own."""
         return read_tensors(self._files, self._entries, self._packs)
 
     def read_into(self, targets: Mapping[str, torch.Tensor]) -> None:
@@ -78,7 +78,7 @@ class StoredWeights:
         read_into(self._files, self._entries, self._packs, targets)
 
     def fits(self, targets: Mapping[str, torch.Tensor]) -> bool:
-        """Whether ``read_into`` takes these: the same names, types and shapes."""
+        """Returns whether ``read_into`` takes these: the same names, types and shapes."""
         return targets.keys() == self.shapes.keys() and all(
             (targets[name].dtype, targets[name].shape) == (shape.dtype, shape.shape)
             for name, shape in self.shapes.items()

@@ -57,7 +57,7 @@ class TensorEntry:
 
     @classmethod
     def from_json(cls, data: object) -> TensorEntry:
-        """The entry that a manifest holds; what it says of the pack is checked by whoever reads the pack.
+        """Returns the entry that a manifest holds; what it says of the pack is checked by whoever reads the pack.
 
         Raises:
             CorruptError: another key or type, or a number that no tensor has.
@@ -93,7 +93,7 @@ class Manifest:
             raise CorruptError(f"tensors lie in packs that are not listed: {shown(sorted(unknown))}")
 
     def to_bytes(self) -> bytes:
-        """The manifest as the bytes of its file.
+        """Returns the manifest as the bytes of its file.
 
         Raises:
             ConfigurationError: there are more tensors than a manifest takes.
@@ -114,7 +114,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
-        """The manifest in a file's bytes.
+        """Returns the manifest in a file's bytes.
 
         Raises:
             CorruptError: anything but what ``to_bytes`` writes.

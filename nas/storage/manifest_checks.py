@@ -50,7 +50,7 @@ def check_entries(entries: Mapping[str, TensorEntry], packs: Mapping[str, Refere
 
 
 def _is_possible(shape: Sequence[int]) -> bool:
-    """Whether a tensor can have the shape, be it without elements."""
+    """Returns whether a tensor can have the shape, be it without elements."""
     return min(shape) >= 0 and math.prod(max(n, 1) for n in shape) <= MAX_WHOLE // 16
 
 
@@ -69,5 +69,5 @@ def _refusal(name: str, entry: TensorEntry, packs: Mapping[str, Reference]) -> C
 
 
 def dtype_of(entry: TensorEntry) -> torch.dtype:
-    """The type of a checked entry."""
+    """Returns the type of a checked entry."""
     return _DTYPES[entry.dtype]

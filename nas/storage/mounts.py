@@ -26,12 +26,12 @@ class Mount(NamedTuple):
         return self.kind in _LOCAL
 
     def has(self, *options: str) -> bool:
-        """Whether it is mounted with one of these options."""
+        """Returns whether it is mounted with one of these options."""
         return not set(options).isdisjoint(self.options.split(","))
 
 
 def find_mount(path: str) -> Mount | None:
-    """The mount on which a path lies, or would lie; None where there is no /proc."""
+    """Returns the mount on which a path lies, or would lie; None where there is no /proc."""
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
             rows = [line.split(" ") for line in file]
@@ -47,5 +47,5 @@ def find_mount(path: str) -> Mount | None:
 
 
 def mount_of(path: str) -> str:
-    """The mount for a message, as ``server:/export nfs4 rw,vers=4.2``; empty where there is no /proc."""
+    """Returns the mount for a message, as ``server:/export nfs4 rw,vers=4.2``; empty where there is no /proc."""
     return " ".join(find_mount(path) or ())

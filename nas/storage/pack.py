@@ -81,7 +81,7 @@ def write_pack(
         The pack (None where every tensor is known), and the entries by name.
 
     Raises:
-        ConfigurationError: something that is no plain tensor (an object, sparse, quantised, without data).
+        ConfigurationError: something that is no plain tensor (an object, sparse, quantized, without data).
     """
     places = _places(known)
     memory = {name: _memory(name, tensor) for name, tensor in tensors.items()}
@@ -196,7 +196,7 @@ def equal_tensors(entries: Mapping[str, TensorEntry], tensors: Mapping[str, torc
 
 
 def _is_like(tensor: torch.Tensor | None, entry: TensorEntry) -> bool:
-    """Whether it is a plain tensor of the entry's type and shape."""
+    """Returns whether it is a plain tensor of the entry's type and shape."""
     return (
         isinstance(tensor, torch.Tensor)
         and (str(tensor.dtype), tuple(tensor.shape)) == (f"torch.{entry.dtype}", entry.shape)
@@ -208,7 +208,7 @@ def _is_like(tensor: torch.Tensor | None, entry: TensorEntry) -> bool:
 def read_tensors(
     files: BlobStore, entries: Mapping[str, TensorEntry], packs: Mapping[str, Reference]
 ) -> dict[str, torch.Tensor]:
-    """The tensors in main memory of their own, each one verified by its digest.
+    """Returns the tensors in main memory of their own, each one verified by its digest.
 
     Args:
         files: The root.
@@ -263,7 +263,7 @@ def read_into(
 def stream_tensors(
     files: BlobStore, entries: Mapping[str, TensorEntry], packs: Mapping[str, Reference]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors by name, one after the other, in little memory: each counts only until the next one.
+    """Yields the tensors by name, one after the other, in little memory: each counts only until the next one.
 
     Raises:
         CorruptError, MissingError: as ``read_tensors``.
@@ -331,14 +331,14 @@ def _read_batch(
 
 
 def _tensor(memory: memoryview, entry: TensorEntry) -> torch.Tensor:
-    """The bytes as the tensor that they are."""
+    """Returns the bytes as the tensor that they are."""
     if not entry.bytes:
         return torch.empty(entry.shape, dtype=dtype_of(entry))
     return torch.frombuffer(memory, dtype=dtype_of(entry)).reshape(entry.shape)
 
 
 def _own_memory(tensor: torch.Tensor) -> memoryview | None:
-    """The tensor's own bytes, if they lie in row-major order in main memory."""
+    """Returns the tensor's own bytes, if they lie in row-major order in main memory."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
         return None
     if not tensor.is_contiguous():
@@ -347,13 +347,13 @@ def _own_memory(tensor: torch.Tensor) -> memoryview | None:
 
 
 def _memory(name: str, tensor: torch.Tensor) -> memoryview:
-    """The tensor's bytes in row-major order; a copy only where they do not lie so in main memory already."""
+    """Returns the tensor's bytes in row-major order; a copy only where they do not lie so in main memory already."""
     if name == "__metadata__" or not isinstance(tensor, torch.Tensor):
         raise ConfigurationError(
             f"{name!r} ({type(tensor).__name__}) can't be saved: only tensors have a place in a pack"
         )
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-        kind = "quantised" if tensor.is_quantized else "without data" if tensor.is_meta else str(tensor.layout)
+        kind = "quantized" if tensor.is_quantized else "without data" if tensor.is_meta else str(tensor.layout)
         raise ConfigurationError(f"tensor {name!r} ({kind}) can't be saved: make it a plain dense tensor first")
     if tensor.dim() > MAX_DIMENSIONS:
         raise ConfigurationError(

@@ -283,7 +283,7 @@ def _forget(file: FileIO) -> None:
 
 
 def look(folder: str) -> bool:
-    """Whether the folder exists now; opening it makes an NFS client forget which names it did not have."""
+    """Returns whether the folder exists now; opening it makes an NFS client forget which names it did not have."""
     parent = os.path.dirname(folder)
     return _opens(folder) or (
         parent != folder and look(parent) and (_opens(folder) or (_list(parent) and _opens(folder)))

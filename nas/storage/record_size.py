@@ -32,7 +32,7 @@ def json_size(value: object) -> int:
 
 
 def fitted(trial: Trial) -> Trial:
-    """The trial with as much of its numbers, its error and its inheritance as a record has room for.
+    """Returns the trial with as much of its numbers, its error and its inheritance as a record has room for.
 
     Of numbers and tensors the first are kept, of an error the end. ``n_unlisted`` counts the tensors left out.
     """
@@ -57,7 +57,7 @@ def fitted(trial: Trial) -> Trial:
 
 
 def _first(entries: Mapping[str, V], limit: int) -> dict[str, V]:
-    """The first entries, as many as have room."""
+    """Returns the first entries, as many as have room."""
     kept: dict[str, V] = {}
     for name, value in entries.items():
         limit -= json_size({name: value}) - 1  # one comma for two braces
@@ -68,7 +68,7 @@ def _first(entries: Mapping[str, V], limit: int) -> dict[str, V]:
 
 
 def _end(text: str, limit: int) -> str:
-    """The end of a text, as much as has room."""
+    """Returns the end of a text, as much as has room."""
     text = text[-max(limit, 1) :]
     while text and (excess := json_size(text) - max(limit, 0)) > 0:
         text = text[(excess + 5) // 6 :]  # an escape takes 6 bytes, a character of any other kind fewer

@@ -51,7 +51,7 @@ class Starts:
 
 
 def to_bytes(record: Mapping[str, Any]) -> bytes:
-    """A record as the bytes of its file.
+    """Returns a record as the bytes of its file.
 
     Raises:
         ValueError: a value is no JSON, or not finite, or lies deeper than ``from_bytes`` reads.
@@ -63,7 +63,7 @@ def to_bytes(record: Mapping[str, Any]) -> bytes:
 
 
 def from_bytes(data: bytes, path: str) -> dict[str, Any]:
-    """The record in a file's bytes.
+    """Returns the record in a file's bytes.
 
     Raises:
         CorruptError: the bytes are no JSON object, or one that ``to_bytes`` does not write.
@@ -94,7 +94,7 @@ class Records:
         self.files.publish(path, [data], exclusive=True)
 
     def read(self, path: str) -> dict[str, Any] | None:
-        """The record of this name, or None where there is none yet."""
+        """Returns the record of this name, or None where there is none yet."""
         data = self.files.read_if_present(path)
         return None if data is None else from_bytes(data, self.place(path))
 
@@ -136,16 +136,16 @@ class Records:
             self.publish(f"jobs/{job:06d}.json", what)
 
     def left_jobs(self) -> set[int]:
-        """The jobs that have ended by themselves."""
+        """Returns the jobs that have ended by themselves."""
         found = map(_LEFT.fullmatch, self.files.names("jobs"))
         return {int(name[1]) for name in found if name is not None}
 
     def result(self, trial: Trial) -> Trial | None:
-        """The finished trial of this proposal, or None where it has no result yet."""
+        """Returns the finished trial of this proposal, or None where it has no result yet."""
         return self._finished(trial.proposal_record(), trial.number)
 
     def finished_trial(self, number: int) -> Trial | None:
-        """The trial of this number where it has finished, from the records alone."""
+        """Returns the trial of this number where it has finished, from the records alone."""
         proposal = self.read(_proposal_path(number))
         return None if proposal is None else self._finished(proposal, number)
 
@@ -158,12 +158,12 @@ class Records:
         )
 
     def proposed(self, number: int) -> Trial | None:
-        """The trial of this number as it was proposed, or None where it has not been."""
+        """Returns the trial of this number as it was proposed, or None where it has not been."""
         proposal = self.read(_proposal_path(number))
         return None if proposal is None else self._trial(number, proposal)
 
     def unfinished(self) -> list[Trial]:
-        """The trials without a result, WAITING; of the others only the names are read.
+        """Returns the trials without a result, WAITING; of the others only the names are read.
 
         Raises:
             CorruptError: a record can't be read.
@@ -187,7 +187,7 @@ class Records:
         )
 
     def load(self) -> tuple[list[Trial], dict[int, Starts]]:
-        """All trials by number, those without a result WAITING, and the attempts of these.
+        """Returns all trials by number, those without a result WAITING, and the attempts of these.
 
         Right also while others propose and commit: a result that is seen has its proposal, and numbers have no gaps.
 
@@ -257,7 +257,7 @@ class Records:
         return record
 
     def _read_all(self, suffix: str) -> dict[int, dict[str, Any]]:
-        """The records of one kind by trial; what has another name than ours is left out."""
+        """Returns the records of one kind by trial; what has another name than ours is left out."""
         found = self.files.read_all("trials", suffix)
         paths = {_number_in(name.removesuffix(suffix)): name for name in found}
         return {
@@ -281,7 +281,7 @@ class Records:
         return number
 
     def weights_deleted(self) -> frozenset[int]:
-        """The trials that have lost their weights, by all records of sweeps."""
+        """Returns the trials that have lost their weights, by all records of sweeps."""
         for name in self._sweeps():
             if name not in self._swept_by:
                 record = self.read(f"gc/{name}") or {}
@@ -293,7 +293,7 @@ class Records:
         return [name for name in self.files.names("gc") if _SWEEP.fullmatch(name)]
 
     def tests(self) -> dict[int, dict[str, Any]]:
-        """The finalists' test records by trial."""
+        """Returns the finalists' test records by trial."""
         found = self.files.read_all("tests", ".json")
         tests: dict[int, dict[str, Any]] = {}
         for name, data in found.items():
@@ -305,7 +305,7 @@ class Records:
         return tests
 
     def log(self, number: int) -> str:
-        """The log of a trial's last attempt: the last 1 MB of its output, error and logging."""
+        """Returns the log of a trial's last attempt: the last 1 MB of its output, error and logging."""
         return self._text(log_path(number)) or ""
 
     def other_logs(self, trial: Trial) -> dict[str, str]:
@@ -323,7 +323,7 @@ class Records:
 
 
 def _number_in(digits: str) -> int:
-    """The number, or -1 where the text is none that we write."""
+    """Returns the number, or -1 where the text is none that we write."""
     number = int(digits) if _NUMBER.fullmatch(digits) else -1
     return number if f"{number:06d}" == digits else -1
 

@@ -26,7 +26,7 @@ def opened(path: str) -> Iterator[FileIO]:
 
 
 def content(path: str) -> bytes:
-    """The contents of a record.
+    """Returns the contents of a record.
 
     Raises:
         CorruptError: it is larger than any record, or no file.

@@ -45,7 +45,7 @@ def check_presence(url: str, options: Mapping[str, Any], remedy: str) -> None:
 
 
 def read_file(url: str, options: Mapping[str, Any]) -> bytes:
-    """All of the file.
+    """Returns all of the file.
 
     Raises:
         OSError: it can't be read, for the reason that the library of its protocol has, whose name the message tells.

@@ -78,7 +78,7 @@ class PartialCheckpoints:
         self._delete([name for name, n in names.items() if n < oldest or n in self._damaged])
 
     def newest(self, check: Callable[[Json], None] = lambda state: None) -> tuple[Json, dict[str, torch.Tensor]] | None:
-        """The state and the tensors of the newest one that is whole, or None; the log tells of damaged ones.
+        """Returns the state and the tensors of the newest one that is whole, or None; the log tells of damaged ones.
 
         Args:
             check: Raises CorruptError where the state is none that the caller can go on from.
@@ -98,7 +98,7 @@ class PartialCheckpoints:
         self._delete([path for path in found if is_path(path, unfinished=True)])
 
     def _names(self) -> dict[str, int]:
-        """The files of the folder, as of now, with their numbers; files that are none of ours left out."""
+        """Returns the files of the folder, as of now, with their numbers; files that are none of ours left out."""
         found = {name: _NAME.fullmatch(name) for name in self._files.names(self.folder)}
         return {name: int(match[1]) for name, match in found.items() if match}
 

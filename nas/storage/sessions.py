@@ -14,7 +14,7 @@ _SESSION = re.compile(r"[0-9]{4,9}\.json")
 
 
 def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
-    """The sessions of a search by number, oldest first."""
+    """Returns the sessions of a search by number, oldest first."""
     found = records.files.read_all("sessions", ".json")
     numbers = {int(name.removesuffix(".json")): name for name in found if _SESSION.fullmatch(name)}
     return {
@@ -24,7 +24,7 @@ def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
 
 
 def newest_session(records: Records) -> tuple[int, dict[str, Any], dict[str, Any] | None] | None:
-    """The number, the record and the last beat of the newest session, or None before the first one."""
+    """Returns the number, the record and the last beat of the newest session, or None before the first one."""
     if (number := newest_number(records)) is None:
         return None
     path = f"sessions/{number:04d}.json"
@@ -35,13 +35,13 @@ def newest_session(records: Records) -> tuple[int, dict[str, Any], dict[str, Any
 
 
 def newest_number(records: Records) -> int | None:
-    """The number of the newest session, or None before the first one."""
+    """Returns the number of the newest session, or None before the first one."""
     names = records.files.names("sessions")
     return max((int(name.removesuffix(".json")) for name in names if _SESSION.fullmatch(name)), default=None)
 
 
 def read_heartbeat(records: Records, number: int) -> dict[str, Any] | None:
-    """The last beat of a session, or None before the first one."""
+    """Returns the last beat of a session, or None before the first one."""
     path = f"sessions/{number:04d}.beat"
     record = records.read(path)
     if record is not None:

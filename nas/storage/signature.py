@@ -59,7 +59,7 @@ class Signature:
 
     @classmethod
     def of(cls, network: torch.nn.Module | Mapping[str, TensorLike]) -> Signature:
-        """The signature of a network.
+        """Returns the signature of a network.
 
         Args:
             network: A module (one built ``with torch.device("meta")`` will do), its ``state_dict``, or the tensors of a
@@ -85,7 +85,7 @@ class Signature:
 
     @classmethod
     def of_entries(cls, entries: Iterable[str]) -> Signature:
-        """The signature of a point that says this, in this order: each entry is a layer with one element."""
+        """Returns the signature of a point that says this, in this order: each entry is a layer with one element."""
         return cls._of([(entry, 1) for entry in entries])
 
     @classmethod
@@ -113,7 +113,7 @@ def common_prefix(wanted: Signature, offered: str) -> float:
 
 
 def common_layers(wanted: Signature, offered: str) -> float:
-    """The share of the wanted network's elements in layers that the other has too, wherever they stand.
+    """Returns the share of the wanted network's elements in layers that the other has too, wherever they stand.
 
     These are what ``inherit`` copies whole; it takes slices of others besides.
     """
@@ -135,7 +135,7 @@ def n_in_common(text: str, other: str) -> int:
 
 
 def digests(text: str) -> Iterator[str]:
-    """The digests of a text, one by one."""
+    """Yields the digests of a text, one by one."""
     return (text[at : at + LETTERS] for at in range(0, len(text), LETTERS))
 
 

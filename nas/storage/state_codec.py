@@ -1,4 +1,4 @@
-"""State that code keeps while it trains (an optimiser's, a generator's) as JSON and tensors; nothing is ever unpickled.
+"""State that code keeps while it trains (an optimizer's, a generator's) as JSON and tensors; nothing is ever unpickled.
 
 What JSON has no word for is an object whose first key says what it is: ``{"tuple": [...]}``, ``{"float": "inf"}``,
 ``{"dict": [[key, value], ...]}``, ``{"counter": [...]}``; ``tensor``, ``array`` and ``scalar`` name one of the tensors.
@@ -26,7 +26,7 @@ _REMEDY = (
 
 
 def encode_state(value: object, where: str, tensors: dict[str, torch.Tensor]) -> Json:
-    """The value as JSON, exactly: what ``decode_state`` makes of it has the same types and the same bits.
+    """Returns the value as JSON, exactly: what ``decode_state`` makes of it has the same types and the same bits.
 
     Args:
         value: Tensors, arrays, numbers, text, None, and dicts, lists and tuples of them.
@@ -60,7 +60,7 @@ def encode_state(value: object, where: str, tensors: dict[str, torch.Tensor]) ->
 
 
 def decode_state(tree: Json, tensors: Mapping[str, torch.Tensor], device: str = "cpu") -> Any:
-    """The value that ``encode_state`` was given.
+    """Returns the value that ``encode_state`` was given.
 
     Args:
         tree: Its JSON.
@@ -94,7 +94,7 @@ def decode_state(tree: Json, tensors: Mapping[str, torch.Tensor], device: str = 
 
 
 def _key(key: object, where: str) -> Json:
-    """A dict's key as JSON."""
+    """Returns a dict's key as JSON."""
     tensors: dict[str, torch.Tensor] = {}
     try:
         encoded = encode_state(key, f"key {key!r:.80} of {where}", tensors)
@@ -147,7 +147,7 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the elements fill their memory without gaps, each at a place of its own."""
+    """Returns whether the elements fill their memory without gaps, each at a place of its own."""
     size = 1
     for stride, length in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n != 1):
         if stride != size:

@@ -98,7 +98,7 @@ class _ThreadHandler(logging.Handler):
             last.handle(record)  # as Python does where nobody handles it, which this handler hides
 
     def _is_alone(self, name: str) -> bool:
-        """Whether nobody else takes what this logger says."""
+        """Returns whether nobody else takes what this logger says."""
         logger: logging.Logger | None = logging.getLogger(name)
         while logger is not None:
             if any(handler is not self for handler in logger.handlers):

@@ -59,7 +59,7 @@ _DONOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}:[0-9]{1,18}")
 
 
 def checked_donor(value: object, what: str) -> Donor | None:
-    """The value, if it is None, a trial's number or ``"name:42"``.
+    """Returns the value, if it is None, a trial's number or ``"name:42"``.
 
     Raises:
         CorruptError: it is none of them.
@@ -77,7 +77,7 @@ def trial_from_records(
     weights_deleted: bool = False,
     folder: str = "trials",
 ) -> Trial:
-    """The trial of a proposal record and, where it has finished, a result record.
+    """Returns the trial of a proposal record and, where it has finished, a result record.
 
     Args:
         proposal: See ``Trial.proposal_record``.
@@ -178,7 +178,7 @@ def check_saved(state: Mapping[str, Any]) -> None:
 
 
 def proposal_from_json(plain: object) -> Proposal:
-    """The proposal of which ``Proposal.to_json`` made this.
+    """Returns the proposal of which ``Proposal.to_json`` made this.
 
     Raises:
         CorruptError: it made no such thing.

@@ -26,17 +26,17 @@ OnBlock: TypeAlias = Callable[[memoryview], object]
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:
-    """The digest as every record writes it: ``blake3:`` and 64 hexadecimal digits."""
+    """Returns the digest as every record writes it: ``blake3:`` and 64 hexadecimal digits."""
     return f"blake3:{blake3(data).hexdigest()}"
 
 
 def is_stale(error: OSError) -> bool:
-    """Whether a network file system's server has lost the file behind a cached name: opening it again helps."""
+    """Returns whether a network file system's server has lost the file behind a cached name: opening it again helps."""
     return error.errno == errno.ESTALE
 
 
 def waits(retry_s: float, *, first_s: float = 0.005, longest_s: float = 0.25) -> Iterator[float]:
-    """The seconds to wait before each attempt: none before the first, then longer and longer until the bound."""
+    """Yields the seconds to wait before each attempt: none before the first, then longer and longer until the bound."""
     give_up_s = time.monotonic() + retry_s
     yield 0.0
     wait_s = first_s
@@ -66,7 +66,7 @@ class Span:
 
 
 def checked_spans(reference: Reference, spans: Sequence[Span]) -> list[Span]:
-    """The parts in the order of their offsets.
+    """Returns the parts in the order of their offsets.
 
     Raises:
         CorruptError: two overlap, or one lies outside the file.

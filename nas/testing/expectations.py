@@ -37,7 +37,7 @@ def expect_raises(kind: type[Exception], call: Callable[[], object]) -> None:
 
 
 def share(*parts: object) -> float:
-    """A number in [0, 1) that follows from the parts, in every process."""
+    """Returns a number in [0, 1) that follows from the parts, in every process."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=6).digest()
     return int.from_bytes(digest) / 2**48
 
@@ -49,7 +49,7 @@ def compare(expected: Sequence[str], found: Sequence[str], where: str) -> None:
 
 
 def global_states() -> list[object]:
-    """The states of all random generators that a process shares."""
+    """Returns the states of all random generators that a process shares."""
     states: list[object] = [random.getstate()]
     if (numpy := sys.modules.get("numpy")) is not None:
         states.append(str(numpy.random.get_state()))
@@ -59,5 +59,5 @@ def global_states() -> list[object]:
 
 
 def opposite(metric: Metric) -> Literal["maximize", "minimize"]:
-    """The other direction."""
+    """Returns the other direction."""
     return "minimize" if metric.direction == "maximize" else "maximize"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def check_problem(problem: Spec) -> None:
-    """Checks that a problem trains on the debug runner, honours its policies, and hands its weights on to the bit.
+    """Checks that a problem trains on the debug runner, honors its policies, and hands its weights on to the bit.
 
     * It can be built here and in another process, where its space draws the same points.
     * A trial with the cheap policies that it declares is COMPLETE with every metric finite; and again, with the same
@@ -105,7 +105,7 @@ class _Trainer:
         parent: Trial | None = None,
         max_reports: float = math.inf,
     ) -> Trial:
-        """The finished trial; told to stop at its ``max_reports``-th report."""
+        """Returns the finished trial; told to stop at its ``max_reports``-th report."""
         number, self._n_trials = self._n_trials, self._n_trials + 1
         trial = Trial(
             number=number,
@@ -136,7 +136,7 @@ class _Trainer:
                     raise error
 
     def state_of(self, trial: Trial) -> list[tuple[object, ...]]:
-        """Every bit that the trial has published."""
+        """Returns every bit that the trial has published."""
         if trial.checkpoint is None:
             return []
         from nas.storage.lazy_weights import StoredWeights

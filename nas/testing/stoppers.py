@@ -27,7 +27,7 @@ def check_stopper(stopper: Spec, metrics: tuple[Metric, ...]) -> None:
 
     * The same lineage and trial give the same verdict: from another instance, whatever it was asked before, from
       another process, and whatever state the global random generators are in, which it leaves alone.
-    * A metric that is minimised gives the verdicts of its mirror image that is maximised.
+    * A metric that is minimized gives the verdicts of its mirror image that is maximized.
     * It never ends the only trial while that improves, nor one that improves and is better than all others.
     * It ends a trial that is flat and far worse than all others, of eight such at least one, before its last report.
     * It gives a bool, and never raises: with trials that failed, that report at other steps than others, a step twice,
@@ -59,7 +59,7 @@ class _Played(NamedTuple):
 
 
 def _play(stopper: Spec, metrics: tuple[Metric, ...]) -> _Played:
-    """A search on paper: some trials at a time, which report in turn, and end where the stopper says so."""
+    """Returns a search on paper: some trials at a time, which report in turn, and end where the stopper says so."""
     built: Stopper = stopper.build(metrics)
     log, asks, verdicts = LineageLog(), list[_Ask](), list[str]()
     waiting = [_trial(number) for number in range(N_TRIALS)]
@@ -117,7 +117,7 @@ def _value(metric: Metric, rank: float) -> float:
 
 
 def _ended(trial: Trial, metrics: tuple[Metric, ...]) -> Trial:
-    """The trial after its last report: COMPLETE, or, every fifth, FAILED."""
+    """Returns the trial after its last report: COMPLETE, or, every fifth, FAILED."""
     if trial.number % 5 == 3:
         return replace(trial, state=State.FAILED, reason=Reason.EXCEPTION, error="as the check wants")
     score = share("good", trial.number)
@@ -157,7 +157,7 @@ def _check_extremes(stopper: Spec, metrics: tuple[Metric, ...], others: Lineage)
 def _stopped_at(
     stopper: Spec, metrics: tuple[Metric, ...], lineage: Lineage, number: int, ranks: Sequence[float]
 ) -> int | None:
-    """The report, from 1, at which a trial with these ranks is ended, or None."""
+    """Returns the report, from 1, at which a trial with these ranks is ended, or None."""
     built: Stopper = stopper.build(metrics)
     trial = _trial(number)
     for step, rank in enumerate(ranks, 1):

@@ -44,7 +44,7 @@ def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_tri
       another process, and whatever state the global random generators are in, which it leaves alone.
     * Every point lies in the space, and is plain JSON data, as is every derivation.
     * It goes on at 1, 7 and 64 slots while every fifth trial fails and some are stopped without a score, with metrics
-      maximised and minimised, and in a space of one point (or refuses that one with a ConfigurationError).
+      maximized and minimized, and in a space of one point (or refuses that one with a ConfigurationError).
     * Stopped at any trial and resumed, it proposes what it would have.
     * ``may_inherit_from`` holds every parent and donor that it proposes, and never gives again what it once left out: a
       search in which all other weights are swept proposes the same, and every trial gets the same donors.
@@ -170,7 +170,7 @@ def _search_on_paper(
     stop_after: int | None = None,
     sweeps: bool = False,
 ) -> _OnPaper:
-    """A search, begun or resumed on the records.
+    """Returns a search, begun or resumed on the records.
 
     Args:
         tuner: See ``check_tuner``, as the next ones.

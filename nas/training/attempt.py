@@ -187,7 +187,7 @@ class Attempt:
         return {name: value for name, value in known.items() if name not in bad}
 
     def _declared(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The declared metrics that are known without training, but for those that training has given."""
+        """Returns the declared metrics that are known without training, but for those that training has given."""
         missing = {metric.name for metric in self._runtime.problem.metrics} - metrics.keys()
         return {name: value for name, value in self._trial.static_metrics.items() if name in missing}
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> dict[str, Any]:
     """Publishes ``best/<trial>-<nonce>/`` and gives the folder and the references of its files.
 
-    ``model.safetensors`` holds the weights and nothing of the optimiser, ``architecture.json`` what was built,
+    ``model.safetensors`` holds the weights and nothing of the optimizer, ``architecture.json`` what was built,
     ``program.pt2`` the network by ``torch.export`` (eval mode, any batch size), ``model.onnx`` the same for other
     runtimes, made of the program (with the extra ``onnx``), and ``export.json`` what could not be made, and why.
     """
@@ -83,7 +83,7 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
 
 
 def exported_program(model: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> ExportedProgram:
-    """The program of a network in eval mode, whose inputs' first dimension is any batch size from 1.
+    """Returns the program of a network in eval mode, whose inputs' first dimension is any batch size from 1.
 
     Args:
         model: The network; it is left in eval mode.

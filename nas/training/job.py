@@ -51,7 +51,7 @@ class Job:
         self._open: Attempt | None = None
 
     def trials(self, most: int | None = None) -> Iterator[TrialRun]:
-        """The job's trials, the interrupted one first; waits for each, and ends when there are no more.
+        """Yields the job's trials, the interrupted one first; waits for each, and ends when there are no more.
 
         Args:
             most: Ends when the job has finished so many, in all of its stays. Code that counts for itself must look at
@@ -106,7 +106,7 @@ class Job:
         return None
 
     def _begin(self, assignment: Assignment) -> TrialRun | None:
-        """The run of a trial that is to be trained now; None where it has its result without."""
+        """Returns the run of a trial that is to be trained now; None where it has its result without."""
         self._given, self._is_last = None, assignment.is_last
         attempt = Attempt(self._runtime, assignment, self._line.channel(assignment.trial))
         if (found := attempt.begin()) is not None:

@@ -99,7 +99,7 @@ class JobStart:
 
     @classmethod
     def of(cls, first: Assignment) -> JobStart:
-        """The stay that begins with this trial."""
+        """Returns the stay that begins with this trial."""
         return cls(first.trial.job, first.trial.slot or 0, first.n_finished, first, first.job_index)
 
 
@@ -107,10 +107,10 @@ class JobLine(Protocol):
     """How a job speaks to the loop."""
 
     def channel(self, trial: Trial) -> Channel:
-        """The line of one of its trials."""
+        """Returns the line of one of its trials."""
 
     def finished(self, trial: Trial | None) -> None:
         """Tells that a trial has its result, or, with None, that it was interrupted."""
 
     def ask(self) -> Assignment | None:
-        """The job's next trial, once the loop has one; None: no more."""
+        """Returns the job's next trial, once the loop has one; None: no more."""

@@ -1,4 +1,4 @@
-"""How a trial honours its policies, in one line each; the values without a policy stand beside those with it."""
+"""How a trial honors its policies, in one line each; the values without a policy stand beside those with it."""
 
 from __future__ import annotations
 

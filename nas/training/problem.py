@@ -51,7 +51,7 @@ class Problem(ABC):
     metrics: tuple[Metric, ...]
     """The first ranks trials; further ones are objectives."""
     policies: frozenset[Policy] = frozenset()
-    """The policies that ``train`` honours."""
+    """The policies that ``train`` honors."""
     space: Space
     scores_optional: bool = False
     """A trial that gave a result in its own words (``Trial.returned``) may be COMPLETE without the declared metrics."""
@@ -88,7 +88,7 @@ class Problem(ABC):
         raise LookupError("no test data")
 
     def export(self, run: TrialRun) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-        """The trained network and an example batch of two; optional. ``run.restore`` loads the weights.
+        """Returns the trained network and an example batch of two; optional. ``run.restore`` loads the weights.
 
         Each example tensor has shape ``(2, ...)``; the exported program takes any batch size.
         """
@@ -136,7 +136,7 @@ class Problem(ABC):
         """Frees what it holds in this process, which runs no more trials; not called where the process is killed."""
 
     def has(self, method: str) -> bool:
-        """Whether the problem defines this optional method, or what it is made of by default."""
+        """Returns whether the problem defines this optional method, or what it is made of by default."""
         if method in ("static_metrics", "measure") and self.has("build") and self.has("example_inputs"):
             return True
         return getattr(type(self), method) is not getattr(Problem, method)

@@ -1,6 +1,6 @@
 """Long trials: what a trial has reached is saved every few minutes, and its next attempt goes on from there.
 
-Everything that decides the rest of the training is saved: what the problem's code names (network, optimiser, schedule,
+Everything that decides the rest of the training is saved: what the problem's code names (network, optimizer, schedule,
 generators), the global random states, the curve, what ``run.save`` and ``run.save_dir`` hold, and the accounts of what
 was inherited and spent. So the result is the undisturbed one's, to the bit where the training itself is deterministic.
 """
@@ -98,7 +98,7 @@ class ResumableRun(Protocol):
         """Publish weights."""
 
     def unpublished(self) -> tuple[dict[str, torch.Tensor], Path | None]:
-        """The tensors and the folder that would be published now."""
+        """Returns the tensors and the folder that would be published now."""
 
     def summary(self) -> dict[str, Any]:
         """What ``inherit`` did, for the trial's record."""
@@ -194,7 +194,7 @@ class Checkpointer:
         set_random_state(decode_state(state["random"], tensors))
 
     def completed(self, trial: Trial) -> Trial:
-        """The trial, with what earlier attempts have inherited and spent where this one went on from them."""
+        """Returns the trial, with what earlier attempts have inherited and spent where this one went on from them."""
         if self._earlier is None:
             return trial
         spent = self._earlier["cost"]
@@ -282,7 +282,7 @@ def _set_state(part: Any, state: Any) -> None:
 
 
 def _read_files(folder: Path | None) -> dict[str, Any]:
-    """The files below a folder as arrays of bytes, by relative name."""
+    """Returns the files below a folder as arrays of bytes, by relative name."""
     import numpy as np
 
     return {} if folder is None else {name: np.fromfile(local, np.uint8) for name, local in walk_folder(folder)}

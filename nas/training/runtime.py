@@ -95,7 +95,7 @@ class TrialRuntime:
         return None
 
     def threads_of(self, n_slots: int) -> int:
-        """The torch threads of so many slots, as far as there are cores for more than those of one."""
+        """Returns the torch threads of so many slots, as far as there are cores for more than those of one."""
         return min(n_slots * self.spec.n_threads, max(self.spec.n_threads, usable_cores()))
 
     def restore_settings(self, n_slots: int = 1) -> None:
@@ -103,7 +103,7 @@ class TrialRuntime:
         set_torch_settings({**self._defaults, "threads": self.threads_of(n_slots)})
 
     def test(self, trial: Trial) -> dict[str, float]:
-        """A finalist's scores on test data.
+        """Returns a finalist's scores on test data.
 
         Raises:
             FloatingPointError: one is NaN or infinite.
@@ -136,7 +136,7 @@ class TrialRuntime:
 
 
 def torch_settings() -> dict[str, Any]:
-    """The settings of torch that trials leave behind and that change bits."""
+    """Returns the settings of torch that trials leave behind and that change bits."""
     import torch
 
     return {

@@ -140,7 +140,7 @@ class TrialRun(PolicyScaling):
         says so; of a crossing, each part is its own parent's.
 
         Args:
-            model: The network, freshly initialised.
+            model: The network, freshly initialized.
             cache: Tensors in memory, by name (``train_many``: the state dict of the trial before). One that holds, byte
                 for byte, what a donor published under its name, by the digest, is not read from the store; any other
                 is not looked at. So with it and without the result is the same.
@@ -171,7 +171,7 @@ class TrialRun(PolicyScaling):
         return report
 
     def inherit_optimizer(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> InheritanceReport:
-        """Has a fresh optimiser go on with what fits of the state that donors published.
+        """Has a fresh optimizer go on with what fits of the state that donors published.
 
         See `nas.inheritance.optimizer_state`.
 
@@ -211,7 +211,7 @@ class TrialRun(PolicyScaling):
         return tensors
 
     def restore_tensors(self) -> dict[str, torch.Tensor]:
-        """All tensors that this trial has published, in main memory (for test, export).
+        """Returns all tensors that this trial has published, in main memory (for test, export).
 
         Raises:
             LookupError: the trial published no weights.
@@ -225,7 +225,7 @@ class TrialRun(PolicyScaling):
     def restore(self, model: torch.nn.Module) -> torch.nn.Module:
         """``model`` with the weights that this trial has published, all of them, on ``device`` (for test, export).
 
-        What it published of its optimiser (`nas.inheritance.optimizer_state`) is left out.
+        What it published of its optimizer (`nas.inheritance.optimizer_state`) is left out.
 
         Raises:
             LookupError: the trial published no weights.
@@ -317,7 +317,7 @@ class TrialRun(PolicyScaling):
 
         Args:
             step: What is done, as your loop counts it; ``resumed_from().step`` tells it to the next attempt.
-            parts: All whose state decides the rest of the training: network, optimiser, schedule, gradient scaler
+            parts: All whose state decides the rest of the training: network, optimizer, schedule, gradient scaler
                 (anything with ``state_dict`` and ``load_state_dict``), generators of torch's, numpy's and python's, and
                 dicts of your own. The global random states and the reports are saved by themselves.
             every_s: Seconds; by default as the session's ``checkpoint_every_s`` says.

@@ -1,7 +1,7 @@
-"""Annealing as in Hyperopt (Bergstra et al. 2013, hyperopt.anneal). Differs: no point twice; the neighbour is a donor.
+"""Annealing as in Hyperopt (Bergstra et al. 2013, hyperopt.anneal). Differs: no point twice; the neighbor is a donor.
 
 Each point is drawn near a good one, the nearer the more trials there are. Which good one: the rank is drawn from a
-geometric distribution, so that most are neighbours of the best few.
+geometric distribution, so that most are neighbors of the best few.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _TRIES = 16
 
 
 class AnnealTuner(Tuner):
-    """Draws near good points; the neighbour is the parent, and the donor of the weights.
+    """Draws near good points; the neighbor is the parent, and the donor of the weights.
 
     Args:
         space: Any.
         metrics: The first ranks.
         seed: Seeds every ask together with its number.
-        n_founders: Random points before the first neighbour.
-        mean_rank: Of the neighbours among the scored trials, on average; 0 would be the best alone.
-        shrink: How fast neighbourhoods get smaller: a range's share is ``1 / (1 + shrink * n)`` after n scored trials.
+        n_founders: Random points before the first neighbor.
+        mean_rank: Of the neighbors among the scored trials, on average; 0 would be the best alone.
+        shrink: How fast neighborhoods get smaller: a range's share is ``1 / (1 + shrink * n)`` after n scored trials.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class AnnealTuner(Tuner):
         self.shrink = shrink
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """A founder while there are few results, else a neighbour of a good trial."""
+        """Returns a founder while there are few results, else a neighbor of a good trial."""
         rng = self.rng(number)
         scored = lineage.ranked(self.metrics[0])
         if len(scored) < self.n_founders:
@@ -73,7 +73,7 @@ class AnnealTuner(Tuner):
         return int(math.log(1.0 - rng.random()) / math.log(self.mean_rank / (1.0 + self.mean_rank)))
 
     def _near(self, parent: Trial, share: float, lineage: Lineage, rng: random.Random) -> Point | None:
-        """A point near the parent's that no trial has; farther and farther away, and anywhere in the end."""
+        """Returns a point near the parent's that no trial has; farther and farther away, and anywhere in the end."""
         here = {decision.name: decision for decision in self.space.decisions(parent.point)}
 
         def step(name: str, domain: Domain) -> float:
@@ -88,7 +88,7 @@ class AnnealTuner(Tuner):
 
 
 def _step(here: Decision | None, domain: Domain, share: float, rng: random.Random) -> float:
-    """An answer near the parent's: within this share of the range, or another option with this probability."""
+    """Returns an answer near the parent's: within this share of the range, or another option with this probability."""
     if here is None:
         return domain.draw(rng)
     if isinstance(domain, Numbers):

@@ -41,7 +41,7 @@ class AutoTuner(Tuner):
         logger.warning("tuner auto: %s%s, for this space", chosen.target, arguments)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """The chosen tuner's answer."""
+        """Returns the chosen tuner's answer."""
         self._tuner.n_refused = self.n_refused
         return self._tuner.ask(lineage, number, job)
 
@@ -55,7 +55,7 @@ class AutoTuner(Tuner):
 
 
 def chosen_tuner(space: Space) -> Spec:
-    """The tuner for a space; see ``AutoTuner``."""
+    """Returns the tuner for a space; see ``AutoTuner``."""
     parameters: dict[str, Any] = space.describe().get("parameters", {})
     kinds = {_kind(described) for described in parameters.values()} - {"constant"}
     if space.n_points == 1:

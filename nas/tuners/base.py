@@ -72,19 +72,19 @@ class Tuner(ABC):
         return [trial.number for trial in lineage]
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """The scored trials of the lineage, the best first: the finalists are taken from its beginning.
+        """Returns the scored trials of the lineage, the best first: the finalists are taken from its beginning.
 
         By the first metric, unless the tuner knows better (a model that knows which scores were luck).
         """
         return lineage.ranked(self.metrics[0])
 
     def rng(self, number: int) -> random.Random:
-        """The randomness of one ask, the same in every process; another after a refused answer."""
+        """Returns the randomness of one ask, the same in every process; another after a refused answer."""
         return random.Random(f"{self.seed}/{number}" + (f"/{self.n_refused}" if self.n_refused else ""))
 
 
 def inheritable(tuner: Tuner, log: LineageLog, n_seen: int, in_stage: Sequence[Trial]) -> frozenset[int]:
-    """The trials that a later proposal may name, whichever results the tuner learns of next.
+    """Returns the trials that a later proposal may name, whichever results the tuner learns of next.
 
     Args:
         tuner: Of the search.

@@ -44,6 +44,6 @@ class BatchTuner(DonorTuner):
         check_points("tuner.points", self.points, space)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """The ``number``-th point of the list, of those that no constraint refuses."""
+        """Returns the ``number``-th point of the list, of those that no constraint refuses."""
         allowed = [point for point in self.points if not lineage.refuses(point)]
         return self.propose(lineage, allowed[number], "batch") if number < len(allowed) else STOP

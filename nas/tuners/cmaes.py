@@ -87,7 +87,7 @@ class CmaEsTuner(DonorTuner):
         return self.propose_new(lineage, rng, "random")
 
     def _distribution(self, lineage: Lineage) -> CMA:
-        """The distribution after the finished trials, told in the order learned, a generation at a time."""
+        """Returns the distribution after the finished trials, told in the order learned, a generation at a time."""
         drawn = [t for t in lineage.finished if t.proposal.derivation is not None]
         numbers = [t.number for t in drawn]
         if self._cma is None or numbers[: len(self._told)] != self._told:
@@ -104,7 +104,7 @@ class CmaEsTuner(DonorTuner):
                 self._cma = self._fresh()
 
     def _losses(self, generation: Sequence[Trial]) -> list[tuple[np.ndarray, float]]:
-        """The vectors with what to minimise. Only the order counts to CMA-ES: failed trials come last."""
+        """Returns the vectors with what to minimize. Only the order counts to CMA-ES: failed trials come last."""
         import numpy as np
 
         metric = self.metrics[0]

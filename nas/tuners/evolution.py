@@ -1,4 +1,4 @@
-"""Regularised evolution (Real et al. 2019, arXiv:1802.01548, Alg. 1). Differs: asynchronous; children inherit weights.
+"""Regularized evolution (Real et al. 2019, arXiv:1802.01548, Alg. 1). Differs: asynchronous; children inherit weights.
 
 The population is the last ``population_size`` scored trials in the order learned: the oldest dies, however good.
 A failed trial is no member: founders are drawn until the population is full, so failures never shrink it.
@@ -85,7 +85,7 @@ class EvolutionTuner(Tuner):
         self.cousins = DonorChooser("none" if donor == "parent" else donor, space, metrics[0])
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """A founder while the population is not full, else a child of one or two of the living."""
+        """Returns a founder while the population is not full, else a child of one or two of the living."""
         rng = self.rng(number)
         population = self._population(lineage)
         if not population or self._wants_founders(lineage, len(population)):
@@ -107,7 +107,7 @@ class EvolutionTuner(Tuner):
         )
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """The living, as who has died is no parent again; and any cousin that ``donor`` may name."""
+        """Returns the living, as who has died is no parent again; and any cousin that ``donor`` may name."""
         return {trial.number for trial in self._population(lineage)} | {*self.cousins.possible(lineage)}
 
     def _donors(self, lineage: Lineage, point: Point, parents: tuple[int, ...]) -> tuple[Donor, ...] | None:
@@ -127,7 +127,7 @@ class EvolutionTuner(Tuner):
     def _crossed(
         self, parents: Sequence[Trial], dead: dict[str, Any], lineage: Lineage, rng: random.Random
     ) -> Proposal:
-        """A child of two."""
+        """Returns a child of two."""
         crossed = self.space.cross(parents[0].point, parents[1].point, rng)
         child = self._mutated(crossed, rng) if lineage.has_point(crossed.point) else crossed
         numbers = tuple(parent.number for parent in parents)
@@ -146,7 +146,7 @@ class EvolutionTuner(Tuner):
             return variation
 
     def _wants_founders(self, lineage: Lineage, n_living: int) -> bool:
-        """Whether the population is not full, counting what still runs."""
+        """Returns whether the population is not full, counting what still runs."""
         if self.replacement == "loser":  # whose child still runs is dead already
             return self.population_size - n_living > len(lineage.pending)
         return wants_founder(lineage, n_living, self.population_size)

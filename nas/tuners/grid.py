@@ -36,7 +36,7 @@ class GridTuner(DonorTuner):
         self._rest = grid(space, resolution)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """The ``number``-th point of the grid, of those that no constraint refuses."""
+        """Returns the ``number``-th point of the grid, of those that no constraint refuses."""
         while len(self._points) <= number:
             point = next(self._rest, None)
             if point is None:
@@ -47,7 +47,7 @@ class GridTuner(DonorTuner):
 
 
 def grid(space: Space, resolution: int) -> Iterator[Point]:
-    """Every combination of the values that decisions have, of which a range has ``resolution`` at most."""
+    """Yields every combination of the values that decisions have, of which a range has ``resolution`` at most."""
     depth = 0
     path: list[tuple[int, int]] = []  # of each decision: which of its values, and how many it has
 

@@ -3,7 +3,7 @@
 At each ask three candidates compete: the point with the best prediction, the one that is known least, and the measured
 point that lies farthest from what all the others say of it (leave one out). The one whose hopeful outcome would move
 the best prediction farthest is trained. So a lucky score is measured again before it is believed, and the finalists are
-the best *predicted and confirmed* ones: a mean over the measurements, drawn towards what the neighbours say. Where no
+the best *predicted and confirmed* ones: a mean over the measurements, drawn towards what the neighbors say. Where no
 new point is left, the measured ones that may still be the best are measured again.
 
 Differs: candidates come from draws and from steps around the best, not from a mixture model; pending trials are taken
@@ -100,7 +100,7 @@ class MetisTuner(DonorTuner):
         return WAIT if lineage.pending else STOP  # what still runs may be worth another measurement
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """The scored trials by what the model predicts of their points, the best first."""
+        """Returns the scored trials by what the model predicts of their points, the best first."""
         learned = tuple(trial.number for trial in lineage.finished)
         if learned != self._ranked[0]:
             self._ranked = (learned, self._order(lineage, super().ranked(lineage)))
@@ -130,7 +130,7 @@ class MetisTuner(DonorTuner):
         return found + [_Row(point_key(trial.point), trial.point, None) for trial in lineage.pending]
 
     def _chosen(self, rows: Sequence[_Row], lineage: Lineage, rng: random.Random) -> tuple[Point, str] | None:
-        """The candidate that promises most, and why; None where nothing is left, or too little is known."""
+        """Returns the candidate that promises most, and why; None where nothing is left, or too little is known."""
         known = [row for row in rows if row.score is not None]
         running = [row for row in rows if row.score is None]
         if len(known) < 2 or not self._flat.domains:
@@ -168,7 +168,7 @@ class MetisTuner(DonorTuner):
         return found
 
     def _repeatable(self, known: Sequence[_Row], lineage: Lineage) -> list[int]:
-        """The measurements, by index, of points that may be measured once more."""
+        """Returns the measurements, by index, of points that may be measured once more."""
         n_times = Counter(point_key(trial.point) for trial in lineage)
         running = {point_key(trial.point) for trial in lineage.pending}
         return [i for i, row in enumerate(known) if row.key not in running and n_times[row.key] < self.max_repeats]

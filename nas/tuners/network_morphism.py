@@ -1,4 +1,4 @@
-"""Network morphism guided by Bayesian optimisation (Jin et al. 2019, arXiv:1806.10282, "Auto-Keras", section 3).
+"""Network morphism guided by Bayesian optimization (Jin et al. 2019, arXiv:1806.10282, "Auto-Keras", section 3).
 
 A Gaussian process models the scores over the edit distance between networks, and a tree-structured search over
 morphisms seeks the child with the greatest upper confidence bound. Its proposal names the trial that the search set out
@@ -112,7 +112,7 @@ class NetworkMorphismTuner(Tuner):
     def _most_promising(
         self, model: _Model, known: Sequence[Trial], lineage: Lineage, rng: random.Random
     ) -> _Candidate | None:
-        """The best child that the tree-structured search finds; None where every one is a point of a trial."""
+        """Returns the best child that the tree-structured search finds; None where every one is a point of a trial."""
         start = [Variation.of(trial.point) for trial in known]
         hopes = model.hopes(start, known, self.beta)
         best_hope = max(hopes)
@@ -186,7 +186,7 @@ class _Model:
     def hopes(
         self, variations: Sequence[Variation], parents: Sequence[Trial], beta: float, *, generations: int = 0
     ) -> list[float]:
-        """The upper confidence bound of each variation, so many generations after its trial."""
+        """Returns the upper confidence bound of each variation, so many generations after its trial."""
         ages = [parent.generation + generations for parent in parents]
         means, spreads = self._model.predict(self._vectors([v.point for v in variations], ages))
         return [float(mean + beta * spread) for mean, spread in zip(means, spreads, strict=True)]

@@ -58,7 +58,7 @@ class Nsga2Tuner(Tuner):
         self._survivors: dict[tuple[_Members, _Members], _Members] = {}  # a cache
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """A founder while there are too few, else a child; STOP where the space has no other point."""
+        """Returns a founder while there are too few, else a child; STOP where the space has no other point."""
         rng = self.rng(number)
         elders, children = self._generations(lineage)
         living = self._best((*elders, *children))
@@ -75,7 +75,7 @@ class Nsga2Tuner(Tuner):
         return STOP if fresh is None else Proposal(point=fresh, reason="founder")
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """The last generation's survivors and what has been learned since: the rest is never a parent again."""
+        """Returns the last generation's survivors and what has been learned since: the rest is never a parent again."""
         elders, children = self._generations(lineage)
         return [number for number, _ in (*elders, *children)]
 

@@ -103,7 +103,7 @@ class OptunaTuner(DonorTuner):
         return self.propose_new(lineage, rng, self.sampler)
 
     def _suggested(self, lineage: Lineage, seed: int) -> Point:
-        """The first suggestion that no trial has, else the last one."""
+        """Returns the first suggestion that no trial has, else the last one."""
         import optuna
 
         direction = self.metrics[0].direction
@@ -141,13 +141,13 @@ class OptunaTuner(DonorTuner):
         return made
 
     def _chosen(self, lineage: Lineage) -> list[Trial]:
-        """The trials of which the model is made, in the order learned."""
+        """Returns the trials of which the model is made, in the order learned."""
         if self.max_points is None or len(lineage.ranked(self.metrics[0])) <= self.max_points:
             return list(lineage)
         return [*lineage.best_and_newest(self.metrics[0], self.max_points), *lineage.pending]
 
     def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
-        """The trial in Optuna's words."""
+        """Returns the trial in Optuna's words."""
         from optuna.trial import TrialState
 
         if trial.is_finished and trial.number in self._known:

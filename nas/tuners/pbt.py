@@ -84,7 +84,7 @@ class PbtTuner(Tuner):
         self.synchronous = synchronous
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """The next interval of the member that has had fewest; WAIT while all that may go on are busy."""
+        """Returns the next interval of the member that has had fewest; WAIT while all that may go on are busy."""
         rng = self.rng(number)
         members = self._members(lineage)
         free = [m for m in members if not m.is_busy]
@@ -116,7 +116,7 @@ class PbtTuner(Tuner):
         return Proposal(point=point, derivation=derivation, reason=f"member {member.number} begins as given")
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """The members' last trials with a score."""
+        """Returns the members' last trials with a score."""
         return [member.last.number for member in self._members(lineage) if member.last is not None]
 
     def _members(self, lineage: Lineage) -> list[_Member]:
@@ -144,7 +144,7 @@ class PbtTuner(Tuner):
         return rng.choice(trials[:n]) if trials.index(member.last) >= len(trials) - n else None
 
     def _explored(self, point: Point, rng: random.Random) -> Point:
-        """The point with every decision that may change perturbed."""
+        """Returns the point with every decision that may change perturbed."""
         here = {decision.name: decision for decision in self.space.decisions(point)}
 
         def ask(name: str, domain: Domain) -> float:
@@ -163,7 +163,7 @@ class PbtTuner(Tuner):
         return self.perturbed is None or any(_covers(n, name) for n in self.perturbed)
 
     def _perturbed(self, domain: Numbers, value: float, rng: random.Random) -> float:
-        """The number times or divided by the factor; whole numbers change by one at least."""
+        """Returns the number times or divided by the factor; whole numbers change by one at least."""
         up = rng.random() < 0.5
         moved = value * self.factor if up else value / self.factor
         if domain.is_integer:
@@ -172,7 +172,7 @@ class PbtTuner(Tuner):
 
 
 def _covers(given: str, name: str) -> bool:
-    """Whether a name that was given is that of the decision, or the beginning of its path."""
+    """Returns whether a name that was given is that of the decision, or the beginning of its path."""
     return name == given or name.startswith(f"{given}.")
 
 

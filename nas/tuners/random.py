@@ -24,5 +24,5 @@ class RandomTuner(DonorTuner):
         super().__init__(space, metrics, seed=seed, donor=donor)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """A point that no trial has, with no parent."""
+        """Returns a point that no trial has, with no parent."""
         return self.propose_new(lineage, self.rng(number), "random")

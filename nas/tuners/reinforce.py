@@ -78,7 +78,7 @@ class ReinforceTuner(DonorTuner):
         self._cached = _Policy()
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """A point drawn from the policy that the finished trials give."""
+        """Returns a point drawn from the policy that the finished trials give."""
         rng = self.rng(number)
         policy = self._policy(lineage)
 

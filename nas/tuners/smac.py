@@ -33,7 +33,7 @@ _TRIES = 8
 
 
 class SmacTuner(DonorTuner):
-    """Proposes what SMAC3's facade for hyper-parameter optimisation asks for; about half a second an ask.
+    """Proposes what SMAC3's facade for hyper-parameter optimization asks for; about half a second an ask.
 
     Args:
         space: Any; choices are taken as categories.
@@ -81,7 +81,7 @@ class SmacTuner(DonorTuner):
                     raise ConfigurationError(f"tuner.options ({self.options}): {error}") from error
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """A founder while few trials have scores, else what SMAC asks for where that is new."""
+        """Returns a founder while few trials have scores, else what SMAC asks for where that is new."""
         rng = self.rng(number)
         point, reason = None, "founder"
         if self._flat.domains and len(lineage.ranked(self.metrics[0])) >= self.n_founders:
@@ -93,7 +93,7 @@ class SmacTuner(DonorTuner):
         return self.propose(lineage, point, reason)
 
     def _suggested(self, lineage: Lineage, seed: int) -> Point | None:
-        """The first point that SMAC asks for and no trial has, or None."""
+        """Returns the first point that SMAC asks for and no trial has, or None."""
         import joblib
         from smac.main.exceptions import ConfigurationSpaceExhaustedException
 

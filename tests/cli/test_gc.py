@@ -184,7 +184,7 @@ class TestSweep:
         assert weights(root / "mine") == named(stored)
         assert not records(root / "mine").weights_deleted()
 
-    def test_a_plan_of_the_storage_is_honoured(self, root: Path) -> None:
+    def test_a_plan_of_the_storage_is_honored(self, root: Path) -> None:
         """storage.keep is the plan where keep does not name another."""
         write(root)
         clean(root, "storage.keep=best:1", "keep=all")
@@ -235,7 +235,7 @@ class TestSweep:
         ]
 
     def test_report_marks_deleted_weights(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """A trial with deleted weights has no checkpoint bytes and is marked, in json, in the table, and where it is shown alone."""
+        """A trial with deleted weights has no checkpoint bytes and is marked in json, in the table and alone."""
         write(root)
         clean(root, "keep=best:1")
         capsys.readouterr()

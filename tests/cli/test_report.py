@@ -138,7 +138,7 @@ def test_json(root: Path) -> None:
 
 
 def test_table_that_is_piped(root: Path) -> None:
-    """Into a pipe the table goes whole: every trial, every column, no colours."""
+    """Into a pipe the table goes whole: every trial, every column, no colors."""
     done = run(root, "name=last")
 
     assert (done.returncode, done.stderr) == (0, "")

@@ -51,10 +51,10 @@ def test_bits_follow_the_last_phase(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_weights_have_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer of b bits computes with at most 2**b - 1 values; the size counts these bits; gradients pass through."""
     monkeypatch.syspath_prepend(EXAMPLE)
-    from mixed_precision import QuantisedNetwork
+    from mixed_precision import QuantizedNetwork
 
     bits = {"stem": 2, "middle": 3, "last": 4, "head": 6}
-    network = QuantisedNetwork(bits)
+    network = QuantizedNetwork(bits)
     network(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).sum().backward()
     weights = {layer: network.weight(layer) for layer in bits}
 

@@ -99,7 +99,7 @@ def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str, whom: str) -
 def test_a_worker_that_is_interrupted_leaves(here: Path, api_url: str) -> None:
     """Ctrl-C of a worker: status 130, its trial runs again elsewhere without having been lost; SIGTERM: 143.
 
-    The process is signalled and then its group, as ``timeout`` does: that is no second signal.
+    The process is signaled and then its group, as ``timeout`` does: that is no second signal.
     """
     search = here / "heirloom" / "mine"
     plan = (*PLAIN, "slots=1", "budget.trials=1", "problem.seconds=2", "max_attempts=1")

@@ -49,7 +49,7 @@ def grown(seed: int, n_moves: int = 6) -> Network:
 
 
 def small() -> Network:
-    """The input's two channels, 3 by a convolution, normalised, averaged, made into 2 outputs."""
+    """The input's two channels, 3 by a convolution, normalized, averaged, made into 2 outputs."""
     layers = (Conv(3, 3, 1, False), Norm(), GlobalPool(), Linear(2))
     return Network((2, 4, 4), tuple(Node(id, layer, (id - 1,)) for id, layer in enumerate(layers, INPUT + 1)))
 

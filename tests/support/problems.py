@@ -107,7 +107,7 @@ class ExportProblem(ScoreProblem):
 
 
 class GrowingProblem(Problem):
-    """A chain of layers that is shorter under DOWNSCALE, trained by one step each of a real optimiser."""
+    """A chain of layers that is shorter under DOWNSCALE, trained by one step each of a real optimizer."""
 
     metrics = (Metric("score"),)
     policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.DOWNSCALE})

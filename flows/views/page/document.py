@@ -170,7 +170,7 @@ def _line(snapshot: Snapshot, trial: Trial) -> str:
 def _tree(snapshot: Snapshot) -> str:
     winner, tests = _winner(snapshot), snapshot.tests
     drawing = draw_tree(snapshot.lineage, snapshot.metric, winner=winner, tests=tests, links=True)
-    dense = "" if drawing.is_labelled else " dense"
+    dense = "" if drawing.is_labeled else " dense"
     size = f'width="{drawing.width:.0f}" height="{drawing.height:.0f}"'
     if dense:  # fitted to the window, but never to less than can be seen
         size += f' style="min-width:{max(_LEAST_WIDTH, drawing.width * _LEAST_SCALE):.0f}px"'

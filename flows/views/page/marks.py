@@ -76,7 +76,7 @@ def dot(state: State, radius: float, *, is_final: bool = False, is_winner: bool 
 
 
 def ramp_item(text: str) -> LegendItem:
-    """The steps of the score's colour."""
+    """The steps of the score's color."""
     step = '<g class="q{0}"><rect class="mark" x="{1}" y="-6" width="14" height="12"/></g>'
     return LegendItem("".join(step.format(i, 14 * i) for i in range(N_STEPS)), 14.0 * N_STEPS, text)
 
@@ -116,5 +116,5 @@ def legend_svg(items: Sequence[LegendItem], width: float) -> tuple[str, float]:
 
 
 def standalone_css() -> str:
-    """The style of a picture that stands alone, in light colours."""
+    """The style of a picture that stands alone, in light colors."""
     return in_light(MARKS_CSS + WINNER_CSS)

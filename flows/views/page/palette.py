@@ -1,4 +1,4 @@
-"""Colours that people with colour-blindness tell apart, for light and dark; and the colour of a score."""
+"""Colors that people with color-blindness tell apart, for light and dark; and the color of a score."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nas.core.metric import Metric
 _RAMP = ("#edf8b1", "#c7e9b4", "#7fcdbb", "#41b6c4", "#1d91c0", "#225ea8", "#0c2c84")  # ColorBrewer YlGnBu
 N_STEPS = len(_RAMP)
 _CLIPPED = 0.25
-"""The share of the worst scores that all get the first colour: the others are left for those that compete."""
+"""The share of the worst scores that all get the first color: the others are left for those that compete."""
 
 _INK, _PAPER = "#14181f", "#ffffff"
 LIGHT: Mapping[str, str] = {
@@ -28,7 +28,7 @@ LIGHT: Mapping[str, str] = {
     "accent": "#c24e00",
     "donor": "#8a4fb5",
     "series": "#1f6fb2",
-    **{f"q{i}": colour for i, colour in enumerate(_RAMP)},
+    **{f"q{i}": color for i, color in enumerate(_RAMP)},
     **{f"t{i}": _INK if i < 5 else _PAPER for i in range(N_STEPS)},
 }
 DARK: Mapping[str, str] = {
@@ -43,20 +43,20 @@ DARK: Mapping[str, str] = {
     "accent": "#ff9f55",
     "donor": "#c79ae8",
     "series": "#6db7f2",
-    **{f"q{i}": colour for i, colour in enumerate(reversed(_RAMP))},
+    **{f"q{i}": color for i, color in enumerate(reversed(_RAMP))},
     **{f"t{i}": _PAPER if i < 2 else _INK for i in range(N_STEPS)},
 }
 """Where the page is dark, the best score is the brightest; where it is light, the darkest."""
 
 
 def css_variables() -> str:
-    """The colours as CSS variables of the page, dark where the reader's system is."""
-    light, dark = (";".join(f"--{name}:{value}" for name, value in colours.items()) for colours in (LIGHT, DARK))
+    """The colors as CSS variables of the page, dark where the reader's system is."""
+    light, dark = (";".join(f"--{name}:{value}" for name, value in colors.items()) for colors in (LIGHT, DARK))
     return f":root{{color-scheme:light dark;{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
 
 
 def in_light(css: str) -> str:
-    """Style with every variable replaced by its light colour, for a picture that stands alone."""
+    """Style with every variable replaced by its light color, for a picture that stands alone."""
     return re.sub(r"var\(--([a-z0-9]+)\)", lambda found: LIGHT[found[1]], css)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nas.core.lineage import Lineage
     from nas.core.metric import Metric
 
-MAX_LABELLED = 60
+MAX_LABELED = 60
 _CHARACTER = 7.0  # the width of a digit in 12 px text
 _WIDTH = 1180.0
 _TIP = (
@@ -34,7 +34,7 @@ class Drawing:
     body: str
     width: float
     height: float
-    is_labelled: bool
+    is_labeled: bool
     legend: tuple[LegendItem, ...]
 
 
@@ -49,7 +49,7 @@ class _Style:
 
     @classmethod
     def fitting(cls, longest_label: int, layout: Layout, n_trials: int) -> _Style:
-        if n_trials <= MAX_LABELLED:
+        if n_trials <= MAX_LABELED:
             half = longest_label * _CHARACTER / 2 + 9
             return cls(half, 12, 2 * half + (34 if layout.n_columns <= 9 else 24), 34)
         radius = 5.5 if n_trials <= 150 else 4.2 if n_trials <= 400 else 3.4
@@ -58,12 +58,12 @@ class _Style:
 
 
 def family_tree_svg(lineage: Lineage, metric: Metric, *, winner: int | None = None, heading: str = "") -> str:
-    """The family tree as an SVG that stands alone: own background, own colours, its legend inside.
+    """The family tree as an SVG that stands alone: own background, own colors, its legend inside.
 
     Args:
         lineage: The trials.
-        metric: The score that colours them.
-        winner: The trial whose line of ancestors is emphasised; by default the best by the metric.
+        metric: The score that colors them.
+        winner: The trial whose line of ancestors is emphasized; by default the best by the metric.
         heading: A line above the picture.
     """
     best = lineage.best(metric)
@@ -75,7 +75,7 @@ def family_tree_svg(lineage: Lineage, metric: Metric, *, winner: int | None = No
     title = f'<text x="{margin:.0f}" y="26" style="font-size:15px;font-weight:600">{markup(heading)}</text>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
-        f'height="{height:.0f}" role="img" class="tree{"" if drawing.is_labelled else " dense"}">'
+        f'height="{height:.0f}" role="img" class="tree{"" if drawing.is_labeled else " dense"}">'
         f"<title>{markup(heading or 'Family tree')}: {count(len(lineage), 'trial')}</title>"
         f"<style>{standalone_css()}</style>"
         f'<rect x=".5" y=".5" width="{width - 1:.0f}" height="{height - 1:.0f}" rx="8" '
@@ -98,8 +98,8 @@ def draw_tree(
 
     Args:
         lineage: The trials.
-        metric: The score that colours them.
-        winner: The trial whose line of ancestors is emphasised.
+        metric: The score that colors them.
+        winner: The trial whose line of ancestors is emphasized.
         tests: Test records by trial, for the details.
         links: Each trial is a link to ``#trial-<number>``.
     """
@@ -112,8 +112,8 @@ class _Tree:
     def __init__(self, lineage: Lineage, metric: Metric, winner: int | None, tests: Tests, links: bool) -> None:
         self.trials = sorted(lineage, key=lambda trial: trial.number)
         self.metric, self.winner, self.tests, self.links = metric, winner, tests, links
-        self.is_labelled = len(self.trials) <= MAX_LABELLED
-        self.layout = lay_out(lineage, single_columns=8 if self.is_labelled else 50)
+        self.is_labeled = len(self.trials) <= MAX_LABELED
+        self.layout = lay_out(lineage, single_columns=8 if self.is_labeled else 50)
         self.scale = ScoreScale.of([v for t in self.trials if (v := t.value(metric.name)) is not None], metric)
         longest = max((len(self.label(trial)) for trial in self.trials), default=0)
         self.style = _Style.fitting(longest, self.layout, len(self.trials))
@@ -139,11 +139,11 @@ class _Tree:
         bottom = max((self.place(trial.number)[1] for trial in self.trials), default=20.0)
         body = "".join([_TIP, *self.background(width), *self.edges(), *(self.node(trial) for trial in self.trials)])
         height = bottom + self.style.half_height + 10
-        return Drawing(body, max(width, 200.0), height, self.is_labelled, tuple(self.legend()))
+        return Drawing(body, max(width, 200.0), height, self.is_labeled, tuple(self.legend()))
 
     def background(self, width: float) -> Iterator[str]:
         """The families' bands, and the generations above them."""
-        pad = self.style.half_height + (6 if self.is_labelled else 2)
+        pad = self.style.half_height + (6 if self.is_labeled else 2)
         for family in self.layout.families:
             top, bottom = self.y(family.top) - pad, self.y(family.bottom) + pad
             yield f'<rect class="band" x="1" y="{top:.1f}" width="{width - 2:.1f}" height="{bottom - top:.1f}" rx="7"/>'
@@ -190,7 +190,7 @@ class _Tree:
         curve = (
             f"M{x1:.1f} {y1:.1f}C{x1 + side1 * bend:.1f} {y1:.1f} {x2 + side2 * bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
         )
-        tip = ' marker-end="url(#donor-tip)"' if kind == "donor" and self.is_labelled else ""
+        tip = ' marker-end="url(#donor-tip)"' if kind == "donor" and self.is_labeled else ""
         return (
             f'<path class="edge {kind}" data-s="{source}" data-c="{child.number}" '
             f'stroke-width="{self.stroke(share, kind)}"{tip} d="{curve}"/>'
@@ -201,13 +201,13 @@ class _Tree:
         x, y = self.place(trial.number)
         length = min(20.0, self.style.column / 2)
         start = f"M{x - self.style.half_width - length:.1f} {y - length / 2:.1f}l{length:.1f} {length / 2:.1f}"
-        tip = ' marker-end="url(#donor-tip)"' if self.is_labelled else ""
+        tip = ' marker-end="url(#donor-tip)"' if self.is_labeled else ""
         width = self.stroke(trial.inherited, "donor")
         return f'<path class="edge donor" data-c="{trial.number}" stroke-width="{width}"{tip} d="{start}"/>'
 
     def stroke(self, share: float | None, kind: str) -> str:
         """The width of an edge over which this share of the parameters was inherited."""
-        least, most = (1.2, 3.0 if kind == "donor" else 5.0) if self.is_labelled else (0.7, 2.4)
+        least, most = (1.2, 3.0 if kind == "donor" else 5.0) if self.is_labeled else (0.7, 2.4)
         return f"{least + (most - least) * (share or 0.0):.1f}"
 
     def label(self, trial: Trial) -> str:
@@ -226,7 +226,7 @@ class _Tree:
             kinds.append(f"q{self.scale.step(score)}")
             named += f", {self.metric.name} {number(score)}"
         x, y = self.place(trial.number)
-        if self.is_labelled:
+        if self.is_labeled:
             head, _, tail = self.label(trial).partition("  ")
             text = f'<tspan class="number">{head}</tspan>\N{NO-BREAK SPACE} {tail}'
             shape = pill(trial.state, self.style.half_width, self.style.half_height, is_final=is_final)
@@ -250,7 +250,7 @@ class _Tree:
         stages = {trial.number: trial.stage for trial in self.trials}
         best = "best trial" if stages.get(self.winner or 0) == self.first_stage else "winner"
         if len(self.line) > 1:
-            yield edge_item("line", f"line of the {best}" + (" (★)" if self.is_labelled else ""))
+            yield edge_item("line", f"line of the {best}" + (" (★)" if self.is_labeled else ""))
         if any(trial.parents for trial in self.trials):
             yield edge_item("wedge", "from the parent; width: share of weights inherited")
         if any(len(trial.parents) > 1 for trial in self.trials):
@@ -262,9 +262,9 @@ class _Tree:
                 yield mark_item(self.sample(state), str(state).lower(), str(state).lower())
         for stage in dict.fromkeys(t.stage for t in self.trials if t.stage != self.first_stage):
             yield mark_item(self.sample(State.COMPLETE, is_final=True), "final", f"stage {stage}")
-        if self.winner is not None and not self.is_labelled:
+        if self.winner is not None and not self.is_labeled:
             yield mark_item(dot(State.COMPLETE, 4, is_winner=True), "line winner", best)
 
     def sample(self, state: State, *, is_final: bool = False) -> str:
         """A mark of the kind that this tree has."""
-        return pill(state, 9, 5.5, is_final=is_final) if self.is_labelled else dot(state, 5, is_final=is_final)
+        return pill(state, 9, 5.5, is_final=is_final) if self.is_labeled else dot(state, 5, is_final=is_final)

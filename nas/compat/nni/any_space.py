@@ -19,7 +19,7 @@ class AnySpace(Space):
         """Returns: every point lies in it."""
 
     def describe(self) -> dict[str, Any]:
-        """Its type alone."""
+        """Returns its type alone."""
         return {"type": "AnySpace"}
 
     @property

@@ -33,7 +33,7 @@ def optimize_mode(choice: TunerChoice, *, strict: bool) -> Direction:
 
 
 def tuner_spec(experiment: Experiment) -> Spec:
-    """The tuner that takes the place of a builtin one.
+    """Returns the tuner that takes the place of a builtin one.
 
     Raises:
         ConfigurationError: there is none, or an argument can't be.
@@ -55,7 +55,7 @@ def tuner_spec(experiment: Experiment) -> Spec:
 
 
 def stopper_spec(choice: TunerChoice) -> Spec:
-    """The stopper that takes the place of a builtin assessor.
+    """Returns the stopper that takes the place of a builtin assessor.
 
     Raises:
         ConfigurationError: there is none, or an argument can't be.

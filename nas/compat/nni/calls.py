@@ -109,7 +109,7 @@ class Notice:
 
 
 def checked_job(value: object) -> str:
-    """The value, if it is the id of a job, which becomes a folder's name.
+    """Returns the value, if it is the id of a job, which becomes a folder's name.
 
     Raises:
         CorruptError: it is not.
@@ -120,7 +120,7 @@ def checked_job(value: object) -> str:
 
 
 def parsed(text: str, number: int) -> Any:
-    """The JSON of a trial's result, in which NaN is a number.
+    """Returns the JSON of a trial's result, in which NaN is a number.
 
     Raises:
         CorruptError: it is none.
@@ -147,7 +147,7 @@ class History:
 
     @classmethod
     def of(cls, lineage: Lineage) -> History:
-        """The history that the records of the search stage tell.
+        """Returns the history that the records of the search stage tell.
 
         Raises:
             CorruptError: they tell no such thing.

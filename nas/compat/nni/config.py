@@ -104,7 +104,7 @@ class Experiment:
 
 
 def read_experiment(path: str | Path) -> Experiment:
-    """The experiment of a configuration file.
+    """Returns the experiment of a configuration file.
 
     Raises:
         ConfigurationError: it can't be read, or asks for what is not there, by the field's name.
@@ -198,7 +198,7 @@ class _Reader:
         self._note(f"trainingServicePlatform {platform}", f"{gone}{_HERE}")
 
     def _trial(self) -> dict[str, Any]:
-        """The trial's fields by their v1 names."""
+        """Returns the trial's fields by their v1 names."""
         trial = dict(self._mapping(self._content, "trial") or {})
         for new, old in (("trialCommand", "command"), ("trialCodeDirectory", "codeDir"), ("trialGpuNumber", "gpuNum")):
             if new in self._content:

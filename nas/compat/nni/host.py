@@ -88,7 +88,7 @@ class Host:
 
 
 def _ps_seconds(pid: int) -> float:
-    """The computing time of a process as ``ps`` tells it: ``[[days-]hours:]minutes:seconds``."""
+    """Returns the computing time of a process as ``ps`` tells it: ``[[days-]hours:]minutes:seconds``."""
     told = subprocess.run(["ps", "-o", "time=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
     days, _, rest = told.rpartition("-")
     seconds = 0.0

@@ -18,7 +18,7 @@ def job_id(search: str, job: int) -> str:
 
 
 def is_job_id(text: str) -> bool:
-    """Whether ``job_id`` may have made it."""
+    """Returns whether ``job_id`` may have made it."""
     return len(text) == 5 and all(letter in _LETTERS for letter in text)
 
 

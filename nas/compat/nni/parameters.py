@@ -10,12 +10,12 @@ _KEY = "parameters"
 
 
 def point_of(parameters: Any) -> Point:
-    """The point of these parameters: themselves, where they are an object."""
+    """Returns the point of these parameters: themselves, where they are an object."""
     if isinstance(parameters, dict) and parameters.keys() != {_KEY}:
         return parameters
     return {_KEY: parameters}
 
 
 def parameters_of(point: Point) -> Any:
-    """The parameters of which ``point_of`` made this."""
+    """Returns the parameters of which ``point_of`` made this."""
     return point[_KEY] if point.keys() == {_KEY} else point

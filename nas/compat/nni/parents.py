@@ -56,7 +56,7 @@ class ParentRule:
         return ",".join([*self.numbers, *(f"{name}/" for name in self.folders)]) or "none"
 
     def find(self, parameters: Any, own_id: int, earlier: Mapping[int, tuple[Any, Any]]) -> tuple[int, ...]:
-        """The parameter_ids of the parents.
+        """Returns the parameter_ids of the parents.
 
         Args:
             parameters: Of the new configuration.

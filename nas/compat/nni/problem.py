@@ -171,7 +171,7 @@ class _Talk:
             connection.answer(answer)
 
     def _next(self) -> dict[str, Any]:
-        """The configuration to try now."""
+        """Returns the configuration to try now."""
         if self._is_fetched and self._problem.multi_phase and not self._is_over:
             self._run = next(self._trials, None)  # one that has no result is left as abandoned
             self._is_over, self._n_reports = self._run is None, 0

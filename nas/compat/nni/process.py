@@ -32,7 +32,7 @@ _PATH_BYTES = 103 if sys.platform == "darwin" else 107
 
 
 def private_folder() -> tempfile.TemporaryDirectory[str]:
-    """A new folder of this user's own, in which a process's socket has room.
+    """Returns a new folder of this user's own, in which a process's socket has room.
 
     Raises:
         ConfigurationError: the folder for temporary files has too long a path.
@@ -59,7 +59,7 @@ class Connection:
         self._lock = threading.Lock()
 
     def read(self) -> list[dict[str, Any]] | None:
-        """The questions that have come; None: it was closed, or does not speak our language."""
+        """Returns the questions that have come; None: it was closed, or does not speak our language."""
         try:
             data = os.read(self.socket.fileno(), CHUNK)
         except OSError:

@@ -34,7 +34,7 @@ def nni_search(
     parents: str | None = None,
     patience_s: float = RETRY_S,
 ) -> tuple[str, Search]:
-    """The name of the experiment's search, and the search.
+    """Returns the name of the experiment's search, and the search.
 
     Args:
         experiment: What its file says.

@@ -193,7 +193,7 @@ class NniTuner(StatefulTuner):
     # ---- asking
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """A configuration that the tuner has answered; WAIT where it has none now, STOP where it has no more.
+        """Returns a configuration that the tuner has answered; WAIT where it has none now, STOP where it has no more.
 
         NoMoreTrialError means STOP for a job that goes on; for a new one it means WAIT while there are results to come.
         """
@@ -243,7 +243,7 @@ class NniTuner(StatefulTuner):
         return min(answered, key=lambda call: (call.has_nothing, call.id), default=None)
 
     def _ask_for(self, name: str) -> Call | None:
-        """The next configuration of a job that goes on."""
+        """Returns the next configuration of a job that goes on."""
         call = next((call for call in list(self._talk.calls.values()) if not call.is_first and call.job == name), None)
         if call is None:
             self._talk.settle(GRACE_S)

@@ -109,11 +109,11 @@ class ImageFilesDatasetLazy(_ImageFiles):
         return image.crop((left, top, left + side, top + side)).resize((size, size)), label
 
     def get_item(self, index: int) -> tuple[Image, Any]:
-        """The same as by index."""
+        """Returns the same as by index."""
         return self[index]
 
     def get_stat(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Mean and standard deviation of the images' mean colours, from 0 to 1, each of shape ``(channels,)``."""
+        """Mean and standard deviation of the images' mean colors, from 0 to 1, each of shape ``(channels,)``."""
         means = np.array([np.asarray(self[index][0]).mean(axis=(0, 1)) for index in range(self.size)]) / 255
         return means.mean(axis=0), means.std(axis=0)
 
@@ -199,7 +199,7 @@ class DatasetUtils:
         if_shuffle: bool = False,
         lazy_load: bool = False,
     ) -> ImageFilesDataset | ImageFilesDatasetLazy:
-        """A zip of images with ``images.csv``: columns ``path`` and ``class``."""
+        """Returns a zip of images with ``images.csv``: columns ``path`` and ``class``."""
         kind = ImageFilesDatasetLazy if lazy_load else ImageFilesDataset
         return kind(
             dataset_path,
@@ -216,17 +216,17 @@ class DatasetUtils:
         return CorpusDataset(dataset_path, tags or ["tag"], split_by)
 
     def load_dataset_of_audio_files(self, dataset_path: str, dataset_dir: Any) -> AudioFilesDataset:
-        """A zip with ``audios.csv``, extracted into ``dataset_dir`` (a path, or a ``TemporaryDirectory``)."""
+        """Returns a zip with ``audios.csv``, extracted into ``dataset_dir`` (a path, or a ``TemporaryDirectory``)."""
         return AudioFilesDataset(dataset_path, dataset_dir)
 
     def load_dataset_of_tabular(self, dataset_path: str) -> TabularDataset:
-        """A csv file."""
+        """Returns a csv file."""
         return TabularDataset(dataset_path)
 
     def normalize_images(
         self, images: Any, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
     ) -> tuple[Any, Any, Any]:
-        """The images from 0 to 1, minus the mean, over the standard deviation where that is not 0; and both.
+        """Returns the images from 0 to 1, minus the mean, over the standard deviation where that is not 0; and both.
 
         Args:
             images: ``(n, width, height, channels)``, from 0 to 255.
@@ -241,7 +241,7 @@ class DatasetUtils:
         return (scaled - np.asarray(mean)) / np.where(np.asarray(std) == 0, 1.0, std), mean, std
 
     def transform_images(self, images: Any, image_size: int | None = None, mode: str | None = None) -> Any:
-        """The images as squares of this size and in this mode, as an array."""
+        """Returns the images as squares of this size and in this mode, as an array."""
         return np.asarray([np.asarray(image) for image in _transformed(images, image_size, mode)])
 
     def load_images(self, image_paths: Sequence[str], mode: str = "RGB") -> np.ndarray[Any, Any]:
@@ -253,7 +253,7 @@ class DatasetUtils:
         return self.load_images_from_bytes(contents, mode)
 
     def load_images_from_bytes(self, image_bytes: Sequence[bytes], mode: str = "RGB") -> np.ndarray[Any, Any]:
-        """The same of their contents."""
+        """Returns the same of their contents."""
         return np.array([np.asarray(_image(content, mode)) for content in image_bytes])
 
 
@@ -261,7 +261,7 @@ class SingaAutoDatasetUtils(DatasetUtils):
     """What ``utils.dataset`` of SINGA-Auto offers."""
 
     def transform_images(self, images: Any, image_size: int | None = None, mode: str | None = None) -> Any:
-        """The images as squares of this size and in this mode: as an array, and as Pillow's images."""
+        """Returns the images as squares of this size and in this mode: as an array, and as Pillow's images."""
         made = _transformed(images, image_size, mode)
         return np.asarray([np.asarray(image) for image in made]), made
 
@@ -304,7 +304,7 @@ def _table(folder: zipfile.ZipFile, name: str, dialect: str, columns: Sequence[s
 
 
 def _listed_images(folder: zipfile.ZipFile, path: str) -> tuple[list[str], list[int]]:
-    """The images' names and classes, as the first csv file of the zip lists them."""
+    """Returns the images' names and classes, as the first csv file of the zip lists them."""
     name = next((name for name in folder.namelist() if name.endswith(".csv")), "images.csv")
     rows = _table(folder, name, "excel", ["path", "class"], path)
     if not rows:

@@ -16,7 +16,7 @@ from nas.compat.rafiki.log import shown
 from nas.compat.rafiki.model import BaseModel, Params
 from nas.compat.rafiki.params import from_tensors
 from nas.compat.rafiki.problem import RafikiProblem
-from nas.compat.rafiki.space import realised
+from nas.compat.rafiki.space import realized
 from nas.compat.rafiki.template import Template, load_template
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, HeirloomError, nearest_first
@@ -179,7 +179,7 @@ class _Tuned:
 
     def knobs(self, trial: Trial) -> dict[str, Any]:
         """What the trial's model was given."""
-        return realised(self.problem.knobs, trial.point, trial.policies)
+        return realized(self.problem.knobs, trial.point, trial.policies)
 
     def params(self, trial: Trial) -> Params:
         """What the trial's model dumped."""

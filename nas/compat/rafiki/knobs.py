@@ -174,7 +174,7 @@ class FloatKnob(_RangeKnob):
 
 
 class PolicyKnob(BaseKnob):
-    """Says that the model honours a policy, and whether it is on in this trial; False where the stage has it not.
+    """Says that the model honors a policy, and whether it is on in this trial; False where the stage has it not.
 
     Raises:
         ValueError: there is no such policy.

@@ -64,7 +64,7 @@ class ModelLogger:
 
 
 def shown(value: float) -> str:
-    """A number with the digits that its own type has: 0.9 for the float that a ``float32`` of 0.9 became."""
+    """Returns a number with the digits that its own type has: 0.9 for the float that a ``float32`` of 0.9 became."""
     if isinstance(value, int) or not math.isfinite(value) or not -_MAX_FLOAT32 <= value <= _MAX_FLOAT32:
         return str(value)
     single = np.float32(value)

@@ -30,7 +30,7 @@ class BaseModel(ABC):
     @staticmethod
     @abstractmethod
     def get_knob_config() -> KnobConfig:
-        """The knobs by name."""
+        """Returns the knobs by name."""
 
     @abstractmethod
     def train(self, dataset_path: str, shared_params: Params | None = None, **train_args: Any) -> None:
@@ -38,7 +38,7 @@ class BaseModel(ABC):
 
     @abstractmethod
     def evaluate(self, dataset_path: str) -> float:
-        """The score on a data set, the higher the better."""
+        """Returns the score on a data set, the higher the better."""
 
     @abstractmethod
     def predict(self, queries: list[Any]) -> list[Any]:
@@ -46,7 +46,7 @@ class BaseModel(ABC):
 
     @abstractmethod
     def dump_parameters(self) -> Params:
-        """All that the trained model is."""
+        """Returns all that the trained model is."""
 
     @abstractmethod
     def load_parameters(self, params: Params) -> None:

@@ -28,7 +28,7 @@ class InvalidParamsFormatError(Exception):
 
 
 def to_tensors(params: object) -> dict[str, torch.Tensor]:
-    """The parameters as tensors; texts as their bytes, numbers in an index, which also keeps types and order.
+    """Returns the parameters as tensors; texts as their bytes, numbers in an index, which also keeps types and order.
 
     Allowed are str, int, float, bool, None, bytes, numpy's scalars and arrays of any type but object; or, in place of
     the dict, bytes.
@@ -55,7 +55,7 @@ def to_tensors(params: object) -> dict[str, torch.Tensor]:
 
 
 def from_tensors(tensors: Mapping[str, torch.Tensor]) -> Params:
-    """The parameters that ``to_tensors`` was given, equal in value, type and shape, in memory of their own.
+    """Returns the parameters that ``to_tensors`` was given, equal in value, type and shape, in memory of their own.
 
     Raises:
         InvalidParamsFormatError: they are no template's.

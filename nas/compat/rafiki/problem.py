@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from nas.compat.rafiki.knobs import BaseKnob, PolicyKnob
 from nas.compat.rafiki.model import BaseModel, Params
 from nas.compat.rafiki.params import from_tensors, to_tensors
-from nas.compat.rafiki.space import fixed_knob, knob_policies, knob_space, realised
+from nas.compat.rafiki.space import fixed_knob, knob_policies, knob_space, realized
 from nas.compat.rafiki.template import destroy_after_error, load_template
 from nas.compat.rafiki.utils import logger
 from nas.core.errors import ConfigurationError
@@ -87,7 +87,7 @@ class RafikiProblem(Problem):
         self._has_trained = False
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
-        """The score of a model that is made, trained, scored and dumped."""
+        """Returns the score of a model that is made, trained, scored and dumped."""
         self._has_trained = True
         template = self.template
         arguments = dict(self.train_args)
@@ -104,7 +104,7 @@ class RafikiProblem(Problem):
         return {"score": score}
 
     def test(self, run: TrialRun) -> Mapping[str, float]:
-        """The score of a loaded model on the test data, where there is any; the log keeps what it predicts."""
+        """Returns the score of a loaded model on the test data, where there is any; the log keeps what it predicts."""
         metrics: dict[str, float] = {}
         model = self.load(run)
         with self.template.importing(), self._destroying(model):
@@ -129,7 +129,7 @@ class RafikiProblem(Problem):
                 self.template.class_.teardown()
 
     def load(self, run: TrialRun) -> BaseModel:
-        """A fresh model of a finished trial's knobs that has loaded its parameters; the caller destroys it."""
+        """Returns a fresh model of a finished trial's knobs that has loaded its parameters; the caller destroys it."""
         with self.template.importing():
             return self.template.loaded(self._made(run), from_tensors(run.restore_tensors()))
 
@@ -149,7 +149,7 @@ class RafikiProblem(Problem):
     def _made(self, run: TrialRun) -> BaseModel:
         pinned = {name: v for name, v in self.pinned.items() if isinstance(self.knobs[name], PolicyKnob)}
         with self.template.blaming("__init__"):
-            return self.template.class_(**{**realised(self.knobs, run.point, run.policies), **pinned})
+            return self.template.class_(**{**realized(self.knobs, run.point, run.policies), **pinned})
 
     @contextmanager
     def _destroying(self, model: BaseModel) -> Iterator[None]:
@@ -186,7 +186,7 @@ class RafikiProblem(Problem):
         return found
 
     def _knob(self, name: str, knob: BaseKnob) -> BaseKnob:
-        """The knob, or one with a single value in its place; a policy's stays, as it is no part of a point."""
+        """Returns the knob, or one with a single value in its place; a policy's stays, as it is no part of a point."""
         if name not in self.pinned:
             return knob
         return fixed_knob(f"problem.knobs.{name}", self.pinned[name], knob)

@@ -49,11 +49,11 @@ def knob_space(knobs: Mapping[str, BaseKnob]) -> ParameterSpace:
 
 
 def knob_policies(knobs: Mapping[str, BaseKnob]) -> frozenset[Policy]:
-    """The policies that the template honours; several knobs may name one."""
+    """Returns the policies that the template honors; several knobs may name one."""
     return parse_policies(knob.policy for knob in knobs.values() if isinstance(knob, PolicyKnob))
 
 
-def realised(knobs: Mapping[str, BaseKnob], point: Point, policies: frozenset[Policy]) -> dict[str, Any]:
+def realized(knobs: Mapping[str, BaseKnob], point: Point, policies: frozenset[Policy]) -> dict[str, Any]:
     """What a model's constructor is given: every knob, in the order of the config."""
     found: dict[str, Any] = {}
     for name, knob in knobs.items():
@@ -67,7 +67,7 @@ def realised(knobs: Mapping[str, BaseKnob], point: Point, policies: frozenset[Po
 
 
 def fixed_knob(name: str, value: object, knob: BaseKnob) -> BaseKnob:
-    """A knob that has this value alone, which need not be one of its candidates; a policy's stays as it is.
+    """Returns a knob that has this value alone, which need not be one of its candidates; a policy's stays as it is.
 
     Raises:
         ConfigurationError: the value is not of the knob's type.
@@ -82,7 +82,7 @@ def fixed_knob(name: str, value: object, knob: BaseKnob) -> BaseKnob:
 
 
 def _typed(name: str, value: object, kinds: set[type]) -> Any:
-    """The value, if it is of one of these types; a whole number as a float where that is wanted."""
+    """Returns the value, if it is of one of these types; a whole number as a float where that is wanted."""
     if type(value) in kinds and (not isinstance(value, float) or math.isfinite(value)):
         return value
     if type(value) is int and float in kinds:

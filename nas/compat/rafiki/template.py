@@ -57,13 +57,13 @@ class Template:
             yield
 
     def guided(self, model: BaseModel) -> BaseModel:
-        """The model, whose methods find those modules also when they are called from elsewhere."""
+        """Returns the model, whose methods find those modules also when they are called from elsewhere."""
         for name in GUIDED:
             setattr(model, name, self.importing()(getattr(model, name)))
         return model
 
     def loaded(self, model: BaseModel, params: Params) -> BaseModel:
-        """The fresh model, that has loaded these; it is destroyed where it can't."""
+        """Returns the fresh model, that has loaded these; it is destroyed where it can't."""
         try:
             with self.blaming("load_parameters"):
                 model.load_parameters(params)
@@ -73,7 +73,7 @@ class Template:
         return model
 
     def takes(self, method: str, name: str) -> bool:
-        """Whether the method takes a keyword argument of this name."""
+        """Returns whether the method takes a keyword argument of this name."""
         parameters = inspect.signature(getattr(self.class_, method)).parameters
         return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
@@ -192,7 +192,7 @@ class _Path:
 
 
 def _home(name: str, module: ModuleType) -> str | None:
-    """The folder of the path in which a module was found by this name."""
+    """Returns the folder of the path in which a module was found by this name."""
     spec = getattr(module, "__spec__", None)
     place = next(iter(getattr(spec, "submodule_search_locations", None) or ()), getattr(spec, "origin", None))
     if not isinstance(place, str):
@@ -202,7 +202,7 @@ def _home(name: str, module: ModuleType) -> str | None:
 
 
 def _offers(folder: str, name: str) -> bool:
-    """Whether a folder has a module of this name."""
+    """Returns whether a folder has a module of this name."""
     path = os.path.join(folder, name.partition(".")[0])
     return os.path.isdir(path) or os.path.isfile(f"{path}.py")
 
@@ -216,7 +216,7 @@ def importing(file: Path) -> AbstractContextManager[None]:
 
 
 def load_template(file: object, class_name: str | None = None) -> Template:
-    """The model class of a file, and its knobs.
+    """Returns the model class of a file, and its knobs.
 
     Args:
         file: A path.
@@ -274,7 +274,7 @@ def _module(path: Path, digest: str) -> ModuleType:
 
 
 def _where(error: BaseException, path: Path) -> str:
-    """The last line of the file that an error came through."""
+    """Returns the last line of the file that an error came through."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
     return f", line {lines[-1]}" if lines else ""
 

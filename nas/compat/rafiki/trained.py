@@ -7,7 +7,7 @@ from typing import Any
 
 from nas.compat.rafiki.model import BaseModel
 from nas.compat.rafiki.params import from_tensors
-from nas.compat.rafiki.space import realised
+from nas.compat.rafiki.space import realized
 from nas.compat.rafiki.template import load_template
 from nas.core.errors import ConfigurationError, TrialNotFoundError
 from nas.search.runner import newest_best
@@ -24,7 +24,7 @@ def load_trial_model(
     class_name: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> BaseModel:
-    """A model of the template in ``file`` that has loaded what a trial dumped; ready for ``predict``.
+    """Returns a model of the template in ``file`` that has loaded what a trial dumped; ready for ``predict``.
 
     Args:
         url: The search's folder: ``storage.root``, a slash and its name.
@@ -48,6 +48,6 @@ def load_trial_model(
         raise TrialNotFoundError(f"{url} has no trial {number} with parameters")
     template = load_template(file, class_name)
     with template.importing():
-        model = template.class_(**realised(template.knobs, found.point, found.policies))
+        model = template.class_(**realized(template.knobs, found.point, found.policies))
         template.loaded(model, from_tensors(TrialRun(found, records.files).restore_tensors()))
     return template.guided(model)

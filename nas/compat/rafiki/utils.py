@@ -18,5 +18,5 @@ class ModelUtils:
 
 
 def utils_of(module: str) -> ModelUtils:
-    """The ``utils`` of ``rafiki.model`` or ``singa_auto.model``."""
+    """Returns the ``utils`` of ``rafiki.model`` or ``singa_auto.model``."""
     return ModelUtils(SingaAutoDatasetUtils() if module.startswith("singa_auto.") else DatasetUtils())

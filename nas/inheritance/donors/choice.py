@@ -67,6 +67,6 @@ class DonorChooser:
         return tuple(trial.number for trial in self._able(lineage))
 
     def _able(self, lineage: Lineage) -> list[Trial]:
-        """The trials with weights, the best first; where the best alone is wanted, that one."""
+        """Returns the trials with weights, the best first; where the best alone is wanted, that one."""
         able = (trial for trial in lineage.ranked(self._metric) if trial.checkpoint is not None)
         return [trial for trial, _ in zip(able, range(1), strict=False)] if self.choice == "best" else list(able)

@@ -164,7 +164,7 @@ class _View:
         return news
 
     def _proposed(self) -> Iterator[Trial]:
-        """The trials proposed since the last time; numbers have no gaps."""
+        """Yields the trials proposed since the last time; numbers have no gaps."""
         number = self._n_proposed
         while (trial := self.records.proposed(number)) is not None:
             yield trial

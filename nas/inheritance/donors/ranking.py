@@ -115,7 +115,7 @@ class LineageDonors:
     def best_donor(
         self, lineage: Lineage, wanted: Signature | Point, *, measure: Measure = common_prefix
     ) -> BestDonor | None:
-        """The finished trial with weights that shares most, or None where none shares anything.
+        """Returns the finished trial with weights that shares most, or None where none shares anything.
 
         Args:
             lineage: As the tuner was given it.
@@ -146,13 +146,13 @@ def unroll_by(space: Mapping[str, Any]) -> Unroll:
 
 
 def score_of(trial: Trial, metric: Metric) -> float:
-    """The trial's score, greater where better; minus infinity where it has none."""
+    """Returns the trial's score, greater where better; minus infinity where it has none."""
     value = trial.value(metric.name)
     return float("-inf") if value is None else metric.rank(value)
 
 
 class _PrefixTable:
-    """Texts of signatures, sorted: those with a common beginning are neighbours, which bisection finds."""
+    """Texts of signatures, sorted: those with a common beginning are neighbors, which bisection finds."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, Rank]] = []
@@ -181,8 +181,8 @@ class _PrefixTable:
 
     def _longest(self, wanted: Signature) -> tuple[float, Rank | None]:
         at = bisect_left(self._rows, (wanted.text,))
-        neighbours = self._rows[max(at - 1, 0) : at + 1]
-        n = max((n_in_common(wanted.text, text) for text, _ in neighbours), default=0)
+        neighbors = self._rows[max(at - 1, 0) : at + 1]
+        n = max((n_in_common(wanted.text, text) for text, _ in neighbors), default=0)
         if n == 0:
             return 0.0, None
         beginning = wanted.text[: n * LETTERS]

@@ -97,7 +97,7 @@ class Offers:
         return trial_of_source(source, learned, self._metric, slot, self._lost)
 
     def _weights_of(self, donor: Donor) -> Checkpoint | None:
-        """The donor's checkpoint; None also where a trial before found it missing or corrupt."""
+        """Returns the donor's checkpoint; None also where a trial before found it missing or corrupt."""
         if donor in self._lost:
             return None
         return self._trials[donor].checkpoint if isinstance(donor, int) else self._sibling(donor)

@@ -19,7 +19,7 @@ def trial_of_source(
     slot: int | None = None,
     lost: Container[Donor] = (),
 ) -> Trial | None:
-    """The trial whose weights a source gives, or None where nobody has any.
+    """Returns the trial whose weights a source gives, or None where nobody has any.
 
     Args:
         source: See there.

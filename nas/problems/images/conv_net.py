@@ -1,6 +1,6 @@
 """The network that a point of named parameters describes, for small images.
 
-A chain of blocks (convolution, 2x2 max-pooling, normalisation, ReLU, then residual units of 3x3) and a linear layer
+A chain of blocks (convolution, 2x2 max-pooling, normalization, ReLU, then residual units of 3x3) and a linear layer
 over the mean of each channel. It is made to be inherited: modules are named by the index of their block, so that a
 wider or deeper child still finds its parent's, and a new residual unit starts as the identity.
 """
@@ -78,7 +78,7 @@ class ResidualUnit(nn.Module):
         nn.init.zeros_(self.norm.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """A tensor of the shape of ``x``, which holds no negative number."""
+        """Returns a tensor of the shape of ``x``, which holds no negative number."""
         return functional.relu(x + self.norm(self.conv(x)))
 
 

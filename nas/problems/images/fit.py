@@ -114,13 +114,13 @@ def fit(
 
 
 def one_cycle(step: int, n_steps: int) -> float:
-    """The share of the peak learning rate at a step, from 0: up in the first fifth, then down to almost 0."""
+    """Returns the share of the peak learning rate at a step, from 0: up in the first fifth, then down to almost 0."""
     rise = _WARM_UP * n_steps
     return min((step + 1) / max(rise, 1.0), (n_steps - step) / (n_steps - rise)) if step < n_steps else 0.0
 
 
 def score(network: nn.Module, images: Images, precision: str = "float32") -> float:
-    """The share of images whose label the network names; NaN where an output is not finite."""
+    """Returns the share of images whose label the network names; NaN where an output is not finite."""
     rounding = precision_of(precision, images.pixels.device.type)
     network.eval()
     n_right = 0
@@ -136,7 +136,7 @@ def score(network: nn.Module, images: Images, precision: str = "float32") -> flo
 
 
 def checked_precision(name: str) -> str:
-    """The name.
+    """Returns the name.
 
     Raises:
         ConfigurationError: it is no precision.

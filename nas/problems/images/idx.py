@@ -21,7 +21,7 @@ _UNSIGNED_BYTE = 0x08
 
 
 def read_idx(url: str, n_dimensions: int, options: Mapping[str, Any] | None = None) -> NDArray[np.uint8]:
-    """The array of an idx file of bytes, gzipped or not, at any fsspec URL.
+    """Returns the array of an idx file of bytes, gzipped or not, at any fsspec URL.
 
     Raises:
         ConfigurationError: it can't be read, or is no whole idx file of that many dimensions.
@@ -34,7 +34,7 @@ def read_idx(url: str, n_dimensions: int, options: Mapping[str, Any] | None = No
 
 
 def parse_idx(raw: bytes, n_dimensions: int) -> NDArray[np.uint8]:
-    """The array, writable, that the bytes of an idx file hold.
+    """Returns the array, writable, that the bytes of an idx file hold.
 
     Raises:
         ConfigurationError: they are no idx file of bytes in that many dimensions, or too few or too many.

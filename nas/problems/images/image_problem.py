@@ -59,11 +59,11 @@ class ImageProblem(Problem):
 
     @abstractmethod
     def load_train(self) -> tuple[Images, Images]:
-        """The images to train on and those to validate with, each in a random but fixed order."""
+        """Returns the images to train on and those to validate with, each in a random but fixed order."""
 
     @abstractmethod
     def load_test(self) -> Images:
-        """The held-out test images."""
+        """Returns the held-out test images."""
 
     def choose_objectives(self, names: Sequence[str] | None) -> None:
         """Makes these the metrics, in this order; None: accuracy alone.
@@ -87,7 +87,7 @@ class ImageProblem(Problem):
         return self.load_train()
 
     def build(self, point: Point, n_halves: int = 2) -> nn.Module:
-        """The network of this point, freshly initialised from torch's own generator.
+        """Returns the network of this point, freshly initialized from torch's own generator.
 
         Args:
             point: Of the space.
@@ -99,7 +99,7 @@ class ImageProblem(Problem):
         return ConvNet(point, n_inputs=self.image_shape[0], n_halves=n_halves, **scale)
 
     def build_for(self, run: TrialRun) -> nn.Module:
-        """The network that this trial trains: under DOWNSCALE each width is halved."""
+        """Returns the network that this trial trains: under DOWNSCALE each width is halved."""
         return self.build(run.point, run.scale(halves_of_width=2, downscaled=1))
 
     def example_inputs(self) -> tuple[Tensor, ...]:
@@ -138,15 +138,15 @@ class ImageProblem(Problem):
         return Start(optimizer=optimizer, rules=self.rules, report=report)
 
     def _save(self, run: TrialRun, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Publishes the weights, and what children are to inherit of the optimiser."""
+        """Publishes the weights, and what children are to inherit of the optimizer."""
         hands_down = self.rules.optimizer == "inherit"
         run.save({**network.state_dict(), **optimizer_tensors(optimizer, network)} if hands_down else network)
 
     def test(self, run: TrialRun) -> dict[str, float]:
-        """The accuracy on the held-out test images, in float32 whatever the precision of the training."""
+        """Returns the accuracy on the held-out test images, in float32 whatever the precision of the training."""
         return {"accuracy": score(run.restore(self.build_for(run)), self.load_test().to(run.device))}
 
     def export(self, run: TrialRun) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """The trained network, and two validation images."""
+        """Returns the trained network, and two validation images."""
         network = run.restore(self.build_for(run)).eval()
         return network, (self.data[1].pixels[:2].to(run.device),)

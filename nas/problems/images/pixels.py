@@ -1,4 +1,4 @@
-"""Labelled images, as problems hold them."""
+"""Labeled images, as problems hold them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Images:
         return Images(self.pixels[which], self.labels[which])
 
     def to(self, device: str) -> Images:
-        """The same images on this device."""
+        """Returns the same images on this device."""
         return Images(self.pixels.to(device), self.labels.to(device))
 
 

@@ -85,7 +85,7 @@ class DurationEstimator:
                 durations.add(seconds)
 
     def has_seen(self, stage: Stage) -> bool:
-        """Whether a trial of it has ended."""
+        """Returns whether a trial of it has ended."""
         return bool(self._seen[stage.name].ended.in_order)
 
     def shortest_s(self, stage: Stage) -> float | None:

@@ -195,7 +195,7 @@ class StagePlanner:
         return granted_s + estimated_s
 
     def _fitting(self, stage: Stage, spent: Usage, bound: Bound) -> list[Stage]:
-        """The stages after this one of which a trial can still finish, one after the other."""
+        """Returns the stages after this one of which a trial can still finish, one after the other."""
         found: list[Stage] = []
         left_s = self._before_selection(spent, bound) + _ROUNDING_S
         if not self._is_search(stage):
@@ -208,7 +208,7 @@ class StagePlanner:
         return found
 
     def _granted_s(self, stage: Stage, bound: Bound) -> float:
-        """The share that a later stage has by the plan, as long as none of it was seen."""
+        """Returns the share that a later stage has by the plan, as long as none of it was seen."""
         if stage.share is None:
             return 0.0
         granted_s = stage.share * self._total_s[bound]

@@ -1,6 +1,6 @@
 """One form for all networks that are the same but for the names and the order of their nodes, and its digest.
 
-Colour refinement in both directions, then individualisation (McKay and Piperno 2014, arXiv:1301.1493). Differs: both
+Color refinement in both directions, then individualization (McKay and Piperno 2014, arXiv:1301.1493). Differs: both
 only where inputs of an add are left that nothing else tells apart; a walk from the output leaves no other choice.
 """
 
@@ -34,11 +34,11 @@ def digest(network: Network) -> str:
 
 
 def _least(network: Network, chosen: tuple[int, ...]) -> Form:
-    """The least form after these were chosen, of those that tied.
+    """Returns the least form after these were chosen, of those that tied.
 
     Two after which some further choices give one form are exchangeable, so that one of them is enough.
     """
-    found = _walked_by_colour(network, chosen)
+    found = _walked_by_color(network, chosen)
     if not isinstance(found, Tied):
         return found
     different = {_some(network, (*chosen, id)): id for id in found.inputs}
@@ -47,37 +47,37 @@ def _least(network: Network, chosen: tuple[int, ...]) -> Form:
 
 def _some(network: Network, chosen: tuple[int, ...]) -> Form:
     """One of the forms after these were chosen."""
-    while isinstance(found := _walked_by_colour(network, chosen), Tied):
+    while isinstance(found := _walked_by_color(network, chosen), Tied):
         chosen = (*chosen, found.inputs[0])
     return found
 
 
-def _walked_by_colour(network: Network, chosen: Sequence[int]) -> Form | Tied:
-    return walked(network, _colours(network, chosen).__getitem__)
+def _walked_by_color(network: Network, chosen: Sequence[int]) -> Form | Tied:
+    return walked(network, _colors(network, chosen).__getitem__)
 
 
-def _colours(network: Network, chosen: Sequence[int]) -> dict[int, bytes]:
+def _colors(network: Network, chosen: Sequence[int]) -> dict[int, bytes]:
     """By node, a digest by which any two differ that can be told apart by what lies behind and before them.
 
     Args:
         network: All of it.
         chosen: These are told from all others, and from each other.
     """
-    colours = {node.id: node.layer.text.encode() for node in network.nodes}
-    colours |= {id: b"%d" % place for place, id in enumerate(chosen)}
-    n_colours = 0
-    while n_colours < len({*colours.values()}):
-        n_colours = len({*colours.values()})
-        colours = _refined(network, colours)
-    return colours
+    colors = {node.id: node.layer.text.encode() for node in network.nodes}
+    colors |= {id: b"%d" % place for place, id in enumerate(chosen)}
+    n_colors = 0
+    while n_colors < len({*colors.values()}):
+        n_colors = len({*colors.values()})
+        colors = _refined(network, colors)
+    return colors
 
 
-def _refined(network: Network, colours: Mapping[int, bytes]) -> dict[int, bytes]:
+def _refined(network: Network, colors: Mapping[int, bytes]) -> dict[int, bytes]:
     """Digests of all from the input to a node, and of all from there to the output."""
     behind = {INPUT: b"input"}
     for node in network.nodes:
         sources = [behind[source] for source in node.inputs]
-        behind[node.id] = _short(colours[node.id], sorted(sources) if node.layer.is_symmetric else sources)
+        behind[node.id] = _short(colors[node.id], sorted(sources) if node.layer.is_symmetric else sources)
     uses: dict[int, list[bytes]] = {}
     found: dict[int, bytes] = {}
     for node in reversed(network.nodes):

@@ -21,7 +21,7 @@ NEW = -1
 
 
 def spread(network: Network, given: Mapping[int, ChannelMap]) -> dict[int, ChannelMap]:
-    """The channel maps of all nodes whose outputs change, if those of ``given`` do as it says.
+    """Returns the channel maps of all nodes whose outputs change, if those of ``given`` do as it says.
 
     A change goes on through layers that keep channels apart and through concats, and ends where a convolution or linear
     layer takes it in. An add wants the same of all its inputs: what gives them is changed likewise.
@@ -52,7 +52,7 @@ def spread(network: Network, given: Mapping[int, ChannelMap]) -> dict[int, Chann
 
 
 def resized(network: Network, maps: Mapping[int, ChannelMap]) -> list[Node]:
-    """The nodes, where convolutions and linear layers have as many channels as their maps."""
+    """Returns the nodes, where convolutions and linear layers have as many channels as their maps."""
     nodes = []
     for node in network.nodes:
         layer = node.layer
@@ -67,7 +67,7 @@ def resized(network: Network, maps: Mapping[int, ChannelMap]) -> list[Node]:
 def _passed_on(
     network: Network, node: Node, maps: Mapping[int, ChannelMap], wanted: dict[int, ChannelMap]
 ) -> ChannelMap | None:
-    """The map of a node's output by those of its inputs; None: nothing changes. May add to what is wanted."""
+    """Returns the map of a node's output by those of its inputs; None: nothing changes. May add to what is wanted."""
     incoming = [maps.get(source) for source in node.inputs]
     changed = [one for one in incoming if one is not None]
     if not changed or isinstance(node.layer, Conv | Linear):
@@ -116,7 +116,7 @@ def _same(network: Network, id: int) -> ChannelMap:
 
 
 def _stacked(parts: Sequence[ChannelMap], network: Network, node: Node) -> ChannelMap:
-    """The map of a concat, by those of its inputs."""
+    """Returns the map of a concat, by those of its inputs."""
     stacked: list[int] = []
     offset = 0
     for source, part in zip(node.inputs, parts, strict=True):
@@ -126,7 +126,7 @@ def _stacked(parts: Sequence[ChannelMap], network: Network, node: Node) -> Chann
 
 
 def _parted(network: Network, node: Node, change: ChannelMap) -> list[ChannelMap]:
-    """The maps of a concat's inputs that stack to this one."""
+    """Returns the maps of a concat's inputs that stack to this one."""
     parts, offset, place = [], 0, 0
     for source in node.inputs:
         end, start = offset + network.shapes[source][0], place

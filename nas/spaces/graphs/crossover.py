@@ -103,7 +103,7 @@ def crossed(
     rng: random.Random,
     refusal: Callable[[Network], str | None] = lambda network: None,
 ) -> Crossing | None:
-    """A network that begins as one and ends as the other; None where no two cuts give one that may be.
+    """Returns a network that begins as one and ends as the other; None where no two cuts give one that may be.
 
     Args:
         networks: The two.
@@ -127,7 +127,7 @@ def crossed(
 
 
 def bottlenecks(network: Network) -> list[int]:
-    """The nodes but the last through which each way from the input to the output goes, in order."""
+    """Returns the nodes but the last through which each way from the input to the output goes, in order."""
     last_use = {source: place for place, node in enumerate(network.nodes) for source in node.inputs}
     found = []
     reach = last_use[INPUT]

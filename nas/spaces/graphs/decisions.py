@@ -21,7 +21,7 @@ _IDS = tuple(range(MAX_NODES + 1))
 
 
 def decided(ask: Ask, input_shape: Shape, n_outputs: int, limits: Limits) -> Network:
-    """The network that the answers give.
+    """Returns the network that the answers give.
 
     Args:
         ask: Answers by name and domain.
@@ -65,7 +65,7 @@ def _completed(nodes: Sequence[Node], shapes: Mapping[int, Shape], n_outputs: in
 
 
 def _affordable(layer: Layer, inputs: Sequence[Shape], flops: int) -> Layer:
-    """The layer with as many channels as take no more FLOPs; where not one does, a relu."""
+    """Returns the layer with as many channels as take no more FLOPs; where not one does, a relu."""
     if layer.flops(inputs) <= flops:
         return layer
     if isinstance(layer, Conv) and (n := flops // replace(layer, channels=1).flops(inputs)):
@@ -76,7 +76,7 @@ def _affordable(layer: Layer, inputs: Sequence[Shape], flops: int) -> Layer:
 
 
 def decisions_of(network: Network, limits: Limits) -> list[Decision]:
-    """The answers that give this network, which is within the limits, in the order in which they are asked."""
+    """Returns the answers that give this network, which is within the limits, in the order in which they are asked."""
     answers: dict[str, Any] = {"n_nodes": len(network.nodes)}
     for place, node in enumerate(network.nodes):
         layer = node.layer.to_json()
@@ -102,7 +102,7 @@ class _Asking:
         self._ask = ask
 
     def number(self, name: str, high: int, *, low: int = 1, log: bool = False) -> int:
-        """A whole number from ``low`` to ``high``."""
+        """Returns a whole number from ``low`` to ``high``."""
         return low if low == high else int(self._ask(name, Numbers(low, high, log, True)))
 
     def option(self, name: str, options: Sequence[Any], possible: Collection[Any]) -> Any:
@@ -112,7 +112,7 @@ class _Asking:
 
 
 def _layer(asking: _Asking, id: int, shapes: dict[int, Shape], limits: Limits) -> Layer:
-    """A layer that some of the nodes before it can feed."""
+    """Returns a layer that some of the nodes before it can feed."""
     possible = [op for op, kind in LAYERS.items() if _sources(_least(kind), shapes)]
     op = asking.option(f"{id}.op", tuple(LAYERS), possible)
     kernels = range(1, limits.kernel + 1)
@@ -136,7 +136,7 @@ def _layer(asking: _Asking, id: int, shapes: dict[int, Shape], limits: Limits) -
 
 
 def _least(kind: type[Layer]) -> Layer:
-    """A layer of this kind that takes whatever any of them does."""
+    """Returns a layer of this kind that takes whatever any of them does."""
     attributes: dict[type[Layer], tuple[Any, ...]] = {Conv: (1, 1), Linear: (1,), Pool: ("max", 1, 1)}
     return kind(*attributes.get(kind, ()))
 

@@ -41,7 +41,7 @@ def steps_of(network: Network | Form) -> Steps:
 
 
 def edit_distance(first: Network | Steps, second: Network | Steps) -> float:
-    """The least sum of edits that makes one of the other: 1 for a layer too many or of another kind.
+    """Returns the least sum of edits that makes one of the other: 1 for a layer too many or of another kind.
 
     In a layer of the same kind, numbers that differ (channels, kernel, the length of a skip) count by their ratio, 1 in
     all at the most: 32 channels for 48 are a third of an edit. Any other attribute that differs, as a bias or the kind
@@ -53,7 +53,7 @@ def edit_distance(first: Network | Steps, second: Network | Steps) -> float:
 
 
 def _aligned(one: Sequence[Step], other: Sequence[Step]) -> float:
-    """The weighted Levenshtein distance, row by row."""
+    """Returns the weighted Levenshtein distance, row by row."""
     start = 0
     end = 0
     while start < min(len(one), len(other)) and one[start] == other[start]:
@@ -96,5 +96,5 @@ def _parsed(layer: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _apart(a: int, b: int) -> float:
-    """The difference over the greater one: a metric on numbers from 0."""
+    """Returns the difference over the greater one: a metric on numbers from 0."""
     return abs(a - b) / max(a, b) if a != b else 0.0

@@ -57,7 +57,7 @@ class InsertBlock(Operation):
 
     @property
     def exactness(self) -> Exactness:
-        """In train mode a norm normalises by the batch."""
+        """In train mode a norm normalizes by the batch."""
         return "eval" if self.norm else "always"
 
     def _applied(self, network: Network) -> Network:
@@ -85,7 +85,7 @@ class InsertNorm(Operation):
 
     @property
     def exactness(self) -> Exactness:
-        """In train mode it normalises by the batch."""
+        """In train mode it normalizes by the batch."""
         return "eval"
 
     def _applied(self, network: Network) -> Network:

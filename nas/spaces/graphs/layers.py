@@ -46,7 +46,7 @@ class Layer(ABC):
 
     @abstractmethod
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """The shape of its output.
+        """Returns the shape of its output.
 
         Raises:
             ReasonError: it can't take these inputs.
@@ -250,7 +250,7 @@ LAYERS: dict[str, type[Layer]] = {
 
 
 def layer_from_json(data: Mapping[str, Any]) -> Layer:
-    """The layer of ``op`` and its attributes, all of which must be there.
+    """Returns the layer of ``op`` and its attributes, all of which must be there.
 
     Raises:
         ReasonError: it is none; says why.

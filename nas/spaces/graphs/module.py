@@ -24,7 +24,7 @@ from nas.spaces.graphs.network import INPUT, Network
 
 
 class GraphModule(nn.Module):
-    """The network as a torch module, freshly initialised from torch's own generator.
+    """The network as a torch module, freshly initialized from torch's own generator.
 
     Args:
         network: Its graph.
@@ -48,7 +48,7 @@ class GraphModule(nn.Module):
 
 
 def graph_in(model: nn.Module) -> tuple[str, Network]:
-    """The network of the one ``GraphModule`` of a model, and what the names of its tensors there begin with.
+    """Returns the network of the one ``GraphModule`` of a model, and what the names of its tensors there begin with.
 
     Raises:
         PointError: the model holds none, or more than one.
@@ -80,7 +80,7 @@ class AddModule(nn.Module):
     """The sum of any number of tensors of one shape."""
 
     def forward(self, first: Tensor, *others: Tensor) -> Tensor:
-        """All of the same shape, as is what it gives."""
+        """Returns all of the same shape, as is what it gives."""
         for other in others:
             first = first + other
         return first

@@ -39,7 +39,7 @@ Draw: TypeAlias = Callable[[Network, random.Random], Iterable[Operation]]
 
 
 def drawn_move(network: Network, kinds: Sequence[str], limits: Limits, rng: random.Random) -> Move | None:
-    """A random move: any of the kinds as likely as the others, and of it any of those that are possible.
+    """Returns a random move: any of the kinds as likely as the others, and of it any of those that are possible.
 
     Args:
         network: The parent.
@@ -170,7 +170,7 @@ MOVES: dict[str, Draw] = {
 
 
 def _weighted(network: Network, rng: random.Random) -> list[Node]:
-    """The convolutions and linear layers in a random order."""
+    """Returns the convolutions and linear layers in a random order."""
     nodes = [node for node in network.nodes if isinstance(node.layer, Conv | Linear)]
     return rng.sample(nodes, len(nodes))
 
@@ -189,6 +189,6 @@ def _pairs(network: Network, rng: random.Random) -> Iterator[tuple[int, int]]:
 
 
 def _rounded(size: float, *, up: bool) -> int:
-    """A multiple of four, from eight on; else a whole number."""
+    """Returns a multiple of four, from eight on; else a whole number."""
     step = _STEP if size >= 2 * _STEP else 1
     return step * (math.ceil(size / step) if up else math.floor(size / step))

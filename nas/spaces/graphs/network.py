@@ -36,7 +36,7 @@ class Node:
         return f"node {self.id} ({self.layer.op})"
 
     def rewired(self, old: int, new: int) -> Node:
-        """The node that takes ``new`` wherever this one takes ``old``."""
+        """Returns the node that takes ``new`` wherever this one takes ``old``."""
         if old not in self.inputs:
             return self
         return Node(self.id, self.layer, tuple(new if source == old else source for source in self.inputs))
@@ -107,7 +107,7 @@ class Network:
         return sum(math.prod(self.shapes[node.id]) for node in self.nodes)
 
     def __getitem__(self, id: int) -> Node:
-        """The node of this id.
+        """Returns the node of this id.
 
         Raises:
             PointError: there is none.
@@ -121,7 +121,7 @@ class Network:
         return id in self.shapes and id != INPUT
 
     def consumers(self, id: int) -> list[Node]:
-        """The nodes that take the output of this one."""
+        """Returns the nodes that take the output of this one."""
         return [node for node in self.nodes if id in node.inputs]
 
     def new_ids(self, n: int) -> list[int]:
@@ -138,13 +138,13 @@ class Network:
         return above[:n] if len(above) >= n else free[:n]
 
     def with_layer(self, id: int, layer: Layer) -> Network:
-        """The network in which this node has another layer."""
+        """Returns the network in which this node has another layer."""
         self[id]
         nodes = (Node(node.id, layer, node.inputs) if node.id == id else node for node in self.nodes)
         return Network(self.input_shape, tuple(nodes))
 
     def inserted(self, after: int, nodes: Sequence[Node], *, layer: Layer | None = None) -> Network:
-        """The network with these nodes behind ``after``: all who took that one take the last of these.
+        """Returns the network with these nodes behind ``after``: all who took that one take the last of these.
 
         Args:
             after: A node or ``INPUT``.
@@ -159,12 +159,12 @@ class Network:
         return Network(self.input_shape, (*before, *nodes, *later))
 
     def to_json(self) -> dict[str, Any]:
-        """The network as a new dict: ``input`` (a shape) and ``nodes`` in order."""
+        """Returns the network as a new dict: ``input`` (a shape) and ``nodes`` in order."""
         return {"input": list(self.input_shape), "nodes": [node.to_json() for node in self.nodes]}
 
     @classmethod
     def from_json(cls, data: Any) -> Network:
-        """The network that ``to_json`` gave.
+        """Returns the network that ``to_json`` gave.
 
         Raises:
             PointError: it is none, or ill-formed; names the node and the reason.
@@ -187,7 +187,7 @@ def _check_input(sizes: Sequence[Any], given: Any) -> None:
 
 
 def _inputs(node: Node, shapes: Mapping[int, Shape]) -> list[Shape]:
-    """The shapes of what the node takes, all of which come earlier."""
+    """Returns the shapes of what the node takes, all of which come earlier."""
     n_inputs = len(node.inputs)
     if node.layer.joins and n_inputs < 2:
         raise ReasonError(f"it has {n_inputs} inputs and needs at least 2; remove the node or connect another")

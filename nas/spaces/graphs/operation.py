@@ -57,7 +57,7 @@ class Operation(ABC):
         return "always"
 
     def apply(self, network: Network) -> Network:
-        """The network that it makes of this one."""
+        """Returns the network that it makes of this one."""
         try:
             return self._applied(network)
         except ReasonError as error:
@@ -105,7 +105,7 @@ def size_of(node: Node) -> int:
 
 
 def with_size(layer: Layer, size: int) -> Layer:
-    """The convolution or linear layer with so many channels."""
+    """Returns the convolution or linear layer with so many channels."""
     if isinstance(layer, Conv):
         return Conv(size, layer.kernel, layer.stride, layer.bias)
     assert isinstance(layer, Linear)
@@ -113,5 +113,5 @@ def with_size(layer: Layer, size: int) -> Layer:
 
 
 def inserted(network: Network, after: int, layer: Layer) -> Network:
-    """The network with this layer behind a node."""
+    """Returns the network with this layer behind a node."""
     return network.inserted(after, [Node(network.new_ids(1)[0], layer, (after,))])

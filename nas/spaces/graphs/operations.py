@@ -33,7 +33,7 @@ OPERATIONS: dict[str, type[Operation]] = {
 
 
 def operation_from_json(data: Any) -> Operation:
-    """The operation that ``to_json`` gave.
+    """Returns the operation that ``to_json`` gave.
 
     Raises:
         PointError: it is none; says why.
@@ -50,7 +50,7 @@ def operation_from_json(data: Any) -> Operation:
 
 
 def operations_from_json(name: str, data: Any) -> tuple[Operation, ...]:
-    """The operations of a list, in order.
+    """Returns the operations of a list, in order.
 
     Raises:
         PointError: it is no list, which is told by the name of what holds it, or one is none.

@@ -43,7 +43,7 @@ class Widen(Operation):
         return spread(network, {self.node: (*range(size), *copies)})
 
     def _applied(self, network: Network) -> Network:
-        """The same graph, wider."""
+        """Returns the same graph, wider."""
         return network_of(network, resized(network, self.maps(network)))
 
 
@@ -74,7 +74,7 @@ class Narrow(Operation):
         return spread(network, {self.node: tuple(range(self.size))})
 
     def _applied(self, network: Network) -> Network:
-        """The same graph, narrower."""
+        """Returns the same graph, narrower."""
         return network_of(network, resized(network, self.maps(network)))
 
 
@@ -87,7 +87,7 @@ class GrowKernel(Operation):
     kernel: int
 
     def _applied(self, network: Network) -> Network:
-        """The same graph with the larger kernel."""
+        """Returns the same graph with the larger kernel."""
         return _with_kernel(network, self.node, self.kernel, larger=True)
 
 
@@ -105,7 +105,7 @@ class ShrinkKernel(Operation):
         return "no"
 
     def _applied(self, network: Network) -> Network:
-        """The same graph with the smaller kernel."""
+        """Returns the same graph with the smaller kernel."""
         return _with_kernel(network, self.node, self.kernel, larger=False)
 
 

@@ -12,7 +12,7 @@ _KEEPS_SIGN = (Add, Concat, Flatten, GlobalPool, Pool)
 
 
 def is_never_negative(network: Network, id: int) -> bool:
-    """Whether a node's output is known to hold no negative number, whatever the weights."""
+    """Returns whether a node's output is known to hold no negative number, whatever the weights."""
     known: set[int] = set()
     for node in network.nodes:
         if isinstance(node.layer, Activation):
@@ -23,12 +23,12 @@ def is_never_negative(network: Network, id: int) -> bool:
 
 
 def replaced(nodes: Sequence[Node], node: Node, gone: int) -> list[Node]:
-    """The nodes with a new one of the same id as an old one, to whom go all who took the one that is gone."""
+    """Returns the nodes with a new one of the same id as an old one, to whom go all who took the one that is gone."""
     return [node if other.id == node.id else other.rewired(gone, node.id) for other in nodes if other.id != gone]
 
 
 def without_node(network: Network, node: Node) -> list[Node]:
-    """The nodes without this one: who took it takes its input.
+    """Returns the nodes without this one: who took it takes its input.
 
     Raises:
         PointError: it joins others, it gives another shape than it takes, or nothing would be left.
@@ -41,7 +41,7 @@ def without_node(network: Network, node: Node) -> list[Node]:
 
 
 def without_input(nodes: Sequence[Node], join: Node, source: int) -> list[Node]:
-    """The nodes where the join does not take this one, and is no more itself where it takes only one.
+    """Returns the nodes where the join does not take this one, and is no more itself where it takes only one.
 
     Raises:
         PointError: nothing would be left.
@@ -59,7 +59,7 @@ def without_input(nodes: Sequence[Node], join: Node, source: int) -> list[Node]:
 
 
 def pruned(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes that the last one needs."""
+    """Returns the nodes that the last one needs."""
     needed = {nodes[-1].id}
     for node in reversed(nodes):
         if node.id in needed:

@@ -86,7 +86,7 @@ def _check_order(network: Network, source: int, target: int) -> None:
 
 
 def _bridge(network: Network, source: int, target: int, layers: Callable[[int], Sequence[Layer]]) -> Layer:
-    """The first of the layers for a stride that makes the source's image as large as the target's.
+    """Returns the first of the layers for a stride that makes the source's image as large as the target's.
 
     Raises:
         PointError: none does.

@@ -93,7 +93,7 @@ class GraphSpace(Space):
         return f"GraphSpace({len(self.starts)} starts, {self.input_shape} to {self.n_outputs}, {self.parameters!r})"
 
     def network(self, point: Point) -> Network:
-        """The network of a point.
+        """Returns the network of a point.
 
         Raises:
             PointError: the point lies outside the space.
@@ -114,11 +114,11 @@ class GraphSpace(Space):
         return self._point(network, self.parameters.sample(rng))
 
     def mutate(self, point: Point, rng: random.Random) -> Point:
-        """A point whose network is one move away, or (a quarter, where there are parameters) one parameter."""
+        """Returns a point whose network is one move away, or (a quarter, where there are parameters) one parameter."""
         return self.vary(Variation.of(point), rng).point
 
     def vary(self, variation: Variation, rng: random.Random) -> Variation:
-        """The variation after one more step of ``mutate``, with the operation on the network that it was."""
+        """Returns the variation after one more step of ``mutate``, with the operation on the network that it was."""
         network, others = self.network(variation.point), self._others(variation.point)
         has_parameters = self.parameters.n_points != 1
         if not (has_parameters and rng.random() < _SHARE):
@@ -146,7 +146,7 @@ class GraphSpace(Space):
         return {**names, **replace(made, operations=variation.operations).to_json()}
 
     def key(self, point: Point) -> str:
-        """The digest of the network, which knows no names of nodes, and the parameters.
+        """Returns the digest of the network, which knows no names of nodes, and the parameters.
 
         Raises:
             PointError: the point holds no network.
@@ -163,7 +163,7 @@ class GraphSpace(Space):
         return edit_distance(first[0], second[0]) + self.parameters.apart(first[1], second[1])
 
     def cross(self, first: Point, second: Point, rng: random.Random) -> Variation:
-        """The beginning of one network and the end of the other; each parameter is that of one of the two.
+        """Returns the beginning of one network and the end of the other; each parameter is that of one of the two.
 
         Either may be the beginning. Where no two cuts give a network within the limits, it is that of one of them.
         """
@@ -181,7 +181,7 @@ class GraphSpace(Space):
         self.network(point)
 
     def describe(self) -> dict[str, Any]:
-        """All that decides what is drawn, as JSON."""
+        """Returns all that decides what is drawn, as JSON."""
         others = self.parameters.describe()
         network = {
             "type": "Network",
@@ -206,7 +206,7 @@ class GraphSpace(Space):
         return self._point(network, self.parameters.decide(ask))
 
     def decisions(self, point: Point) -> list[Decision]:
-        """The answers that give the point; of the network as ``network.7.channels``, 7 being a node's id."""
+        """Returns the answers that give the point; of the network as ``network.7.channels``, 7 being a node's id."""
         found = decisions_of(self.network(point), self.limits)
         named = [Decision(f"{NETWORK}.{name}", domain, answer) for name, domain, answer in found]
         return [*named, *self.parameters.decisions(self._others(point))]

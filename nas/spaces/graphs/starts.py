@@ -57,7 +57,7 @@ def mlp(input_shape: Shape, n_outputs: int, *, widths: Sequence[int]) -> Network
 
 
 def resnet(input_shape: Shape, n_outputs: int, *, widths: Sequence[int], depth: int = 1) -> Network:
-    """A convolution, and stages of residual units (He et al. 2016, arXiv:1512.03385).
+    """Returns a convolution, and stages of residual units (He et al. 2016, arXiv:1512.03385).
 
     Each stage but the first halves the image.
 
@@ -177,7 +177,7 @@ def _check_sizes(name: str, sizes: Sequence[int], least: int = 1) -> None:
 
 
 def _parsed(cell: str) -> list[tuple[str, ...]]:
-    """The operations on the edges to each place of the cell."""
+    """Returns the operations on the edges to each place of the cell."""
     found = _CELL.fullmatch(cell) if isinstance(cell, str) else None
     wrong = [name for name in found.groups() if name not in CELL_OPERATIONS] if found else [cell]
     if found is None or wrong:

@@ -38,7 +38,7 @@ class _Sources(NamedTuple):
 
 
 def walked(network: Network, rank: Rank) -> Form | Tied:
-    """The nodes, inputs first, those of an add by the longest path behind them, then by rank.
+    """Returns the nodes, inputs first, those of an add by the longest path behind them, then by rank.
 
     Inputs that tie are taken in any order, if it is seen that every other one gives the same form.
 
@@ -127,7 +127,7 @@ def _are_exchangeable(
 
 
 def _keeps(network: Network, swapped: Mapping[int, int]) -> bool:
-    """Whether each node has its inputs after nodes have changed places."""
+    """Returns whether each node has its inputs after nodes have changed places."""
     by_id = {node.id: node for node in network.nodes}
     for node in network.nodes:
         if node.id in swapped or not swapped.keys().isdisjoint(node.inputs):

@@ -64,7 +64,7 @@ class Drawn(Parameter):
         return f"a float from {self._value(self._first)} to {self._value(self._last)}{steps}"
 
     def sample(self, rng: random.Random) -> float:
-        """A draw from the distribution."""
+        """Returns a draw from the distribution."""
         if self.kind == "uniform":
             low, high = (math.log(x) if self.log else x for x in (self.first, self.second))
             drawn = low + (high - low) * rng.random()
@@ -75,7 +75,7 @@ class Drawn(Parameter):
         return self._near(math.exp(drawn) if self.log else drawn)
 
     def sites(self, value: float) -> list[Site]:
-        """The number itself, if there is another one."""
+        """Returns the number itself, if there is another one."""
         return [] if self._first == self._last else [()]
 
     def mutate(self, value: float, site: Site, rng: random.Random) -> float:
@@ -93,7 +93,7 @@ class Drawn(Parameter):
         return self._value(self._first) if self._first == self._last else self._of(ask(name, self._domain))
 
     def decisions(self, name: str, value: float) -> Iterator[Decision]:
-        """The number, or which of the steps it is."""
+        """Yields the number, or which of the steps it is."""
         if self._first != self._last:
             yield Decision(name, self._domain, self._answer(value))
 
@@ -115,11 +115,11 @@ class Drawn(Parameter):
         return None if self.q is None else int(self._last - self._first) + 1
 
     def values(self) -> Iterator[float]:
-        """The steps, ascending."""
+        """Yields the steps, ascending."""
         return (self._value(step) for step in range(int(self._first), int(self._last) + 1))
 
     def describe(self) -> dict[str, Any]:
-        """The distribution as JSON."""
+        """Returns the distribution as JSON."""
         own = {"first": self.first, "second": self.second, "log": self.log, "q": self.q}
         return {"type": f"Drawn.{self.kind}", **own}
 
@@ -155,11 +155,11 @@ class Drawn(Parameter):
         return value if self.q is None else round(value / self.q) + self._shift
 
     def _of(self, answer: float) -> float:
-        """The number that an answer means; a library's rounding may have left the range by a bit."""
+        """Returns the number that an answer means; a library's rounding may have left the range by a bit."""
         return self._value(min(max(answer - self._shift, self._first), self._last))
 
     def _value(self, step: float) -> float:
-        """The number itself, or this multiple of q, in its bounds."""
+        """Returns the number itself, or this multiple of q, in its bounds."""
         if self.q is None:
             return float(step)
         value = step * self.q

@@ -20,7 +20,7 @@ MAX_SUBSETS = 10_000
 
 
 def load_nni_space(source: str | Path | Mapping[str, Any]) -> ParameterSpace:
-    """The space of an NNI experiment.
+    """Returns the space of an NNI experiment.
 
     Args:
         source: The path of a JSON file, or what it holds.
@@ -73,7 +73,7 @@ def _choice(value: Any, name: str) -> Any:
 
 
 def _option(item: Any, name: str) -> Any:
-    """A value, or a space of its own: an object with a _name; what is below it is named by that."""
+    """Returns a value, or a space of its own: an object with a _name; what is below it is named by that."""
     if not isinstance(item, dict) or not any(isinstance(v, dict) and "_type" in v for v in item.values()):
         return item
     if not isinstance(item.get("_name"), str):

@@ -37,7 +37,7 @@ class Parameter(ABC):
 
     @abstractmethod
     def sample(self, rng: random.Random) -> Any:
-        """A random value."""
+        """Returns a random value."""
 
     @abstractmethod
     def sites(self, value: Any) -> list[Site]:
@@ -45,15 +45,15 @@ class Parameter(ABC):
 
     @abstractmethod
     def mutate(self, value: Any, site: Site, rng: random.Random) -> Any:
-        """A value that differs at this one of its `sites`; elsewhere, only in what depends on that."""
+        """Returns a value that differs at this one of its `sites`; elsewhere, only in what depends on that."""
 
     @abstractmethod
     def decide(self, name: str, ask: Ask) -> Any:
-        """The value that the answers give."""
+        """Returns the value that the answers give."""
 
     @abstractmethod
     def decisions(self, name: str, value: Any) -> Iterator[Decision]:
-        """The answers that give the value."""
+        """Yields the answers that give the value."""
 
     @abstractmethod
     def check(self, value: Any, name: str) -> None:
@@ -70,11 +70,11 @@ class Parameter(ABC):
 
     @abstractmethod
     def values(self) -> Iterator[Any]:
-        """Each value once, if they are countable."""
+        """Yields each value once, if they are countable."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """The set of values as JSON, without `when`."""
+        """Returns the set of values as JSON, without `when`."""
 
     @abstractmethod
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Parameter(ABC):
         return point_key(value)
 
     def accepts(self, value: Any) -> bool:
-        """Whether the value is allowed."""
+        """Returns whether the value is allowed."""
         try:
             self.check(value, "")
         except PointError:
@@ -113,7 +113,7 @@ class Range(Parameter):
 
     @abstractmethod
     def _at(self, unit: float) -> float:
-        """The allowed number that is nearest to this place on the scale."""
+        """Returns the allowed number that is nearest to this place on the scale."""
 
     @property
     @abstractmethod
@@ -128,7 +128,7 @@ class Range(Parameter):
 
     def mutate(self, value: float, site: Site, rng: random.Random) -> float:
         low, high, present = (math.log(x) if self.log else x for x in (*self._ends, value))
-        unit = (present - low) / (high - low) if low < high else 0.5  # neighbours may share their logarithm
+        unit = (present - low) / (high - low) if low < high else 0.5  # neighbors may share their logarithm
         for _ in range(_TRIES):
             mutated = self._at(rng.gauss(unit, _STEP))
             if mutated != value:
@@ -148,7 +148,7 @@ class Range(Parameter):
 
     @abstractmethod
     def _near(self, value: float) -> float:
-        """The number of the range's own type; a library's rounding may have left the range by a bit."""
+        """Returns the number of the range's own type; a library's rounding may have left the range by a bit."""
 
     def describe(self) -> dict[str, Any]:
         return {"type": type(self).__name__, "low": self.low, "high": self.high, "log": self.log}
@@ -192,7 +192,7 @@ class Float(Range):
         return 1 if self.low == self.high else None
 
     def values(self) -> Iterator[float]:
-        """The one value of equal bounds."""
+        """Yields the one value of equal bounds."""
         yield self.low
 
     def key(self, value: Any) -> str:
@@ -242,7 +242,7 @@ class Int(Range):
         return self.high - self.low + 1
 
     def values(self) -> Iterator[int]:
-        """The whole numbers, ascending."""
+        """Yields the whole numbers, ascending."""
         yield from range(self.low, self.high + 1)
 
     def _near(self, value: float) -> int:
@@ -257,7 +257,7 @@ class Int(Range):
 
 
 def checked_conditions(when: When) -> dict[str, list[Any]] | None:
-    """A copy of the conditions, which must be lists of JSON values by name."""
+    """Returns a copy of the conditions, which must be lists of JSON values by name."""
     if when is None:
         return None
     if not isinstance(when, Mapping) or not all(type(name) is str for name in when):
@@ -271,7 +271,7 @@ def checked_conditions(when: When) -> dict[str, list[Any]] | None:
 
 
 def refusal(parameter: Parameter, value: Any, name: str) -> PointError:
-    """The error for a value that a parameter does not hold."""
+    """Returns the error for a value that a parameter does not hold."""
     return PointError(
         f"{name} ({value!r}, {type(value).__name__}) must be {parameter}; change the point or widen the space"
     )

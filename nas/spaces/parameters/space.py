@@ -51,11 +51,11 @@ class ParameterSpace(Space):
         return f"ParameterSpace({self._root})"
 
     def sample(self, rng: random.Random) -> Point:
-        """A random point: uniform over each range (or its logarithm) and over the options of each choice."""
+        """Returns a random point: uniform over each range (or its logarithm) and over the options of each choice."""
         return copy.deepcopy(self._root.sample(rng))
 
     def mutate(self, point: Point, rng: random.Random) -> Point:
-        """A point in which one parameter, any as likely as the others, has another value.
+        """Returns a point in which one parameter, any as likely as the others, has another value.
 
         A number moves by a Gaussian step (standard deviation 0.2 of its range, or log range), clipped; a choice takes
         another option. What becomes active by it is sampled, all else keeps its value.
@@ -80,7 +80,7 @@ class ParameterSpace(Space):
         self._root.check(point, "")
 
     def describe(self) -> dict[str, Any]:
-        """The parameters with their conditions, by name, and the order of the names."""
+        """Returns the parameters with their conditions, by name, and the order of the names."""
         return {**self._root.describe(), "type": "ParameterSpace"}
 
     @property
@@ -89,7 +89,7 @@ class ParameterSpace(Space):
         return self._n_points if self._n_points is not None and self._n_points <= MAX_POINTS else None
 
     def points(self) -> Iterator[Point]:
-        """Each point once, the last parameter fastest; also if they are finite but too many for `n_points`."""
+        """Yields each point once, the last parameter fastest; also if they are finite but too many for `n_points`."""
         if self._n_points is None:
             raise ConfigurationError(
                 "the points of the space can't be listed: a Float has more than one value; use a Choice in its place"

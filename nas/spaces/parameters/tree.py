@@ -58,11 +58,11 @@ class Choice(Parameter):
         return f"one of {', '.join(map(str, self.options))}"
 
     def sample(self, rng: random.Random) -> Any:
-        """An option, its parameters sampled."""
+        """Returns an option, its parameters sampled."""
         return rng.choice(self.options).sample(rng)
 
     def sites(self, value: Any) -> list[Site]:
-        """The choice itself, if it has two options or more, and the sites in the chosen one."""
+        """Returns the choice itself, if it has two options or more, and the sites in the chosen one."""
         here: list[Site] = [()] if len(self.options) > 1 else []
         return here + self._option(value).sites(value)
 
@@ -88,7 +88,7 @@ class Choice(Parameter):
         return self.options[index].decide(f"{name}.{index}", ask)
 
     def decisions(self, name: str, value: Any) -> Iterator[Decision]:
-        """The option's index, then its own decisions."""
+        """Yields the option's index, then its own decisions."""
         index = next(index for index, option in enumerate(self.options) if option.accepts(value))
         if len(self.options) > 1:
             yield Decision(name, self._domain, index)
@@ -101,12 +101,12 @@ class Choice(Parameter):
         return None if None in counts else sum(count for count in counts if count is not None)
 
     def values(self) -> Iterator[Any]:
-        """The values of the first option, then of the next."""
+        """Yields the values of the first option, then of the next."""
         for option in self.options:
             yield from option.values()
 
     def describe(self) -> dict[str, Any]:
-        """The options as JSON, in their order."""
+        """Returns the options as JSON, in their order."""
         return {"type": "Choice", "options": [option.describe() for option in self.options]}
 
     def _option(self, value: Any) -> Parameter:
@@ -272,7 +272,7 @@ class Group(Parameter):
         return {"type": "group", "parameters": described, "order": list(self.parameters)}
 
     def resembles(self, value: Any) -> bool:
-        """Whether the value is a dict that holds the constants of this one."""
+        """Returns whether the value is a dict that holds the constants of this one."""
         return type(value) is dict and all(
             name in value and node.accepts(value[name])
             for name, node in self.parameters.items()
@@ -318,7 +318,7 @@ class Group(Parameter):
         return settled
 
     def _extensions(self, partial: Point, names: Sequence[str]) -> Iterator[Point]:
-        """Each value that starts as ``partial`` and goes on with these names."""
+        """Yields each value that starts as ``partial`` and goes on with these names."""
         if not names:
             yield partial
         elif not self._is_active(names[0], partial):
@@ -348,7 +348,7 @@ def _holds_parameter(value: Any) -> bool:
 
 
 def _overlap(one: Parameter, other: Parameter) -> bool:
-    """Whether two options may share a value; for two groups, True may be overcautious, False is certain."""
+    """Returns whether two options may share a value; for two groups, True may be overcautious, False is certain."""
     if isinstance(one, Group) and isinstance(other, Group):
         return not one.parts_from(other) and not other.parts_from(one)
     if isinstance(one, Constant) and isinstance(other, Constant):

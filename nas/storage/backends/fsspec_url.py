@@ -55,7 +55,7 @@ class FsspecBackend(ObjectBackend):
                 self._put(target, data)
 
     def get(self, target: str) -> bytes:
-        """The whole object, in one request: that it is too large is noticed when it is here."""
+        """Returns the whole object, in one request: that it is too large is noticed when it is here."""
         with self._alone():
             data = bytes(self._fs.cat_file(target))
         check_small(target, len(data))
@@ -92,14 +92,14 @@ class FsspecBackend(ObjectBackend):
             yield size, run
 
     def names(self, folder: str) -> list[str]:
-        """A listing that no cache answers."""
+        """Returns a listing that no cache answers."""
         with self._alone():
             self._fs.invalidate_cache()
             entries = [str(entry).rstrip("/") for entry in self._fs.ls(folder, detail=False)]
         return [entry.rpartition("/")[2] for entry in entries if entry != folder]
 
     def walk(self, folder: str) -> list[BlobInfo]:
-        """A listing of everything that no cache answers."""
+        """Returns a listing of everything that no cache answers."""
         with self._alone():
             self._fs.invalidate_cache()
             entries = self._fs.find(folder, detail=True)
@@ -141,7 +141,7 @@ def _modified(info: Mapping[str, Any]) -> float | None:
 
 
 def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> tuple[FsspecBackend, str]:
-    """The driver, and the URL's place in it.
+    """Returns the driver, and the URL's place in it.
 
     Raises:
         ConfigurationError: an unknown protocol.

@@ -109,7 +109,7 @@ class LocalBlobStore(BlobStore):
             return despite_stale_handles(attempt, self.retry_s)
 
     def names(self, folder: str = "") -> list[str]:
-        """A listing of now: opening the folder makes an NFS client ask."""
+        """Returns a listing of now: opening the folder makes an NFS client ask."""
         place = self._folder(folder)
 
         def attempt() -> list[str]:
@@ -170,20 +170,20 @@ class LocalBlobStore(BlobStore):
             raise kind(f"storage root {self.url} can't be used: {error}") from error
 
     def below(self, folder: str) -> LocalBlobStore:
-        """The files under a folder of this one."""
+        """Returns the files under a folder of this one."""
         return LocalBlobStore(self.local_path(folder), retry_s=self.retry_s)
 
     def sibling(self, name: str) -> LocalBlobStore:
-        """The files under the folder of that name beside this one."""
+        """Returns the files under the folder of that name beside this one."""
         return LocalBlobStore(os.path.dirname(self.url), retry_s=self.retry_s).below(name)
 
     def siblings(self) -> list[str]:
-        """The names in the folder above, without this one's."""
+        """Returns the names in the folder above, without this one's."""
         folder, own = os.path.split(self.url)
         return [name for name in LocalBlobStore(folder, retry_s=self.retry_s).names() if name != own]
 
     def local_path(self, path: str) -> str:
-        """The absolute path."""
+        """Returns the absolute path."""
         return os.path.join(self.url, checked_path(path))
 
     def _read(self, reference: Reference, attempt: Callable[..., T], *details: object) -> T:
@@ -248,7 +248,7 @@ class LocalBlobStore(BlobStore):
 
 
 def _below(root: str) -> Iterator[BlobInfo]:
-    """The files below a folder; what vanishes meanwhile is left out."""
+    """Yields the files below a folder; what vanishes meanwhile is left out."""
     folders = [root]
     while folders:
         folder = folders.pop()

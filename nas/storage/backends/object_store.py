@@ -218,7 +218,7 @@ class ObjectBlobStore(BlobStore):
         if not is_first:
             raise ConfigurationError(
                 f"storage root {self.url} can't be used: it lets a second writer replace a record; choose a store that "
-                "honours conditional writes (S3's If-None-Match), or a folder"
+                "honors conditional writes (S3's If-None-Match), or a folder"
             )
 
     def below(self, folder: str) -> ObjectBlobStore:

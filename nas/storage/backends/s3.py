@@ -194,7 +194,7 @@ class S3Backend(ObjectBackend):
                     raise
                 return self.size(target), run  # the object ends before the run begins
             if "ContentRange" not in reply and run.begin:
-                raise OSError(errno.ENOTSUP, "the store does not honour ranges")
+                raise OSError(errno.ENOTSUP, "the store does not honor ranges")
             with closing(reply["Body"]) as body:
                 offset, size = 0, int(reply.get("ContentRange", f"/{reply['ContentLength']}").rpartition("/")[2])
                 while offset < run.bytes and (n := body.readinto(run.at(offset)[:_STEP])):

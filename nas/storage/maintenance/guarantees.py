@@ -61,7 +61,7 @@ class Promise:
     is_lost: bool = False
 
     def quantile_ms(self, share: float) -> float | None:
-        """The time that this share of the tries did not exceed."""
+        """Returns the time that this share of the tries did not exceed."""
         ordered = sorted(self.times_ms)
         return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
@@ -123,14 +123,14 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, files: BlobStore) -> Place:
-        """The place of these files; asked for in good times, as a lost server would not answer."""
+        """Returns the place of these files; asked for in good times, as a lost server would not answer."""
         inside = files.local_path("x")
         folder = None if inside is None else os.path.dirname(inside)
         return cls(folder, None if folder is None else find_mount(folder))
 
 
 def tried(name: str, attempt: Callable[[], tuple[list[float], str]], place: Place) -> Promise:
-    """The promise, kept where the attempt gives its times and what it saw."""
+    """Returns the promise, kept where the attempt gives its times and what it saw."""
     try:
         times_ms, seen = attempt()
     except (BrokenPromiseError, OSError) as error:
@@ -139,7 +139,7 @@ def tried(name: str, attempt: Callable[[], tuple[list[float], str]], place: Plac
 
 
 def broken(name: str, error: Exception, place: Place) -> Promise:
-    """The promise that this error breaks."""
+    """Returns the promise that this error breaks."""
     if isinstance(error, BrokenPromiseError):
         verdict = Verdict.RISK if isinstance(error, RiskyPromiseError) else Verdict.BROKEN
         seen, remedy = error.args
@@ -150,7 +150,7 @@ def broken(name: str, error: Exception, place: Place) -> Promise:
 
 
 def timed(attempt: Callable[[int], object], n: int) -> list[float]:
-    """The milliseconds that each of ``n`` attempts took; fewer where they take long."""
+    """Returns the milliseconds that each of ``n`` attempts took; fewer where they take long."""
     times_ms: list[float] = []
     until = time.monotonic() + BUDGET_S
     while len(times_ms) < n and (not times_ms or time.monotonic() < until):
@@ -173,14 +173,14 @@ def check_whole(beat: bytes | None) -> None:
 
 
 def existing_folder(place: str) -> str:
-    """The nearest folder on the way to a place that is there."""
+    """Returns the nearest folder on the way to a place that is there."""
     while not os.path.isdir(place) and place != os.path.dirname(place):
         place = os.path.dirname(place)
     return place
 
 
 def _missing_folders(folder: str) -> list[str]:
-    """The folders on the way to this one, itself too, that do not exist yet, the deepest first."""
+    """Returns the folders on the way to this one, itself too, that do not exist yet, the deepest first."""
     missing = []
     while folder != existing_folder(folder):
         missing.append(folder)

@@ -49,7 +49,7 @@ def remedy_for(error: BaseException, mount: Mount | None, folder: str | None) ->
 
 
 def errno_of(error: BaseException) -> int | None:
-    """The number of the system's error that this one is, or that caused it."""
+    """Returns the number of the system's error that this one is, or that caused it."""
     for source in (error.__cause__, error):
         if isinstance(source, OSError) and source.errno is not None:
             return source.errno

@@ -71,7 +71,7 @@ class _Reader:
         self._proof: dict[str, tuple[str, tuple[int, ...]]] = {}  # path -> why it should be there, whose it is
 
     def read(self) -> Inventory:
-        """The inventory."""
+        """Returns the inventory."""
         results, proposals = (self._numbered("trials", f".{kind}.json") for kind in ("result", "proposal"))
         starts = self._starts()
         self._search()
@@ -93,7 +93,7 @@ class _Reader:
     # ---- reading
 
     def _numbered(self, folder: str, suffix: str) -> dict[int, dict[str, Any]]:
-        """The records of a folder whose names are a number and this suffix."""
+        """Returns the records of a folder whose names are a number and this suffix."""
         found = {}
         for name, content in self._contents(folder, suffix).items():
             if re.fullmatch("[0-9]{4,18}", stem := name.removesuffix(suffix)):
@@ -104,7 +104,7 @@ class _Reader:
         return found
 
     def _starts(self) -> dict[int, dict[int, dict[str, Any]]]:
-        """The start records by trial and attempt."""
+        """Returns the start records by trial and attempt."""
         names = [re.fullmatch(r"[0-9]{6,18}(\.start-([0-9]{1,9})\.json)", n) for n in self._files.names("trials")]
         suffixes = {int(match[2]): match[1] for match in names if match}
         found: dict[int, dict[int, dict[str, Any]]] = {}
@@ -114,7 +114,7 @@ class _Reader:
         return found
 
     def _contents(self, folder: str, suffix: str) -> dict[str, bytes | StorageError]:
-        """The records of a folder; where one can't be read, each is read for itself."""
+        """Returns the records of a folder; where one can't be read, each is read for itself."""
         try:
             return dict(self._files.read_all(folder, suffix))
         except StorageError:
@@ -129,7 +129,7 @@ class _Reader:
             return error
 
     def _parse(self, path: str, content: bytes | StorageError, trials: tuple[int, ...] = ()) -> dict[str, Any] | None:
-        """The record; None where it is lost, which is noted."""
+        """Returns the record; None where it is lost, which is noted."""
         self._there.add(path)
         if isinstance(content, StorageError):
             self._lose(path, Fate.UNREADABLE, reason_of(content), trials)
@@ -174,7 +174,7 @@ class _Reader:
                 self._lose("search.json", Fate.CORRUPT, "no record of a search", ())
 
     def _weights_deleted(self) -> set[int]:
-        """The trials whose weights were deleted to make room."""
+        """Returns the trials whose weights were deleted to make room."""
         sweeps = self._numbered("gc", ".json")
         self._expect_series("gc/{:04d}.json", sweeps)
         weights_deleted: set[int] = set()
@@ -233,7 +233,7 @@ class _Reader:
                         self._expect_result(elder, f"trial {trial.number}, its child, has run")
 
     def _sessions(self, starts: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> set[int]:
-        """The sessions that have ended in order."""
+        """Returns the sessions that have ended in order."""
         self._expect_series("sessions/{:04d}.json", self._numbered("sessions", ".json"))
         for number, attempts in starts.items():
             for attempt, record in attempts.items():

@@ -49,7 +49,7 @@ class Side:
         self.files.publish(f"mail-{self.name}/{topic}", [to_bytes(data)])
 
     def heard(self, topic: str) -> dict[str, Any] | None:
-        """The other side's message, if it can be seen now."""
+        """Returns the other side's message, if it can be seen now."""
         data = self.files.read_if_present(f"mail-{self.other}/{topic}")
         return None if data is None else from_bytes(data, topic)
 
@@ -105,7 +105,7 @@ class Side:
 
 
 def meet(root: BlobStore, *, wait_s: float) -> Side:
-    """The side that this process takes, once another one has begun the same on the same root.
+    """Returns the side that this process takes, once another one has begun the same on the same root.
 
     Each opens a meeting and keeps it alive. Whoever sees another that is alive, and comes before its own in order of
     name, joins it as ``b``; whoever is joined is ``a``.

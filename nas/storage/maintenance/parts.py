@@ -53,7 +53,7 @@ class PartHashes:
 
 
 def parts_of(manifest: Manifest) -> dict[str, set[Part]]:
-    """The parts of each pack that hold tensors, by the pack's path.
+    """Returns the parts of each pack that hold tensors, by the pack's path.
 
     Raises:
         CorruptError: two parts share bytes, or one can't lie in its pack.

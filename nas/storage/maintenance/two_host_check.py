@@ -105,7 +105,7 @@ def _greet(side: Side) -> list[Promise]:
 
 
 def _hand(side: Side) -> list[Promise]:
-    """Each reads, by reference, what the other has just published under a name that was looked up too early."""
+    """Returns each reads, by reference, what the other has just published under a name that was looked up too early."""
     times_ms: list[float] = []
     n_denied, until = 0, time.monotonic() + 2 * BUDGET_S
     for n in range(side.n_tries):
@@ -234,7 +234,7 @@ def _watch(side: Side, path: str, topic: str) -> int:
 
 
 def _denies(files: BlobStore, path: str) -> bool:
-    """Whether this machine believes, without asking the server, that there is no such file."""
+    """Returns whether this machine believes, without asking the server, that there is no such file."""
     place = files.local_path(path)
     return place is not None and not os.path.exists(place)
 

@@ -214,7 +214,7 @@ class _Verification:
 
 
 def _names(files: BlobStore, checkpoint: Checkpoint, pack: Reference, wrong: Collection[Part]) -> list[str] | None:
-    """The checkpoint's tensors that lie in these parts of a pack; None where its manifest can't tell."""
+    """Returns the checkpoint's tensors that lie in these parts of a pack; None where its manifest can't tell."""
     try:
         tensors = load_manifest(files, checkpoint).tensors
     except StorageError:

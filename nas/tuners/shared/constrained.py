@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def checked_limits(constraints: object) -> dict[str, float]:
-    """The greatest value allowed, by name.
+    """Returns the greatest value allowed, by name.
 
     Raises:
         ConfigurationError: they are no numbers by name.
@@ -75,7 +75,7 @@ class ConstrainedTuner(Tuner):
         return self.tuner.shown_name
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """The first of the tuner's answers that is no proposal, or one that keeps the constraints.
+        """Returns the first of the tuner's answers that is no proposal, or one that keeps the constraints.
 
         Raises:
             ConfigurationError: too many in a row break them.
@@ -106,7 +106,7 @@ class ConstrainedTuner(Tuner):
         return self.tuner.ranked(lineage)
 
     def broken_by(self, point: Point) -> str:
-        """The constraints that the point breaks, with its values; empty where it keeps all."""
+        """Returns the constraints that the point breaks, with its values; empty where it keeps all."""
         known = self._known(point)
         return ", ".join(
             f"constraints.{name}={limit:g} ({known[name]:g})"
@@ -132,7 +132,7 @@ class ConstrainedTuner(Tuner):
         return True
 
     def _known(self, point: Point) -> dict[str, Any]:
-        """The values that are limited.
+        """Returns the values that are limited.
 
         Raises:
             ConfigurationError: one is not known, or the problem failed to say.

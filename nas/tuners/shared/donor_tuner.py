@@ -34,10 +34,10 @@ class DonorTuner(Tuner):
         return self.donors.possible(lineage)
 
     def propose(self, lineage: Lineage, point: Point, reason: str, derivation: object = None) -> Proposal:
-        """The point, with its donor."""
+        """Returns the point, with its donor."""
         return Proposal(point=point, donors=self.donors.choose(lineage, point), derivation=derivation, reason=reason)
 
     def propose_new(self, lineage: Lineage, rng: random.Random, reason: str) -> Proposal | Answer:
-        """A random point that no trial has, with its donor; STOP where the space has none left."""
+        """Returns a random point that no trial has, with its donor; STOP where the space has none left."""
         point = draw_new_point(self.space, lineage, rng)
         return STOP if point is None else self.propose(lineage, point, reason)

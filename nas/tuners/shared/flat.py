@@ -47,7 +47,7 @@ class FlatSpace:
         return {name: own.get(name, default) for name, default in self.defaults.items()}
 
     def point(self, answers: Mapping[str, float], rng: random.Random) -> Point:
-        """The point that these answers give; a decision without one is drawn."""
+        """Returns the point that these answers give; a decision without one is drawn."""
         return self.space.decide(lambda name, domain: answers[name] if name in answers else domain.draw(rng))
 
     def vectors(self, points: Iterable[Point]) -> np.ndarray:
@@ -66,7 +66,7 @@ class FlatSpace:
         return np.array(rows, dtype=np.float64).reshape(len(rows), self.n_coordinates)
 
     def answers_of(self, vector: Iterable[float]) -> dict[str, float]:
-        """The answers that a vector stands for: of a choice, the option with the greatest number."""
+        """Returns the answers that a vector stands for: of a choice, the option with the greatest number."""
         left, found = list(vector), {}
         for name, domain in self.domains.items():
             n = 1 if isinstance(domain, Numbers) else domain.n

@@ -35,7 +35,7 @@ def check_max_points(max_points: int, n_founders: int) -> None:
 
 
 class ScoreModel:
-    """Predicts scores, normalised inside; what was measured more often is known better.
+    """Predicts scores, normalized inside; what was measured more often is known better.
 
     Args:
         vectors: ``(n, d)``, a row a measurement; n at least 1.

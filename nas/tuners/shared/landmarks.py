@@ -30,7 +30,7 @@ class Distances:
         self._known: dict[tuple[str, str], float] = {}
 
     def take(self, point: Point) -> str:
-        """The key by which the point's distances are asked for."""
+        """Returns the key by which the point's distances are asked for."""
         key = point_key(point)
         if key not in self._outlines:
             self._outlines[key] = self._space.outline(point)

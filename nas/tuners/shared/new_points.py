@@ -13,7 +13,7 @@ MAX_ENUMERATED = 20_000
 
 
 def draw_new_point(space: Space, lineage: Lineage, rng: random.Random) -> Point | None:
-    """A point that no trial of the lineage has; None where the space has none left.
+    """Returns a point that no trial of the lineage has; None where the space has none left.
 
     In a space too large to enumerate (over 20,000 points) 64 draws that were all seen end in a repeated point.
     """
@@ -30,6 +30,6 @@ def draw_new_point(space: Space, lineage: Lineage, rng: random.Random) -> Point 
 
 
 def wants_founder(lineage: Lineage, n_living: int, population_size: int) -> bool:
-    """Whether a population is not full, counting the founders that still run."""
+    """Returns whether a population is not full, counting the founders that still run."""
     lacking = population_size - n_living
     return lacking > 0 and sum(not trial.parents for trial in lineage.pending) < lacking

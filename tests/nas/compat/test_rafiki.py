@@ -30,7 +30,7 @@ from nas.compat.rafiki.dev import tune_model
 from nas.compat.rafiki.knobs import ArchKnob, CategoricalKnob, FixedKnob, FloatKnob, IntegerKnob, KnobValue, PolicyKnob
 from nas.compat.rafiki.params import InvalidParamsFormatError, from_tensors, to_tensors
 from nas.compat.rafiki.problem import RafikiProblem
-from nas.compat.rafiki.space import knob_policies, knob_space, realised
+from nas.compat.rafiki.space import knob_policies, knob_space, realized
 from nas.compat.rafiki.template import load_template
 from nas.compat.rafiki.trained import load_trial_model
 from nas.core.budget import Budget
@@ -156,7 +156,7 @@ class TestKnobs:
         }
         space = knob_space(knobs)
         point = space.sample(random.Random(0))
-        made = realised(knobs, {**point, "number": 1}, frozenset({Policy.EARLY_STOP}))
+        made = realized(knobs, {**point, "number": 1}, frozenset({Policy.EARLY_STOP}))
 
         assert space.describe()["parameters"]["rate"] == Float(1e-12, 1e-1, log=True).describe()
         assert space.describe()["parameters"]["whole"] == Int(1, 8, log=True).describe()
@@ -872,9 +872,9 @@ def zip_of(path: Path, **files: bytes) -> str:
     return str(path)
 
 
-def png(width: int, height: int, colour: tuple[int, int, int]) -> bytes:
+def png(width: int, height: int, color: tuple[int, int, int]) -> bytes:
     buffer = io.BytesIO()
-    Image.new("RGB", (width, height), colour).save(buffer, "PNG")
+    Image.new("RGB", (width, height), color).save(buffer, "PNG")
     return buffer.getvalue()
 
 

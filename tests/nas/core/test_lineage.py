@@ -93,7 +93,7 @@ def test_point_that_is_no_json_is_refused() -> None:
 
 
 def test_best_is_by_direction() -> None:
-    """best gives the greatest where the metric is maximised and the least where it is minimised, the best first."""
+    """best gives the greatest where the metric is maximized and the least where it is minimized, the best first."""
     lineage = Lineage.of([trial(n, accuracy=value, loss=value) for n, value in enumerate([0.2, 0.9, 0.5])])
 
     assert numbers(lineage.best(ACCURACY, 3)) == [1, 2, 0]

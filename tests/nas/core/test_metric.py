@@ -18,7 +18,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def test_better_is_by_direction() -> None:
-    """More is better where a metric is maximised, less where it is minimised, and equal is not better."""
+    """More is better where a metric is maximized, less where it is minimized, and equal is not better."""
     up, down = Metric("accuracy"), Metric("loss", "minimize")
 
     assert up.is_better(0.2, than=0.1)

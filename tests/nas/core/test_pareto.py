@@ -114,7 +114,7 @@ def _beats(points: list[Losses], one: int, other: int) -> bool:
 
 
 def test_crowding() -> None:
-    """The ends are infinitely far from others; within, the neighbours' distance in shares of the range, summed."""
+    """The ends are infinitely far from others; within, the neighbors' distance in shares of the range, summed."""
     assert crowding([(0.0, 10.0), (1.0, 5.0), (3.0, 4.0), (4.0, 0.0)]) == [math.inf, 1.35, 1.25, math.inf]
     assert crowding([(1.0, 1.0)]) == [math.inf]
     assert crowding([]) == []

@@ -751,7 +751,7 @@ def test_count_of_steps_alone_is_not_taken() -> None:
 
 @pytest.mark.parametrize("kind", ["Adagrad", "RMSprop", "Rprop", "NAdam", "AdamW", "SGD"])
 def test_optimizers_go_on_where_others_ended(kind: str) -> None:
-    """Of any of torch's optimisers that keeps tensors, a child of the same shape has the donor's whole state."""
+    """Of any of torch's optimizers that keeps tensors, a child of the same shape has the donor's whole state."""
     donor, child = nn.Linear(4, 4), nn.Linear(4, 4)
     arguments = {"momentum": 0.9} if kind == "SGD" else {}
     published = stepped(getattr(torch.optim, kind), donor, **arguments)

@@ -122,10 +122,10 @@ def with_second(tensor: Tensor) -> dict[str, Tensor]:
         (lambda: torch.ones(2, 2, device="meta"), "on the device meta, without data"),
         (lambda: torch.ones(2, 2).to_sparse(), "it is sparse_coo, not dense"),
         (lambda: torch.ones(2, 2).to_sparse_csr(), "it is sparse_csr, not dense"),
-        (lambda: torch.quantize_per_tensor(torch.ones(2, 2), 0.1, 0, torch.qint8), "it is quantised, not dense"),
+        (lambda: torch.quantize_per_tensor(torch.ones(2, 2), 0.1, 0, torch.qint8), "it is quantized, not dense"),
         (lambda: nn.LazyLinear(2).weight, "its shape is not known yet"),
     ],
-    ids=["meta", "sparse", "csr", "quantised", "lazy"],
+    ids=["meta", "sparse", "csr", "quantized", "lazy"],
 )
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning", "ignore:torch.quantize_per_tensor:UserWarning")
 def test_a_donors_tensor_without_numbers_gives_nothing(made: Callable[[], Tensor], why: str) -> None:
@@ -193,7 +193,7 @@ def test_derivation_of_a_donor_without_data() -> None:
     ],
 )
 def test_no_donors(donors: Any, message: str) -> None:
-    """What is no list of donors is refused in one line, before anything is written; so it is for an optimiser."""
+    """What is no list of donors is refused in one line, before anything is written; so it is for an optimizer."""
     child = two_layers()
     own = {name: tensor.clone() for name, tensor in child.state_dict().items()}
 
@@ -256,7 +256,7 @@ class Signs(optim.Optimizer):
                 parameter.sub_(group["lr"] * momentum.sign())
 
 
-def test_a_users_optimiser() -> None:
+def test_a_users_optimizer() -> None:
     """One that keeps what it needs in attributes, with a scheduler on it, takes its donor's state."""
     donor, child = nn.Linear(2, 2), nn.Linear(2, 2)
     trained = Signs(donor.parameters(), 0.5)
@@ -274,7 +274,7 @@ def test_a_users_optimiser() -> None:
 
 
 @pytest.mark.parametrize("kind", [optim.LBFGS, optim.SparseAdam])
-def test_optimisers_that_can_not(kind: type[optim.Optimizer]) -> None:
+def test_optimizers_that_can_not(kind: type[optim.Optimizer]) -> None:
     """Two of torch's are refused by name."""
     model = nn.Linear(2, 2)
     with pytest.raises(ConfigurationError, match=rf"optimizer \({kind.__name__}\) can't inherit its state; leave it"):

@@ -1,4 +1,4 @@
-"""The embedded default: it learns, honours its policies, and its children inherit."""
+"""The embedded default: it learns, honors its policies, and its children inherit."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_rules_warm_up_who_inherits(train: Train) -> None:
     assert founder.accuracies == donor.accuracies
 
 
-def test_rules_hand_down_the_optimiser(train: Train) -> None:
+def test_rules_hand_down_the_optimizer(train: Train) -> None:
     """Momentum is published and inherited where the rules say so, and changes the training; tests leave it out."""
     plain, momentum = DigitsProblem(), DigitsProblem(rules={"optimizer": "inherit"})
     donors = [train(problem, POINT, SEARCH) for problem in (plain, momentum)]

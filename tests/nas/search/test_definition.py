@@ -200,7 +200,7 @@ class TestPlan:
         assert prepared.left_out == {Policy.QUICK_EVAL, Policy.DOWNSCALE}
 
     def test_named_plan_must_fit(self) -> None:
-        """A plan that the user named and the problem can't honour fails at start, by the policies' names."""
+        """A plan that the user named and the problem can't honor fails at start, by the policies' names."""
         with pytest.raises(ConfigurationError, match="asks for DOWNSCALE, QUICK_EVAL"):
             replace(SEARCH, plan_is_named=True).build()
 

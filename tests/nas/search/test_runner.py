@@ -143,7 +143,7 @@ class TestWinner:
         assert summary.winner.metrics == {"score": 0.6}
 
     def test_least_wins_where_less_is_better(self, bureau: Bureau) -> None:
-        """With a minimised metric finalists and winner are those of the least values."""
+        """With a minimized metric finalists and winner are those of the least values."""
         summary = bureau.run(10, 30, 20, direction="minimize")
 
         assert xs_of(summary, "final") == [10, 20]

@@ -82,7 +82,7 @@ def test_rung_reached_before_is_not_judged_again() -> None:
     assert not AshaStopper((METRIC,)).should_stop(lineage, again)
 
 
-def test_minimised_metric() -> None:
+def test_minimized_metric() -> None:
     """Where less is better, the greatest end."""
     stopper = AshaStopper((Metric("acc", "minimize"),))
 

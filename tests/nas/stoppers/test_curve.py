@@ -81,7 +81,7 @@ def test_hopeless_trial_ends_and_promising_one_does_not() -> None:
     assert stopped_at(rise(0.95)) is None
 
 
-def test_minimised_metric_is_the_mirror_image() -> None:
+def test_minimized_metric_is_the_mirror_image() -> None:
     """A loss that falls towards 0.5 ends where the best fell to 0.1."""
     stopper = CurveStopper((Metric("acc", "minimize"),))
     lineage = others([1 - value for value in rise(0.9)])

@@ -214,7 +214,7 @@ OPTIMIZERS: list[Callable[[Any], torch.optim.Optimizer]] = [
 
 @pytest.mark.parametrize("make", OPTIMIZERS, ids=lambda make: getattr(make, "__name__", "made"))
 def test_torchs_optimizers(make: Callable[[Any], torch.optim.Optimizer]) -> None:
-    """The state of every optimiser of torch's comes back as it was."""
+    """The state of every optimizer of torch's comes back as it was."""
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 2))
     if make is not torch.optim.LBFGS:  # which refuses it
         model.to(memory_format=torch.channels_last)

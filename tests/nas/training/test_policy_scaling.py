@@ -1,4 +1,4 @@
-"""The lines by which problems honour policies."""
+"""The lines by which problems honor policies."""
 
 from collections.abc import Iterable
 from typing import Any

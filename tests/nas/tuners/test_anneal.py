@@ -1,4 +1,4 @@
-"""Annealing: founders, then neighbours of good trials, nearer and nearer; the neighbour is the parent."""
+"""Annealing: founders, then neighbors of good trials, nearer and nearer; the neighbor is the parent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_children_are_near_their_parents() -> None:
     assert 1.0 < statistics.mean(ranks) < 3.5
 
 
-def test_failed_and_pending_trials_are_no_neighbours() -> None:
+def test_failed_and_pending_trials_are_no_neighbors() -> None:
     """Founders are drawn until enough trials have a score; a failed one counts for nothing."""
     point = SPACE.sample(RandomTuner(SPACE, (METRIC,)).rng(0))
     failed = [

@@ -1,4 +1,4 @@
-"""Network morphism by Bayesian optimisation: founders, then children that name parent and operations."""
+"""Network morphism by Bayesian optimization: founders, then children that name parent and operations."""
 
 from __future__ import annotations
 

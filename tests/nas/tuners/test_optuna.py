@@ -22,7 +22,7 @@ LOSS = Metric("loss", "minimize")
 
 
 def n_wrong(point: Point) -> float:
-    """The layers that are not "c"; two neighbours that agree are worth a little."""
+    """The layers that are not "c"; two neighbors that agree are worth a little."""
     letters = list(point.values())
     return sum(letter != "c" for letter in letters) - 0.1 * sum(a == b for a, b in pairwise(letters))
 
@@ -56,7 +56,7 @@ def test_a_small_space_is_used_up_and_then_it_stops() -> None:
 
 
 @pytest.mark.slow
-def test_numbers_that_not_every_point_has_are_modelled_too(capfd: pytest.CaptureFixture[str]) -> None:
+def test_numbers_that_not_every_point_has_are_modeled_too(capfd: pytest.CaptureFixture[str]) -> None:
     """The optimum lies in one branch, and is found there by few trials of three seeds; nothing is printed."""
     branch = {"kind": ["curved"]}
     space = ParameterSpace(

@@ -261,12 +261,12 @@ class GarbageCollector:
             )
 
     def _now(self, stored: Sequence[BlobInfo]) -> float:
-        """The time by the clock that dates files: when this session's heartbeat was last written."""
+        """Returns the time by the clock that dates files: when this session's heartbeat was last written."""
         beat = f"sessions/{self._scope.session:04d}.beat"
         return next((f.modified for f in stored if f.path == beat and f.modified is not None), time.time())
 
     def _exports(self, stored: Iterable[BlobInfo]) -> frozenset[str]:
-        """The files that the records of winners name."""
+        """Returns the files that the records of winners name."""
         found: set[str] = set()
         for file in stored:
             if re.fullmatch(r"best-\d+\.json", file.path):
@@ -300,7 +300,7 @@ def _own_bytes(trial: Trial) -> int:
 def _files_of_swept(
     trials: Sequence[Trial], weights_deleted: Mapping[int, str], live: Ledger, stored: Iterable[BlobInfo]
 ) -> list[Orphans]:
-    """The files that no checkpoint names any more."""
+    """Returns the files that no checkpoint names any more."""
     owners: dict[str, int] = {}
     for number in sorted(weights_deleted):
         if (checkpoint := trials[number].checkpoint) is not None:

@@ -43,7 +43,7 @@ INHERITABLE = "trials that the tuner may still inherit from"
 
 
 def needed(trials: Sequence[Trial], wanted: Wanted) -> dict[int, str]:
-    """The trials whose weights must stay, and what for; only trials that have weights.
+    """Returns the trials whose weights must stay, and what for; only trials that have weights.
 
     Args:
         trials: All of the search, by number.

@@ -45,7 +45,7 @@ def find_orphans(
     *,
     before: float,
 ) -> Iterator[Orphans]:
-    """The files that no record names, and that nobody will name any more.
+    """Yields the files that no record names, and that nobody will name any more.
 
     A file of a finished trial that its result does not name goes at once, as the first result stands: a later writer
     adopts it. One of an unfinished trial may still be named: it goes where it is old and the trial does not run.

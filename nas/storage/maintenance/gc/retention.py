@@ -50,7 +50,7 @@ class Retention:
         return self.keep == "all" and self.max_gb is None
 
     def kept(self, trials: Sequence[Trial], metrics: Sequence[Metric]) -> frozenset[int]:
-        """The trials that the plan keeps, of those that have weights; the first metric ranks."""
+        """Returns the trials that the plan keeps, of those that have weights; the first metric ranks."""
         holders = [trial for trial in trials if trial.checkpoint is not None]
         kind, _, number = self.keep.partition(":")
         match kind:

@@ -21,7 +21,7 @@ from flows.views.page.document import lineage_page
 from flows.views.page.layout import lay_out
 from flows.views.page.palette import N_STEPS, ScoreScale
 from flows.views.page.scatter import objectives_scatter
-from flows.views.page.tree import MAX_LABELLED, draw_tree, family_tree_svg
+from flows.views.page.tree import MAX_LABELED, draw_tree, family_tree_svg
 from flows.views.snapshot import Snapshot, read_snapshot
 from flows.views.trial_summary import trial_summary
 from nas.core.lineage import Lineage
@@ -132,9 +132,9 @@ def test_trials_without_relatives() -> None:
 # ---- the tree
 
 
-@pytest.mark.parametrize("n", [0, 1, 12, MAX_LABELLED, MAX_LABELLED + 1, 400])
+@pytest.mark.parametrize("n", [0, 1, 12, MAX_LABELED, MAX_LABELED + 1, 400])
 def test_standalone_svg(n: int) -> None:
-    """The picture stands alone: well-formed, one mark a trial, own colours, nothing to load."""
+    """The picture stands alone: well-formed, one mark a trial, own colors, nothing to load."""
     trials = evolved(n) if n > 2 else [trial(i, score=0.5) for i in range(n)]
     text = family_tree_svg(Lineage.of(trials), ACCURACY, heading="a <search> \x00\x1b & more")
 
@@ -180,7 +180,7 @@ def test_second_parents() -> None:
 
 
 def test_line_of_the_winner() -> None:
-    """The winner and its ancestors, and the edges between them, are emphasised, and nothing else."""
+    """The winner and its ancestors, and the edges between them, are emphasized, and nothing else."""
     trials = evolved(50)
     lineage = Lineage.of(trials)
     tree = tree_of(trials, winner=48)
@@ -188,8 +188,8 @@ def test_line_of_the_winner() -> None:
     line = [48, *(t.number for t in lineage.ancestors(48))]
     assert len(line) > 2
     assert {int(e.get("data-n", -1)) for e in having(tree, "node") if "line" in e.get("class", "").split()} == set(line)
-    emphasised = [e for e in having(tree, "edge") if "line" in e.get("class", "").split()]
-    assert {(int(e.get("data-c", 0)), int(e.get("data-s", 0))) for e in emphasised} == set(pairwise(line))
+    emphasized = [e for e in having(tree, "edge") if "line" in e.get("class", "").split()]
+    assert {(int(e.get("data-c", 0)), int(e.get("data-s", 0))) for e in emphasized} == set(pairwise(line))
 
 
 def test_every_state_has_a_mark() -> None:
@@ -211,7 +211,7 @@ def test_every_state_has_a_mark() -> None:
 
 def test_labels() -> None:
     """Up to sixty trials carry their number and score; beyond, marks are small and have none."""
-    small, large = evolved(MAX_LABELLED), evolved(MAX_LABELLED + 1)
+    small, large = evolved(MAX_LABELED), evolved(MAX_LABELED + 1)
 
     labels = ["".join(node.itertext()) for node in having(tree_of(small), "node")]
     assert all(label.split("trial")[0] == "" for label in labels)
@@ -220,7 +220,7 @@ def test_labels() -> None:
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
-def test_colours_of_scores(direction: Any) -> None:
+def test_colors_of_scores(direction: Any) -> None:
     """The best score has the last step of the ramp and the worst the first, whichever way is better."""
     metric = Metric("loss", direction)
     scores = [0.1 * n for n in range(20)]

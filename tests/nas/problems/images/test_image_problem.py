@@ -53,12 +53,12 @@ def test_groups_keep_their_channels() -> None:
 
 def test_score_is_the_share_of_right_answers() -> None:
     """The score counts every image once, also where they fill no whole batch, and leaves the network as it was."""
-    net, labelled = network(), images(1201)
+    net, labeled = network(), images(1201)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    answers = net.eval()(labelled.pixels).argmax(1)
+    answers = net.eval()(labeled.pixels).argmax(1)
 
-    assert score(net, labelled) == (answers == labelled.labels).sum().item() / 1201
-    assert score(net, Images(labelled.pixels, answers)) == 1.0
+    assert score(net, labeled) == (answers == labeled.labels).sum().item() / 1201
+    assert score(net, Images(labeled.pixels, answers)) == 1.0
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 
 

@@ -236,7 +236,7 @@ def test_floats_stay_in_bounds(one: float, other: float, rng: random.Random, log
 
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("low", [5e-324, 1e-4, 0.1, 1.0, 1e300])
-def test_neighbouring_floats_can_be_mutated(low: float, log: bool) -> None:
+def test_neighboring_floats_can_be_mutated(low: float, log: bool) -> None:
     """A range of two floats is mutated from one to the other, though they may share their logarithm."""
     high = math.nextafter(low, math.inf)
     space = ParameterSpace({"x": Float(low, high, log=log)})

@@ -19,7 +19,7 @@ class Assessor(Recoverable):
     """Judges learning curves."""
 
     def assess_trial(self, trial_job_id: str, trial_history: list[Any]) -> AssessResult:
-        """Whether the trial goes on."""
+        """Returns whether the trial goes on."""
         raise NotImplementedError("an assessor must define assess_trial")
 
     def trial_end(self, trial_job_id: str, success: bool) -> None:

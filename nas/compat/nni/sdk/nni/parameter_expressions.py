@@ -13,27 +13,27 @@ def choice(options: Sequence[Any], random_state: Any) -> Any:
 
 
 def randint(lower: int, upper: int, random_state: Any) -> int:
-    """A whole number from ``lower``, below ``upper``."""
+    """Returns a whole number from ``lower``, below ``upper``."""
     return int(random_state.randint(lower, upper))
 
 
 def uniform(low: float, high: float, random_state: Any) -> float:
-    """A number between the two."""
+    """Returns a number between the two."""
     return float(random_state.uniform(low, high))
 
 
 def quniform(low: float, high: float, q: float, random_state: Any) -> float:
-    """A multiple of ``q``, clipped."""
+    """Returns a multiple of ``q``, clipped."""
     return _clip(_multiple(uniform(low, high, random_state), q), low, high)
 
 
 def loguniform(low: float, high: float, random_state: Any) -> float:
-    """A number between the two, uniform in its logarithm."""
+    """Returns a number between the two, uniform in its logarithm."""
     return math.exp(uniform(math.log(low), math.log(high), random_state))
 
 
 def qloguniform(low: float, high: float, q: float, random_state: Any) -> float:
-    """A multiple of ``q``, clipped, uniform in its logarithm."""
+    """Returns a multiple of ``q``, clipped, uniform in its logarithm."""
     return _clip(_multiple(loguniform(low, high, random_state), q), low, high)
 
 
@@ -43,7 +43,7 @@ def normal(mu: float, sigma: float, random_state: Any) -> float:
 
 
 def qnormal(mu: float, sigma: float, q: float, random_state: Any) -> float:
-    """A multiple of ``q``, from the normal distribution."""
+    """Returns a multiple of ``q``, from the normal distribution."""
     return _multiple(normal(mu, sigma, random_state), q)
 
 
@@ -53,7 +53,7 @@ def lognormal(mu: float, sigma: float, random_state: Any) -> float:
 
 
 def qlognormal(mu: float, sigma: float, q: float, random_state: Any) -> float:
-    """A multiple of ``q``, whose logarithm is from the normal distribution."""
+    """Returns a multiple of ``q``, whose logarithm is from the normal distribution."""
     return _multiple(lognormal(mu, sigma, random_state), q)
 
 

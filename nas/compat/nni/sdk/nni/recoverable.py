@@ -15,5 +15,5 @@ class Recoverable:
         """Never called, as in NNI."""
 
     def get_checkpoint_path(self) -> str | None:
-        """The folder of checkpoints, which is the folder that the tuner runs in."""
+        """Returns the folder of checkpoints, which is the folder that the tuner runs in."""
         return os.environ.get("NNI_CHECKPOINT_DIRECTORY")

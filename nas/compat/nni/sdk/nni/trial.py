@@ -28,7 +28,7 @@ class _Line:
         self._file: Any = None
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The job's answer.
+        """Returns the job's answer.
 
         Raises:
             ConnectionError: the job is gone.
@@ -69,7 +69,7 @@ _is_fetched = False
 
 
 def get_next_parameter() -> Any:
-    """The configuration to try; with multiPhase the next one, and None when there are no more.
+    """Returns the configuration to try; with multiPhase the next one, and None when there are no more.
 
     Without multiPhase it is the same whenever it is asked for.
     """
@@ -80,17 +80,17 @@ def get_next_parameter() -> Any:
 
 
 def get_current_parameter(tag: str | None = None) -> Any:
-    """The configuration that was fetched last, or the value of this name in it; None before the first."""
+    """Returns the configuration that was fetched last, or the value of this name in it; None before the first."""
     return _parameters if tag is None or _parameters is None else _parameters[tag]
 
 
 def get_experiment_id() -> str:
-    """The experiment's id."""
+    """Returns the experiment's id."""
     return _EXPERIMENT_ID
 
 
 def get_trial_id() -> str:
-    """The id of the job."""
+    """Returns the id of the job."""
     return _TRIAL_ID
 
 

@@ -15,7 +15,7 @@ class Tuner(Recoverable):
     """Makes configurations, and learns of their results. Signatures of v0.5, without ``**kwargs``, are as good."""
 
     def generate_parameters(self, parameter_id: int, **kwargs: Any) -> Any:
-        """A configuration, any JSON; may wait for results where multiThread is true.
+        """Returns a configuration, any JSON; may wait for results where multiThread is true.
 
         Raises:
             NoMoreTrialError: there is none now.

@@ -49,7 +49,7 @@ class NodeType:
 
 
 def extract_scalar_reward(value: Any, scalar_key: str = "default") -> Any:
-    """The number that a result is, or that stands under ``scalar_key``.
+    """Returns the number that a result is, or that stands under ``scalar_key``.
 
     Raises:
         RuntimeError: there is none.
@@ -62,7 +62,7 @@ def extract_scalar_reward(value: Any, scalar_key: str = "default") -> Any:
 
 
 def split_index(params: Any) -> Any:
-    """The parameters, where each choice is the option itself without its ``_index``."""
+    """Returns the parameters, where each choice is the option itself without its ``_index``."""
     if not isinstance(params, dict):
         return params
     if NodeType.INDEX in params:

@@ -97,7 +97,7 @@ class TestBest:
 
         assert kept("best:2", *trials) == {3, 4, 6, 7}
 
-    def test_minimised_metric(self) -> None:
+    def test_minimized_metric(self) -> None:
         """The least are the best where less is better, and trials without a score are none."""
         trials = [whole(0, score=0.3), whole(1, score=0.1), whole(2, score=0.2), whole(3, score=None)]
 

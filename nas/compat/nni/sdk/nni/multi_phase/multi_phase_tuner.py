@@ -11,7 +11,7 @@ class MultiPhaseTuner(Tuner):
     """A tuner that is told which job asks, and whose result it is."""
 
     def generate_parameters(self, parameter_id: int, trial_job_id: str | None = None, **kwargs: Any) -> Any:
-        """A configuration for this job."""
+        """Returns a configuration for this job."""
         raise NotImplementedError("a tuner must define generate_parameters")
 
     def receive_trial_result(

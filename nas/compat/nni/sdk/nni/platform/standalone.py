@@ -7,7 +7,7 @@ from typing import Any
 
 
 def ask(question: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a trial's question."""
+    """Returns the answer to a trial's question."""
     if "report" in question:
         print(f"nni: {question['report']} result: {question['value']}")
         return {}

@@ -24,7 +24,7 @@ def get_last_metric() -> dict[str, Any] | None:
 
 
 def ask(question: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a trial's question."""
+    """Returns the answer to a trial's question."""
     is_packed = isinstance(_params, dict) and "parameter_id" in _params and "parameters" in _params
     if "report" not in question:
         return {"parameters": copy.deepcopy(_params["parameters"] if is_packed else _params)}

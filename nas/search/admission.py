@@ -1,4 +1,4 @@
-"""From a proposal to a trial: what a tuner answers is checked before it is made durable."""
+"""Admission: the checks that a tuner's proposal must pass, and the trial that it becomes."""
 
 from __future__ import annotations
 
@@ -15,63 +15,100 @@ from nas.core.trial import SOURCES, Proposal, Trial
 from nas.spaces.space import Space
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalCheck:
-    """Refuses proposals that can't be run: a tuner's bug, which ends the search.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionRules:
+    """The search's side of admission.
 
     Attributes:
-        space: Validates points; None: any will do.
-        declared: The policies that the problem honors; None: any.
-        was_proposed: Whether the search stage has a trial of this number.
-        sibling: The checkpoint of another search's trial, by its name.
+        tuner: The tuner's name, for errors.
+        seed: The search's seed.
+        space: The space of valid points; None accepts any point.
+        policies: The policies that the problem implements; None accepts any.
+        other_search: Returns the checkpoint of another search's trial by name (``"name:42"``).
     """
 
-    space: Space | None
-    declared: frozenset[Policy] | None
-    was_proposed: Callable[[int], bool]
-    sibling: Callable[[str], Checkpoint | None]
-
-    def __call__(self, proposal: Proposal, asked: str) -> None:
-        """Returns if the proposal can be run.
-
-        Args:
-            proposal: What was answered.
-            asked: Which proposal of which tuner it is, for errors.
-
-        Raises:
-            SearchFailedError: it can't be run.
-        """
-        for source in (*proposal.parents, *proposal.weight_donors):
-            if isinstance(source, int) and not self.was_proposed(source):
-                raise SearchFailedError(f"{asked} names parent or donor {source}, but no such trial was proposed")
-            if isinstance(source, str) and source not in SOURCES:
-                try:
-                    self.sibling(source)
-                except ConfigurationError as error:
-                    raise SearchFailedError(f"{asked}: {error}") from error
-        if self.declared is not None and (undeclared := (proposal.policies or frozenset()) - self.declared):
-            raise SearchFailedError(
-                f"{asked} asks for {', '.join(sorted(undeclared))}, but the problem declares "
-                f"{', '.join(sorted(self.declared)) or 'none'}; add them to its `policies`, or ask for others"
-            )
-        if not is_json(proposal.point) or not is_json(proposal.derivation):
-            raise SearchFailedError(f"{asked} is no plain JSON data: {proposal.point!r}, {proposal.derivation!r}")
-        if self.space is not None:
-            try:
-                self.space.validate(proposal.point)
-            except PointError as error:
-                raise SearchFailedError(f"{asked} is no point of the space: {error}") from error
+    tuner: str
+    seed: int
+    space: Space | None = None
+    policies: frozenset[Policy] | None = None
+    other_search: Callable[[str], Checkpoint | None] = lambda donor: None
 
 
-def trial_of(proposal: Proposal, stage: Stage, index: int, *, trials: Sequence[Trial], seed: int) -> Trial:
-    """Returns the trial that a proposal becomes, number ``index`` of its stage.
+def admit(answer: object, stage: Stage, index: int, trials: Sequence[Trial], rules: AdmissionRules) -> Trial:
+    """Returns the trial that a tuner's answer becomes.
 
     Args:
-        trials: All before it, by number.
-        seed: The search's.
+        answer: A proposal; anything else is refused.
+        stage: The search stage.
+        index: The proposal's number in the stage.
+        trials: All trials of the search, by number.
+        rules: The search's side.
+
+    Raises:
+        SearchFailedError: the answer is invalid. This is a bug of the tuner, and ends the search.
     """
+    if not isinstance(answer, Proposal):
+        raise SearchFailedError(
+            f"tuner {rules.tuner} answered {answer!r} at proposal {index}; it must answer a Proposal, WAIT or STOP"
+        )
+    label = f"proposal {index} of {rules.tuner}"
+    _check_sources(answer, stage, trials, rules, label)
+    undeclared = frozenset() if rules.policies is None else (answer.policies or frozenset()) - rules.policies
+    if undeclared:
+        declared = ", ".join(sorted(rules.policies or ())) or "none"
+        raise SearchFailedError(
+            f"{label} asks for {', '.join(sorted(undeclared))}, but the problem declares {declared}. "
+            "Add them to its `policies`, or propose others"
+        )
+    if not is_json(answer.point) or not is_json(answer.derivation):
+        raise SearchFailedError(f"{label}: must be plain JSON data: {answer.point!r}, {answer.derivation!r}")
+    if rules.space is not None:
+        try:
+            rules.space.validate(answer.point)
+        except PointError as error:
+            raise SearchFailedError(f"{label}: the point is not in the space: {error}") from error
+    return _new_trial(answer, stage, index, trials, rules.seed)
+
+
+def retrain(parent: Trial, stage: Stage, index: int, trials: Sequence[Trial], seed: int) -> Trial:
+    """Returns a trial of a later stage with the parent's point, and with its weights if the stage is warm.
+
+    Args:
+        parent: A trial of an earlier stage.
+        stage: The later stage.
+        index: The trial's number in that stage.
+        trials: All trials of the search, by number.
+        seed: The search's seed.
+    """
+    donors = (parent.number,) if stage.warm else ()
+    reason = f"{stage.name} of {parent.number}"
+    proposal = Proposal(point=parent.point, parents=(parent.number,), donors=donors, reason=reason)
+    return _new_trial(proposal, stage, index, trials, seed)
+
+
+def trial_seed(seed: int, stage: str, index: int) -> int:
+    """Returns the seed of a trial, below 2^31, from the search's seed, the stage and the trial's index in it."""
+    digest = hashlib.blake2b(f"{seed}/{stage}/{index}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest) & 0x7FFFFFFF
+
+
+def _check_sources(
+    proposal: Proposal, stage: Stage, trials: Sequence[Trial], rules: AdmissionRules, label: str
+) -> None:
+    for source in (*proposal.parents, *proposal.weight_donors):
+        if isinstance(source, int):
+            if not 0 <= source < len(trials) or trials[source].stage != stage.name:
+                raise SearchFailedError(f"{label} names parent or donor {source}, but no such trial was proposed")
+        elif source not in SOURCES:
+            try:
+                rules.other_search(source)
+            except ConfigurationError as error:
+                raise SearchFailedError(f"{label}: {error}") from error
+
+
+def _new_trial(proposal: Proposal, stage: Stage, index: int, trials: Sequence[Trial], seed: int) -> Trial:
     number = len(trials)
-    elders = [trials[parent].generation for parent in proposal.parents]
+    parent_generations = [trials[parent].generation for parent in proposal.parents]
     return Trial(
         number=number,
         index=index,
@@ -80,19 +117,6 @@ def trial_of(proposal: Proposal, stage: Stage, index: int, *, trials: Sequence[T
         job=number,
         policies=stage.policies if proposal.policies is None else proposal.policies,
         seed=trial_seed(seed, stage.name, index),
-        generation=1 + max(elders, default=-1),
+        generation=1 + max(parent_generations, default=-1),
         created=time.time(),
     )
-
-
-def again(parent: Trial, stage: Stage) -> Proposal:
-    """What a later stage proposes: the same point, from the parent's weights where it is warm."""
-    donors = (parent.number,) if stage.warm else ()
-    reason = f"{stage.name} of {parent.number}"
-    return Proposal(point=parent.point, parents=(parent.number,), donors=donors, reason=reason)
-
-
-def trial_seed(seed: int, stage: str, index: int) -> int:
-    """Returns the seed of a trial, below 2^31, from the search's seed, its stage and its index there."""
-    digest = hashlib.blake2b(f"{seed}/{stage}/{index}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest) & 0x7FFFFFFF

@@ -34,7 +34,7 @@ from nas.executors.events import (
     WorkersBusy,
 )
 from nas.inheritance.donors.resolve import Offers
-from nas.search.admission import ProposalCheck, again, trial_of
+from nas.search.admission import AdmissionRules, admit, retrain
 from nas.search.budget.enforcer import BudgetEnforcer
 from nas.search.budget.planner import StagePlanner
 from nas.search.crash_tracker import CrashTracker
@@ -125,7 +125,9 @@ class SearchController:
         self._suspects = suspects or CrashTracker()
         self._stateful = tuner if isinstance(tuner, StatefulTuner) else None
         self._proposals = ProposalLog(self.trials, tuner, n_slots=executor.slots, deterministic=settings.deterministic)
-        self._check = ProposalCheck(space, declared, self._proposals.was_proposed, sibling)
+        self._rules = AdmissionRules(
+            tuner=self._proposals.who, seed=settings.seed, space=space, policies=declared, other_search=sibling
+        )
         self._stopper = stopper
         self._observe = observe
         self._collector = collector
@@ -274,19 +276,15 @@ class SearchController:
 
     def _ask(self, stage: Stage) -> bool:
         """Asks the tuner once; makes a proposal durable. False where the tuner is exhausted."""
-        index, job, who = self._proposals.n_proposed, self._next_job(), self._proposals.who
+        index, job = self._proposals.n_proposed, self._next_job()
         answer, n_seen = self._answer(job)
         if answer is WAIT or answer is STOP:
             return self._take_no(answer, job, n_seen)
         self._proposals.waited_at = None
-        if not isinstance(answer, Proposal):
-            raise SearchFailedError(
-                f"tuner {who} answered {answer!r} at proposal {index}; it must answer a Proposal, WAIT or STOP"
-            )
-        self._check(answer, f"proposal {index} of {who}")
+        trial = admit(answer, stage, index, self.trials, self._rules)
         if self._stateful is None and not self._may_propose(stage):
             return True  # it took so long that no time is left: asked for again where a later session has more
-        trial = replace(self._trial_of(answer, stage, index), learned=self._proposals.take_news(n_seen), job=job)
+        trial = replace(trial, learned=self._proposals.take_news(n_seen), job=job)
         self._propose(trial)
         self._jobs.give(trial)
         self._proposals.note(trial)
@@ -311,9 +309,6 @@ class SearchController:
         may_go_on = self._stateful is not None and self._slots.n_taken > 0
         self._proposals.waited_at = n_seen if may_go_on else None
         return may_go_on
-
-    def _trial_of(self, proposal: Proposal, stage: Stage, index: int) -> Trial:
-        return trial_of(proposal, stage, index, trials=self.trials, seed=self._settings.seed)
 
     def _propose(self, trial: Trial) -> None:
         self._records.propose(trial)
@@ -343,7 +338,7 @@ class SearchController:
             self._enforce(stage)
             while to_come and self._may_propose_final(stage):
                 index = sum(t.stage == stage.name for t in self.trials)
-                self._propose(self._trial_of(again(to_come.popleft(), stage), stage, index))
+                self._propose(retrain(to_come.popleft(), stage, index, self.trials, self._settings.seed))
             self._submit_ready(stage, n_slots)
             if self._slots.n_moving:  # what was submitted may have failed at once, for want of a donor's weights
                 self._take(self._next_event(stage))

@@ -146,10 +146,6 @@ class ProposalLog:
         """Returns the stage's trials in the order proposed."""
         return [t for t in self._trials if t.stage == self.stage]
 
-    def was_proposed(self, number: int) -> bool:
-        """Returns whether a trial of the stage has this number."""
-        return 0 <= number < len(self._trials) and self._trials[number].stage == self.stage
-
     def first_pending(self) -> int | None:
         """Returns the lowest number of a trial of the stage that has no result."""
         return next(iter(self._pending), None)

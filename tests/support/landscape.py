@@ -13,7 +13,7 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Stage
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.search.admission import trial_of
+from nas.search.admission import AdmissionRules, admit
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.tuners.base import Tuner
 
@@ -63,8 +63,7 @@ def pending(tuner: Tuner, trials: Sequence[Trial], n: int) -> list[Trial]:
 def _asked_for(tuner: Tuner, trials: Sequence[Trial]) -> Trial:
     number = len(trials)
     answer = tuner.ask(Lineage.of(trials), number, number)
-    assert isinstance(answer, Proposal)
-    return trial_of(answer, Stage(name="search"), number, trials=trials, seed=0)
+    return admit(answer, Stage(name="search"), number, trials, AdmissionRules(tuner=tuner.shown_name, seed=0))
 
 
 def least_gap_of_pending(make: Callable[[ParameterSpace], Tuner]) -> float:

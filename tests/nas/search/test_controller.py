@@ -877,7 +877,7 @@ class TestTunersMistakes:
         """A point that is none of the space's ends the search, naming the proposal, the tuner and the parameter."""
         tuner = ListTuner((), Proposal(point=point))
 
-        with pytest.raises(SearchFailedError, match=r"proposal 1 of ListTuner is no point of the space: .*[xy]"):
+        with pytest.raises(SearchFailedError, match=r"proposal 1 of ListTuner: the point is not in the space: .*[xy]"):
             make_controller(records, ScriptedExecutor(records), tuner).search(SEARCH)
         assert len(by_number(records)) == 1
 
@@ -916,7 +916,7 @@ class TestTunersMistakes:
     def test_undeclared_policy(self, records: Records) -> None:
         """A policy that the problem does not declare ends the search, with those that it does."""
         wishful = Proposal(point={"x": 1}, policies=frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN}))
-        said = r"proposal 0 of ListTuner asks for SKIP_TRAIN, but the problem declares SHARE_PARAMS; add them"
+        said = r"proposal 0 of ListTuner asks for SKIP_TRAIN, but the problem declares SHARE_PARAMS\. Add them"
 
         with pytest.raises(SearchFailedError, match=said):
             make_controller(records, ScriptedExecutor(records), ListTuner(wishful), declared=SEARCH.policies).search(
@@ -959,7 +959,7 @@ class TestTunersMistakes:
     )
     def test_what_is_no_json_is_refused(self, records: Records, proposal: Proposal) -> None:
         """A point or a derivation that a record can't hold as it is ends the search, naming the tuner."""
-        with pytest.raises(SearchFailedError, match=r"proposal 0 of ListTuner is no plain JSON data"):
+        with pytest.raises(SearchFailedError, match=r"proposal 0 of ListTuner: must be plain JSON data"):
             make_controller(records, ScriptedExecutor(records), ListTuner(proposal)).search(SEARCH)
 
     @pytest.mark.parametrize("answer", [None, {"x": 1}, True])

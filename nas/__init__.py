@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.storage.maintenance.gc.retention import Retention as Retention
     from nas.storage.signature import Signature as Signature
     from nas.training.job import Job as Job
+    from nas.training.problem import Ability as Ability
     from nas.training.problem import Problem as Problem
     from nas.training.trial_run import TrialRun as TrialRun
     from nas.tuners.base import STOP as STOP

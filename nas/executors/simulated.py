@@ -34,7 +34,7 @@ from nas.executors.events import (
 from nas.executors.pool import WorkerPool
 from nas.storage.records import Records
 from nas.training.messages import Assignment, JobStart
-from nas.training.problem import Problem, Simulation
+from nas.training.problem import Ability, Problem, Simulation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def check_simulated(problem: Problem) -> None:
     Raises:
         ConfigurationError: it does not say what its trials take.
     """
-    if not problem.has("simulate"):
+    if Ability.SIMULATE not in problem.abilities:
         raise ConfigurationError(
             f"runner=simulated needs a problem that says what its trials take: {type(problem).__name__} has no "
             "`simulate`; nas.problems.tabular.TabularProblem reads it from a table"

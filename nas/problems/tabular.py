@@ -12,7 +12,7 @@ from nas.core.metric import Direction, Metric, is_finite
 from nas.core.point import Point, point_key
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.storage.remote_file import options_of
-from nas.training.problem import Problem, Simulation
+from nas.training.problem import Ability, Problem, Simulation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,9 +103,10 @@ class TabularProblem(Problem):
         """Returns the test scores in the table, where ``tests`` names their columns."""
         return self._scores(run.point, self._tests)
 
-    def has(self, method: str) -> bool:
-        """``test`` only where the table has test scores."""
-        return bool(self._tests) if method == "test" else super().has(method)
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """The abilities of the class, without ``test`` if the table has no test scores."""
+        return super().abilities if self._tests else super().abilities - {Ability.TEST}
 
     def simulate(self, trial: Trial) -> Simulation:
         """What the table says of the trial's point."""

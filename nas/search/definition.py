@@ -19,7 +19,7 @@ from nas.search.job_plan import JobPlan
 from nas.stoppers.base import Stopper
 from nas.storage.record_size import METRICS_BYTES, NUMBER_BYTES, json_size
 from nas.training.data_digest import contents
-from nas.training.problem import LATENCY, Problem
+from nas.training.problem import LATENCY, Ability, Problem
 from nas.tuners.base import Tuner
 from nas.tuners.shared.constrained import ConstrainedTuner, checked_limits
 
@@ -83,9 +83,9 @@ class Search:
         problem = self.problem.build()
         if not isinstance(problem, Problem):
             raise ConfigurationError(f"problem {self.problem.target} must be a subclass of nas.Problem")
-        if not problem.has("train") and not problem.has("train_many"):
+        if not problem.abilities & {Ability.TRAIN, Ability.TRAIN_MANY}:
             raise ConfigurationError(f"problem {self.problem.target} must define `train(run)` or `train_many(job)`")
-        jobs = JobPlan.of(self.trials_per_job, loops=problem.has("train_many"))
+        jobs = JobPlan.of(self.trials_per_job, loops=Ability.TRAIN_MANY in problem.abilities)
         for attribute in ("metrics", "space"):
             if not getattr(problem, attribute, None):
                 raise ConfigurationError(f"problem {self.problem.target} must set `{attribute}`")

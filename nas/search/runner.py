@@ -32,6 +32,7 @@ from nas.storage.records import Records, Starts
 from nas.storage.search_records import check_best
 from nas.storage.sessions import spent_hours
 from nas.training.messages import RuntimeSpec
+from nas.training.problem import Ability
 from nas.tuners.shared.stateful import StatefulTuner
 
 _BEST = re.compile(r"best-([0-9]{4,9})\.json")
@@ -147,7 +148,8 @@ class SearchPipeline:
             return True
         best = newest_best(self.records)
         finalists = {t.number for t in self.ranking.tested(trials)}
-        tested = not self.prepared.problem.has("test") or self.records.tests().keys() >= finalists
+        has_test = Ability.TEST in self.prepared.problem.abilities
+        tested = not has_test or self.records.tests().keys() >= finalists
         return best is not None and best["trial"] == winner.number and tested
 
     def _tuner_is_exhausted(self, trials: Sequence[Trial]) -> bool:
@@ -272,7 +274,7 @@ class SearchPipeline:
         if winner is None:
             return False
         tests = self.records.tests()
-        if self.prepared.problem.has("test"):
+        if Ability.TEST in self.prepared.problem.abilities:
             for trial in self.ranking.tested(trials):
                 if trial.number not in tests:
                     tests[trial.number] = self._test(executor, trial)

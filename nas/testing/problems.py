@@ -23,7 +23,7 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.testing.expectations import expect, in_another_process
 from nas.training.messages import Assignment, RuntimeSpec
-from nas.training.problem import Problem
+from nas.training.problem import Ability, Problem
 
 if TYPE_CHECKING:
     import torch
@@ -63,9 +63,10 @@ def check_problem(problem: Spec) -> None:
             expect(stopped.state == State.STOPPED, f"told to stop at its first report, it is {stopped.state}")
         _check_policies(trainer, built, first)
         _check_checkpoint(trainer, first)
-        for action in ("test", "export"):
-            if built.has(action):
-                trainer.check_action(action, first)
+        if Ability.TEST in built.abilities:
+            trainer.check_action("test", first)
+        if Ability.EXPORT in built.abilities:
+            trainer.check_action("export", first)
 
 
 def _sample(problem: Spec) -> str:
@@ -82,7 +83,11 @@ class _Trainer:
         self._n_threads = torch.get_num_threads()
         self.files = open_root(f"memory://contract-{uuid4().hex}", retry_s=0)
         spec = RuntimeSpec(
-            problem=problem, url=self.files.url, options={}, asks_stopper=True, jobs_ask=built.has("train_many")
+            problem=problem,
+            url=self.files.url,
+            options={},
+            asks_stopper=True,
+            jobs_ask=Ability.TRAIN_MANY in built.abilities,
         )
         self._executor = LocalExecutor(InProcessPool(spec, self.files, built))
         self._records = Records(self.files)

@@ -20,7 +20,7 @@ from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import publish_tensors
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.tensor_names import is_weight
-from nas.training.problem import Problem
+from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
         "torch": torch.__version__,
     }
     contents: dict[str, bytes] = {}
-    if not problem.has("export"):
+    if Ability.EXPORT not in problem.abilities:
         missing["program.pt2"] = "the problem defines no `export(run)`, which gives the network and an example batch"
     elif trial.checkpoint is None:
         missing["program.pt2"] = "the trial saved no weights (`run.save(model)`)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 from nas.core.metric import Metric
@@ -41,6 +42,24 @@ class Simulation:
     shares: Mapping[str, float] = field(default_factory=dict)
 
 
+class Ability(StrEnum):
+    """An optional part of a problem. Each value is the name of the method."""
+
+    TRAIN = "train"
+    TRAIN_MANY = "train_many"
+    TEST = "test"
+    EXPORT = "export"
+    BUILD = "build"
+    EXAMPLE_INPUTS = "example_inputs"
+    STATIC_METRICS = "static_metrics"
+    MEASURE = "measure"
+    SIMULATE = "simulate"
+
+
+_HAS_NETWORK = frozenset({Ability.BUILD, Ability.EXAMPLE_INPUTS})
+"""The abilities that ``static_metrics`` and ``measure`` need by default."""
+
+
 class Problem(ABC):
     """A space and the code that trains one point of it.
 
@@ -70,6 +89,17 @@ class Problem(ABC):
     """What ends a search's default name, where the problem's class says little."""
     about: Mapping[str, str] = {}
     """What reports say of the problem besides its arguments, by name: texts that are no part of a search's identity."""
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """The optional methods that the class defines. Override it if one of them needs data that may be absent.
+
+        A problem with ``build`` and ``example_inputs`` also has ``static_metrics`` and ``measure``.
+        """
+        defined = {ability for ability in Ability if getattr(type(self), ability) is not getattr(Problem, ability)}
+        if defined >= _HAS_NETWORK:
+            defined |= {Ability.STATIC_METRICS, Ability.MEASURE}
+        return frozenset(defined)
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Trains ``run.point`` and returns its validation scores; this or ``train_many`` must be defined."""
@@ -109,7 +139,7 @@ class Problem(ABC):
         ``train`` does not return become metrics of the trial. By default, where the problem has ``build`` and
         ``example_inputs``, the ``parameters`` and ``flops`` of the network (``nas.training.costs``), else nothing.
         """
-        if not self.has("static_metrics"):
+        if not self.abilities >= _HAS_NETWORK:
             return {}
         from nas.training.costs import NetworkCost
 
@@ -122,7 +152,7 @@ class Problem(ABC):
         pass (``nas.training.costs``), else nothing. Kept as ``static_metrics``'s numbers are, and never limited, as it
         differs from time to time.
         """
-        if not (self.has("build") and self.has("example_inputs")):
+        if not self.abilities >= _HAS_NETWORK:
             return {}
         from nas.training.costs import forward_latency_s
 
@@ -134,9 +164,3 @@ class Problem(ABC):
 
     def close(self) -> None:  # noqa: B027 - optional
         """Frees what it holds in this process, which runs no more trials; not called where the process is killed."""
-
-    def has(self, method: str) -> bool:
-        """Returns whether the problem defines this optional method, or what it is made of by default."""
-        if method in ("static_metrics", "measure") and self.has("build") and self.has("example_inputs"):
-            return True
-        return getattr(type(self), method) is not getattr(Problem, method)

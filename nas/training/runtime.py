@@ -15,7 +15,7 @@ from nas.storage.records import Records
 from nas.training.attempt import Attempt
 from nas.training.job import Job
 from nas.training.messages import Assignment, Channel, JobLine, JobStart, RuntimeSpec
-from nas.training.problem import Problem
+from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 
 
@@ -77,7 +77,7 @@ class TrialRuntime:
         """
         job = Job(self, job_start, line)
         try:
-            if self.problem.has("train_many"):
+            if Ability.TRAIN_MANY in self.problem.abilities:
                 self.problem.train_many(job)
             else:
                 job.train_each()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nas import Budget, Int, Metric, ParameterSpace, Problem, Proposal, Search, Tuner, run_search
+from nas import Ability, Budget, Int, Metric, ParameterSpace, Problem, Proposal, Search, Tuner, run_search
 from nas.core.errors import ConfigurationError, SearchInterruptedError, TrialStopped
 from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
@@ -117,7 +117,7 @@ class Shop:
         CountingTuner.asked = []
         problem = self.problem()
         files = open_root(str(self.root))
-        plan = JobPlan(trials_per_job=self.trials_per_job, loops=problem.has("train_many"))
+        plan = JobPlan(trials_per_job=self.trials_per_job, loops=Ability.TRAIN_MANY in problem.abilities)
         spec = RuntimeSpec(
             problem=Spec.of(self.problem),
             url=files.url,

@@ -18,7 +18,7 @@ from nas.compat.rafiki.utils import logger
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.policy import Policy
-from nas.training.problem import Problem
+from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 
 CALLS: Mapping[str, tuple[str, ...]] = {
@@ -115,11 +115,11 @@ class RafikiProblem(Problem):
                     print(f"predict {json.dumps(query):.200}: {json.dumps(answer)}")
         return metrics
 
-    def has(self, method: str) -> bool:
-        """``test`` only where there is test data or a query."""
-        if method == "test":
-            return self.test_data is not None or self.queries is not None
-        return super().has(method)
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """The abilities of the class, without ``test`` if there is neither test data nor a query."""
+        can_test = self.test_data is not None or self.queries is not None
+        return super().abilities if can_test else super().abilities - {Ability.TEST}
 
     def close(self) -> None:
         """Calls ``teardown``, where a trial ran in this process."""

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import nas
-from nas import Budget, Int, Metric, ParameterSpace, Problem, Proposal, Tuner
+from nas import Ability, Budget, Int, Metric, ParameterSpace, Problem, Proposal, Tuner
 from nas.core.errors import (
     ActionError,
     ConfigurationError,
@@ -144,7 +144,7 @@ class Shop:
         self.root = root
         self.problem = problem or HeldProblem()
         self.slots: int = more.pop("slots", 1)
-        self.plan = JobPlan.of(more.pop("trials_per_job", None), loops=self.problem.has("train_many"))
+        self.plan = JobPlan.of(more.pop("trials_per_job", None), loops=Ability.TRAIN_MANY in self.problem.abilities)
         self.stopper: Stopper | None = more.pop("stopper", None)
 
         self.n_finals: int = more.pop("n_finals", 0)

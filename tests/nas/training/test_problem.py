@@ -1,0 +1,39 @@
+from nas import Ability, Problem
+from tests.support.problems import ExportProblem, PlainProblem, ScoreProblem
+
+
+class NetworkProblem(ExportProblem):
+    """A problem that knows the network of a point."""
+
+    build = example_inputs = ExportProblem.export
+
+
+class WithoutTestData(NetworkProblem):
+    """A problem that defines ``test`` and has no data for it."""
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        return super().abilities - {Ability.TEST}
+
+
+def test_abilities_are_the_optional_methods_that_a_class_overrides():
+    """A method counts if any class below ``Problem`` defines it."""
+
+    assert Problem().abilities == frozenset()
+    assert PlainProblem().abilities == {Ability.TRAIN}
+    assert ScoreProblem().abilities | {Ability.EXPORT} == ExportProblem().abilities
+
+
+def test_a_problem_with_a_network_has_static_metrics_and_measures():
+    """``build`` and ``example_inputs`` are enough for both, by default."""
+
+    gained = NetworkProblem().abilities - ExportProblem().abilities
+
+    assert gained == {Ability.BUILD, Ability.EXAMPLE_INPUTS, Ability.STATIC_METRICS, Ability.MEASURE}
+
+
+def test_a_problem_may_lack_an_ability_that_its_class_defines():
+    """A problem whose test data is absent overrides ``abilities``."""
+
+    assert Ability.TEST in NetworkProblem().abilities
+    assert Ability.TEST not in WithoutTestData().abilities

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation, complain, run_command
@@ -53,14 +53,13 @@ class Cleaning:
     def dry_run(self) -> None:
         """Shows what would go, and why; writes nothing."""
         from flows.views.snapshot import last_session
-        from nas.core.trial import State
         from nas.search.lease import have_ended
         from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
 
         trials, _ = self.records.load()
         session = last_session(self.records, time.time())
         if session is not None and session.is_alive:  # from here it can't be told which of them run
-            trials = [trial if trial.is_finished else replace(trial, state=State.RUNNING) for trial in trials]
+            trials = [trial if trial.is_finished else trial.as_running() for trial in trials]
         grace_s = SHORT_GRACE_S if have_ended(self.records) else LONG_GRACE_S
         stored = self.records.files.walk()
         self._show(self._collector(0, grace_s).plan(trials, self._inheritable(trials), stored), stored, dry=True)

@@ -10,7 +10,7 @@ from nas.core.errors import SearchNotFoundError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.ranking import competitors
-from nas.core.trial import State, Trial
+from nas.core.trial import Trial
 from nas.storage.records import Records
 
 if TYPE_CHECKING:
@@ -179,6 +179,7 @@ def _with_running(records: Records, session: LastSession | None) -> list[Trial]:
         trial = trials[number] = replace(trials[number], attempt=attempt)
         start = records.read_start(number, attempt) or {}
         if session is not None and session.is_alive and start.get("session") == session.number:
-            running = replace(trial, state=State.RUNNING, slot=start.get("slot"), started=start.get("time"))
-            trials[number] = replace(running, offered=start.get("offered"))
+            trials[number] = trial.start(
+                attempt=attempt, slot=start.get("slot"), started=start.get("time"), offered=start.get("offered")
+            )
     return trials

@@ -12,7 +12,7 @@ from typing import overload
 from nas.core.errors import CorruptError, TrialNotFoundError
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
-from nas.core.trial import Donor, State, Trial, without_weights
+from nas.core.trial import Donor, State, Trial
 
 
 class LineageLog:
@@ -89,7 +89,7 @@ class LineageLog:
     def lose_weights(self, number: int) -> None:
         """Notes, where the trial is here, that its weights were swept."""
         if (position := self.position.get(number)) is not None:
-            self.learned[position] = without_weights(self.learned[position])
+            self.learned[position] = self.learned[position].delete_weights()
 
     def key_of(self, trial: Trial) -> str:
         """Returns the key of a trial's point, made once a trial."""

@@ -224,12 +224,97 @@ class Trial:
         """The share of its parameters that came from donors; None: it had none, or never called ``run.inherit``."""
         return None if self.offered is None and self.donor is None else self.inherited
 
+    @property
+    def resolved_donors(self) -> tuple[Donor, ...]:
+        """The donors after replacement: those named by the proposal, or the trials that stood in for them."""
+        if Policy.SHARE_PARAMS not in self.policies:
+            return ()
+        replaced: Mapping[str, Donor | None] = self.inheritance.get("replaced", {})
+        donors = (replaced.get(str(donor), donor) for donor in self.proposal.weight_donors)
+        return tuple(dict.fromkeys(donor for donor in donors if donor is not None))
+
     def value(self, metric: str) -> float | None:
         """Returns its metric, or None where it failed, did not report it, or is not finished."""
         if self.state not in (State.COMPLETE, State.STOPPED):
             return None
         value = self.metrics.get(metric)
         return value if value is not None and is_finite(value) else None
+
+    def start(
+        self,
+        *,
+        attempt: int,
+        slot: int | None,
+        started: float | None = None,
+        offered: Donor | None = None,
+        inheritance: Mapping[str, Any] | None = None,
+    ) -> Trial:
+        """Returns the trial RUNNING in a slot."""
+        return replace(
+            self, state=State.RUNNING, attempt=attempt, slot=slot, started=started, offered=offered,
+            inheritance=self.inheritance if inheritance is None else inheritance,
+        )  # fmt: skip
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> Trial:
+        """Returns the trial with one more point on its curve."""
+        return replace(self, curve=(*self.curve, (step, metrics)))
+
+    def complete(self, metrics: Mapping[str, float], checkpoint: Checkpoint | None = None) -> Trial:
+        """Returns the trial COMPLETE."""
+        return replace(self, state=State.COMPLETE, metrics=metrics, checkpoint=checkpoint)
+
+    def fail(self, reason: Reason, error: str) -> Trial:
+        """Returns the trial FAILED."""
+        return replace(self, state=State.FAILED, reason=reason, error=error)
+
+    def stop(
+        self, reason: Reason, curve: Sequence[tuple[int, Mapping[str, float]]], known: Mapping[str, float] | None = None
+    ) -> Trial:
+        """Returns the trial STOPPED with its last report, or FAILED if it reported nothing.
+
+        Args:
+            reason: STOPPER or DEADLINE.
+            curve: Its reports.
+            known: Metrics known before training. Reported values replace them.
+        """
+        if not curve:
+            return self.fail(reason, "stopped before its first report")
+        _, reported = curve[-1]
+        return replace(self, state=State.STOPPED, reason=reason, metrics={**(known or {}), **reported})
+
+    def finish(
+        self,
+        finished: float,
+        *,
+        cost: Mapping[str, float] | None = None,
+        curve: Sequence[tuple[int, Mapping[str, float]]] | None = None,
+    ) -> Trial:
+        """Returns the trial with the end of its last attempt; cost and curve stay as they are if None."""
+        return replace(
+            self,
+            finished=finished,
+            cost=self.cost if cost is None else cost,
+            curve=self.curve if curve is None else tuple(curve),
+        )
+
+    def lose(self) -> Trial:
+        """Returns the trial WAITING again, as proposed: its attempt was lost."""
+        return self._as_proposed(State.WAITING)
+
+    def as_running(self) -> Trial:
+        """Returns the trial RUNNING, without reports and result, for readers that must not see them."""
+        return self._as_proposed(State.RUNNING)
+
+    def delete_weights(self) -> Trial:
+        """Returns the trial after its weights were deleted."""
+        return replace(self, checkpoint=None, weights_deleted=True)
+
+    def _as_proposed(self, state: State) -> Trial:
+        return Trial(
+            number=self.number, index=self.index, proposal=self.proposal, stage=self.stage, job=self.job,
+            policies=self.policies, seed=self.seed, generation=self.generation, created=self.created,
+            learned=self.learned, state=state,
+        )  # fmt: skip
 
     def proposal_record(self) -> dict[str, Any]:
         """What is durable before it runs, as JSON."""
@@ -270,48 +355,9 @@ class Trial:
         }
 
 
-def stopped(
-    trial: Trial, reason: Reason, *, curve: Sequence[tuple[int, Mapping[str, float]]], known: Mapping[str, float]
-) -> Trial:
-    """STOPPED with its last report; FAILED where it has none, and so no score that it could stop with.
-
-    Args:
-        trial: Was told to stop.
-        reason: STOPPER or DEADLINE.
-        curve: What it reported.
-        known: Metrics that are known without training.
-    """
-    if not curve:
-        return replace(trial, state=State.FAILED, reason=reason, error="stopped before its first report")
-    return replace(trial, state=State.STOPPED, reason=reason, metrics={**known, **curve[-1][1]})
-
-
-def cost_of(seconds: float, *, on_gpu: bool) -> dict[str, float]:
-    """What a trial costs that has run for so long, on a GPU or without."""
+def training_cost(seconds: float, *, on_gpu: bool) -> dict[str, float]:
+    """Returns ``Trial.cost`` for a training of so many seconds."""
     return {"seconds": seconds, "gpu_seconds": seconds if on_gpu else 0.0}
-
-
-def as_pending(trial: Trial, state: State) -> Trial:
-    """Returns the trial as its proposal says, without anything that it has reported or resulted in."""
-    return Trial(
-        number=trial.number, index=trial.index, proposal=trial.proposal, stage=trial.stage, job=trial.job,
-        policies=trial.policies, seed=trial.seed, generation=trial.generation, created=trial.created,
-        learned=trial.learned, state=state,
-    )  # fmt: skip
-
-
-def given_weights(trial: Trial) -> tuple[Donor, ...]:
-    """Whose weights a trial was given, the best first: its donors, or those that stood in for donors without any."""
-    if Policy.SHARE_PARAMS not in trial.policies:
-        return ()
-    replaced: Mapping[str, Donor | None] = trial.inheritance.get("replaced", {})
-    given = (replaced.get(str(donor), donor) for donor in trial.proposal.weight_donors)
-    return tuple(dict.fromkeys(donor for donor in given if donor is not None))
-
-
-def without_weights(trial: Trial) -> Trial:
-    """Returns the trial after its weights were swept."""
-    return replace(trial, checkpoint=None, weights_deleted=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from nas.core.errors import ActionError, HeirloomError, StorageError
-from nas.core.trial import Reason, State, Trial, cost_of, stopped
+from nas.core.trial import Reason, Trial, training_cost
 from nas.executors.events import (
     Action,
     Event,
@@ -305,8 +305,7 @@ class WarmWorker:
         """Kills the worker; the trial is FAILED."""
         self._kill("timeout")
         error = f"ran past trial_timeout_s ({timeout_s:g} s) and was killed"
-        failed = replace(trial, state=State.FAILED, reason=Reason.TIMEOUT, error=error)
-        return self._commit_killed(failed, curve, timeout_s)
+        return self._commit_killed(trial.fail(Reason.TIMEOUT, error), curve, timeout_s)
 
     def _overdue(
         self,
@@ -316,14 +315,13 @@ class WarmWorker:
         seconds: float,
     ) -> Trial:
         """Returns the trial, killed at the deadline: STOPPED with what it has reported, without weights."""
-        late = stopped(trial, Reason.DEADLINE, curve=curve, known=declared)
-        return self._commit_killed(late, curve, seconds)
+        return self._commit_killed(trial.stop(Reason.DEADLINE, curve, declared), curve, seconds)
 
     def _commit_killed(self, trial: Trial, curve: list[tuple[int, Mapping[str, float]]], seconds: float) -> Trial:
         """Commits a trial whose worker was killed, or gives its result where it was durable already."""
         now = time.time()
-        cost = cost_of(seconds, on_gpu=self._spec.device == "cuda")
-        killed = replace(trial, curve=tuple(curve), started=now - seconds, finished=now, cost=cost)
+        cost = training_cost(seconds, on_gpu=self._spec.device == "cuda")
+        killed = replace(trial, started=now - seconds).finish(now, cost=cost, curve=curve)
         files = open_root(self._spec.url, self._spec.options)
         committed = Records(files).commit(killed)
         PartialCheckpoints(files, trial.number).sweep()

@@ -18,7 +18,7 @@ from typing import Any
 from nas.core.errors import ConfigurationError, SearchInterruptedError
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.tracebacks import traceback_of
-from nas.core.trial import Reason, State, Trial, cost_of, stopped
+from nas.core.trial import Reason, Trial, training_cost
 from nas.executors.events import (
     Action,
     Event,
@@ -159,8 +159,7 @@ class SimulatedExecutor:
         try:
             simulation = self._problem.simulate(trial)
         except Exception as error:
-            text = traceback_of(error)
-            failed = replace(trial, state=State.FAILED, reason=Reason.EXCEPTION, error=text, finished=began_s)
+            failed = trial.fail(Reason.EXCEPTION, traceback_of(error)).finish(began_s)
             self._running[trial.number] = attempt = _Attempt(trial, Simulation(0.0, {}), began_s, 0.0)
             self._at(began_s, lambda: self._end(attempt, failed))
             return
@@ -245,7 +244,7 @@ class SimulatedExecutor:
         metrics = plain_metrics(raw)
         if bad := not_finite(metrics):  # as TrialRun.report has it
             error = f"step {step} reported {', '.join(f'{name}={metrics[name]}' for name in bad)}"
-            return self._end(attempt, replace(attempt.trial, state=State.FAILED, reason=Reason.NOT_FINITE, error=error))
+            return self._end(attempt, attempt.trial.fail(Reason.NOT_FINITE, error))
         attempt.reported.append((step, metrics))
 
         def answer(stop: bool) -> None:
@@ -262,11 +261,11 @@ class SimulatedExecutor:
         metrics = plain_metrics(attempt.simulation.metrics)
         if bad := not_finite(metrics):
             error = f"simulate returned {', '.join(f'{name}={metrics[name]}' for name in bad)}"
-            return replace(attempt.trial, state=State.FAILED, reason=Reason.NOT_FINITE, error=error)
-        return replace(attempt.trial, state=State.COMPLETE, metrics=metrics)
+            return attempt.trial.fail(Reason.NOT_FINITE, error)
+        return attempt.trial.complete(metrics)
 
     def _end_early(self, attempt: _Attempt, reason: Reason) -> Event | None:
-        return self._end(attempt, stopped(attempt.trial, reason, curve=attempt.reported, known={}))
+        return self._end(attempt, attempt.trial.stop(reason, attempt.reported))
 
     def _end(self, attempt: _Attempt, trial: Trial) -> Event | None:
         if attempt.has_ended:
@@ -277,10 +276,8 @@ class SimulatedExecutor:
             is_last = self._last_of.pop(attempt.trial.number)
             self._at(self._now_s, lambda: JobLeftWorker(job) if is_last else TrialRequested(job))
         seconds = self._now_s - attempt.began_s
-        cost = {**cost_of(seconds, on_gpu=self._workers.have_gpus), **attempt.simulation.shares}
-        return Finished(
-            self._records.commit(replace(trial, finished=self._now_s, cost=cost, curve=tuple(attempt.reported)))
-        )
+        cost = {**training_cost(seconds, on_gpu=self._workers.have_gpus), **attempt.simulation.shares}
+        return Finished(self._records.commit(trial.finish(self._now_s, cost=cost, curve=attempt.reported)))
 
     def _lose(self, attempt: _Attempt, why: str) -> Event | None:
         if attempt.has_ended:

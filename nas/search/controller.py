@@ -16,7 +16,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import SearchFailedError, SearchInterruptedError
 from nas.core.lineage import Lineage
 from nas.core.policy import Policy, PolicyPlan, Stage
-from nas.core.trial import OnMissingWeights, Proposal, Reason, State, Trial, as_pending, without_weights
+from nas.core.trial import OnMissingWeights, Proposal, Reason, State, Trial
 from nas.executors.events import (
     Event,
     Executor,
@@ -408,8 +408,8 @@ class SearchController:
     def _submit(self, trial: Trial, slot: int, n_slots: int) -> None:
         if self._suspects.is_guilty(trial.number):
             error, attempt = self._suspects.charge(trial.number), self._attempts[trial.number]
-            failed = replace(trial, state=State.FAILED, reason=Reason.LOST, attempt=attempt, error=error)
-            self._settle(self._records.commit(replace(failed, finished=time.time())))
+            failed = replace(trial, attempt=attempt).fail(Reason.LOST, error)
+            self._settle(self._records.commit(failed.finish(time.time())))
             return
         is_search = self._is_search(trial)
         offer = self._offers.offer(trial, slot, self._proposals.learned_by(trial), is_again=not is_search)
@@ -417,14 +417,12 @@ class SearchController:
             fails = self._settings.on_missing_weights == "fail"
             why = " (on_missing_weights=fail)" if fails else ", and SKIP_TRAIN trains none"
             error = f"donor {offer.lacking} has no weights{why}"
-            failed = replace(trial, state=State.FAILED, reason=Reason.PARENT, finished=time.time(), error=error)
-            self._settle(self._records.commit(failed))
+            self._settle(self._records.commit(trial.fail(Reason.PARENT, error).finish(time.time())))
             return
         attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1
         inheritance = {"replaced": offer.replaced} if offer.replaced else {}
         offered = offer.donors[0].donor if offer.donors else None
-        running = replace(trial, state=State.RUNNING, slot=slot, attempt=attempt)
-        trial = replace(running, offered=offered, inheritance=inheritance)
+        trial = trial.start(attempt=attempt, slot=slot, offered=offered, inheritance=inheritance)
         self._change(trial)
         assignment = self._jobs.assignment(trial, offer.donors, is_search=is_search)
         self._slots.take(slot, trial.number)
@@ -447,7 +445,7 @@ class SearchController:
         if plan is None:
             return
         for number in plan.weights_deleted:
-            self.trials[number] = without_weights(self.trials[number])
+            self.trials[number] = self.trials[number].delete_weights()
             self._proposals.lose_weights(number)
         self._observe(WeightsDeleted(tuple(sorted(plan.weights_deleted)), plan.bytes_freed, plan.unmet))
 
@@ -554,13 +552,10 @@ class SearchController:
             self._records.spare(trial, event.why)
         self._losses[number] = self._losses.get(number, 0) + event.counts
         if not event.counts or self._losses[number] < self._settings.max_attempts:
-            self._change(as_pending(trial, State.WAITING))
+            self._change(trial.lose())
             self._waiting.insert(0, number)
             return
-        now = time.time()
-        self._settle(
-            self._records.commit(replace(trial, state=State.FAILED, reason=Reason.LOST, error=event.why, finished=now))
-        )
+        self._settle(self._records.commit(trial.fail(Reason.LOST, event.why).finish(time.time())))
 
     def _settle(self, trial: Trial) -> None:
         """Takes in a result whose attempt is gone, after sweeping what it had saved on the way."""
@@ -570,7 +565,7 @@ class SearchController:
     def _judge(self, event: Reported) -> None:
         """Takes in a report, and answers whether the trial should stop."""
         trial = self.trials[event.trial]
-        trial = replace(trial, curve=(*trial.curve, (event.step, event.metrics)))
+        trial = trial.report(event.step, event.metrics)
         self._change(trial)
         if event.answer is not None:
             stop = False

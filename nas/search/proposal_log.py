@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.lineage import Lineage, LineageLog, owed, recall
 from nas.core.point import point_key
-from nas.core.trial import Proposal, State, Trial, as_pending
+from nas.core.trial import Proposal, Trial
 from nas.tuners.base import Answer, Tuner, inheritable
 
 
@@ -79,7 +79,7 @@ class ProposalLog:
         assert self._tuner is not None
         n_shown = self._n_shown
         if self._is_deterministic:
-            pending = [as_pending(self._trials[other], State.RUNNING) for other in self._numbers[n_shown:]]
+            pending = [self._trials[other].as_running() for other in self._numbers[n_shown:]]
         else:
             pending = list(self._pending.values())
         try:

@@ -10,7 +10,7 @@ from typing import Any
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.policy import Policy, parse_policies
-from nas.core.trial import SOURCES, Donor, ParameterSource, Proposal, Reason, State, Trial, without_weights
+from nas.core.trial import SOURCES, Donor, ParameterSource, Proposal, Reason, State, Trial
 from nas.core.validation import MAX_WHOLE, checked_fields, naming, number_within, numbers, shown, time_of, whole
 
 _PROPOSED: Mapping[str, tuple[type, ...]] = {
@@ -98,7 +98,8 @@ def trial_from_records(
                 fields |= read(record)
                 if record["trial"] != number:
                     raise CorruptError(f"it is trial {record['trial']}'s")
-    return without_weights(Trial(**fields)) if weights_deleted else Trial(**fields)
+    trial = Trial(**fields)
+    return trial.delete_weights() if weights_deleted else trial
 
 
 def _proposed(record: Mapping[str, Any]) -> dict[str, Any]:

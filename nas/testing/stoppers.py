@@ -73,12 +73,12 @@ def _play(stopper: Spec, metrics: tuple[Metric, ...]) -> _Played:
                 log.append(_ended(trial, metrics))
                 del running[number]
                 continue
-            trial = replace(trial, curve=(*trial.curve, report))
+            trial = trial.report(*report)
             running[number] = trial, reports
             asks.append((log.view(pending=[t for t, _ in running.values() if t is not trial]), trial))
             verdicts.append(_ask(built, stopper, asks[-1]))
             if verdicts[-1] == "True":
-                log.append(replace(trial, state=State.STOPPED, reason=Reason.STOPPER, metrics=report[1]))
+                log.append(trial.stop(Reason.STOPPER, trial.curve))
                 del running[number]
     return _Played(log, asks, verdicts)
 
@@ -119,9 +119,9 @@ def _value(metric: Metric, rank: float) -> float:
 def _ended(trial: Trial, metrics: tuple[Metric, ...]) -> Trial:
     """Returns the trial after its last report: COMPLETE, or, every fifth, FAILED."""
     if trial.number % 5 == 3:
-        return replace(trial, state=State.FAILED, reason=Reason.EXCEPTION, error="as the check wants")
+        return trial.fail(Reason.EXCEPTION, "as the check wants")
     score = share("good", trial.number)
-    return replace(trial, state=State.COMPLETE, metrics={metric.name: _value(metric, score) for metric in metrics})
+    return trial.complete({metric.name: _value(metric, score) for metric in metrics})
 
 
 def _ask(built: Stopper, stopper: Spec, ask: _Ask) -> str:
@@ -162,7 +162,7 @@ def _stopped_at(
     trial = _trial(number)
     for step, rank in enumerate(ranks, 1):
         report = step, {metric.name: _value(metric, rank) for metric in metrics}
-        trial = replace(trial, curve=(*trial.curve, report))
+        trial = trial.report(*report)
         if _ask(built, stopper, (lineage, trial)) == "True":
             return step
     return None

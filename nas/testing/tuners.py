@@ -18,7 +18,7 @@ from nas.core.point import is_json, point_key
 from nas.core.policy import Policy, Stage
 from nas.core.reference import Reference
 from nas.core.spec import Spec
-from nas.core.trial import Donor, Proposal, Reason, State, Trial
+from nas.core.trial import Donor, Proposal, Reason, Trial
 from nas.executors.events import Action, Event, Finished, StopKind, StopRequested, TrialLost
 from nas.search.controller import ControllerSettings, SearchController
 from nas.spaces.parameters.space import ParameterSpace
@@ -128,14 +128,13 @@ class _PaperExecutor:
         self._running.remove(trial)
         if self._n_left is not None:
             self._n_left -= 1
-        result = replace(trial, started=self._clock - 1.0, finished=self._clock, cost={"seconds": 1.0})
+        result = replace(trial, started=self._clock - 1.0).finish(self._clock, cost={"seconds": 1.0})
         if trial.number % 5 == 3:
-            failed = replace(result, state=State.FAILED, reason=Reason.EXCEPTION, error="as the check wants")
-            return Finished(self._records.commit(failed))
+            return Finished(self._records.commit(result.fail(Reason.EXCEPTION, "as the check wants")))
         scores = {metric.name: share(metric.name, point_key(trial.point)) for metric in self._metrics}
-        result = replace(result, state=State.COMPLETE, metrics=scores)
+        result = result.complete(scores)
         if trial.number % 11 == 6:
-            result = replace(result, state=State.STOPPED, reason=Reason.STOPPER, metrics={"another": 0.5})
+            result = result.stop(Reason.STOPPER, [(1, {"another": 0.5})])
         if trial.number % 7 != 2:  # the others end without weights
             paper = Reference(f"manifests/{trial.number:06d}-paper.json", 0, digest_of(b""))
             result = replace(result, checkpoint=Checkpoint(manifest=paper, packs=()))

@@ -21,7 +21,7 @@ from nas.core.errors import (
 )
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.tracebacks import traceback_of
-from nas.core.trial import Reason, State, Trial, cost_of, stopped
+from nas.core.trial import Reason, Trial, training_cost
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path, set_earlier_log_aside
 from nas.training.messages import Channel
 from nas.training.trial_run import TrialRun
@@ -116,7 +116,7 @@ class Attempt:
         if self.run.stop is not None or self.run.lost is not None:
             return self.settle()
         error = f"the job went on without `run.finish` of trial {self._trial.number}"
-        return self._commit(replace(self._trial, state=State.FAILED, reason=Reason.ABANDONED, error=error))
+        return self._commit(self._trial.fail(Reason.ABANDONED, error))
 
     def close(self) -> None:
         """Removes the local folders; the run can't be used any more."""
@@ -130,7 +130,7 @@ class Attempt:
             return None
         if run.stop is not None:  # also where the problem's code turned the stop into another exception
             reason = Reason.DEADLINE if isinstance(run.stop, TrialOverdue) else Reason.STOPPER
-            ended = stopped(trial, reason, curve=run.curve, known=self._declared({}))
+            ended = trial.stop(reason, run.curve, self._declared({}))
             return replace(ended, checkpoint=run.commit_weights()) if run.curve else ended
         return self._failed(error) if error is not None else self._judge(run, trial, returned)
 
@@ -138,12 +138,12 @@ class Attempt:
         reason = Reason.NOT_FINITE if isinstance(error, FloatingPointError) else Reason.EXCEPTION
         text = traceback_of(error)
         logger.error("%s", text)
-        return replace(self._trial, state=State.FAILED, reason=reason, error=text)
+        return self._trial.fail(reason, text)
 
     def _commit(self, outcome: Trial) -> Trial:
         run, runtime = self.run, self._runtime
         seconds = time.perf_counter() - self._began
-        spent = cost_of(seconds, on_gpu=runtime.spec.device == "cuda")
+        spent = training_cost(seconds, on_gpu=runtime.spec.device == "cuda")
         result = replace(
             outcome,
             metrics=self._declared_first(outcome.metrics),
@@ -230,11 +230,11 @@ class Attempt:
         missing = [name for name in wanted if name not in metrics]
         if missing and not (self._runtime.problem.scores_optional and run.returned is not None):
             error = f"train returned {returned!r:.800}, without {', '.join(missing)}{self._static_metrics_error}"
-            return replace(trial, state=State.FAILED, reason=Reason.NO_METRIC, error=error)
+            return trial.fail(Reason.NO_METRIC, error)
         if bad := not_finite(metrics):
             error = f"train returned {', '.join(f'{name}={metrics[name]}' for name in bad)}"
-            return replace(trial, state=State.FAILED, reason=Reason.NOT_FINITE, error=error)
-        return replace(trial, state=State.COMPLETE, metrics=metrics, checkpoint=run.commit_weights())
+            return trial.fail(Reason.NOT_FINITE, error)
+        return trial.complete(metrics, run.commit_weights())
 
 
 def _without_donor(run: TrialRun, trial: Trial) -> Trial:
@@ -247,4 +247,4 @@ def _without_donor(run: TrialRun, trial: Trial) -> Trial:
     [manifest] = [offered.checkpoint.manifest.path for offered in run.donors if offered.donor == donor]
     line = f"weights of donor {donor} ({manifest}) are {kind}; the log names the file"
     lost = {**trial.inheritance, "lost": [donor]}
-    return replace(trial, state=State.FAILED, reason=Reason.PARENT, error=line, inheritance=lost)
+    return replace(trial.fail(Reason.PARENT, line), inheritance=lost)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from nas.core.errors import ConfigurationError
 from nas.core.reference import checked_path
-from nas.core.trial import Trial, cost_of
+from nas.core.trial import Trial, training_cost
 from nas.inheritance.report import InheritanceReport
 from nas.storage.blobs import BlobStore
 from nas.storage.folders import walk_folder
@@ -214,7 +214,7 @@ class Checkpointer:
         summary = self._run.summary()
         now = replace(
             self._trial,
-            cost=cost_of(seconds, on_gpu=self._run.device == "cuda"),
+            cost=training_cost(seconds, on_gpu=self._run.device == "cuda"),
             donor=self._run.donor,
             inherited=summary.get("share"),
             inheritance={**self._trial.inheritance, **summary},

@@ -12,7 +12,7 @@ from nas.core.lineage import Lineage, LineageLog, owed
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.spec import Spec
-from nas.core.trial import Proposal, State, Trial, as_pending
+from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space
 
 
@@ -98,6 +98,6 @@ def inheritable(tuner: Tuner, log: LineageLog, n_seen: int, in_stage: Sequence[T
     found = {trial.number for trial in in_stage if trial.is_finished and trial.number not in log.position}
     for n_learned in range(n_seen, len(log) + 1):
         rest = (t for t in in_stage if log.position.get(t.number, n_learned) >= n_learned)
-        pending = [as_pending(trial, State.RUNNING) for trial in rest]
+        pending = [trial.as_running() for trial in rest]
         found.update(tuner.may_inherit_from(log.view(n_learned, pending)))
     return frozenset(found)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from types import NoneType
 from typing import Any
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import CorruptError
 from nas.core.spec import Spec
-from nas.core.trial import DonorWeights, State, Trial
+from nas.core.trial import DonorWeights, Trial
 from nas.core.validation import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, number_within, parse_object, shown, whole
 from nas.executors.events import (
     Event,
@@ -107,9 +106,7 @@ def trial_from_wire(data: object) -> Trial:
     trial = trial_from_records(fields["proposal"], fields["result"], weights_deleted=fields["swept"])
     if trial.is_finished:
         return trial
-    return replace(
-        trial,
-        state=State.RUNNING,
+    return trial.start(
         attempt=whole(fields["attempt"], "attempt"),
         slot=None if fields["slot"] is None else whole(fields["slot"], "slot"),
         offered=checked_donor(fields["offered"], "offered"),

@@ -17,7 +17,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.policy import Policy
 from nas.core.reference import Reference
-from nas.core.trial import Proposal, Reason, State, Trial, stopped
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.storage.records import from_bytes, to_bytes
 from nas.storage.trial_records import proposal_from_json, trial_from_records
 from nas.storage.verified import digest_of
@@ -217,7 +217,7 @@ def test_stopped_has_what_it_reported_last() -> None:
     trial = Trial(number=0, index=0, proposal=Proposal(point={}), state=State.RUNNING)
     curve = [(1, {"accuracy": 0.25, "flops": 3.0}), (2, {"accuracy": 0.5, "flops": 4.0})]
 
-    ended = stopped(trial, Reason.STOPPER, curve=curve, known={"flops": 2.0, "params": 7.0})
+    ended = trial.stop(Reason.STOPPER, curve, {"flops": 2.0, "params": 7.0})
 
     assert (ended.state, ended.reason, ended.error) == (State.STOPPED, Reason.STOPPER, trial.error)
     assert ended.metrics == {"accuracy": 0.5, "flops": 4.0, "params": 7.0}
@@ -227,10 +227,57 @@ def test_stopped_without_a_report_is_failed() -> None:
     """A trial that has reported nothing before it is stopped is FAILED, also where metrics are known without it."""
     trial = Trial(number=0, index=0, proposal=Proposal(point={}), state=State.RUNNING)
 
-    ended = stopped(trial, Reason.DEADLINE, curve=[], known={"flops": 2.0})
+    ended = trial.stop(Reason.DEADLINE, [], {"flops": 2.0})
 
     assert (ended.state, ended.reason, ended.metrics) == (State.FAILED, Reason.DEADLINE, {})
     assert ended.error == "stopped before its first report"
+
+
+def test_started_trial_is_running() -> None:
+    """A started trial is RUNNING, with its attempt, slot and donor; the trial it was made from is unchanged."""
+    trial = Trial(number=3, index=3, proposal=Proposal(point={}, parents=(1,)))
+
+    running = trial.start(attempt=2, slot=1, offered=1)
+
+    assert (running.state, running.attempt, running.slot, running.offered) == (State.RUNNING, 2, 1, 1)
+    assert trial.state == State.WAITING
+
+
+def test_complete_trial_keeps_its_start() -> None:
+    """A complete trial has its scores and weights, and keeps attempt, slot and reports."""
+    running = Trial(number=3, index=3, proposal=Proposal(point={})).start(attempt=2, slot=1).report(1, {"loss": 0.5})
+
+    complete = running.complete({"loss": 0.25}, CHECKPOINT).finish(7.0, cost={"seconds": 2.0})
+
+    assert (complete.state, complete.metrics, complete.checkpoint) == (State.COMPLETE, {"loss": 0.25}, CHECKPOINT)
+    assert (complete.attempt, complete.slot, complete.curve) == (2, 1, ((1, {"loss": 0.5}),))
+    assert (complete.finished, complete.cost) == (7.0, {"seconds": 2.0})
+
+
+def test_failed_trial_has_reason_and_error() -> None:
+    """A failed trial has its reason and its error."""
+    failed = Trial(number=3, index=3, proposal=Proposal(point={})).fail(Reason.LOST, "the worker died")
+
+    assert (failed.state, failed.reason, failed.error) == (State.FAILED, Reason.LOST, "the worker died")
+
+
+@given(st.builds(Trial, **proposed, **finished))
+def test_lost_trial_is_as_proposed(trial: Trial) -> None:
+    """A lost trial is WAITING with the fields of its proposal alone; as_running differs only in the state."""
+    lost = trial.lose()
+
+    assert lost == through_json(lost)
+    assert lost.proposal_record() == trial.proposal_record()
+    assert trial.as_running() == replace(lost, state=State.RUNNING)
+
+
+@given(st.builds(Trial, **proposed, **finished))
+def test_trial_without_weights_keeps_its_result(trial: Trial) -> None:
+    """Deleting weights changes the checkpoint and nothing else."""
+    deleted = trial.delete_weights()
+
+    assert (deleted.checkpoint, deleted.weights_deleted) == (None, True)
+    assert replace(deleted, checkpoint=trial.checkpoint, weights_deleted=False) == trial
 
 
 def test_finished_states() -> None:

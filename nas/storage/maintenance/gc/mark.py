@@ -15,7 +15,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.lineage import ancestor_with_weights, lost_donors
 from nas.core.policy import Policy
 from nas.core.reference import on_disk
-from nas.core.trial import Trial, given_weights
+from nas.core.trial import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def needed(trials: Sequence[Trial], wanted: Wanted) -> dict[int, str]:
 
     for trial in trials:
         if not trial.is_finished and Policy.SHARE_PARAMS in trial.policies:
-            for donor in (*trial.proposal.weight_donors, *given_weights(trial)):
+            for donor in (*trial.proposal.weight_donors, *trial.resolved_donors):
                 if isinstance(donor, int):
                     mark(donor, QUEUED)
     for numbers, why in ((wanted.finalists, BEST), (wanted.borrowed, BORROWED), (wanted.inheritable, INHERITABLE)):

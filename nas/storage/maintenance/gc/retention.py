@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from nas.core import pareto
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
-from nas.core.trial import Trial, given_weights
+from nas.core.trial import Trial
 
 _KEEP = re.compile(r"all|frontier|(best|last):([1-9][0-9]*)")
 
@@ -55,9 +55,8 @@ class Retention:
         kind, _, number = self.keep.partition(":")
         match kind:
             case "frontier":
-                parents = {
-                    donor for t in trials if t.checkpoint is not None or t.weights_deleted for donor in given_weights(t)
-                }
+                published = [t for t in trials if t.checkpoint is not None or t.weights_deleted]
+                parents = {donor for trial in published for donor in trial.resolved_donors}
                 front = pareto.numbers_on_front(trials, metrics) if len(metrics) > 1 else frozenset()
                 holders = [t for t in holders if t.number not in parents or t.number in front]
             case "best":

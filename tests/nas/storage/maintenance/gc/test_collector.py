@@ -19,7 +19,7 @@ import pytest
 from nas.core.errors import AlreadyPublishedError, CorruptError, MissingError, SearchBusyError
 from nas.core.metric import Metric
 from nas.core.reference import Reference
-from nas.core.trial import State, Trial, without_weights
+from nas.core.trial import State, Trial
 from nas.inheritance.donors.other_searches import borrowed
 from nas.storage.maintenance.gc.collector import GarbageCollector, Plan, Scope
 from nas.storage.maintenance.gc.retention import Retention
@@ -376,7 +376,7 @@ class InLoop:
             self.collector.add(made)
         plan = self.collector.sweep(self.trials, lambda: self.needed, self.now_s, at_end=at_end)
         for number in plan.weights_deleted if plan is not None else ():
-            self.trials[number] = without_weights(self.trials[number])
+            self.trials[number] = self.trials[number].delete_weights()
         return plan
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nas.core.lineage import ancestor_with_weights, lost_donors
 from nas.core.metric import Metric
 from nas.core.reference import on_disk
-from nas.core.trial import Reason, State, Trial, without_weights
+from nas.core.trial import Reason, State, Trial
 from nas.storage.maintenance.gc.mark import Ledger, Wanted, mark, needed
 from nas.storage.maintenance.gc.retention import from_worst_to_best
 from tests.support.stored_trials import all_files, given, lineages, paper_checkpoint, trial
@@ -27,7 +27,7 @@ def whole(number: int, **fields: object) -> Trial:
 
 
 def after(trials: list[Trial], weights_deleted: Mapping[int, str]) -> list[Trial]:
-    return [without_weights(t) if t.number in weights_deleted else t for t in trials]
+    return [t.delete_weights() if t.number in weights_deleted else t for t in trials]
 
 
 class TestAnyLineage:

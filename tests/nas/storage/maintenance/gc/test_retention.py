@@ -9,7 +9,7 @@ from hypothesis import given as over
 
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
-from nas.core.trial import State, Trial, given_weights
+from nas.core.trial import State, Trial
 from nas.storage.maintenance.gc.retention import Retention
 from tests.support.stored_trials import lineages, paper_checkpoint, trial
 
@@ -71,7 +71,7 @@ class TestFrontier:
             whole(2, parents=[1], inheritance={"replaced": {"1": 0}}),
         ]
 
-        assert given_weights(trials[2]) == (0,)
+        assert trials[2].resolved_donors == (0,)
         assert kept("frontier", *trials) == {1, 2}
 
     def test_of_several_objectives_the_front_stays_too(self) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.core.policy import PolicyPlan as PolicyPlan
     from nas.core.policy import Stage as Stage
     from nas.core.spec import Spec as Spec
-    from nas.core.trial import ParameterSource as ParameterSource
+    from nas.core.trial import DonorRule as DonorRule
     from nas.core.trial import Proposal as Proposal
     from nas.core.trial import State as State
     from nas.core.trial import Trial as Trial

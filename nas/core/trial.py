@@ -17,7 +17,7 @@ Donor = int | str
 """A trial of this search by its number, or another search's as ``"name:42"`` (under the same root)."""
 
 
-class ParameterSource(StrEnum):
+class DonorRule(StrEnum):
     """A donor by a rule, applied when the trial starts (Rafiki's ``ParamsType``; its NONE is ``donors=()``).
 
     Of the search stage's finished trials that have weights. Local: only those that ran on the same slot. Where there is
@@ -34,7 +34,7 @@ class ParameterSource(StrEnum):
     """The one with the best score."""
 
 
-SOURCES: frozenset[Donor] = frozenset(ParameterSource)
+DONOR_RULES: frozenset[Donor] = frozenset(DonorRule)
 
 
 OnMissingWeights = Literal["ancestor", "scratch", "fail"]
@@ -80,7 +80,7 @@ class Proposal:
     point: Point
     parents: tuple[int, ...] = ()
     donors: tuple[Donor, ...] | None = None
-    """Best first; None: the parents; empty: start afresh. A ``ParameterSource`` is a donor, too."""
+    """Best first; None: the parents; empty: start afresh. A ``DonorRule`` is a donor, too."""
     policies: frozenset[Policy] | None = None
     """None: the plan decides."""
     fidelity: float | None = None
@@ -92,7 +92,7 @@ class Proposal:
     def __post_init__(self) -> None:
         _check_sources("parents", self.parents, "numbers of trials from 0, each once", (int,))
         if self.donors is not None:
-            sources = ", ".join(ParameterSource)
+            sources = ", ".join(DonorRule)
             allowed = f"numbers of trials from 0, 'search:number' for another search's, or {sources}, each once"
             _check_sources("donors", self.donors, allowed, (int, str))
         if self.policies is not None and (

@@ -11,7 +11,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, PointError, SearchFailedError
 from nas.core.point import is_json
 from nas.core.policy import Policy, Stage
-from nas.core.trial import SOURCES, Proposal, Trial
+from nas.core.trial import DONOR_RULES, Proposal, Trial
 from nas.spaces.space import Space
 
 
@@ -99,7 +99,7 @@ def _check_sources(
         if isinstance(source, int):
             if not 0 <= source < len(trials) or trials[source].stage != stage.name:
                 raise SearchFailedError(f"{label} names parent or donor {source}, but no such trial was proposed")
-        elif source not in SOURCES:
+        elif source not in DONOR_RULES:
             try:
                 rules.other_search(source)
             except ConfigurationError as error:

@@ -10,7 +10,7 @@ from typing import Any
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.policy import Policy, parse_policies
-from nas.core.trial import SOURCES, Donor, ParameterSource, Proposal, Reason, State, Trial
+from nas.core.trial import DONOR_RULES, Donor, DonorRule, Proposal, Reason, State, Trial
 from nas.core.validation import MAX_WHOLE, checked_fields, naming, number_within, numbers, shown, time_of, whole
 
 _PROPOSED: Mapping[str, tuple[type, ...]] = {
@@ -201,8 +201,8 @@ def proposal_from_json(plain: object) -> Proposal:
 
 
 def _donor(value: object) -> Donor:
-    if isinstance(value, str) and value in SOURCES:
-        return ParameterSource(value)
+    if isinstance(value, str) and value in DONOR_RULES:
+        return DonorRule(value)
     donor = checked_donor(value, "a donor")
     if donor is None:
         raise CorruptError("a donor must not be null")

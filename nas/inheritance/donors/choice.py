@@ -6,12 +6,12 @@ from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
-from nas.core.trial import SOURCES, Donor, ParameterSource, Trial
+from nas.core.trial import DONOR_RULES, Donor, DonorRule, Trial
 from nas.inheritance.donors.ranking import LineageDonors, to_give
 from nas.inheritance.donors.rules import LOCAL, trial_of_source
 from nas.spaces.space import Space
 
-CHOICES = ("none", "nearest", "best", "best_donor", *ParameterSource)
+CHOICES = ("none", "nearest", "best", "best_donor", *DonorRule)
 
 
 class DonorChooser:
@@ -21,7 +21,7 @@ class DonorChooser:
         choice: ``none``: nobody. ``nearest``: the trial with weights whose point is nearest (``Space.distance``).
             ``best``: the best one with weights.
             ``best_donor``: the one whose architecture has most entries from the beginning in common with the new one
-            (``nas.inheritance.donors.ranking``). Of equal ones the better. Or a ``ParameterSource``, which is applied
+            (``nas.inheritance.donors.ranking``). Of equal ones the better. Or a ``DonorRule``, which is applied
             when the trial starts. In any case, as Rafiki wrote them.
         space: Where points lie.
         metric: What makes a trial better.
@@ -42,8 +42,8 @@ class DonorChooser:
         """One donor, or none where nobody has weights (or shares anything)."""
         if self.choice == "none":
             return ()
-        if self.choice in SOURCES:
-            return (ParameterSource(self.choice),)
+        if self.choice in DONOR_RULES:
+            return (DonorRule(self.choice),)
         if self.choice == "best_donor":
             found = self._most_in_common.best_donor(lineage, point)
             return () if found is None else (found.trial.number,)
@@ -57,8 +57,8 @@ class DonorChooser:
         """Whom ``choose`` may give for this or a later point, of those in the lineage."""
         if self.choice == "none":
             return ()
-        if self.choice in SOURCES:
-            source = ParameterSource(self.choice)
+        if self.choice in DONOR_RULES:
+            source = DonorRule(self.choice)
             slots = {trial.slot for trial in lineage.finished} if source in LOCAL else {None}
             given = (trial_of_source(source, lineage.finished, self._metric, slot) for slot in slots)
             return tuple(trial.number for trial in given if trial is not None)

@@ -8,7 +8,7 @@ import re
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError, StorageError
 from nas.core.names import NAME, check_name
-from nas.core.trial import ParameterSource
+from nas.core.trial import DonorRule
 from nas.storage.records import Records
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def sibling_checkpoint(records: Records, donor: str) -> Checkpoint | None:
     name, _, number = donor.rpartition(":")
     if not name or not re.fullmatch(r"\d{1,9}", number, re.ASCII):
         raise ConfigurationError(
-            f"donor {donor!r} must be a trial's number, 'search:number' or one of {', '.join(ParameterSource)}"
+            f"donor {donor!r} must be a trial's number, 'search:number' or one of {', '.join(DonorRule)}"
         )
     trial = Records(records.files.sibling(check_name(name))).finished_trial(int(number))
     return None if trial is None else trial.checkpoint

@@ -9,7 +9,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.lineage import ancestor_with_weights, lost_donors
 from nas.core.metric import Metric
 from nas.core.policy import Policy
-from nas.core.trial import SOURCES, Donor, DonorWeights, OnMissingWeights, ParameterSource, Trial
+from nas.core.trial import DONOR_RULES, Donor, DonorRule, DonorWeights, OnMissingWeights, Trial
 from nas.inheritance.donors.rules import trial_of_source
 
 
@@ -73,8 +73,8 @@ class Offers:
             return Offer()
         for donor in trial.proposal.weight_donors:
             stand_in: Donor | None = donor
-            if donor in SOURCES:
-                chosen = self._chosen(ParameterSource(str(donor)), slot, learned)
+            if donor in DONOR_RULES:
+                chosen = self._chosen(DonorRule(str(donor)), slot, learned)
                 stand_in = replaced[str(donor)] = None if chosen is None else chosen.number
                 checkpoint = None if chosen is None else chosen.checkpoint
             elif (checkpoint := self._weights_of(donor)) is None:
@@ -92,7 +92,7 @@ class Offers:
     def _only_scores(self, trial: Trial) -> bool:
         return Policy.SKIP_TRAIN in trial.policies and any(t.checkpoint is not None for t in self._trials)
 
-    def _chosen(self, source: ParameterSource, slot: int | None, learned: Sequence[Trial]) -> Trial | None:
+    def _chosen(self, source: DonorRule, slot: int | None, learned: Sequence[Trial]) -> Trial | None:
         assert self._metric is not None
         return trial_of_source(source, learned, self._metric, slot, self._lost)
 

@@ -1,19 +1,19 @@
-"""Which trial a ``ParameterSource`` means."""
+"""Which trial a ``DonorRule`` means."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
 from nas.core.metric import Metric
-from nas.core.trial import Donor, ParameterSource, Trial
+from nas.core.trial import Donor, DonorRule, Trial
 from nas.inheritance.donors.ranking import score_of
 
-LOCAL = frozenset({ParameterSource.LOCAL_RECENT, ParameterSource.LOCAL_BEST})
-BEST = frozenset({ParameterSource.LOCAL_BEST, ParameterSource.GLOBAL_BEST})
+LOCAL = frozenset({DonorRule.LOCAL_RECENT, DonorRule.LOCAL_BEST})
+BEST = frozenset({DonorRule.LOCAL_BEST, DonorRule.GLOBAL_BEST})
 
 
 def trial_of_source(
-    source: ParameterSource,
+    source: DonorRule,
     learned: Iterable[Trial],
     metric: Metric,
     slot: int | None = None,

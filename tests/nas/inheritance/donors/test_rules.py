@@ -14,7 +14,7 @@ from nas.core.errors import SearchFailedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Policy
-from nas.core.trial import ParameterSource, Proposal, Trial
+from nas.core.trial import DonorRule, Proposal, Trial
 from nas.inheritance.donors.other_searches import sibling_checkpoint
 from nas.search.controller import ControllerSettings
 from nas.storage.records import Records
@@ -80,7 +80,7 @@ def expected(trial: Trial, earlier: Sequence[Trial], source: str, metric: Metric
     direction=st.sampled_from(["maximize", "minimize"]),
     odd=st.dictionaries(st.integers(0, N_TRIALS - 1), st.sampled_from([FAILED, BARE]), max_size=6),
 )
-@pytest.mark.parametrize("source", list(ParameterSource))
+@pytest.mark.parametrize("source", list(DonorRule))
 def test_each_source_gives_whom_it_says(
     source: str, picks: list[int], slots: int, direction: str, odd: dict[int, End]
 ) -> None:
@@ -104,7 +104,7 @@ def test_each_source_gives_whom_it_says(
         assert any(trial.offered is not None for trial in trials)
 
 
-@pytest.mark.parametrize("source", list(ParameterSource))
+@pytest.mark.parametrize("source", list(DonorRule))
 def test_deterministic_donors_survive_kills(source: str) -> None:
     """With ``deterministic`` the same donors, whatever finishes first and wherever the search was killed."""
     found = []

@@ -21,10 +21,11 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, State, Trial
 from nas.inheritance.donors.index import DonorIndex
+from nas.inheritance.donors.similarity import common_layers
 from nas.storage.manifest import TensorEntry
 from nas.storage.open import open_root
 from nas.storage.records import Records, to_bytes
-from nas.storage.signature import Signature, common_layers
+from nas.storage.signature import Signature
 
 N_SEARCHES = 10
 N_TRIALS = 10_000

@@ -99,13 +99,13 @@ class Cleaning:
 
     def _collector(self, session: int, grace_s: float) -> GarbageCollector:
         from nas.core.ranking import Ranking
-        from nas.inheritance.donors.other_searches import borrowed
+        from nas.inheritance.donors.other_searches import donors_for_other_searches
         from nas.storage.maintenance.gc.collector import GarbageCollector, Scope
 
         scope = Scope(
             metrics=self.metrics,
             finalists=Ranking(self.plan, self.metrics, self.n_finalists).needed,
-            borrowed=lambda: borrowed(self.records),
+            other_searches=lambda: donors_for_other_searches(self.records),
             stands_in=self.identity["on_missing_weights"] == "ancestor",
             session=session,
             grace_s=grace_s,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.core.trial import State as State
     from nas.core.trial import Trial as Trial
     from nas.inheritance.donors.index import DonorIndex as DonorIndex
-    from nas.inheritance.donors.ranking import LineageDonors as LineageDonors
+    from nas.inheritance.donors.lineage_donors import LineageDonors as LineageDonors
     from nas.inheritance.freezing import set_frozen as set_frozen
     from nas.inheritance.inherit import inherit as inherit
     from nas.inheritance.morphism import morph as morph

@@ -24,14 +24,14 @@ class AdmissionRules:
         seed: The search's seed.
         space: The space of valid points; None accepts any point.
         policies: The policies that the problem implements; None accepts any.
-        other_search: Returns the checkpoint of another search's trial by name (``"name:42"``).
+        other_search_checkpoint: Returns the checkpoint of another search's trial by name (``"name:42"``).
     """
 
     tuner: str
     seed: int
     space: Space | None = None
     policies: frozenset[Policy] | None = None
-    other_search: Callable[[str], Checkpoint | None] = lambda donor: None
+    other_search_checkpoint: Callable[[str], Checkpoint | None] = lambda donor: None
 
 
 def admit(answer: object, stage: Stage, index: int, trials: Sequence[Trial], rules: AdmissionRules) -> Trial:
@@ -101,7 +101,7 @@ def _check_sources(
                 raise SearchFailedError(f"{label} names parent or donor {source}, but no such trial was proposed")
         elif source not in DONOR_RULES:
             try:
-                rules.other_search(source)
+                rules.other_search_checkpoint(source)
             except ConfigurationError as error:
                 raise SearchFailedError(f"{label}: {error}") from error
 

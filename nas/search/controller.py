@@ -33,7 +33,7 @@ from nas.executors.events import (
     WeightsDeleted,
     WorkersBusy,
 )
-from nas.inheritance.donors.resolve import Offers
+from nas.inheritance.donors.resolver import DonorResolver
 from nas.search.admission import AdmissionRules, admit, retrain
 from nas.search.budget.enforcer import BudgetEnforcer
 from nas.search.budget.planner import StagePlanner
@@ -92,7 +92,8 @@ class SearchController:
         stopper: Judges reports of the search stage's trials, or None.
         spent_hours: Hours that the search has cost up to now, all sessions together.
         timetable: Knows when stages have to end; by default, of a search that is one stage.
-        sibling: The checkpoint of another search's trial (``"name:42"``), or None where it has no weights.
+        other_search_checkpoint: Returns the checkpoint of another search's trial (``"name:42"``), or None if it has no
+            weights.
         observe: Told of every event, after the loop has taken it in; of a stop before running trials are told.
         sweeper: Makes room for weights, or None: nothing is ever swept.
     """
@@ -112,7 +113,7 @@ class SearchController:
         stopper: Stopper | None = None,
         spent_hours: Callable[[], float] = lambda: 0.0,
         planner: StagePlanner | None = None,
-        sibling: Callable[[str], Checkpoint | None] = lambda donor: None,
+        other_search_checkpoint: Callable[[str], Checkpoint | None] = lambda donor: None,
         observe: Callable[[Event], None] = lambda event: None,
         collector: GarbageCollector | None = None,
     ) -> None:
@@ -126,13 +127,17 @@ class SearchController:
         self._stateful = tuner if isinstance(tuner, StatefulTuner) else None
         self._proposals = ProposalLog(self.trials, tuner, n_slots=executor.slots, deterministic=settings.deterministic)
         self._rules = AdmissionRules(
-            tuner=self._proposals.who, seed=settings.seed, space=space, policies=declared, other_search=sibling
+            tuner=self._proposals.who,
+            seed=settings.seed,
+            space=space,
+            policies=declared,
+            other_search_checkpoint=other_search_checkpoint,
         )
         self._stopper = stopper
         self._observe = observe
         self._collector = collector
         metric = None if tuner is None else tuner.metrics[0]
-        self._offers = Offers(self.trials, settings.on_missing_weights, sibling, metric)
+        self._donors = DonorResolver(self.trials, settings.on_missing_weights, other_search_checkpoint, metric)
         self._waiting: list[int] = [t.number for t in self.trials if not t.is_finished]
         self._slots = SlotPool(executor.slots)
         planner = planner or StagePlanner(settings.budget, PolicyPlan((Stage(name=self._proposals.stage),)))
@@ -412,19 +417,19 @@ class SearchController:
             self._settle(self._records.commit(failed.finish(time.time())))
             return
         is_search = self._is_search(trial)
-        offer = self._offers.offer(trial, slot, self._proposals.learned_by(trial), is_again=not is_search)
-        if offer.lacking is not None:
+        resolved = self._donors.resolve(trial, slot, self._proposals.learned_by(trial), is_retraining=not is_search)
+        if resolved.missing is not None:
             fails = self._settings.on_missing_weights == "fail"
             why = " (on_missing_weights=fail)" if fails else ", and SKIP_TRAIN trains none"
-            error = f"donor {offer.lacking} has no weights{why}"
+            error = f"donor {resolved.missing} has no weights{why}"
             self._settle(self._records.commit(trial.fail(Reason.PARENT, error).finish(time.time())))
             return
         attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1
-        inheritance = {"replaced": offer.replaced} if offer.replaced else {}
-        offered = offer.donors[0].donor if offer.donors else None
+        inheritance = {"replaced": resolved.replaced} if resolved.replaced else {}
+        offered = resolved.donors[0].donor if resolved.donors else None
         trial = trial.start(attempt=attempt, slot=slot, offered=offered, inheritance=inheritance)
         self._change(trial)
-        assignment = self._jobs.assignment(trial, offer.donors, is_search=is_search)
+        assignment = self._jobs.assignment(trial, resolved.donors, is_search=is_search)
         self._slots.take(slot, trial.number)
         self.deadline.begin(trial)
         self._executor.submit(replace(assignment, n_slots=n_slots))
@@ -500,7 +505,7 @@ class SearchController:
     def _take_result(self, trial: Trial) -> None:
         self.trials[trial.number] = trial
         self._jobs.take_result(trial)
-        self._offers.learn([trial])
+        self._donors.learn([trial])
         if self._collector is not None:
             self._collector.add(trial)
         self.deadline.learn(trial)

@@ -19,7 +19,7 @@ from nas.core.validation import naming
 from nas.executors.events import Event, Executor, Finished, Notice, StopRequested
 from nas.executors.executor import LocalExecutor
 from nas.executors.pool import InProcessPool
-from nas.inheritance.donors.other_searches import borrowed, sibling_checkpoint
+from nas.inheritance.donors.other_searches import donors_for_other_searches, other_search_checkpoint
 from nas.search.budget.planner import Bound, StagePlanner, Usage
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.crash_tracker import CrashTracker
@@ -203,7 +203,7 @@ class SearchPipeline:
             stopper=self.prepared.stopper,
             spent_hours=session.spent_hours,
             planner=planner,
-            sibling=partial(sibling_checkpoint, self.records),
+            other_search_checkpoint=partial(other_search_checkpoint, self.records),
             observe=take_note,
             collector=self._collector(session, executor),
         )
@@ -258,7 +258,7 @@ class SearchPipeline:
         scope = Scope(
             metrics=self.ranking.metrics,
             finalists=self.ranking.needed,
-            borrowed=partial(borrowed, self.records),
+            other_searches=partial(donors_for_other_searches, self.records),
             stands_in=self.prepared.search.on_missing_weights == "ancestor",
             slots=executor.slots,
             session=session.number,

@@ -12,7 +12,7 @@ from nas.core.metric import Metric
 from nas.core.policy import PolicyPlan
 from nas.core.spec import Spec
 from nas.core.trial import State
-from nas.inheritance.donors.other_searches import sibling_checkpoint
+from nas.inheritance.donors.other_searches import other_search_checkpoint
 from nas.search.definition import Search
 from nas.search.initial_points import SearchInit
 from nas.search.lease import claim_identity
@@ -83,7 +83,7 @@ def import_weights(records: Records, init: SearchInit) -> None:
     if init.weights is None:
         return
     if init.file is None:
-        if sibling_checkpoint(records, init.weights) is None and not records.load()[0]:
+        if other_search_checkpoint(records, init.weights) is None and not records.load()[0]:
             raise ConfigurationError(
                 f"init.weights ({init.weights}): no such trial with weights under this root; name one of "
                 "another search there (`python -m flows.report` lists them), or a safetensors file"

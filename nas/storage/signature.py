@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from blake3 import blake3
 
@@ -101,42 +101,6 @@ class Signature:
     def n_layers(self) -> int:
         """How many layers the network has."""
         return sum(self.lengths)
-
-
-Measure: TypeAlias = Callable[[Signature, str], float]
-"""How much a new network shares with a checkpoint of this signature's text; 0 where it is no donor."""
-
-
-def common_prefix(wanted: Signature, offered: str) -> float:
-    """How many of the first layers are the same in both."""
-    return float(sum(wanted.lengths[: n_in_common(wanted.text, offered)]))
-
-
-def common_layers(wanted: Signature, offered: str) -> float:
-    """Returns the share of the wanted network's elements in layers that the other has too, wherever they stand.
-
-    These are what ``inherit`` copies whole; it takes slices of others besides.
-    """
-    there = {*digests(offered)}
-    shared = sum(size for digest, size in zip(digests(wanted.text), wanted.sizes, strict=True) if digest in there)
-    return shared / (sum(wanted.sizes) or 1)
-
-
-def n_in_common(text: str, other: str) -> int:
-    """How many digests two texts have in common from the beginning."""
-    low, high = 0, min(len(text), len(other)) // LETTERS
-    while low < high:
-        middle = (low + high + 1) // 2
-        if text[: middle * LETTERS] == other[: middle * LETTERS]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def digests(text: str) -> Iterator[str]:
-    """Yields the digests of a text, one by one."""
-    return (text[at : at + LETTERS] for at in range(0, len(text), LETTERS))
 
 
 def _groups(layers: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:

@@ -186,7 +186,7 @@ def _search_on_paper(
     trials, starts = records.load()
     settings = ControllerSettings(budget=Budget(trials=n_trials), max_failures=n_trials + 1)
     executor = _PaperExecutor(records, slots, metrics, stop_after)
-    scope = Scope(metrics=metrics, finalists=lambda trials: (), borrowed=lambda: (), stands_in=True, slots=slots)
+    scope = Scope(metrics=metrics, finalists=lambda trials: (), other_searches=lambda: (), stands_in=True, slots=slots)
     collector = GarbageCollector(records, Retention(max_gb=1e-9), scope) if sweeps else None
     controller = SearchController(
         records, executor, settings, trials=trials, starts=starts, tuner=listening, space=space, collector=collector

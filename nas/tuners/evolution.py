@@ -19,7 +19,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Donor, Proposal, Trial
-from nas.inheritance.donors.choice import DonorChooser
+from nas.inheritance.donors.chooser import DonorChooser
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import Answer, Tuner
 from nas.tuners.shared.new_points import draw_new_point, wants_founder
@@ -43,9 +43,8 @@ class EvolutionTuner(Tuner):
             without it: each decision is that of one of them, and both are donors, the better first. Where that gives a
             point that a trial has already, it is mutated as well.
         replacement: The trial that makes room: the ``oldest``, the ``worst``, or the ``loser`` of each tournament.
-        donor: Whose weights a child takes first: the ``parent``'s; or ``best_donor``, those of the trial whose
-            architecture has most in common with the child's (``nas.inheritance.donors.ranking``), and its parents'
-            after them.
+        donor: The first donor of a child: ``parent``, or ``best_donor``, the trial whose architecture has most in
+            common with the child's (``nas.inheritance.donors.lineage_donors``); the parents come after it.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class EvolutionTuner(Tuner):
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
         """Returns the living, as who has died is no parent again; and any cousin that ``donor`` may name."""
-        return {trial.number for trial in self._population(lineage)} | {*self.cousins.possible(lineage)}
+        return {trial.number for trial in self._population(lineage)} | {*self.cousins.candidates(lineage)}
 
     def _donors(self, lineage: Lineage, point: Point, parents: tuple[int, ...]) -> tuple[Donor, ...] | None:
         """Those of a child; None: its parents."""

@@ -77,7 +77,12 @@ class WindowTuner(Tuner):
 
 def collector(records: Records, slots: int, keep: str = "all", **scope: Any) -> GarbageCollector:
     """One that is never content: at every result it takes all that is not needed."""
-    stated: dict[str, Any] = {"finalists": lambda t: (), "borrowed": lambda: (), "stands_in": True, "slots": slots}
+    stated: dict[str, Any] = {
+        "finalists": lambda t: (),
+        "other_searches": lambda: (),
+        "stands_in": True,
+        "slots": slots,
+    }
     return GarbageCollector(records, Retention(keep, max_gb=1e-9), Scope(metrics=(METRIC,), **{**stated, **scope}))
 
 

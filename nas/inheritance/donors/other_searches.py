@@ -1,4 +1,4 @@
-"""Other searches under the same root: whose weights a trial here may take (``"name:42"``), and who takes ours."""
+"""Donors in other searches under the same root (``"name:42"``), and trials here that are donors there."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nas.storage.records import Records
 logger = logging.getLogger(__name__)
 
 
-def sibling_checkpoint(records: Records, donor: str) -> Checkpoint | None:
-    """Another search's checkpoint, by ``"name:42"``; None where that trial has no weights.
+def other_search_checkpoint(records: Records, donor: str) -> Checkpoint | None:
+    """Returns the checkpoint of another search's trial (``"name:42"``), or None if it has no weights.
 
     Raises:
-        ConfigurationError: no such way to name a trial.
+        ConfigurationError: ``donor`` is not such a name.
     """
     name, _, number = donor.rpartition(":")
     if not name or not re.fullmatch(r"\d{1,9}", number, re.ASCII):
@@ -29,21 +29,24 @@ def sibling_checkpoint(records: Records, donor: str) -> Checkpoint | None:
     return None if trial is None else trial.checkpoint
 
 
-def borrowed(records: Records) -> frozenset[int]:
-    """The trials of this search that unfinished trials of others name as donors, as far as this user may read them."""
+def donors_for_other_searches(records: Records) -> frozenset[int]:
+    """Returns the trials of this search that unfinished trials of other searches name as donors.
+
+    Searches that this user may not read are left out.
+    """
     prefix = records.files.url.rstrip("/").rpartition("/")[2] + ":"
     found: set[str] = set()
     for name in filter(NAME.fullmatch, records.files.siblings()):
         try:
-            waiting = Records(records.files.sibling(name)).unfinished()
-        except CorruptError as error:  # which keeps that search from running, too
-            logger.warning("whom search %s names as donors can't be read: %s", name, error)
+            unfinished = Records(records.files.sibling(name)).unfinished()
+        except CorruptError as error:  # which stops that search, too
+            logger.warning("search %s: its donors can't be read: %s", name, error)
             continue
         except StorageError as error:
             if not isinstance(error.__cause__, PermissionError):
                 raise
-            logger.info("%s is closed to this user, and left out: %s", name, error)  # a disk's lost+found, say
+            logger.info("search %s is left out, no permission to read it: %s", name, error)  # lost+found, say
             continue
-        donors = (str(donor) for trial in waiting for donor in trial.proposal.weight_donors)
+        donors = (str(donor) for trial in unfinished for donor in trial.proposal.weight_donors)
         found.update(donor.removeprefix(prefix) for donor in donors if donor.startswith(prefix))
     return frozenset(int(number) for number in found if number.isdecimal())

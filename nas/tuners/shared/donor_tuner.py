@@ -9,7 +9,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Proposal
-from nas.inheritance.donors.choice import DonorChooser
+from nas.inheritance.donors.chooser import DonorChooser
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.shared.new_points import draw_new_point
@@ -31,7 +31,7 @@ class DonorTuner(Tuner):
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
         """Whom ``donor`` may name."""
-        return self.donors.possible(lineage)
+        return self.donors.candidates(lineage)
 
     def propose(self, lineage: Lineage, point: Point, reason: str, derivation: object = None) -> Proposal:
         """Returns the point, with its donor."""

@@ -439,7 +439,7 @@ class TestDonors:
         """A donor of another search is offered by its name, or replaced by nothing where it has no weights."""
         checkpoint = publish_checkpoint(records.files, "000007-ab", None)
 
-        def sibling(donor: str) -> Checkpoint | None:
+        def other_search_checkpoint(donor: str) -> Checkpoint | None:
             return checkpoint if donor == "other:7" else None
 
         tuner = ListTuner(
@@ -447,7 +447,7 @@ class TestDonors:
         )
         executor = ScriptedExecutor(records)
 
-        make_controller(records, executor, tuner, sibling=sibling).search(SEARCH)
+        make_controller(records, executor, tuner, other_search_checkpoint=other_search_checkpoint).search(SEARCH)
 
         assert executor.donors == {0: ["other:7"], 1: ["other:7"]}
         assert by_number(records)[0].offered == "other:7"
@@ -943,13 +943,15 @@ class TestTunersMistakes:
     def test_malformed_donor_is_never_durable(self, records: Records) -> None:
         """A donor's name that can't be ends the search before the proposal is kept, else no session could go on."""
 
-        def sibling(donor: str) -> Checkpoint | None:
+        def other_search_checkpoint(donor: str) -> Checkpoint | None:
             raise ConfigurationError(f"donor {donor!r} must be a trial's number or 'search:number'")
 
         tuner = ListTuner(Proposal(point={"x": 1}, donors=("nonsense",)))
 
         with pytest.raises(SearchFailedError, match=r"proposal 0 of ListTuner: donor 'nonsense' must be"):
-            make_controller(records, ScriptedExecutor(records), tuner, sibling=sibling).search(SEARCH)
+            make_controller(
+                records, ScriptedExecutor(records), tuner, other_search_checkpoint=other_search_checkpoint
+            ).search(SEARCH)
         assert by_number(records) == {}
 
     @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ from torch import nn
 
 from nas.core.checkpoint import LETTERS, Checkpoint, checked_text
 from nas.core.errors import ConfigurationError, CorruptError
+from nas.inheritance.donors.similarity import common_layers, common_prefix
 from nas.inheritance.inherit import inherit
 from nas.problems.digits import DigitsProblem
 from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
 from nas.storage.open import open_root
-from nas.storage.signature import Signature, common_layers, common_prefix
+from nas.storage.signature import Signature
 from tests.support.donor_networks import chain, layers, n_same
 
 chains = st.lists(st.sampled_from([4, 8]), min_size=1, max_size=6).map(lambda widths: chain(*widths))

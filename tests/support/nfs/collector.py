@@ -46,7 +46,7 @@ def main() -> None:
     done, n_reads = threading.Event(), 0
 
     def sweep() -> None:
-        scope = Scope(metrics=(Metric("accuracy"),), finalists=lambda t: (), borrowed=lambda: (), stands_in=True)
+        scope = Scope(metrics=(Metric("accuracy"),), finalists=lambda t: (), other_searches=lambda: (), stands_in=True)
         collector = GarbageCollector(other, Retention("best:1"), scope)
         collector.carry_out(collector.plan(other.load()[0], [0, 1, 2], other.files.walk()))
         done.set()

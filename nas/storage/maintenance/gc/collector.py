@@ -63,7 +63,7 @@ class Scope:
     Attributes:
         metrics: The problem's; the first ranks.
         finalists: Whose weights later stages, tests and the export need, by all trials.
-        borrowed: Whom unfinished trials of other searches name as donors.
+        other_searches: The trials that unfinished trials of other searches name as donors.
         stands_in: Whether an ancestor stands in for a donor without weights.
         slots: How many trials may be writing.
         session: The number of the session that sweeps; 0: a dry run.
@@ -72,7 +72,7 @@ class Scope:
 
     metrics: tuple[Metric, ...]
     finalists: Callable[[Sequence[Trial]], Iterable[int]]
-    borrowed: Callable[[], Iterable[int]]
+    other_searches: Callable[[], Iterable[int]]
     stands_in: bool
     slots: int = 0
     session: int = 0
@@ -193,7 +193,7 @@ class GarbageCollector:
         wanted = Wanted(
             inheritable=frozenset(inheritable),
             finalists=frozenset(scope.finalists(trials)),
-            borrowed=frozenset() if retention.keeps_all else frozenset(scope.borrowed()),
+            other_searches=frozenset() if retention.keeps_all else frozenset(scope.other_searches()),
             stands_in=scope.stands_in,
         )
         needs, kept = needed(trials, wanted), retention.kept(trials, scope.metrics)

@@ -25,20 +25,20 @@ class Wanted:
     Attributes:
         inheritable: Trials that later proposals may name, as ``Tuner.may_inherit_from`` says.
         finalists: Trials that a later stage, a test or the export needs, the best among them.
-        borrowed: Trials that unfinished trials of other searches name as donors.
+        other_searches: Trials that unfinished trials of other searches name as donors.
         stands_in: Whether the nearest ancestor with weights stands in for a donor without (``on_missing_weights``).
     """
 
     inheritable: frozenset[int] = frozenset()
     finalists: frozenset[int] = frozenset()
-    borrowed: frozenset[int] = frozenset()
+    other_searches: frozenset[int] = frozenset()
     stands_in: bool = True
 
 
 QUEUED = "donors of trials that are queued or run"
 STAND_INS = "ancestors that stand in for trials without weights"
 BEST = "finalists and the best"
-BORROWED = "donors of another search's trials"
+OTHER_SEARCHES = "donors of another search's trials"
 INHERITABLE = "trials that the tuner may still inherit from"
 
 
@@ -66,7 +66,11 @@ def needed(trials: Sequence[Trial], wanted: Wanted) -> dict[int, str]:
             for donor in (*trial.proposal.weight_donors, *trial.resolved_donors):
                 if isinstance(donor, int):
                     mark(donor, QUEUED)
-    for numbers, why in ((wanted.finalists, BEST), (wanted.borrowed, BORROWED), (wanted.inheritable, INHERITABLE)):
+    for numbers, why in (
+        (wanted.finalists, BEST),
+        (wanted.other_searches, OTHER_SEARCHES),
+        (wanted.inheritable, INHERITABLE),
+    ):
         for number in sorted(number for number in numbers if number < len(trials)):
             mark(number, why)
     for trial in trials:

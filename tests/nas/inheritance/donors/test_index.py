@@ -22,11 +22,12 @@ from nas.core.errors import CorruptError, SearchNotFoundError
 from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.inheritance.donors.index import DonorIndex
+from nas.inheritance.donors.similarity import common_layers
 from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
-from nas.storage.signature import Signature, common_layers
+from nas.storage.signature import Signature
 from tests.support.donor_networks import Network, begin, best_of, chain, layers, n_same, offer, publish
 from tests.support.nfs.guest import run_in_guest
 from tests.support.problems import InOrderTuner, ScoreProblem, network

@@ -15,7 +15,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.inheritance.donors.choice import DonorChooser
+from nas.inheritance.donors.chooser import DonorChooser
 from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.storage.verified import digest_of
 
@@ -55,8 +55,8 @@ def test_donor_of_a_new_point(choice: str, donors: tuple[int, ...]) -> None:
     chooser = DonorChooser(choice, SPACE, METRIC)
 
     assert chooser.choose(LINEAGE, NEW) == donors
-    assert set(donors) <= set(chooser.possible(LINEAGE))
-    assert 3 not in chooser.possible(LINEAGE)
+    assert set(donors) <= set(chooser.candidates(LINEAGE))
+    assert 3 not in chooser.candidates(LINEAGE)
 
 
 def test_best_donor_needs_no_score() -> None:
@@ -67,7 +67,7 @@ def test_best_donor_needs_no_score() -> None:
     for choice, takes in (("best_donor", True), ("best", False), ("nearest", False)):
         chooser = DonorChooser(choice, SPACE, METRIC)
         assert (chooser.choose(lineage, NEW) == (4,)) is takes
-        assert (4 in chooser.possible(lineage)) is takes
+        assert (4 in chooser.candidates(lineage)) is takes
 
 
 def test_nearest_is_the_same_in_every_process() -> None:

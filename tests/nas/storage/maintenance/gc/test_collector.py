@@ -20,7 +20,7 @@ from nas.core.errors import AlreadyPublishedError, CorruptError, MissingError, S
 from nas.core.metric import Metric
 from nas.core.reference import Reference
 from nas.core.trial import State, Trial
-from nas.inheritance.donors.other_searches import borrowed
+from nas.inheritance.donors.other_searches import donors_for_other_searches
 from nas.storage.maintenance.gc.collector import GarbageCollector, Plan, Scope
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
@@ -66,7 +66,7 @@ def family(records: Records) -> list[Trial]:
 
 def collector(records: Records, retention: Retention, **scope: Any) -> GarbageCollector:
     defaults: dict[str, Any] = {"metrics": (METRIC,), "finalists": lambda trials: (), "stands_in": True}
-    defaults["borrowed"] = lambda: borrowed(records)
+    defaults["other_searches"] = lambda: donors_for_other_searches(records)
     return GarbageCollector(records, retention, Scope(**{**defaults, **scope}))
 
 
@@ -202,7 +202,7 @@ class TestSweep:
         def body() -> None:
             if os.getuid() == 0:
                 os.seteuid(65534)  # root may look anywhere
-            os._exit(0 if borrowed(records) == {1} else 3)
+            os._exit(0 if donors_for_other_searches(records) == {1} else 3)
 
         assert in_child(lambda event, arguments: None, body) == 0
 

@@ -36,7 +36,7 @@ class TestAnyLineage:
         trials=lineages(),
         inheritable=NUMBERS,
         finalists=NUMBERS,
-        borrowed=NUMBERS,
+        other_searches=NUMBERS,
         kept=NUMBERS,
         stands_in=st.booleans(),
         max_bytes=st.one_of(st.none(), st.integers(-5_000, 200_000)),
@@ -46,19 +46,21 @@ class TestAnyLineage:
         trials: list[Trial],
         inheritable: frozenset[int],
         finalists: frozenset[int],
-        borrowed: frozenset[int],
+        other_searches: frozenset[int],
         kept: frozenset[int],
         stands_in: bool,
         max_bytes: int | None,
     ) -> None:
         """Whatever plan and disk say, no donor is taken from anybody, and whoever keeps weights keeps all files."""
-        wanted = Wanted(inheritable=inheritable, finalists=finalists, borrowed=borrowed, stands_in=stands_in)
+        wanted = Wanted(
+            inheritable=inheritable, finalists=finalists, other_searches=other_searches, stands_in=stands_in
+        )
         needs = needed(trials, wanted)
         order = from_worst_to_best(trials, METRIC)
         marking = mark(trials, needed=needs, kept=kept, order=order, max_bytes=max_bytes)
         left = after(trials, marking.weights_deleted)
 
-        for number in {*finalists, *borrowed, *inheritable} & set(range(len(trials))):
+        for number in {*finalists, *other_searches, *inheritable} & set(range(len(trials))):
             assert left[number].checkpoint == trials[number].checkpoint
         for unfinished in (t for t in trials if not t.is_finished):
             assert given(left, unfinished, stands_in=stands_in) == given(trials, unfinished, stands_in=stands_in)

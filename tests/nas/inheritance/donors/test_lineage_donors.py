@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from nas.core.lineage import Lineage, LineageLog
 from nas.core.metric import Metric
 from nas.core.trial import State, Trial
-from nas.inheritance.donors.ranking import LineageDonors
+from nas.inheritance.donors.lineage_donors import LineageDonors
+from nas.inheritance.donors.similarity import common_layers
 from nas.spaces.parameters.space import Choice, Float, ParameterSpace
-from nas.storage.signature import Signature, common_layers
+from nas.storage.signature import Signature
 from tests.support.donor_networks import Network, best_of, chain, offer
 
 SPACE = ParameterSpace({"depth": Choice(1, 2, 3), "lr": Float(0, 1), "width": Choice(4, 8)})
@@ -102,7 +103,7 @@ def test_point_counts_in_the_order_of_the_space() -> None:
 def test_what_counts_of_a_point_can_be_said() -> None:
     """A function of one's own says what of a point counts, and in which order."""
     trials = [offer(0, chain(4), point={"a": 1, "b": 2}), offer(1, chain(4), point={"a": 2, "b": 1})]
-    backwards = LineageDonors(SPACE, SCORE, unroll=lambda point: [f"b{point['b']}", f"a{point['a']}"])
+    backwards = LineageDonors(SPACE, SCORE, entries_of=lambda point: [f"b{point['b']}", f"a{point['a']}"])
 
     found = backwards.best_donor(Lineage.of(trials), {"a": 1, "b": 1})
     assert found is not None

@@ -15,7 +15,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.trial import DonorRule, Proposal, Trial
-from nas.inheritance.donors.other_searches import sibling_checkpoint
+from nas.inheritance.donors.other_searches import other_search_checkpoint
 from nas.search.controller import ControllerSettings
 from nas.storage.records import Records
 from nas.tuners.base import Answer
@@ -125,8 +125,10 @@ def test_deterministic_donors_survive_kills(source: str) -> None:
 def test_an_unknown_source_is_refused() -> None:
     """A name that is neither a source nor another search's trial ends the search, and is named with what is allowed."""
     records = fresh_records()
-    sibling = partial(sibling_checkpoint, records)
-    controller = make_controller(records, ScriptedExecutor(records), SourceTuner("local_worst"), sibling=sibling)
+    checkpoint = partial(other_search_checkpoint, records)
+    controller = make_controller(
+        records, ScriptedExecutor(records), SourceTuner("local_worst"), other_search_checkpoint=checkpoint
+    )
 
     with pytest.raises(SearchFailedError, match="'local_worst' must be a trial's number, 'search:number' or one of lo"):
         controller.search(SEARCH)

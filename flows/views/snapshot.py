@@ -180,6 +180,9 @@ def _with_running(records: Records, session: LastSession | None) -> list[Trial]:
         start = records.read_start(number, attempt) or {}
         if session is not None and session.is_alive and start.get("session") == session.number:
             trials[number] = trial.start(
-                attempt=attempt, slot=start.get("slot"), started=start.get("time"), offered=start.get("offered")
+                attempt=attempt,
+                slot=start.get("slot"),
+                started=start.get("time"),
+                resolved_donor=start.get("resolved_donor"),
             )
     return trials

@@ -189,7 +189,7 @@ def trial_record(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> d
         "cost": dict(trial.cost),
         "proposed": trial.proposal.reason or None,
         "derivation": trial.proposal.derivation,
-        "offered": trial.offered,
+        "resolved_donor": trial.resolved_donor,
         "inheritance": dict(trial.inheritance),
         "ancestors": [t.number for t in snapshot.lineage.ancestors(trial.number)],
         "children": [t.number for t in snapshot.lineage.children(trial.number)],

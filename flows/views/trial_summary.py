@@ -12,10 +12,10 @@ _MAX_POINT = 600
 
 
 def donor_of(trial: Trial) -> Donor | None:
-    """Whose weights went into a trial, or, before it has finished, whose it is offered."""
+    """Returns the donor of a trial, or, before it finishes, the donor it was given at its start."""
     if trial.is_finished:
         return trial.donor
-    return trial.offered if trial.offered is not None else next(iter(trial.proposal.weight_donors), None)
+    return trial.resolved_donor if trial.resolved_donor is not None else next(iter(trial.proposal.weight_donors), None)
 
 
 def trial_summary(trial: Trial, tests: Tests) -> str:

@@ -179,7 +179,7 @@ class Trial:
     """None where it published no weights, or they were swept."""
     weights_deleted: bool = False
     """Whether it published weights that were deleted to make room; as a donor it is like a failed parent."""
-    offered: Donor | None = None
+    resolved_donor: Donor | None = None
     """The best donor whose weights were there when it started, or the one that stood in for it."""
     donor: Donor | None = None
     """Whose weights went in: the donor that gave most parameters. None: nobody's, or not finished."""
@@ -222,7 +222,7 @@ class Trial:
     @property
     def taken(self) -> float | None:
         """The share of its parameters that came from donors; None: it had none, or never called ``run.inherit``."""
-        return None if self.offered is None and self.donor is None else self.inherited
+        return None if self.resolved_donor is None and self.donor is None else self.inherited
 
     @property
     def resolved_donors(self) -> tuple[Donor, ...]:
@@ -246,12 +246,12 @@ class Trial:
         attempt: int,
         slot: int | None,
         started: float | None = None,
-        offered: Donor | None = None,
+        resolved_donor: Donor | None = None,
         inheritance: Mapping[str, Any] | None = None,
     ) -> Trial:
         """Returns the trial RUNNING in a slot."""
         return replace(
-            self, state=State.RUNNING, attempt=attempt, slot=slot, started=started, offered=offered,
+            self, state=State.RUNNING, attempt=attempt, slot=slot, started=started, resolved_donor=resolved_donor,
             inheritance=self.inheritance if inheritance is None else inheritance,
         )  # fmt: skip
 
@@ -342,7 +342,7 @@ class Trial:
             "curve": [[step, dict(metrics)] for step, metrics in self.curve],
             "cost": dict(self.cost),
             "checkpoint": None if self.checkpoint is None else self.checkpoint.to_json(),
-            "offered": self.offered,
+            "resolved_donor": self.resolved_donor,
             "donor": self.donor,
             "inherited": self.inherited,
             "inheritance": dict(self.inheritance),

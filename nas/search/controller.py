@@ -426,8 +426,8 @@ class SearchController:
             return
         attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1
         inheritance = {"replaced": resolved.replaced} if resolved.replaced else {}
-        offered = resolved.donors[0].donor if resolved.donors else None
-        trial = trial.start(attempt=attempt, slot=slot, offered=offered, inheritance=inheritance)
+        resolved_donor = resolved.donors[0].donor if resolved.donors else None
+        trial = trial.start(attempt=attempt, slot=slot, resolved_donor=resolved_donor, inheritance=inheritance)
         self._change(trial)
         assignment = self._jobs.assignment(trial, resolved.donors, is_search=is_search)
         self._slots.take(slot, trial.number)

@@ -184,7 +184,7 @@ class SearchPipeline:
             observe(event)
             if init_is_checked or not isinstance(event, Finished) or event.trial.inherited is None:
                 return
-            if event.trial.offered == init.weights:
+            if event.trial.resolved_donor == init.weights:
                 init_is_checked = True
                 if (why := unused_weights(init, event.trial)) is not None:
                     observe(Notice(why))

@@ -108,7 +108,12 @@ class Records:
 
     def start(self, trial: Trial, where: Mapping[str, Any]) -> None:
         """Makes durable that an attempt starts, where, and with whose weights."""
-        what = {"trial": trial.number, "attempt": trial.attempt, "slot": trial.slot, "offered": trial.offered}
+        what = {
+            "trial": trial.number,
+            "attempt": trial.attempt,
+            "slot": trial.slot,
+            "resolved_donor": trial.resolved_donor,
+        }
         self.publish(_start_path(trial.number, trial.attempt), {**what, **where})
 
     def spare(self, trial: Trial, why: str) -> None:
@@ -252,7 +257,7 @@ class Records:
                 whole(record.get("session"), "session")
                 if record.get("slot") is not None:
                     whole(record["slot"], "slot")
-                checked_donor(record.get("offered"), "offered")
+                checked_donor(record.get("resolved_donor"), "resolved_donor")
                 time_of(record.get("time"), "time")
         return record
 

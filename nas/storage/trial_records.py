@@ -37,7 +37,7 @@ _RESULT: Mapping[str, tuple[type, ...]] = {
     "curve": (list,),
     "cost": (dict,),
     "checkpoint": (dict, NoneType),
-    "offered": (int, str, NoneType),
+    "resolved_donor": (int, str, NoneType),
     "donor": (int, str, NoneType),
     "inheritance": (dict,),
     "attempt": (int,),
@@ -52,7 +52,7 @@ _SAVED: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("saved", "files", "random"), (dict,)),
 }
 _ACCOUNTS: Mapping[str, tuple[type, ...]] = {
-    **{key: _RESULT[key] for key in ("offered", "donor", "inheritance", "cost")},
+    **{key: _RESULT[key] for key in ("resolved_donor", "donor", "inheritance", "cost")},
     "inherited": (int, float, NoneType),
 }
 _DONOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}:[0-9]{1,18}")
@@ -142,7 +142,7 @@ def _resulted(record: Mapping[str, Any]) -> dict[str, Any]:
         "curve": tuple(_report(entry) for entry in fields["curve"]),
         "cost": numbers(fields["cost"], "cost"),
         "checkpoint": None if fields["checkpoint"] is None else Checkpoint.from_json(fields["checkpoint"]),
-        "offered": checked_donor(fields["offered"], "offered"),
+        "resolved_donor": checked_donor(fields["resolved_donor"], "resolved_donor"),
         "donor": checked_donor(fields["donor"], "donor"),
         "inherited": None if inherited is None else number_within(inherited, "inherited", 0, 1),
         "inheritance": _inheritance(fields["inheritance"]),
@@ -171,7 +171,7 @@ def check_saved(state: Mapping[str, Any]) -> None:
     accounts = checked_fields(fields["accounts"], _ACCOUNTS)
     if not numbers(accounts["cost"], "cost").keys() >= {"seconds", "gpu_seconds"}:
         raise CorruptError(f"cost must not be {shown(accounts['cost'])}")
-    for key in ("offered", "donor"):
+    for key in ("resolved_donor", "donor"):
         checked_donor(accounts[key], key)
     if accounts["inherited"] is not None:
         number_within(accounts["inherited"], "inherited", 0, 1)

@@ -220,7 +220,7 @@ class Checkpointer:
             inheritance={**self._trial.inheritance, **summary},
         )
         total = self.completed(now)
-        return {name: getattr(total, name) for name in ("offered", "donor", "inherited", "inheritance", "cost")}
+        return {name: getattr(total, name) for name in ("resolved_donor", "donor", "inherited", "inheritance", "cost")}
 
 
 def _check(state: Json) -> None:

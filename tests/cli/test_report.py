@@ -244,7 +244,7 @@ def test_one_trial_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert set(table.columns) <= set(whole)
     assert whole["log"].startswith("hällo")
     assert whole["ancestors"][0] == whole["parent"]
-    assert whole["offered"] == whole["donor"] == whole["parent"]
+    assert whole["resolved_donor"] == whole["donor"] == whole["parent"]
 
 
 def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -352,13 +352,13 @@ def test_running_search(tmp_path: Path) -> None:
     records = write_search(tmp_path, "live", [trial(0, score=0.5), trial(1, parents=(0,)), trial(2, parents=(1,))])
     session = Session(records)
     where = {"session": session.number, "host": "here", "pid": 1, "time": BEGAN + 9}
-    records.start(replace(trial(1), attempt=1, slot=3, offered=0), where)
+    records.start(replace(trial(1), attempt=1, slot=3, resolved_donor=0), where)
     during = read_snapshot(files, time.time())
     session.close()
     after = read_snapshot(files, time.time())
 
     running = during.lineage[1]
-    assert (running.state, running.slot, running.offered, running.started) == (State.RUNNING, 3, 0, BEGAN + 9)
+    assert (running.state, running.slot, running.resolved_donor, running.started) == (State.RUNNING, 3, 0, BEGAN + 9)
     assert (during.lineage[2].state, during.standing) == (State.WAITING, "running")
     assert (after.lineage[1].state, after.lineage[1].attempt, after.standing) == (State.WAITING, 1, "not finished")
 

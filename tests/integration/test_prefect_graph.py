@@ -191,7 +191,7 @@ def command(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Command
 def sources(trial: Trial) -> set[int]:
     """Its parents, its donors, and the trials that stood in for donors, as its records say."""
     stand_ins = trial.inheritance.get("replaced", {}).values()
-    named = {*trial.parents, *trial.proposal.weight_donors, *stand_ins, trial.offered}
+    named = {*trial.parents, *trial.proposal.weight_donors, *stand_ins, trial.resolved_donor}
     return {source for source in named if isinstance(source, int)}
 
 
@@ -276,8 +276,8 @@ def test_each_fate_is_a_parents(race: Race) -> None:
     assert fates >= {"complete", "failed", "stopped", "bare"}
     for child in children:
         named = [donor for donor in child.proposal.weight_donors if donor in whole]
-        assert child.offered == named[0] if named else child.offered in whole | {None}
-        assert child.donor == child.offered
+        assert child.resolved_donor == named[0] if named else child.resolved_donor in whole | {None}
+        assert child.donor == child.resolved_donor
         if child.state != "FAILED":
             assert child.inherited == (0.0 if child.donor is None else 1.0)
 
@@ -321,7 +321,7 @@ def test_published_weights_are_an_artifact_of_their_trial(race: Race, server: Se
         assert names[artifact["task_run_id"]] == task(trial.number)
         manifest, size = trial.checkpoint.manifest, f"{trial.checkpoint.own_bytes:,}"
         donor = "-" if trial.donor is None else f"trial {trial.donor}"
-        share = "-" if trial.offered is None else f"{trial.inherited:.1%}"
+        share = "-" if trial.resolved_donor is None else f"{trial.inherited:.1%}"
         for text in (manifest.path, manifest.digest, size, f"| donor | {donor} |", f"| inherited | {share} |"):
             assert text in artifact["data"]
 
@@ -345,11 +345,13 @@ def test_a_donor_by_a_rule_is_an_edge(server: Server, command: Command) -> None:
     command.run(FATES[0], *plan, "problem.seconds=0.1", "max_failures=100", "name=sources")
     (flow_run,) = server.flow_runs("sources")
     trials = command.trials("sources")
-    given = [trial for trial in trials if trial.offered is not None]
+    given = [trial for trial in trials if trial.resolved_donor is not None]
 
     assert given
-    assert all(trials[trial.offered].slot == trial.slot for trial in given)
-    assert only_trials(server.edges(flow_run["id"])) == {(task(trial.offered), task(trial.number)) for trial in given}
+    assert all(trials[trial.resolved_donor].slot == trial.slot for trial in given)
+    assert only_trials(server.edges(flow_run["id"])) == {
+        (task(trial.resolved_donor), task(trial.number)) for trial in given
+    }
 
 
 def test_each_phase_has_an_edge_from_the_one_before(server: Server, command: Command) -> None:

@@ -75,9 +75,9 @@ def evolved(n: int, *, seed: int = 0, population: int = 12) -> list[Trial]:
         )
         if parent is not None:
             donor: int | str = parent.number if number % 7 else rng.choice(alive).number
-            born = replace(born, offered=donor, donor=donor, inherited=rng.choice([1.0, rng.random()]))
+            born = replace(born, resolved_donor=donor, donor=donor, inherited=rng.choice([1.0, rng.random()]))
         if parent is not None and number % 11 == 0:
-            born = replace(born, offered="other-search:42", donor="other-search:42")
+            born = replace(born, resolved_donor="other-search:42", donor="other-search:42")
         if parent is not None and number % 9 == 0:
             error = "Traceback (most recent call last):\n  File train.py\nValueError: width 8"
             born = replace(born, state=State.FAILED, reason=Reason.EXCEPTION, metrics={}, error=error, checkpoint=None)

@@ -41,7 +41,7 @@ _TRIAL: Mapping[str, tuple[type, ...]] = {
     "swept": (bool,),
     "attempt": (int,),
     "slot": (int, NoneType),
-    "offered": (int, str, NoneType),
+    "resolved_donor": (int, str, NoneType),
     "inheritance": (dict,),
 }
 _ASSIGNMENT: Mapping[str, tuple[type, ...]] = {
@@ -91,7 +91,7 @@ def trial_to_wire(trial: Trial) -> Message:
         "swept": trial.weights_deleted,
         "attempt": trial.attempt,
         "slot": trial.slot,
-        "offered": trial.offered,
+        "resolved_donor": trial.resolved_donor,
         "inheritance": dict(trial.inheritance),
     }
 
@@ -109,7 +109,7 @@ def trial_from_wire(data: object) -> Trial:
     return trial.start(
         attempt=whole(fields["attempt"], "attempt"),
         slot=None if fields["slot"] is None else whole(fields["slot"], "slot"),
-        offered=checked_donor(fields["offered"], "offered"),
+        resolved_donor=checked_donor(fields["resolved_donor"], "resolved_donor"),
         inheritance=fields["inheritance"],
     )
 

@@ -63,7 +63,7 @@ finished = {
     "curve": st.lists(st.tuples(counts, metrics), max_size=3).map(tuple),
     "cost": st.just({"seconds": 0.25, "gpu_seconds": 0.0}),
     "checkpoint": st.sampled_from([None, CHECKPOINT]),
-    "offered": st.none() | counts | st.just("other:42"),
+    "resolved_donor": st.none() | counts | st.just("other:42"),
     "donor": st.none() | counts | st.just("other:42"),
     "inherited": st.none() | st.floats(0, 1),
     "inheritance": st.just({"share": 0.5, "replaced": {"3": None}}),
@@ -237,9 +237,9 @@ def test_started_trial_is_running() -> None:
     """A started trial is RUNNING, with its attempt, slot and donor; the trial it was made from is unchanged."""
     trial = Trial(number=3, index=3, proposal=Proposal(point={}, parents=(1,)))
 
-    running = trial.start(attempt=2, slot=1, offered=1)
+    running = trial.start(attempt=2, slot=1, resolved_donor=1)
 
-    assert (running.state, running.attempt, running.slot, running.offered) == (State.RUNNING, 2, 1, 1)
+    assert (running.state, running.attempt, running.slot, running.resolved_donor) == (State.RUNNING, 2, 1, 1)
     assert trial.state == State.WAITING
 
 

@@ -335,7 +335,7 @@ class TestDonors:
         child = by_number(records)[2]
         assert child.state == State.COMPLETE
         assert executor.donors[2] == donors
-        assert child.offered == stand_in
+        assert child.resolved_donor == stand_in
         assert child.inheritance == {"replaced": {"1": stand_in}}
 
     @pytest.mark.parametrize("slots", [1, 3])
@@ -401,7 +401,7 @@ class TestDonors:
         make_controller(records, executor, ListTuner((), (0,), (1,)), settings=chosen).search(Stage(name="search"))
 
         assert executor.donors == {0: [], 1: [], 2: []}
-        assert [trial.offered for trial in by_number(records).values()] == [None] * 3
+        assert [trial.resolved_donor for trial in by_number(records).values()] == [None] * 3
         assert by_number(records)[1].state == State.COMPLETE
 
     def test_tuner_may_switch_policies(self, records: Records) -> None:
@@ -450,7 +450,7 @@ class TestDonors:
         make_controller(records, executor, tuner, other_search_checkpoint=other_search_checkpoint).search(SEARCH)
 
         assert executor.donors == {0: ["other:7"], 1: ["other:7"]}
-        assert by_number(records)[0].offered == "other:7"
+        assert by_number(records)[0].resolved_donor == "other:7"
         assert by_number(records)[1].inheritance == {"replaced": {"other:8": None}}
 
 

@@ -718,12 +718,12 @@ class TestInheritance:
             shop.interrupt()
             return self.body(run)
 
-        assert shop.attempt(first, donors=[donor], offered=0, inheritance={"replaced": {"7": 0}}) is None
+        assert shop.attempt(first, donors=[donor], resolved_donor=0, inheritance={"replaced": {"7": 0}}) is None
         for pack in donor.checkpoint.packs if fate != "kept" else ():
             shop.files.delete(pack.path)
             if fate == "torn":
                 shop.files.put(pack.path, b"torn")
-        result = shop.attempt(self.body, donors=[donor], offered=0, inheritance={})
+        result = shop.attempt(self.body, donors=[donor], resolved_donor=0, inheritance={})
 
         assert result is not None
         assert (result.state, result.attempt) == (State.COMPLETE, 2), result.error
@@ -751,7 +751,9 @@ class TestInheritance:
     def test_a_second_network_may_inherit(self, shop: Shop) -> None:
         """An attempt that goes on may still call inherit where the donor is there; the first report stands."""
         donor = shop.donor()
-        ended(shop, lambda run: [run.inherit(net := network()), run.checkpoint(1, net)], donors=[donor], offered=0)
+        ended(
+            shop, lambda run: [run.inherit(net := network()), run.checkpoint(1, net)], donors=[donor], resolved_donor=0
+        )
 
         def body(run: TrialRun) -> object:
             resumed = run.resumed_from()
@@ -760,7 +762,7 @@ class TestInheritance:
             resumed.load(network())
             return {"score": 1.0}
 
-        result = shop.attempt(body, donors=[donor], offered=0)
+        result = shop.attempt(body, donors=[donor], resolved_donor=0)
 
         assert result is not None
         assert result.error is None
@@ -770,7 +772,9 @@ class TestInheritance:
         """An attempt that goes on, but calls inherit, trains no network without the donor that it asks for."""
         donor = shop.donor()
         assert donor.checkpoint is not None
-        ended(shop, lambda run: [run.inherit(net := network()), run.checkpoint(1, net)], donors=[donor], offered=0)
+        ended(
+            shop, lambda run: [run.inherit(net := network()), run.checkpoint(1, net)], donors=[donor], resolved_donor=0
+        )
         shop.files.delete(donor.checkpoint.packs[0].path)
 
         def body(run: TrialRun) -> object:
@@ -780,7 +784,7 @@ class TestInheritance:
             run.inherit(network())
             return {"score": 1.0}
 
-        result = shop.attempt(body, donors=[donor], offered=0)
+        result = shop.attempt(body, donors=[donor], resolved_donor=0)
 
         assert result is not None
         assert (result.state, result.reason) == (State.FAILED, Reason.PARENT)

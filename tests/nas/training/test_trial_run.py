@@ -252,7 +252,7 @@ class TestOutcomes:
 
         def body(run: TrialRun) -> object:
             record = workshop.records.read("trials/000000.start-1.json") or {}
-            assert (record["trial"], record["attempt"], record["offered"]) == (0, 1, None)
+            assert (record["trial"], record["attempt"], record["resolved_donor"]) == (0, 1, None)
             assert workshop.events == [Started(0, 1, 0)]
             return {"score": 1.0}
 
@@ -286,10 +286,10 @@ class TestRecord:
                 raise ValueError(text * 100_000)
             return metrics
 
-        offered = f"{'far' * 60}:{10**9}"
+        resolved_donor = f"{'far' * 60}:{10**9}"
         trial = workshop.train(
             body, donors=[donor], stops_at=1 if ends == "stopped" else None,
-            offered=offered, inheritance={"replaced": replaced},
+            resolved_donor=resolved_donor, inheritance={"replaced": replaced},
         )  # fmt: skip
 
         record = workshop.records.read(f"trials/{trial.number:06d}.result.json") or {}
@@ -313,7 +313,7 @@ class TestRecord:
             metrics={"score": 0.1, **{f"other {n}": n / 7 for n in range(99)}},
             static_metrics={"parameters": 10**12, **{f"known {n}": n / 7 for n in range(99)}},
             checkpoint=Checkpoint(manifest=manifest, packs=packs),
-            offered=f"{'far' * 66}:{10**8}",
+            resolved_donor=f"{'far' * 66}:{10**8}",
             donor=f"{'far' * 66}:{10**8}",
             inheritance={"share": 1 / 3, "not_copied": {f"layer.{n}.weight": "(3, 3) into (4, 4)" for n in range(99)}},
         )
@@ -517,10 +517,10 @@ class TestWeights:
             return {"score": run.inherit(model).share}
 
         first, second, stranger = parent("a.weight"), parent("b.weight", "c.weight"), parent("d.weight")
-        mixed = workshop.train(child, donors=[stranger, first, second], offered=stranger.number)
+        mixed = workshop.train(child, donors=[stranger, first, second], resolved_donor=stranger.number)
         equal = workshop.train(child, donors=[stranger, first, parent("b.weight")])
 
-        assert (mixed.offered, mixed.donor, mixed.inherited) == (stranger.number, second.number, 1.0)
+        assert (mixed.resolved_donor, mixed.donor, mixed.inherited) == (stranger.number, second.number, 1.0)
         assert mixed.inheritance["given"] == {"1": pytest.approx(2 / 3), "0": pytest.approx(1 / 3)}
         assert [*mixed.inheritance["given"]] == ["1", "0"]
         assert equal.donor == first.number
@@ -532,13 +532,13 @@ class TestWeights:
         parent = workshop.train(lambda run: run.save(state) or {"score": 1.0})
 
         buffers = workshop.train(
-            lambda run: {"score": run.inherit(network()).share}, donors=[parent], offered=parent.number
+            lambda run: {"score": run.inherit(network()).share}, donors=[parent], resolved_donor=parent.number
         )
-        uncalled = workshop.train(lambda run: {"score": 1.0}, donors=[parent], offered=parent.number)
+        uncalled = workshop.train(lambda run: {"score": 1.0}, donors=[parent], resolved_donor=parent.number)
 
-        assert (buffers.offered, buffers.donor, buffers.inherited) == (parent.number, None, 0.0)
+        assert (buffers.resolved_donor, buffers.donor, buffers.inherited) == (parent.number, None, 0.0)
         assert buffers.inheritance["n_copied"] == 1
-        assert (uncalled.offered, uncalled.donor, uncalled.inherited) == (parent.number, None, None)
+        assert (uncalled.resolved_donor, uncalled.donor, uncalled.inherited) == (parent.number, None, None)
 
     def test_two_networks_may_inherit(self, workshop: Workshop) -> None:
         """A problem with two networks inherits both: the second call finds the donor's weights too."""

@@ -68,7 +68,7 @@ RUNNING = Trial(
     state=State.RUNNING,
     attempt=2,
     slot=1,
-    offered="other:4",
+    resolved_donor="other:4",
     inheritance={"replaced": {"1": 0}},
 )
 FINISHED = Trial(
@@ -81,7 +81,7 @@ FINISHED = Trial(
     curve=((1, {"score": -0.0}), (2, {"score": 5e-324})),
     cost={"seconds": 0.25, "gpu_seconds": 0.0},
     checkpoint=CHECKPOINT,
-    offered=1,
+    resolved_donor=1,
     donor=1,
     inherited=0.75,
     inheritance={"n_copied": 3},

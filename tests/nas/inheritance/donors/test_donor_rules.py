@@ -98,10 +98,10 @@ def test_each_source_gives_whom_it_says(
         earlier = [trials[number] for number in executor.order if trials[number].finished <= trial.started]
         donor = expected(trial, earlier, source, metric)
         assert executor.donors[trial.number] == ([] if donor is None else [donor])
-        assert trials[trial.number].offered == donor
+        assert trials[trial.number].resolved_donor == donor
         assert trials[trial.number].inheritance["replaced"] == {source: donor}
     if not odd:
-        assert any(trial.offered is not None for trial in trials)
+        assert any(trial.resolved_donor is not None for trial in trials)
 
 
 @pytest.mark.parametrize("source", list(DonorRule))
@@ -111,11 +111,11 @@ def test_deterministic_donors_survive_kills(source: str) -> None:
     for place in (0, -1):
         whole = fresh_records()
         search(whole, ScriptedExecutor(whole, 3, pick=lambda running, at=place: at), source, deterministic=True)
-        found.append([trial.offered for trial in whole.load()[0]])
+        found.append([trial.resolved_donor for trial in whole.load()[0]])
         for n_files in (7, 16, 29):
             cut = cut_after(whole, min(n_files, len(paths_in_order(whole.files))))
             search(cut, ScriptedExecutor(cut, 3, session=2), source, deterministic=True)
-            found.append([trial.offered for trial in cut.load()[0]])
+            found.append([trial.resolved_donor for trial in cut.load()[0]])
 
     assert len(found[0]) == N_TRIALS
     assert any(donor is not None for donor in found[0])
@@ -150,6 +150,6 @@ def test_a_tuners_donor_is_never_swept(choice: str) -> None:
     controller = make_controller(records, executor, Watching(), settings=ControllerSettings(budget=Budget(trials=7)))
     controller.search(SEARCH)
 
-    donors = {trial.index: trial.offered for trial in records.load()[0]}
+    donors = {trial.index: trial.resolved_donor for trial in records.load()[0]}
     assert len([donor for donor in donors.values() if donor is not None]) >= 3
     assert all(donor is None or donor in allowed[index] for index, donor in donors.items())

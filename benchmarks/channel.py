@@ -24,7 +24,7 @@ from pathlib import Path
 import nas
 from nas import Budget, Float, Job, Metric, ParameterSpace, Problem, Spec
 from nas.core.policy import Stage
-from nas.executors.executor import LocalExecutor
+from nas.executors.local_executor import LocalExecutor
 from nas.executors.pool import WorkerPool
 from nas.executors.process_pool import ProcessPool
 from nas.executors.remote.client import Connection
@@ -56,7 +56,7 @@ class AskingProblem(Problem):
 
     def train_many(self, job: Job) -> None:
         """Finishes each trial at once."""
-        ask, taken = job._line.ask, []
+        ask, taken = job._channel.next_trial, []
 
         def timed() -> object:
             began = time.perf_counter()
@@ -64,7 +64,7 @@ class AskingProblem(Problem):
             taken.append(time.perf_counter() - began)
             return answer
 
-        job._line.ask = timed  # type: ignore[assignment]
+        job._channel.next_trial = timed  # type: ignore[assignment]
         for run in job.trials():
             run.finish(score=run.point["x"])
         if len(taken) > 1:  # a finalist's job asks nothing
@@ -96,9 +96,9 @@ def asks_of_loop(runner: str) -> list[float]:
         files = open_root(folder).below(name)
         files.publish("search.json", [b"{}"])
         problem = Spec("channel.AskingProblem", {"out": out})
-        spec = RuntimeSpec(problem=problem, url=files.url, options={}, session=1, jobs_ask=True)
+        spec = RuntimeSpec(problem=problem, url=files.url, options={}, session=1, jobs_request_trials=True)
         if runner == "remote":
-            place: WorkerPool = (remote := RemotePool(spec, name, Gate(token="token", version=nas.__version__)))
+            pool: WorkerPool = (remote := RemotePool(spec, name, Gate(token="token", version=nas.__version__)))
             pairs = [
                 f"channel=http://127.0.0.1:{remote.port}",
                 f"storage.root={folder}",
@@ -106,8 +106,8 @@ def asks_of_loop(runner: str) -> list[float]:
             ]
             workers.append(worker(pairs, "token"))
         else:
-            place = ProcessPool(spec, 1)
-        executor = LocalExecutor(place)
+            pool = ProcessPool(spec, 1)
+        executor = LocalExecutor(pool)
         settings = ControllerSettings(budget=Budget(trials=N_ASKS + 1), jobs=JobPlan(trials_per_job=None, loops=True))
         space = AskingProblem.space
         tuner = RandomTuner(space, AskingProblem.metrics)

@@ -116,7 +116,7 @@ def search(problem: CurveProblem, stopper: Spec | None, budget: Budget, *, seed:
     from fsspec.implementations.memory import MemoryFileSystem
 
     records = Records(open_root(f"memory://{uuid4().hex}"))
-    executor = SimulatedExecutor(problem, records, slots=slots, asks_stopper=stopper is not None)
+    executor = SimulatedExecutor(problem, records, slots=slots, has_stopper=stopper is not None)
     controller = SearchController(
         records,
         executor,

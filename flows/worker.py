@@ -54,8 +54,8 @@ def serve(
     root, _ = read_root(invocation.values)
     records = Records(open_root(spec.url, spec.options))
     gpus = (0,) if spec.device == "cuda" else ()
-    place = ProcessPool(spec, 1, gpus=gpus, trial_timeout_s=welcome["trial_timeout_s"])
-    agent = Agent(client, place, lambda number: check_shared(records, number, root))
+    pool = ProcessPool(spec, 1, gpus=gpus, trial_timeout_s=welcome["trial_timeout_s"])
+    agent = Agent(client, pool, lambda number: check_shared(records, number, root))
 
     def leave(stop: StopRequested) -> None:
         agent.end(Ending(f"interrupted ({stop.why}): its trial runs again elsewhere", 128 + (stop.signal or 0)))
@@ -126,8 +126,8 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[RuntimeSpec, Me
         session=welcome["session"],
         device=device,
         n_threads=n_threads or welcome["n_threads"] or usable_cores(),
-        asks_stopper=welcome["asks_stopper"],
-        jobs_ask=welcome["jobs_ask"],
+        has_stopper=welcome["has_stopper"],
+        jobs_request_trials=welcome["jobs_request_trials"],
         checkpoint_every_s=welcome["checkpoint_every_s"],
     )
     return runtime, welcome

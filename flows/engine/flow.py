@@ -36,12 +36,12 @@ class FlowRun:
         error: What Prefect raised, where it was not the search.
     """
 
-    def __init__(self, task: _Task, place: WorkerPool, api_url: str) -> None:
+    def __init__(self, task: _Task, pool: WorkerPool, api_url: str) -> None:
         self._task = task
         self._api_url = api_url
         self._artifacts: RunArtifacts | None = None
         records = task.workplace.records
-        self.executor = PrefectExecutor(place, task.workplace.machine.slots, records.finished_trial)
+        self.executor = PrefectExecutor(pool, task.workplace.machine.slots, records.finished_trial)
         self.id: str | None = None
         self.error: BaseException | None = None
 

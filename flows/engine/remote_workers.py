@@ -22,13 +22,13 @@ EVERYWHERE = ("0.0.0.0", "::")
 
 
 def open_pool(workplace: Workplace, spec: RuntimeSpec, gate: Gate, progress: Progress) -> RemotePool:
-    """A place for the search's workers, which are told of on the terminal as they come and go."""
+    """A pool for the search's workers, which are told of on the terminal as they come and go."""
 
     def show_wait(what: str | None) -> None:
         progress.waits_for = what
 
     machine = workplace.machine
-    place = RemotePool(
+    pool = RemotePool(
         spec,
         workplace.name,
         gate,
@@ -39,9 +39,9 @@ def open_pool(workplace: Workplace, spec: RuntimeSpec, gate: Gate, progress: Pro
     )
     progress.note(
         f"trials wait for workers, {count(machine.slots, 'slot')}; start each, here or elsewhere, beside your code:\n"
-        f"  {worker_line(workplace, spec, gate, place.port)}"
+        f"  {worker_line(workplace, spec, gate, pool.port)}"
     )
-    return place
+    return pool
 
 
 def worker_line(workplace: Workplace, spec: RuntimeSpec, gate: Gate, port: int) -> str:

@@ -222,8 +222,8 @@ class Engine:
 
         if self._server is not None:
             self._server.wait_until_healthy(SERVER_START_S)
-        place = task.place()
-        flow_run = FlowRun(task, place, api_url)
+        pool = task.pool()
+        flow_run = FlowRun(task, pool, api_url)
         outcome = _Outcome(flow_run.body)
         with self._interruption.posted_to(flow_run.executor.post):
             thread = threading.Thread(target=flow_run.run, args=(outcome,), name="heirloom-flow", daemon=True)
@@ -231,7 +231,7 @@ class Engine:
             self._wait(outcome, task.progress.say, lambda: None if thread.is_alive() else flow_run.error or NEVER_BEGAN)
         is_gone = self._server is not None and not self._server.is_running
         with self._interruption.cuts_short():
-            place.close()
+            pool.close()
             if not is_gone:
                 flow_run.close_artifacts(timeout_s=FLOW_END_S)
                 thread.join(FLOW_END_S)

@@ -10,9 +10,11 @@ from flows.cli.settings import Limits
 from flows.engine.workplace import Workplace
 from flows.views.progress import Progress
 from nas.core.errors import StorageError
-from nas.executors.events import Event, Executor, StopRequested
-from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPool, WorkerPool
+from nas.executors.events import Event, StopRequested
+from nas.executors.executor import Executor
+from nas.executors.in_process_pool import InProcessPool
+from nas.executors.local_executor import LocalExecutor
+from nas.executors.pool import WorkerPool
 from nas.executors.simulated import SimulatedExecutor
 from nas.search.controller import ControllerSettings
 from nas.search.lease import Session
@@ -41,8 +43,8 @@ class _Task:
             session=self.session,
             device=machine.device,
             n_threads=machine.n_threads,
-            asks_stopper=prepared.stopper is not None,
-            jobs_ask=prepared.jobs.asks,
+            has_stopper=prepared.stopper is not None,
+            jobs_request_trials=prepared.jobs.asks,
             checkpoint_every_s=self.limits.checkpoint_every_s,
         )
 
@@ -50,19 +52,19 @@ class _Task:
         """What runs trials without Prefect."""
         machine, prepared = self.workplace.machine, self.pipeline.prepared
         if machine.runner == "debug":
-            return LocalExecutor(self.place())
+            return LocalExecutor(self.pool())
         return SimulatedExecutor(
             prepared.problem,
             self.workplace.records,
             slots=machine.slots,
             workers=machine.workers,
-            place=self.place(),
+            pool=self.pool(),
             session=self.session,
-            asks_stopper=prepared.stopper is not None,
-            jobs_ask=prepared.jobs.asks,
+            has_stopper=prepared.stopper is not None,
+            jobs_request_trials=prepared.jobs.asks,
         )
 
-    def place(self) -> WorkerPool:
+    def pool(self) -> WorkerPool:
         machine = self.workplace.machine
         if machine.gate is not None:
             from flows.engine.remote_workers import open_pool

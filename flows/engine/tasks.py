@@ -21,9 +21,9 @@ from prefect.states import Cancelled, Completed
 
 from nas.core.errors import HeirloomError
 from nas.core.trial import Trial
+from nas.executors.event_queue import POLL_S, EventQueue
 from nas.executors.events import Action, Event, ExecutorFailed, Finished, StopKind, TrialLost
-from nas.executors.executor import ASK_S, EventQueue, execute, resume
-from nas.executors.pool import WorkerPool
+from nas.executors.pool import WorkerPool, resume_job, run_attempt
 from nas.training.messages import Assignment, JobStart
 
 if TYPE_CHECKING:
@@ -69,16 +69,16 @@ class PrefectExecutor(EventQueue):
     """Submits each attempt as a task run of the flow run in whose thread it is used.
 
     Args:
-        place: Where attempts are executed.
+        pool: Where attempts are executed.
         slots: How many at a time.
         find: A finished trial by number, from the records.
     """
 
-    def __init__(self, place: WorkerPool, slots: int, find: Callable[[int], Trial | None]) -> None:
+    def __init__(self, pool: WorkerPool, slots: int, find: Callable[[int], Trial | None]) -> None:
         super().__init__()
         self.slots = slots
         self.n_task_runs = 0
-        self._place = place
+        self._pool = pool
         self._find = find
         self._answers = ThreadPoolExecutor(slots, thread_name_prefix="heirloom-answer")
         self._futures: dict[int, TrialFuture] = {}
@@ -108,19 +108,19 @@ class PrefectExecutor(EventQueue):
 
     def _begin(self, assignment: Assignment) -> Callable[[], Event]:
         """The body of a trial's task run; a job that waits for the trial has it before Prefect has its task run."""
-        if not self._place.hosts(assignment.trial.job):
-            return lambda: execute(self._place, assignment, self.post)
-        return self._answers.submit(execute, self._place, assignment, self.post).result
+        if not self._pool.has_job(assignment.trial.job):
+            return lambda: run_attempt(self._pool, assignment, self.post)
+        return self._answers.submit(run_attempt, self._pool, assignment, self.post).result
 
     def resume(self, job_start: JobStart) -> None:
         """Lets the job begin; it is no Prefect object, its trials are."""
         threading.Thread(
-            target=resume, args=(self._place, job_start, self.post), name="heirloom-resume", daemon=True
+            target=resume_job, args=(self._pool, job_start, self.post), name="heirloom-resume", daemon=True
         ).start()
 
     def dismiss(self, job: int) -> None:
-        """Tells the place."""
-        self._place.dismiss(job)
+        """Tells the pool."""
+        self._pool.dismiss(job)
 
     def show(self, trial: Trial) -> None:
         """Shows a finished trial for which no task run stands: it was given up as lost, or never began."""
@@ -129,8 +129,8 @@ class PrefectExecutor(EventQueue):
             self._submit(f"trial-{trial.number:04d}", trial, [], Call(lambda: Finished(trial)), sources)
 
     def stop(self, trial: Trial, why: StopKind) -> None:
-        """Tells the place."""
-        self._place.stop(trial, why)
+        """Tells the pool."""
+        self._pool.stop(trial, why)
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports as a task run ``test-0042``, with an edge from the trial."""
@@ -139,7 +139,7 @@ class PrefectExecutor(EventQueue):
 
         def body() -> Event:
             try:
-                answers.append(self._place.call(action, trial))
+                answers.append(self._pool.call(action, trial))
             except BaseException as error:
                 errors.append(error)
                 return ExecutorFailed(error)
@@ -151,15 +151,15 @@ class PrefectExecutor(EventQueue):
             f"{action}-{trial.number:04d}", trial, [], call, self._edges([trial.number]), register=False
         )
         future.add_done_callback(lambda _: done.set())
-        while not done.wait(ASK_S):
-            self.heed_stop()
+        while not done.wait(POLL_S):
+            self.raise_if_stop_requested()
         if not answers:
             raise errors[0] if errors else _never_ran(future, trial)
         return answers[0]
 
     def close(self) -> None:
-        """Closes the place."""
-        self._place.close()
+        """Closes the pool."""
+        self._pool.close()
         self._answers.shutdown(wait=False)
 
     def _submit(

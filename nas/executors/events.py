@@ -1,25 +1,25 @@
-"""The events that the loop reacts to, and what it needs of whatever runs trials."""
+"""The events that the search controller reacts to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Literal
 
 from nas.core.trial import Trial
 
-if TYPE_CHECKING:
-    from nas.training.messages import Assignment, JobStart
-
 Action = Literal["test", "export"]
 StopKind = Literal["stop", "deadline", "kill", "interrupt"]
-"""Why a trial is asked to end: a stopper says so; the hours are spent; they are, and it did not listen: end it now; the
-session ends, and the trial gets no result."""
+"""Why a trial is asked to end.
+
+``stop``: the stopper decided it. ``deadline``: the time budget is used up. ``kill``: the same, and the trial did not
+react. ``interrupt``: the session ends; the trial gets no result.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """A proposal is durable; for observers only."""
+    """A proposal is durable. For observers only."""
 
     trial: Trial
 
@@ -35,7 +35,11 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A trial reported intermediate metrics; ``answer(True)`` tells it to stop, and must be called where given."""
+    """A trial reported intermediate metrics.
+
+    Attributes:
+        answer: If given, must be called once; ``answer(True)`` tells the trial to stop.
+    """
 
     trial: int
     step: int
@@ -52,7 +56,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class ExtraResult:
-    """A trial that has its result gave another one, which changes nothing; its ``Finished`` may come later."""
+    """A finished trial gave another result, which is ignored. Its ``Finished`` may come later."""
 
     trial: int
     result: str
@@ -60,7 +64,7 @@ class ExtraResult:
 
 @dataclass(frozen=True, slots=True)
 class WeightsDeleted:
-    """Weights were deleted to make room, or the disk budget can't be kept; for observers only."""
+    """Weights were deleted to free space, or the disk budget can't be kept. For observers only."""
 
     trials: tuple[int, ...]
     bytes: int
@@ -70,59 +74,59 @@ class WeightsDeleted:
 
 @dataclass(frozen=True, slots=True)
 class TrialRequested:
-    """A job wants its next trial; it keeps its slot, and waits for ``submit`` or ``dismiss``."""
+    """A job requests its next trial. It keeps its slot and waits for ``submit`` or ``dismiss``."""
 
     job: int
 
 
 @dataclass(frozen=True, slots=True)
 class JobLeftWorker:
-    """A job's stay has ended between two trials, or before its first; its last ``Finished`` may come later."""
+    """A job ended between two trials, or before its first. Its last ``Finished`` may come later."""
 
     job: int
     error: str | None = None
-    """The traceback of its code, where that raised."""
+    """The traceback, if the job's code raised."""
     lost: str | None = None
-    """Why, where its worker died: it should begin anew."""
+    """The reason, if its worker ended. The job should start again."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialLost:
-    """A job was ended from outside (worker killed, machine lost, interrupted); its trial has no result."""
+    """A job was ended from outside: worker killed, machine lost, interrupted. Its trial has no result."""
 
     job: int
     trial: int
     why: str
     counts: bool = True
-    """Whether it counts against ``max_attempts``; not where its worker has left by itself, as all of a machine's do."""
+    """Whether it counts against ``max_attempts``. False if the worker left by itself, as in a planned shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersBusy:
-    """Trials wait for workers, of which there are fewer than slots, while jobs wait on workers for an answer."""
+    """Trials wait for workers, while jobs keep workers and wait for their next trial."""
 
     n_waiting: int
     is_stuck: bool
-    """Every worker there is has such a job: nothing happens before one is dismissed."""
+    """Whether every worker has such a job: nothing happens until one is dismissed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorFailed:
-    """What runs trials can't go on (full disk, a problem that can't be built): the search ends with this error."""
+    """The executor can't continue (full disk, the problem can't be built). The search ends with this error."""
 
     error: BaseException
     job: int | None = None
-    """The job that broke, where it was one; it runs no more."""
+    """The job that caused it, if any. It has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunerReady:
-    """A tuner that lives in a process of its own may have another answer than WAIT."""
+    """A tuner in a process of its own may now answer something other than WAIT."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """Ctrl-C, SIGTERM, a cancel, a newer session: end the session, keep all records."""
+    """Ctrl-C, SIGTERM, a cancel or a newer session: end the session and keep all records."""
 
     why: str
     signal: int | None = None
@@ -130,7 +134,7 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What a person should know; for observers only."""
+    """A message for the user. For observers only."""
 
     text: str
 
@@ -151,44 +155,3 @@ Event = (
     | StopRequested
     | Notice
 )
-
-
-class Executor(Protocol):
-    """Runs trials on slots. All methods are called by the loop's thread, but for ``post``."""
-
-    slots: int
-
-    def now_s(self) -> float:
-        """Seconds on the clock that deadlines are kept by; only differences count."""
-
-    def submit(self, assignment: Assignment) -> None:
-        """Runs the attempt of a trial whose parents and donors have finished: by its job, if that stays on the slot."""
-
-    def resume(self, job_start: JobStart) -> None:
-        """Lets a job that ran before begin a stay without a trial; it asks for one, or leaves."""
-
-    def dismiss(self, job: int) -> None:
-        """Tells a job that has asked that there are no more trials; it leaves."""
-
-    def stop(self, trial: Trial, why: StopKind) -> None:
-        """Asks a running trial to end: with a result, or, within seconds, without one (``interrupt``).
-
-        A trial that ignores it is ended by ``kill`` where it can be: in a process of its own.
-        """
-
-    def next_event(self, until_s: float | None) -> Event | None:
-        """Returns the next event, or None at ``until_s``."""
-
-    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
-        """Tests or exports a finished trial where trials run, and waits for the answer.
-
-        Raises:
-            ActionError: the problem's code raised.
-            SearchInterruptedError: a stop was asked for meanwhile.
-        """
-
-    def post(self, event: Event) -> None:
-        """Queues an event; any thread and a signal handler may call it."""
-
-    def close(self) -> None:
-        """Ends whatever still runs and frees what is held."""

@@ -100,10 +100,10 @@ class SimulatedExecutor:
         records: Where results become durable.
         slots: How many workers there are.
         workers: How they behave.
-        place: Where finalists are tested and the winner is exported, in this process.
+        pool: Where finalists are tested and the winner is exported, in this process.
         session: The number of the session.
-        asks_stopper: Whether each report waits for the loop's verdict.
-        jobs_ask: Whether a job may ask for a next trial when one has ended; on paper each does at once.
+        has_stopper: Whether each report waits for the loop's verdict.
+        jobs_request_trials: Whether a job may ask for a next trial when one has ended; on paper each does at once.
 
     Raises:
         ConfigurationError: the problem does not say what its trials take.
@@ -116,20 +116,20 @@ class SimulatedExecutor:
         *,
         slots: int = 1,
         workers: Workers | None = None,
-        place: WorkerPool | None = None,
+        pool: WorkerPool | None = None,
         session: int = 0,
-        asks_stopper: bool = False,
-        jobs_ask: bool = False,
+        has_stopper: bool = False,
+        jobs_request_trials: bool = False,
     ) -> None:
         check_simulated(problem)
         self.slots = slots
         self._problem = problem
         self._records = records
         self._workers = workers or Workers()
-        self._place = place
+        self._pool = pool
         self._session = session
-        self._asks_stopper = asks_stopper
-        self._jobs_ask = jobs_ask
+        self._has_stopper = has_stopper
+        self._jobs_request_trials = jobs_request_trials
         self._last_of: dict[int, bool] = {}
         self._now_s = 0.0
         self._due: list[tuple[float, int, Callable[[], Event | None]]] = []
@@ -146,7 +146,7 @@ class SimulatedExecutor:
     def submit(self, assignment: Assignment) -> None:
         """Begins the attempt now, on the virtual clock; donors' weights are not read."""
         trial = assignment.trial
-        if self._jobs_ask:
+        if self._jobs_request_trials:
             self._last_of[trial.number] = assignment.is_last
         slot = trial.slot or 0
         rng = random.Random(f"{self._workers.seed}/{trial.number}/{trial.attempt}")
@@ -208,9 +208,9 @@ class SimulatedExecutor:
         """Tests or exports in this process."""
         if self._stop is not None:
             raise SearchInterruptedError(self._stop.why, self._stop.signal)
-        if self._place is None:
-            raise AssertionError("an executor without a place runs no finals")
-        answer = self._place.call(action, trial)
+        if self._pool is None:
+            raise AssertionError("an executor without a pool runs no finals")
+        answer = self._pool.call(action, trial)
         self._now_s += self._workers.call_s
         return answer
 
@@ -221,9 +221,9 @@ class SimulatedExecutor:
         self._posted.put(event)
 
     def close(self) -> None:
-        """Closes the place."""
-        if self._place is not None:
-            self._place.close()
+        """Closes the pool."""
+        if self._pool is not None:
+            self._pool.close()
 
     def _at(self, moment_s: float, happen: Callable[[], Event | None]) -> None:
         heapq.heappush(self._due, (moment_s, next(self._order), happen))
@@ -253,9 +253,9 @@ class SimulatedExecutor:
             else:
                 self._next(attempt)
 
-        if not self._asks_stopper:
+        if not self._has_stopper:
             self._next(attempt)
-        return Reported(attempt.trial.number, step, metrics, answer if self._asks_stopper else None)
+        return Reported(attempt.trial.number, step, metrics, answer if self._has_stopper else None)
 
     def _complete(self, attempt: _Attempt) -> Trial:
         metrics = plain_metrics(attempt.simulation.metrics)
@@ -272,7 +272,7 @@ class SimulatedExecutor:
             return None
         self._forget(attempt)
         job = attempt.trial.job
-        if self._jobs_ask:
+        if self._jobs_request_trials:
             is_last = self._last_of.pop(attempt.trial.number)
             self._at(self._now_s, lambda: JobLeftWorker(job) if is_last else TrialRequested(job))
         seconds = self._now_s - attempt.began_s

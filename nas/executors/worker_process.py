@@ -1,207 +1,360 @@
-"""What a worker process does: it builds a problem once, and runs what it is told through its pipe (processes.py)."""
+"""A worker process, as the driver sees it."""
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
+import logging
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
-import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import cast
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
 
-from nas.core.errors import HeirloomError, StorageError
-from nas.core.tracebacks import traceback_of
-from nas.core.trial import Trial
-from nas.executors.events import ExtraResult, StopKind
-from nas.executors.pool import raise_stop
-from nas.training.messages import Assignment, RuntimeSpec
-from nas.training.runtime import TrialRuntime
+from nas.core.errors import ActionError, HeirloomError, StorageError
+from nas.core.trial import Reason, Trial, training_cost
+from nas.executors.events import (
+    Action,
+    Event,
+    ExecutorFailed,
+    ExtraResult,
+    JobLeftWorker,
+    Reported,
+    Started,
+    StopKind,
+    TrialRequested,
+)
+from nas.executors.pool import WorkerLostError
+from nas.executors.worker_main import IGNORED, Stop, worker_main
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.resume_points import PartialCheckpoints
+from nas.storage.trial_log import MAX_LOG_BYTES, log_path
+from nas.training.messages import Assignment, JobStart, RuntimeSpec
 
-PARENT_POLL_S = 0.5
-IGNORED = (signal.SIGINT, signal.SIGTERM)
-"""The driver decides when trials end."""
+logger = logging.getLogger(__name__)
+INTERRUPT_GRACE_S = 2.0
+"""Seconds until an interrupted trial that has not ended is killed."""
+OVERDUE = "the time budget was used up"
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Asks the running trial of this number to end."""
+class WorkerProcess:
+    """The worker process of one slot. One thread at a time runs an attempt; any thread may stop it."""
 
-    number: int
-    kind: StopKind
+    def __init__(
+        self, spec: RuntimeSpec, environment: Mapping[str, str], spawner: ThreadPoolExecutor, log: Path
+    ) -> None:
+        self._spec = spec
+        self._environment = environment
+        self._spawner = spawner
+        self._log = log
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._connection: Connection | None = None
+        self._send_lock = threading.Lock()
+        self._running: Trial | None = None
+        self._sent_stops: set[StopKind] = set()
+        self._is_busy = False
+        self._starting_for: int | None = None
+        self._kill_reason: str | None = None
+        self._is_closed = False
+        self.job: int | None = None
+        """The job that is on this worker."""
+        self._post: Callable[[Event], None] | None = None
 
-
-class _PipeChannel:
-    """A running attempt's line to the driver, on the worker's side."""
-
-    def __init__(self, connection: Connection, trial: Trial, asks_stopper: bool) -> None:
-        self._connection = connection
-        self._number = trial.number
-        self._asks_stopper = asks_stopper
-        self._asked_to: StopKind | None = None
-        """It is told once, and raised again at each report of code that goes on all the same."""
-
-    def started(self) -> None:
-        self._connection.send(("started", None))
-
-    def static_metrics(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
+    def run(self, assignment: Assignment, post: Callable[[Event], None], timeout_s: float | None) -> Trial | None:
+        """Runs an attempt; see ``WorkerPool.run``. After ``timeout_s`` the worker is killed and the trial is FAILED."""
+        trial = assignment.trial
+        self._kill_reason = None
+        self._starting_for = trial.number
         try:
-            self._connection.send(("static_metrics", (dict(known), dict(declared))))
-        except OSError:
-            os._exit(1)  # the driver is gone
+            self._ensure_started()
+        finally:
+            self._starting_for = None
+        with self._busy(log_path(trial.number)):
+            self._sent_stops = set()
+            try:
+                starts_job = self._spec.jobs_request_trials and self.job != trial.job
+                self._send(("start_job", JobStart.of(assignment)) if starts_job else ("run", assignment))
+                self._running = trial  # a stop sent from here on arrives after the order
+                self.job = None  # set again if the trial ends and its process does not
+                result = self._follow_trial(trial, post, timeout_s)
+            finally:
+                self._running = None
+        if self._spec.jobs_request_trials:
+            self._watch_job(trial.job, post)
+        return result
 
-    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+    def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
+        """Starts a job without a trial; see ``WorkerPool.resume``."""
+        self._kill_reason = None
+        self._ensure_started()
+        self._send(("start_job", job_start))
+        self._watch_job(job_start.job, post)
+
+    def dismiss(self, job: int) -> None:
+        """Tells the job, if it is on this worker, that there are no more trials."""
+        if self.job == job and self._post is not None:
+            self._send(("dismiss", None))
+            self._watch_job(job, self._post)
+
+    def _watch_job(self, job: int, post: Callable[[Event], None]) -> None:
+        """Waits, on a thread of its own, until the job requests a trial or leaves."""
+        self.job, self._post = job, post
+        self._is_busy = True
+        threading.Thread(target=self._receive_job_event, args=(job, post), name="heirloom-job", daemon=True).start()
+
+    def _receive_job_event(self, job: int, post: Callable[[Event], None]) -> None:
+        event: Event
         try:
-            if self._asked_to is None:
-                self._exchange(step, metrics)
-        except (EOFError, OSError):
-            os._exit(1)  # the driver is gone: that is no failure of the trial's, which must not be recorded as one
-        self.heed()
+            kind, content = self._receive(None) or ("", None)
+            while isinstance(content, ExtraResult):
+                post(content)
+                kind, content = self._receive(None) or ("", None)
+            if kind == "job_left":
+                self.job = None
+                self._store_log(log_path(job, "job"))
+                event = JobLeftWorker(job, content)
+            elif kind == "trial_requested":
+                event = TrialRequested(job)
+            else:
+                error = StorageError(content) if kind == "store_failed" else RuntimeError(content)
+                event = ExecutorFailed(error, job)
+        except WorkerLostError as error:
+            self.job = None
+            event = JobLeftWorker(job, lost=str(error))
+        except BaseException as error:
+            event = ExecutorFailed(error, job)
+        self._is_busy = False
+        post(event)
 
-    def heed(self) -> None:
+    def _follow_trial(self, trial: Trial, post: Callable[[Event], None], timeout_s: float | None) -> Trial | None:
+        """Posts the attempt's messages as events until it ends."""
+        curve: list[tuple[int, Mapping[str, float]]] = []
+        declared: Mapping[str, float] = {}
+        began_s: float | None = None
+        while True:
+            left_s = None if timeout_s is None or began_s is None else began_s + timeout_s - time.monotonic()
+            try:
+                message = self._receive(left_s)
+            except WorkerLostError:
+                if self._kill_reason != OVERDUE or began_s is None:
+                    raise
+                return self._overdue(trial, declared, curve, time.monotonic() - began_s)
+            if message is None:
+                return self._timed_out(trial, curve, timeout_s or 0.0)
+            kind, content = message
+            if kind == "started":
+                began_s = time.monotonic()
+                post(Started(trial.number, trial.attempt, trial.slot or 0))
+            elif kind == "static_metrics":
+                known, declared = content
+                trial = replace(trial, static_metrics=known)
+            elif kind == "reported":
+                curve.append(content)
+                answer = self._send if self._spec.has_stopper else None
+                post(Reported(trial.number, content[0], content[1], answer))
+            elif kind == "resumed":
+                curve += content
+                for step, metrics in content:
+                    post(Reported(trial.number, step, metrics))
+            else:
+                result = self._answer(kind, content)
+                return result if result is None or isinstance(result, Trial) else None
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        """Tests or exports; see ``WorkerPool.call``."""
         try:
-            while self._connection.poll():
-                self._receive()
-        except (EOFError, OSError):
-            os._exit(1)  # as above
-        raise_stop(self._asked_to)
-
-    def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
-        try:
-            self._connection.send(("resumed", list(curve)))
-        except OSError:
-            os._exit(1)  # as above
-
-    def late(self, result: str) -> None:
-        try:
-            self._connection.send(("late", ExtraResult(self._number, result)))
-        except OSError:
-            os._exit(1)  # as above
-
-    def _exchange(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._connection.send(("reported", (step, dict(metrics))))
-        while self._asks_stopper and self._asked_to is None:
-            if isinstance(verdict := self._receive(), bool):
-                self._asked_to = "stop" if verdict else None
-                return
-
-    def _receive(self) -> object:
-        answer = self._connection.recv()
-        if isinstance(answer, Stop) and answer.number == self._number:
-            self._asked_to = answer.kind
+            self._ensure_started()
+            self._kill_reason = None
+            with self._busy(log_path(trial.number, action)):
+                self._send((action, trial))
+                kind, content = self._receive(None) or ("", None)
+        except WorkerLostError as error:
+            raise ActionError(f"{action} of trial {trial.number}: {error}") from error
+        if kind == "error":
+            raise ActionError(content)
+        answer: Mapping[str, Any] = self._answer(kind, content)
         return answer
 
+    def stop(self, trial: Trial, kind: StopKind) -> None:
+        """Asks the attempt once to end, or kills it. An interrupted attempt that has not ended after 2 s is killed.
 
-class _PipeLine:
-    """A job's line to the driver, on the worker's side."""
+        It may be called repeatedly, since the attempt may not have started yet. Each kind is sent once, so that
+        unread messages do not fill the pipe.
+        """
+        running = self._running  # the caller's trial may be an older copy with fewer reports
+        if kind in ("interrupt", "kill") and self._starting_for == trial.number:
+            self._kill("interrupted")
+        if running is None or running.number != trial.number:
+            return
+        if kind == "kill":
+            self._kill(OVERDUE)
+            return
+        if kind in self._sent_stops:
+            return
+        self._sent_stops.add(kind)
+        self._send(Stop(trial.number, kind))
+        if kind == "interrupt":
+            timer = threading.Timer(INTERRUPT_GRACE_S, self._kill_if_running, [running, "interrupted"])
+            timer.daemon = True
+            timer.start()
 
-    def __init__(self, connection: Connection, asks_stopper: bool) -> None:
-        self._connection = connection
-        self._asks_stopper = asks_stopper
+    def close(self) -> None:
+        """Ends the process. No other is started."""
+        self._is_closed = True
+        self._terminate()
 
-    def channel(self, trial: Trial) -> _PipeChannel:
-        return _PipeChannel(self._connection, trial, self._asks_stopper)
+    def _terminate(self) -> None:
+        """Ends the process: closes its pipe, and kills it if it does not end."""
+        process = self._process
+        if process is None:
+            return
+        if self._is_busy:
+            process.kill()
+            for _ in range(500):  # until the thread that waits for its messages has noticed
+                if not self._is_busy:
+                    break
+                time.sleep(0.01)
+        if self._connection is not None:
+            self._connection.close()
+        process.join(2.0)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        elif process.exitcode == 1 and self._log.exists() and (lines := self._log.read_bytes().splitlines()):
+            logger.warning("worker ended with an error: %s", lines[-1].decode(errors="replace"))
+        process.close()
+        self._process = self._connection = None
 
-    def finished(self, trial: Trial | None) -> None:
-        _flush()
-        self._connection.send(("done", trial))
+    def _ensure_started(self) -> None:
+        if self._process is not None and self._process.is_alive():
+            return
+        self._terminate()
+        self._spawner.submit(self._spawn).result()
+        if self._is_closed:  # by another thread, during the start
+            self._terminate()
+        self.job = None
+        kind, content = self._receive(None) or ("", None)
+        self._log.write_bytes(b"")
+        if kind == "build_failed":
+            self._terminate()
+            if isinstance(content, HeirloomError):
+                raise content
+            raise RuntimeError(f"the problem can't be built:\n{content}")
 
-    def ask(self) -> Assignment | None:
+    def _spawn(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        arguments = (theirs, self._spec, self._environment, os.getpid(), str(self._log))
+        process = context.Process(target=worker_main, args=arguments, name="heirloom-worker", daemon=True)
+        resource_tracker.ensure_running()  # its start, if later, would unblock the signals
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)  # the worker inherits this until it ignores them
         try:
-            self._connection.send(("asked", None))
-            while True:
-                answer = self._connection.recv()
-                if not isinstance(answer, Stop | bool):  # meant for the trial before, which had ended
-                    _, assignment = answer
-                    return cast("Assignment | None", assignment)
-        except (EOFError, OSError):
-            os._exit(1)  # the driver is gone
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-
-
-def _end_with_parent(parent: int) -> None:
-    """Ends this process when its parent is gone: at once on Linux, within half a second elsewhere.
-
-    The kernel's signal also ends code that holds the interpreter's lock; the thread serves where it does not exist.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PARENT_POLL_S)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-
-
-def _write_output_to(log: str) -> None:
-    """Appends standard output and error of Python and C to a file, line by line: a kill loses nothing."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    libc = ctypes.CDLL(None)
-    stdout = ctypes.c_void_p.in_dll(libc, "__stdoutp" if sys.platform == "darwin" else "stdout")
-    libc.setvbuf(stdout, None, 1, 0)  # _IOLBF
-
-
-def worker_main(
-    connection: Connection, spec: RuntimeSpec, environment: Mapping[str, str], parent: int, log: str
-) -> None:
-    """What a worker process does until its pipe closes."""
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
-    _end_with_parent(parent)
-    os.environ.update(environment)  # before torch is imported
-    # A daemon, so that the driver's exit does not wait for it; but a problem's data loader may start processes.
-    multiprocessing.process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    _write_output_to(log)
-    faulthandler.enable()
-    import logging
-
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    try:
-        runtime = TrialRuntime(spec)
-    except BaseException as error:
-        connection.send(("unbuildable", error if isinstance(error, HeirloomError) else traceback.format_exc()))
-        return
-    connection.send(("ready", None))
-    while True:
-        try:
-            message = connection.recv()
-        except EOFError:
-            sys.exit(runtime.close())  # a line that it gives is the log's last, and tells the driver by the status
-        if isinstance(message, Stop | bool):  # meant for the trial before, which had ended
-            continue
-        order, argument = message
-        try:
-            if order == "run":
-                channel = _PipeChannel(connection, argument.trial, spec.asks_stopper)
-                connection.send(("done", runtime.run(argument, channel)))
-            elif order == "stay":
-                connection.send(("left", runtime.job_start(argument, _PipeLine(connection, spec.asks_stopper))))
-            elif order == "test":
-                connection.send(("done", runtime.test(argument)))
-            elif order == "export":
-                connection.send(("done", runtime.export(argument)))
-        except StorageError as error:
-            connection.send(("store", str(error)))
-        except (Exception, SystemExit) as error:
-            text = traceback_of(error)
-            print(text, end="", file=sys.stderr)
-            connection.send(("error", f"{type(error).__name__}: {error}\n{text}"))
+            process.start()
         finally:
-            _flush()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+        self._process, self._connection = process, ours
+
+    def _send(self, message: object) -> None:
+        with self._send_lock:
+            if self._connection is not None:
+                try:
+                    self._connection.send(message)
+                except OSError:
+                    return  # the process ended; the thread that receives from it raises
+
+    def _receive(self, timeout_s: float | None) -> tuple[str, Any] | None:
+        """Returns the next message, or None after the timeout.
+
+        Raises:
+            WorkerLostError: the process ended. It counts unless this driver killed it.
+        """
+        process, connection = self._process, self._connection
+        if process is None or connection is None:
+            raise WorkerLostError("the worker was closed")
+        ready = wait([connection, process.sentinel], None if timeout_s is None else max(0.0, timeout_s))
+        if not ready:
+            return None
+        if connection in ready:
+            try:
+                return connection.recv()  # type: ignore[no-any-return]
+            except (EOFError, OSError):
+                pass
+        process.join(5.0)  # its pipe closes shortly before its exit status is known
+        raise WorkerLostError(self._kill_reason or _describe_exit(process.exitcode), counts=self._kill_reason is None)
+
+    def _answer(self, kind: str, content: Any) -> Any:
+        if kind == "done":
+            return content
+        if kind == "store_failed":
+            raise StorageError(content)
+        raise RuntimeError(content)
+
+    def _timed_out(self, trial: Trial, curve: list[tuple[int, Mapping[str, float]]], timeout_s: float) -> Trial:
+        """Kills the worker and records the trial as FAILED."""
+        self._kill("timeout")
+        error = f"ran past trial_timeout_s ({timeout_s:g} s) and was killed"
+        return self._commit_killed(trial.fail(Reason.TIMEOUT, error), curve, timeout_s)
+
+    def _overdue(
+        self,
+        trial: Trial,
+        declared: Mapping[str, float],
+        curve: list[tuple[int, Mapping[str, float]]],
+        seconds: float,
+    ) -> Trial:
+        """Records a trial killed at the deadline: STOPPED, with its last reported metrics and without weights."""
+        return self._commit_killed(trial.stop(Reason.DEADLINE, curve, declared), curve, seconds)
+
+    def _commit_killed(self, trial: Trial, curve: list[tuple[int, Mapping[str, float]]], seconds: float) -> Trial:
+        """Records a trial whose worker was killed. Returns its own result if that was durable before."""
+        now = time.time()
+        cost = training_cost(seconds, on_gpu=self._spec.device == "cuda")
+        killed = replace(trial, started=now - seconds).finish(now, cost=cost, curve=curve)
+        files = open_root(self._spec.url, self._spec.options)
+        committed = Records(files).commit(killed)
+        PartialCheckpoints(files, trial.number).sweep()
+        return committed
+
+    def _kill_if_running(self, trial: Trial, why: str) -> None:
+        if self._running is trial:
+            self._kill(why)
+
+    def _kill(self, why: str) -> None:
+        self._kill_reason = why
+        if self._process is not None:
+            self._process.kill()
+            self._process.join(5.0)
+
+    @contextmanager
+    def _busy(self, log: str) -> Iterator[None]:
+        """Marks the process as busy, and stores its output afterwards."""
+        self._is_busy = True
+        try:
+            yield
+        finally:
+            try:
+                self._store_log(log)
+            finally:
+                self._is_busy = False
+
+    def _store_log(self, path: str) -> None:
+        with self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - MAX_LOG_BYTES))
+            text = file.read()
+        if text:
+            self._log.write_bytes(b"")
+            open_root(self._spec.url, self._spec.options).put(path, text)
+
+
+def _describe_exit(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"its worker was killed by {signal.Signals(-code).name}"
+    return f"its worker ended with exit status {code}"

@@ -19,7 +19,6 @@ from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.trial import OnMissingWeights, Proposal, Reason, State, Trial
 from nas.executors.events import (
     Event,
-    Executor,
     ExecutorFailed,
     ExtraResult,
     Finished,
@@ -33,6 +32,7 @@ from nas.executors.events import (
     WeightsDeleted,
     WorkersBusy,
 )
+from nas.executors.executor import Executor
 from nas.inheritance.donors.resolver import DonorResolver
 from nas.search.admission import AdmissionRules, admit, retrain
 from nas.search.budget.enforcer import BudgetEnforcer

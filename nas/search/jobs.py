@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nas.core.trial import DonorWeights, Trial
-from nas.executors.events import Executor, JobLeftWorker
+from nas.executors.events import JobLeftWorker
+from nas.executors.executor import Executor
 from nas.search.job_plan import JobPlan
 from nas.search.slots import SlotHolder, SlotPool
 from nas.storage.records import Records

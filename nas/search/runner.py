@@ -16,9 +16,10 @@ from nas.core.lineage import Lineage
 from nas.core.ranking import Ranking
 from nas.core.trial import Trial
 from nas.core.validation import naming
-from nas.executors.events import Event, Executor, Finished, Notice, StopRequested
-from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPool
+from nas.executors.events import Event, Finished, Notice, StopRequested
+from nas.executors.executor import Executor
+from nas.executors.in_process_pool import InProcessPool
+from nas.executors.local_executor import LocalExecutor
 from nas.inheritance.donors.other_searches import donors_for_other_searches, other_search_checkpoint
 from nas.search.budget.planner import Bound, StagePlanner, Usage
 from nas.search.controller import ControllerSettings, SearchController
@@ -156,10 +157,10 @@ class SearchPipeline:
         """Asks the tuner by a loop that runs nothing."""
         search = self.prepared.search
         runtime = RuntimeSpec(problem=search.problem, url=self.records.files.url, options={})
-        place = InProcessPool(runtime, self.records.files, self.prepared.problem)
+        pool = InProcessPool(runtime, self.records.files, self.prepared.problem)
         settings = ControllerSettings(budget=self.budget, deterministic=search.deterministic, jobs=self.prepared.jobs)
         controller = SearchController(
-            self.records, LocalExecutor(place, search.slots), settings, trials=trials, tuner=self.prepared.tuner
+            self.records, LocalExecutor(pool, search.slots), settings, trials=trials, tuner=self.prepared.tuner
         )
         return controller.is_exhausted(self.prepared.plan.search)
 
@@ -358,8 +359,8 @@ def run_here(
         session=session.number,
         device=device,
         n_threads=search.n_threads,
-        asks_stopper=search.stopper is not None,
-        jobs_ask=prepared.jobs.asks,
+        has_stopper=search.stopper is not None,
+        jobs_request_trials=prepared.jobs.asks,
     )
     executor = LocalExecutor(InProcessPool(runtime, records.files, prepared.problem))
     try:

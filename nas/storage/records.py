@@ -314,12 +314,14 @@ class Records:
         return self._text(log_path(number)) or ""
 
     def other_logs(self, trial: Trial) -> dict[str, str]:
-        """Its other logs by name: earlier attempts, late results, what it did not inherit, its test, its export."""
+        """Its other logs by name: earlier attempts, extra results, what it did not inherit, its test, its export."""
         names = self.files.names("logs")  # not as many as the record says: that may be any number
         there = (re.fullmatch(rf"{trial.number:06d}-([1-9][0-9]{{0,8}})\.log", name) for name in names)
         attempts = sorted(int(found[1]) for found in there if found)
         paths = {f"attempt {n}": earlier_log_path(trial.number, n) for n in attempts if n < trial.attempt}
-        paths |= {action: log_path(trial.number, action) for action in ("late", "inheritance", "test", "export")}
+        paths |= {
+            action: log_path(trial.number, action) for action in ("extra_results", "inheritance", "test", "export")
+        }
         return {what: text for what, path in paths.items() if (text := self._text(path)) is not None}
 
     def _text(self, path: str) -> str | None:

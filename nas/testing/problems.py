@@ -16,8 +16,8 @@ from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, State, Trial
 from nas.executors.events import ExecutorFailed, Finished, Reported
-from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPool
+from nas.executors.in_process_pool import InProcessPool
+from nas.executors.local_executor import LocalExecutor
 from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -86,8 +86,8 @@ class _Trainer:
             problem=problem,
             url=self.files.url,
             options={},
-            asks_stopper=True,
-            jobs_ask=Ability.TRAIN_MANY in built.abilities,
+            has_stopper=True,
+            jobs_request_trials=Ability.TRAIN_MANY in built.abilities,
         )
         self._executor = LocalExecutor(InProcessPool(spec, self.files, built))
         self._records = Records(self.files)

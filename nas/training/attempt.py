@@ -23,12 +23,12 @@ from nas.core.metric import not_finite, plain_metrics
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Reason, Trial, training_cost
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path, set_earlier_log_aside
-from nas.training.messages import Channel
+from nas.training.messages import TrialChannel
 from nas.training.trial_run import TrialRun
 
 if TYPE_CHECKING:
-    from nas.training.host import Host
     from nas.training.messages import Assignment
+    from nas.training.runtime_context import RuntimeContext
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Attempt:
 
     run: TrialRun
 
-    def __init__(self, runtime: Host, assignment: Assignment, channel: Channel) -> None:
+    def __init__(self, runtime: RuntimeContext, assignment: Assignment, channel: TrialChannel) -> None:
         self._runtime = runtime
         self._channel = channel
         self._n_slots = assignment.n_slots
@@ -78,7 +78,7 @@ class Attempt:
         except (MissingError, CorruptError):
             if run.resumed_from() is None:
                 return self._commit(_without_donor(run, trial))
-            run.go_on_without_donor()
+            run.ignore_missing_donor()
         self._trial = self._start(trial)
         self._channel.started()
         runtime.restore_settings(self._n_slots)

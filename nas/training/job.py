@@ -10,12 +10,12 @@ from nas.core.errors import StorageError
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Trial
 from nas.training.attempt import Attempt
-from nas.training.messages import JobLine
+from nas.training.messages import JobChannel
 from nas.training.trial_run import TrialRun
 
 if TYPE_CHECKING:
-    from nas.training.host import Host
     from nas.training.messages import Assignment, JobStart
+    from nas.training.runtime_context import RuntimeContext
 
 logger = logging.getLogger(__name__)
 
@@ -38,14 +38,14 @@ class Job:
         device: ``cpu``, ``cuda`` or ``mps``.
     """
 
-    def __init__(self, runtime: Host, job_start: JobStart, line: JobLine) -> None:
+    def __init__(self, runtime: RuntimeContext, job_start: JobStart, channel: JobChannel) -> None:
         self.number = job_start.job
         self.index = job_start.job_index
         self.slot = job_start.slot
         self.n_finished = job_start.n_finished
         self.device = runtime.spec.device
         self._runtime = runtime
-        self._line = line
+        self._channel = channel
         self._given = job_start.first
         self._is_last = False
         self._open: Attempt | None = None
@@ -98,7 +98,7 @@ class Job:
         if self._open is not None:
             self._abandon()
         while not self._is_last and (most is None or self.n_finished < most):
-            assignment = self._given or self._line.ask()
+            assignment = self._given or self._channel.next_trial()
             if assignment is None:
                 self._is_last = True
             elif (run := self._begin(assignment)) is not None:
@@ -108,13 +108,13 @@ class Job:
     def _begin(self, assignment: Assignment) -> TrialRun | None:
         """Returns the run of a trial that is to be trained now; None where it has its result without."""
         self._given, self._is_last = None, assignment.is_last
-        attempt = Attempt(self._runtime, assignment, self._line.channel(assignment.trial))
+        attempt = Attempt(self._runtime, assignment, self._channel.trial_channel(assignment.trial))
         if (found := attempt.begin()) is not None:
             attempt.close()
             self._tell(found)
             return None
         self._open = attempt
-        attempt.run.finished_by(self._finish)
+        attempt.run.on_finish(self._finish)
         return attempt.run
 
     def _finish(self, scores: Mapping[str, float]) -> None:
@@ -142,4 +142,4 @@ class Job:
         self.n_finished += trial is not None
         if trial is None:
             self._is_last = True
-        self._line.finished(trial)
+        self._channel.trial_ended(trial)

@@ -1,4 +1,4 @@
-"""What a worker is told of a search, a trial and a job, and how these answer."""
+"""The data and channels between the search controller and a worker."""
 
 from __future__ import annotations
 
@@ -10,54 +10,72 @@ from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Trial
 
 EVERY_S = 300.0
-"""By default. Least is lost where saves lie sqrt(2 x duration of a save x time between failures) apart (Young 1974,
-doi:10.1145/361147.361115): 5 minutes for a save of half a second (50 MB of weights with Adam's state, to a disk) and
-one failure a day."""
+"""Default seconds between two resume points.
+
+The least time is lost if resume points are sqrt(2 x duration of a save x time between failures) apart (Young 1974,
+doi:10.1145/361147.361115). That gives 5 minutes for one failure a day and a save of half a second (50 MB of weights
+with Adam's state, to a disk).
+"""
 
 
-class Channel(Protocol):
-    """How a running trial speaks to the loop."""
+class TrialChannel(Protocol):
+    """The channel from a running trial to the controller."""
 
     def started(self) -> None:
-        """Tells the loop that the problem's code starts now."""
+        """Tells the controller that the problem's code starts now."""
 
     def static_metrics(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
-        """Leaves what is known before training with whoever may have to record the trial, and the objectives among it.
+        """Sends the metrics known before training to the process that records the trial if it is killed.
 
-        Where nobody can kill it, the trial records that itself.
+        Args:
+            known: All of them.
+            declared: Those of them that the problem declares in ``metrics``.
         """
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Tells the loop of intermediate metrics; raises ``TrialStopped`` where the trial should end."""
+        """Sends intermediate metrics. Raises ``TrialStopped`` if the trial should end."""
 
-    def heed(self) -> None:
-        """Raises ``TrialStopped`` where the loop has asked the trial to end; tells nothing."""
+    def raise_if_stopped(self) -> None:
+        """Raises ``TrialStopped`` if the controller asked the trial to end."""
 
     def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
-        """Tells the loop what an earlier attempt reported, from which this one goes on; asks for no verdict."""
+        """Sends the reports of the earlier attempt from which this one resumes. Waits for no decision."""
 
-    def late(self, result: str) -> None:
-        """Tells the loop of a result after the result."""
+    def extra_result(self, result: str) -> None:
+        """Sends a result that a finished trial gave in addition."""
+
+
+class JobChannel(Protocol):
+    """The channel from a job to the controller."""
+
+    def trial_channel(self, trial: Trial) -> TrialChannel:
+        """Returns the channel of one of the job's trials."""
+
+    def trial_ended(self, trial: Trial | None) -> None:
+        """Sends a trial that has its result, or None if it was interrupted."""
+
+    def next_trial(self) -> Assignment | None:
+        """Requests the job's next trial and waits for it. None: there are no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSpec:
-    """What a process needs to know to run the trials of one search; plain data, so that it travels."""
+    """The settings by which a worker process runs the trials of one search; plain data, so it can be sent."""
 
     problem: Spec
     url: str = field(repr=False)
-    """The search's folder: the root and the search's name; it may hold a password."""
+    """The search's folder: the root and the search's name. It may hold a password."""
     options: Mapping[str, Any] = field(repr=False)
-    """Storage options; they may hold credentials and are kept in no record."""
+    """Storage options. They may hold credentials and are kept in no record."""
     session: int = 0
     device: str = "cpu"
     n_threads: int = 1
-    asks_stopper: bool = False
-    """Whether each report waits for the loop's verdict."""
-    jobs_ask: bool = False
-    """Whether a job may ask for a next trial when one has ended."""
+    has_stopper: bool = False
+    """Whether each report waits for the stopper's decision."""
+    jobs_request_trials: bool = False
+    """Whether a job may request another trial after one has ended."""
     checkpoint_every_s: float = EVERY_S
-    """Between two saves of what a long trial has reached, where its problem says nothing."""
+    """Seconds between two resume points of a long trial, unless its problem sets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +83,11 @@ class Assignment:
     """A trial to run now, on ``trial.slot`` as attempt ``trial.attempt``.
 
     Attributes:
-        donors: Best first.
-        n_finished: How many trials its job has finished before.
-        is_last: Its job gets no trial after it.
-        job_index: How many jobs were begun before its job.
-        n_slots: How many slots' torch threads it may use, where others stay idle; a worker elsewhere has its own.
+        donors: The weights that it may inherit, best donor first.
+        n_finished: How many trials its job has finished.
+        is_last: Whether its job gets no trial after it.
+        job_index: How many jobs were started before its job.
+        n_slots: How many slots' torch threads it may use because other slots are idle. Remote workers ignore it.
     """
 
     trial: Trial
@@ -82,13 +100,13 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class JobStart:
-    """A job that begins to stay on a slot.
+    """A job to start on a slot.
 
     Attributes:
         job: Its id: the number of its first trial.
-        n_finished: How many trials it has finished before, where it stayed elsewhere.
-        first: The trial that it begins with; None: it asks for one.
-        job_index: How many jobs were begun before it.
+        n_finished: How many trials it has finished, if it ran before.
+        first: The trial to start with; None: the job requests one.
+        job_index: How many jobs were started before it.
     """
 
     job: int
@@ -99,18 +117,5 @@ class JobStart:
 
     @classmethod
     def of(cls, first: Assignment) -> JobStart:
-        """Returns the stay that begins with this trial."""
+        """Returns the start of a job whose first trial is this one."""
         return cls(first.trial.job, first.trial.slot or 0, first.n_finished, first, first.job_index)
-
-
-class JobLine(Protocol):
-    """How a job speaks to the loop."""
-
-    def channel(self, trial: Trial) -> Channel:
-        """Returns the line of one of its trials."""
-
-    def finished(self, trial: Trial | None) -> None:
-        """Tells that a trial has its result, or, with None, that it was interrupted."""
-
-    def ask(self) -> Assignment | None:
-        """Returns the job's next trial, once the loop has one; None: no more."""

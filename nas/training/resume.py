@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from nas.core.trial import Donor
     from nas.storage.state_codec import Json
-    from nas.training.messages import Channel
+    from nas.training.messages import TrialChannel
 
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Checkpointer:
     """
 
     def __init__(
-        self, run: ResumableRun, trial: Trial, files: BlobStore, channel: Channel | None, every_s: float
+        self, run: ResumableRun, trial: Trial, files: BlobStore, channel: TrialChannel | None, every_s: float
     ) -> None:
         self._run = run
         self._trial = trial

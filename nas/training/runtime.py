@@ -14,7 +14,7 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.attempt import Attempt
 from nas.training.job import Job
-from nas.training.messages import Assignment, Channel, JobLine, JobStart, RuntimeSpec
+from nas.training.messages import Assignment, JobChannel, JobStart, RuntimeSpec, TrialChannel
 from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 
@@ -49,7 +49,7 @@ class TrialRuntime:
                     f"({digest}, not {began_with[name]}): bring that back, or begin another search"
                 )
 
-    def run(self, assignment: Assignment, channel: Channel) -> Trial | None:
+    def run(self, assignment: Assignment, channel: TrialChannel) -> Trial | None:
         """Runs the attempt and commits its result; None where it was interrupted (no result, it will run again).
 
         A trial that has a result already is not run again: that result is returned.
@@ -69,13 +69,13 @@ class TrialRuntime:
         finally:
             attempt.close()
 
-    def job_start(self, job_start: JobStart, line: JobLine) -> str | None:
+    def run_job(self, job_start: JobStart, channel: JobChannel) -> str | None:
         """Runs a job for as long as it stays; gives the traceback of code that raised between two trials.
 
         Raises:
             StorageError: the store failed.
         """
-        job = Job(self, job_start, line)
+        job = Job(self, job_start, channel)
         try:
             if Ability.TRAIN_MANY in self.problem.abilities:
                 self.problem.train_many(job)

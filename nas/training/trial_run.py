@@ -20,7 +20,7 @@ from nas.core.trial import Donor, DonorWeights, Trial
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import fetch_folder, publish_checkpoint, publish_folder, publish_tensors
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
-from nas.training.messages import EVERY_S, Channel
+from nas.training.messages import EVERY_S, TrialChannel
 from nas.training.policy_scaling import PolicyScaling
 from nas.training.resume import Checkpointer, Resumption
 
@@ -64,7 +64,7 @@ class TrialRun(PolicyScaling):
         *,
         donors: Sequence[DonorWeights] = (),
         device: str = "cpu",
-        channel: Channel | None = None,
+        channel: TrialChannel | None = None,
         checkpoint_every_s: float = EVERY_S,
     ) -> None:
         super().__init__(trial.policies, trial.proposal.fidelity)
@@ -118,7 +118,7 @@ class TrialRun(PolicyScaling):
                 if place == 0 and donor.checkpoint.saved is not None:
                     fetch_folder(files, donor.checkpoint, self._folder("restore"))
 
-    def go_on_without_donor(self) -> None:
+    def ignore_missing_donor(self) -> None:
         """Lets the donor that ``load_donors`` lost be, unless it is needed: an earlier attempt saved the weights."""
         if self.lost is not None:
             logger.warning("%s; not needed, as an earlier attempt saved what it had reached", self.lost[1])
@@ -247,7 +247,7 @@ class TrialRun(PolicyScaling):
     def finish(self, **metrics: float) -> None:
         """Ends the trial with its validation scores and publishes what was saved; for ``train_many``.
 
-        The first call counts. A later one changes nothing; it is kept in the trial's ``late`` log.
+        The first call counts. A later one changes nothing; it is kept in the trial's log ``extra_results``.
 
         Raises:
             ConfigurationError: the run is ``train``'s, which returns its scores.
@@ -258,21 +258,21 @@ class TrialRun(PolicyScaling):
                 f"run.finish of trial {self.number}: `train` returns its scores; finish belongs to `train_many(job)`"
             )
         if self._is_over:
-            self.note_late(str(metrics))
+            self.log_extra_result(str(metrics))
             return
         self._is_over = True
         self._finish(metrics)
 
-    def note_late(self, result: str) -> None:
+    def log_extra_result(self, result: str) -> None:
         """Keeps a result that came after the result, in its own words; for ``finish`` and adapters."""
         logger.warning("trial %d has its result; a later one changes nothing: %.1000s", self.number, result)
         self._late.append(f"{result}\n")
         text = "".join(self._late).encode(errors="backslashreplace")
-        self._files.put(log_path(self.number, "late"), text[-MAX_LOG_BYTES:])
+        self._files.put(log_path(self.number, "extra_results"), text[-MAX_LOG_BYTES:])
         if self._channel is not None:
-            self._channel.late(result)
+            self._channel.extra_result(result)
 
-    def finished_by(self, finish: Callable[[Mapping[str, float]], None]) -> None:
+    def on_finish(self, finish: Callable[[Mapping[str, float]], None]) -> None:
         """Sets what takes the scores; called by the job that runs the trial."""
         self._finish = finish
 
@@ -295,7 +295,7 @@ class TrialRun(PolicyScaling):
                 self.stop = stop
                 raise
 
-    def heed(self) -> None:
+    def raise_if_stopped(self) -> None:
         """For code that waits for another process: returns at once, unless the trial should end.
 
         Raises:
@@ -303,7 +303,7 @@ class TrialRun(PolicyScaling):
         """
         if self._channel is not None and not self._is_over:
             try:
-                self._channel.heed()
+                self._channel.raise_if_stopped()
             except TrialStopped as stop:
                 self.stop = stop
                 raise
@@ -402,7 +402,7 @@ class TrialRun(PolicyScaling):
             )
 
     def _check_readable(self) -> None:
-        """Raises what ``go_on_without_donor`` passed over: the weights are needed after all."""
+        """Raises what ``ignore_missing_donor`` passed over: the weights are needed after all."""
         if self._unreadable is not None:
             self.lost = self._unreadable
             raise self.lost[1]

@@ -23,7 +23,7 @@ from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import Event, Finished, Notice, StopKind, StopRequested
-from nas.executors.pool import InProcessPool
+from nas.executors.in_process_pool import InProcessPool
 from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.search.controller import ControllerSettings
 from nas.search.definition import Search
@@ -184,9 +184,9 @@ class Paper:
         pipeline = self.pipeline(budget)
         claim_identity(self.records, pipeline.prepared)
         runtime = RuntimeSpec(problem=self.problem, url=self.records.files.url, options={})
-        place = InProcessPool(runtime, self.records.files, pipeline.prepared.problem)
+        pool = InProcessPool(runtime, self.records.files, pipeline.prepared.problem)
         executor = self.executor(
-            pipeline.prepared.problem, self.records, slots=self.slots, workers=self.workers, place=place
+            pipeline.prepared.problem, self.records, slots=self.slots, workers=self.workers, pool=pool
         )
         session = Session(self.records, now_s=executor.now_s)
         try:

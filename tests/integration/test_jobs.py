@@ -18,8 +18,8 @@ from nas.core.policy import Policy, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
 from nas.executors.events import Event, JobLeftWorker, StopRequested
-from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPool
+from nas.executors.in_process_pool import InProcessPool
+from nas.executors.local_executor import LocalExecutor
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.job_plan import JobPlan
 from nas.stoppers.base import Stopper
@@ -122,8 +122,8 @@ class Shop:
             problem=Spec.of(self.problem),
             url=files.url,
             options={},
-            jobs_ask=plan.asks,
-            asks_stopper=self.stopper is not None,
+            jobs_request_trials=plan.asks,
+            has_stopper=self.stopper is not None,
         )
         executor = LocalExecutor(InProcessPool(spec, files, problem), self.slots)
 
@@ -292,7 +292,7 @@ class TestRules:
         trials = shop.run(2)
 
         assert [t.metrics for t in trials] == [{"score": 1.0}] * 2
-        assert shop.records.files.read_if_present(log_path(0, "late")) == b"{'score': 2.0}\n"
+        assert shop.records.files.read_if_present(log_path(0, "extra_results")) == b"{'score': 2.0}\n"
 
     @pytest.mark.parametrize("what", ["report", "save", "inherit", "checkpoint"])
     def test_nothing_is_taken_for_a_finished_trial(self, tmp_path: Path, what: str) -> None:

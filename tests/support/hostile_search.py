@@ -21,8 +21,8 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import HeirloomError
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
-from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPool
+from nas.executors.in_process_pool import InProcessPool
+from nas.executors.local_executor import LocalExecutor
 from nas.search.api import run_search
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.definition import Search

@@ -18,8 +18,8 @@ from nas.compat.nni.search import nni_budget, nni_search
 from nas.core.errors import SearchInterruptedError
 from nas.core.trial import Trial
 from nas.executors.events import Event, StopRequested
-from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPool
+from nas.executors.in_process_pool import InProcessPool
+from nas.executors.local_executor import LocalExecutor
 from nas.search.controller import ControllerSettings
 from nas.search.lease import Session, claim_identity, open_records
 from nas.search.runner import SearchPipeline
@@ -111,7 +111,9 @@ class Shop:
             return self.trials
         session = Session(records, settings={"runner": "threads"})
         stops = built.stopper is not None
-        spec = RuntimeSpec(problem=search.problem, url=files.url, options={}, asks_stopper=stops, jobs_ask=True)
+        spec = RuntimeSpec(
+            problem=search.problem, url=files.url, options={}, has_stopper=stops, jobs_request_trials=True
+        )
         executor = LocalExecutor(InProcessPool(spec, files, built.problem), experiment.concurrency)
         settings = ControllerSettings(budget=program.budget, jobs=built.jobs)
         done = threading.Event()

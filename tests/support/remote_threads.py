@@ -11,7 +11,7 @@ import httpx
 
 import nas
 from nas.core.spec import Spec
-from nas.executors.pool import InProcessPool
+from nas.executors.in_process_pool import InProcessPool
 from nas.executors.remote.agent import Agent, Ending
 from nas.executors.remote.client import ChannelClient
 from nas.storage.open import open_root
@@ -38,8 +38,8 @@ class Worker:
             url=str(root),
             options={},
             session=welcome["session"],
-            asks_stopper=welcome["asks_stopper"],
-            jobs_ask=welcome["jobs_ask"],
+            has_stopper=welcome["has_stopper"],
+            jobs_request_trials=welcome["jobs_request_trials"],
         )
         self.agent = Agent(self.client, InProcessPool(spec, open_root(str(root)), problem))
         self.ending: Ending | None = None

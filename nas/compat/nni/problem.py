@@ -152,7 +152,7 @@ class _Talk:
         while (status := self._process.status) is None:
             self._serve(POLL_S)
             if self._run is not None:
-                self._run.heed()
+                self._run.raise_if_stopped()
             most_s = self._problem.timeout_s
             if most_s is not None and time.monotonic() > self._began_s + most_s:
                 raise TimeoutError(f"the trial command ran past {most_s:g} s and was ended")
@@ -191,7 +191,7 @@ class _Talk:
         except ValueError as error:
             return {"error": f"the result is no JSON: {error}"}
         if self._run is None and kind == "final":
-            self._finished.note_late(text)
+            self._finished.log_extra_result(text)
         elif self._run is None:
             logger.warning("the trial has its result; a later intermediate result changes nothing: %.1000s", text)
         elif kind == "intermediate":

@@ -1,4 +1,4 @@
-"""A remote worker: runs what its driver orders at a place of this machine, and tells the driver what comes of it."""
+"""A remote worker: runs what its driver orders at a pool of this machine, and tells the driver what comes of it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from nas.core.errors import ActionError, ConfigurationError, CorruptError, Heirl
 from nas.core.trial import Trial
 from nas.core.validation import checked_fields, shown, whole
 from nas.executors.events import Action, Event, ExecutorFailed, Finished, Reported, StopKind, TrialLost
-from nas.executors.executor import execute, resume
-from nas.executors.pool import WorkerPool
+from nas.executors.pool import WorkerPool, resume_job, run_attempt
 from nas.executors.remote.client import ChannelClient, DriverLostError, GivenUpError
 from nas.executors.remote.protocol import (
     Message,
@@ -48,16 +47,16 @@ class Agent:
 
     Args:
         client: Has joined.
-        place: Where trials run; it is closed in the end.
+        pool: Where trials run; it is closed in the end.
         check: Called with the number of a trial before the first order is carried out.
             Raises ConfigurationError where this worker does not see the driver's records.
     """
 
     def __init__(
-        self, client: ChannelClient, place: WorkerPool, check: Callable[[int], None] = lambda number: None
+        self, client: ChannelClient, pool: WorkerPool, check: Callable[[int], None] = lambda number: None
     ) -> None:
         self._client = client
-        self._place = place
+        self._pool = pool
         self._check: Callable[[int], None] | None = check
         self._inbox: queue.SimpleQueue[Message | Ending] = queue.SimpleQueue()
         self._running: Trial | None = None
@@ -102,19 +101,19 @@ class Agent:
             case "run":
                 assignment = assignment_from_wire(fields.get("assignment"))
                 self._running = trial = assignment.trial
-                self._begin(trial.number, lambda: self._post(execute(self._place, assignment, self._post)))
+                self._begin(trial.number, lambda: self._post(run_attempt(self._pool, assignment, self._post)))
             case "resume":
                 job_start = job_start_from_wire(fields.get("stay"))
-                self._begin(job_start.job, lambda: resume(self._place, job_start, self._post))
+                self._begin(job_start.job, lambda: resume_job(self._pool, job_start, self._post))
             case "test" | "export" as action:
                 trial = trial_from_wire(fields.get("trial"))
                 self._begin(trial.number, lambda: self._call(action, trial))
             case "dismiss":
-                self._place.dismiss(whole(fields.get("job"), "job"))
+                self._pool.dismiss(whole(fields.get("job"), "job"))
             case "stop":
                 kind, running = fields.get("kind"), self._running
                 if kind in get_args(StopKind) and running is not None and running.number == fields.get("trial"):
-                    self._place.stop(running, cast("StopKind", kind))
+                    self._pool.stop(running, cast("StopKind", kind))
             case "verdict":
                 checked = checked_fields(fields, {"trial": (int,), "step": (int,), "stop": (bool,)})
                 if self._answer is not None and self._answer[:2] == (checked["trial"], checked["step"]):
@@ -142,7 +141,7 @@ class Agent:
 
     def _call(self, action: Action, trial: Trial) -> None:
         try:
-            answer = dict(self._place.call(action, trial))
+            answer = dict(self._pool.call(action, trial))
         except ActionError as error:
             self._say({"is": "refused", "error": str(error)})
         except BaseException as error:
@@ -194,14 +193,14 @@ class Agent:
             self._is_cut_off = True
             self._client.give_up()
         if self._running is not None:
-            self._place.stop(self._running, "interrupt")
+            self._pool.stop(self._running, "interrupt")
         if self._work is not None:
             self._work.join(GRACE_S)
         if not ending.is_told:
             self._client.retry_s = min(self._client.retry_s, GRACE_S)
             self._say({"is": "leaving", "why": ending.why, "broke": ending.is_broken})
         self._is_cut_off = True
-        self._place.close()
+        self._pool.close()
         self._listener.join(GRACE_S)
         if not self._listener.is_alive():
             self._client.close()

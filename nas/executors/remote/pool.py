@@ -200,7 +200,7 @@ class RemotePool(WorkerPool):
         found: Trial | None = order.wait()
         return found
 
-    def hosts(self, job: int) -> bool:
+    def has_job(self, job: int) -> bool:
         """Whether it stays on a worker."""
         with self._lock:
             return self._host_of(job) is not None
@@ -290,7 +290,7 @@ class RemotePool(WorkerPool):
         worker.asked_at = None
         if order.trial is not None or order.job is None:
             worker.order = order
-        if self._spec.jobs_ask and order.job is not None:
+        if self._spec.jobs_request_trials and order.job is not None:
             worker.job, worker.post = order.job, order.post
         worker.outbox.put(order.message)
 
@@ -356,8 +356,8 @@ class RemotePool(WorkerPool):
             "search": self._name,
             "problem": spec.problem.describe(),
             "session": spec.session,
-            "asks_stopper": spec.asks_stopper,
-            "jobs_ask": spec.jobs_ask,
+            "has_stopper": spec.has_stopper,
+            "jobs_request_trials": spec.jobs_request_trials,
             "checkpoint_every_s": spec.checkpoint_every_s,
             "trial_timeout_s": self._timeout_s,
             "device": gate.device,

@@ -56,7 +56,7 @@ _WELCOME: Mapping[str, tuple[type, ...]] = {
     "search": (str,),
     "problem": (dict,),
     "session": (int,),
-    **dict.fromkeys(("asks_stopper", "jobs_ask"), (bool,)),
+    **dict.fromkeys(("has_stopper", "jobs_request_trials"), (bool,)),
     **dict.fromkeys(("checkpoint_every_s", "lost_after_s", "poll_s"), _NUMBER),
     "trial_timeout_s": (*_NUMBER, NoneType),
     "device": (str, NoneType),

@@ -9,7 +9,8 @@ from dataclasses import replace
 from nas.core.budget import Budget
 from nas.core.policy import Stage
 from nas.core.trial import Trial
-from nas.executors.events import Event, Executor, Notice
+from nas.executors.events import Event, Notice
+from nas.executors.executor import Executor
 from nas.search.budget.planner import StagePlanner, Usage
 from nas.search.slots import SlotPool
 

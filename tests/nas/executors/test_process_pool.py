@@ -20,7 +20,7 @@ from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import Event, ExtraResult, Finished, JobLeftWorker, Reported, Started, StopRequested
-from nas.executors.executor import LocalExecutor
+from nas.executors.local_executor import LocalExecutor
 from nas.executors.pool import WorkerLostError
 from nas.executors.process_pool import ProcessPool
 from nas.search.controller import ControllerSettings, SearchController
@@ -61,8 +61,8 @@ class Shop:
         self.records = Records(open_root(str(root)))
         problem = Spec.of(kind, constructor=constructor, folder=str(self.pids))
         spec = RuntimeSpec(problem=problem, url=str(root), options={}, session=1)
-        self.place = ProcessPool(spec, slots, trial_timeout_s=timeout_s)
-        self.executor = LocalExecutor(self.place, slots)
+        self.pool = ProcessPool(spec, slots, trial_timeout_s=timeout_s)
+        self.executor = LocalExecutor(self.pool, slots)
 
     def run(
         self,
@@ -378,8 +378,8 @@ class TestStops:
 
         def stop() -> None:
             for _ in range(1000):
-                shop.place.stop(trial, "deadline")
-            shop.place.stop(trial, "kill")
+                shop.pool.stop(trial, "deadline")
+            shop.pool.stop(trial, "kill")
 
         stopping = threading.Thread(target=stop, daemon=True)
         stopping.start()
@@ -398,7 +398,7 @@ class TestStops:
         thread = run_in_thread(shop, trial, outcomes)
         give_up_s = time.monotonic() + 60
         while thread.is_alive() and time.monotonic() < give_up_s:  # it may not be there yet
-            shop.place.stop(trial, "kill")
+            shop.pool.stop(trial, "kill")
             thread.join(0.5)
 
         [lost] = outcomes
@@ -417,7 +417,7 @@ class TestStops:
         thread = run_in_thread(shop, trial, outcomes, lambda event: isinstance(event, Reported) and reported.set())
         assert reported.wait(60)
         if timeout_s is None:
-            shop.place.stop(trial, "kill")
+            shop.pool.stop(trial, "kill")
         thread.join(20)
 
         [ended] = outcomes
@@ -446,7 +446,7 @@ class TestStops:
         shop = open_shop()
         before = set(children_of(os.getpid()))
         gate = threading.Event()
-        shop.place._spawner.submit(gate.wait)  # the worker's start stands in line behind it
+        shop.pool._spawner.submit(gate.wait)  # the worker's start stands in line behind it
         outcomes: list[object] = []
         running = run_in_thread(shop, ordered("spin", 500), outcomes)
         time.sleep(0.2)
@@ -474,7 +474,7 @@ def run_in_thread(
 
     def run() -> None:
         try:
-            outcomes.append(shop.place.run(Assignment(trial), post))
+            outcomes.append(shop.pool.run(Assignment(trial), post))
         except Exception as error:
             outcomes.append(error)
 
@@ -559,9 +559,9 @@ def children_of(pid: int) -> list[int]:
 def test_a_second_result_is_told(tmp_path: Path) -> None:
     """What a job says after its trial's result arrives, and then that the job has left."""
     spec = RuntimeSpec(
-        problem=Spec.of(TwiceProblem), url=str(tmp_path / "search"), options={}, session=1, jobs_ask=True
+        problem=Spec.of(TwiceProblem), url=str(tmp_path / "search"), options={}, session=1, jobs_request_trials=True
     )
-    place = ProcessPool(spec, 1)
+    pool = ProcessPool(spec, 1)
     trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}), slot=0, attempt=1)
     Records(open_root(spec.url)).propose(trial)
     events: list[Event] = []
@@ -572,9 +572,9 @@ def test_a_second_result_is_told(tmp_path: Path) -> None:
         if isinstance(event, JobLeftWorker):
             has_left.set()
 
-    result = place.run(Assignment(trial), post)
+    result = pool.run(Assignment(trial), post)
     assert has_left.wait(60)
-    place.close()
+    pool.close()
 
     assert result is not None
     assert result.metrics == {"score": 1.0}

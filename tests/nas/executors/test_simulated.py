@@ -65,7 +65,7 @@ class Simulated:
         tuner = more.pop("tuner", RandomTuner)(problem.space, problem.metrics)
         self.records = more.pop("records", None) or Records(open_root(f"memory://{uuid4().hex}"))
         self.executor = SimulatedExecutor(
-            problem, self.records, slots=slots, workers=workers, asks_stopper=stopper is not None
+            problem, self.records, slots=slots, workers=workers, has_stopper=stopper is not None
         )
         trials, starts = self.records.load()
         self.controller = SearchController(

@@ -16,8 +16,8 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.executors.executor import LocalExecutor
-from nas.executors.pool import InProcessPool
+from nas.executors.in_process_pool import InProcessPool
+from nas.executors.local_executor import LocalExecutor
 from nas.search.api import run_search
 from nas.search.controller import ControllerSettings
 from nas.search.definition import Search
@@ -583,7 +583,9 @@ class TestHours:
         records = Records(open_root(root, retry_s=0).below("search"))
         pipeline = SearchPipeline(prepared, records, Budget(hours=1 / 3600, at_deadline="stop"))
         session = Session(records)
-        runtime = RuntimeSpec(problem=problem, url=records.files.url, options={}, jobs_ask=prepared.jobs.asks)
+        runtime = RuntimeSpec(
+            problem=problem, url=records.files.url, options={}, jobs_request_trials=prepared.jobs.asks
+        )
         executor = LocalExecutor(InProcessPool(runtime, records.files, BodyProblem(body)))
         try:
             pipeline.run(executor, session, ControllerSettings(budget=pipeline.budget, jobs=prepared.jobs))

@@ -69,7 +69,7 @@ def test_debug_and_simulated_stop_the_same_trials(target: str, tmp_path: Path) -
 
     built = search.build()
     records = Records(open_root(f"memory://{uuid4().hex}"))
-    executor = SimulatedExecutor(built.problem, records, asks_stopper=True)
+    executor = SimulatedExecutor(built.problem, records, has_stopper=True)
     controller = SearchController(
         records,
         executor,

@@ -18,7 +18,7 @@ from torch import nn
 
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, State, Trial
-from nas.executors.pool import InProcessPool
+from nas.executors.in_process_pool import InProcessPool
 from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.storage.open import open_root
 from nas.storage.records import Records

@@ -23,7 +23,7 @@ from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.events import Event, Reported
-from nas.executors.pool import InProcessPool
+from nas.executors.in_process_pool import InProcessPool
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest
 from nas.storage.lazy_weights import StoredWeights
@@ -47,7 +47,7 @@ class Shop:
         self.events: list[Event] = []
         self.every_s = every_s
         self.device = device
-        self.place: InProcessPool | None = None
+        self.pool: InProcessPool | None = None
         self.trial = Trial(
             number=1, index=1, proposal=Proposal(point={"x": 1}), seed=11, state=State.RUNNING, slot=0,
             policies=frozenset({Policy.SHARE_PARAMS}),
@@ -66,10 +66,10 @@ class Shop:
             url=self.files.url,
             options={},
             device=self.device,
-            asks_stopper=answers,
+            has_stopper=answers,
             checkpoint_every_s=self.every_s,
         )
-        self.place = InProcessPool(spec, self.files, BodyProblem(body))
+        self.pool = InProcessPool(spec, self.files, BodyProblem(body))
 
         def post(event: Event) -> None:
             self.events.append(event)
@@ -77,12 +77,12 @@ class Shop:
                 event.answer(False)
 
         weights = tuple(DonorWeights(d.number, d.checkpoint) for d in donors if d.checkpoint is not None)
-        return self.place.run(Assignment(self.trial, weights), post)
+        return self.pool.run(Assignment(self.trial, weights), post)
 
     def interrupt(self) -> None:
         """As Ctrl-C does: the next report ends the attempt without a result."""
-        assert self.place is not None
-        self.place.stop(self.trial, "interrupt")
+        assert self.pool is not None
+        self.pool.stop(self.trial, "interrupt")
 
     def donor(self, **more: Any) -> Trial:
         """A finished trial whose network is full of ones."""
@@ -440,8 +440,8 @@ class TestSweep:
         raise ValueError("as told")
 
     def stop(self, run: TrialRun) -> object:
-        assert self.shop.place is not None
-        self.shop.place.stop(self.shop.trial, "stop")
+        assert self.shop.pool is not None
+        self.shop.pool.stop(self.shop.trial, "stop")
         run.report(4, score=0.5)
         return {}
 

@@ -23,7 +23,7 @@ from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
 from nas.executors.events import Event, Reported, Started
-from nas.executors.pool import InProcessPool
+from nas.executors.in_process_pool import InProcessPool
 from nas.inheritance.rules import Rules
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import GraphModule
@@ -78,17 +78,17 @@ class Workshop:
     def run(
         self, trial: Trial, body: Body, *, stops_at: int | None = None, donors: Sequence[Trial] = ()
     ) -> Trial | None:
-        place = self.place(body, asks_stopper=stops_at is not None)
+        pool = self.pool(body, has_stopper=stops_at is not None)
 
         def post(event: Event) -> None:
             self.events.append(event)
             if isinstance(event, Reported) and event.answer is not None:
                 event.answer(event.step == stops_at)
 
-        return place.run(Assignment(trial, tuple(map(weights_of, donors))), post)
+        return pool.run(Assignment(trial, tuple(map(weights_of, donors))), post)
 
-    def place(self, body: Body, *, asks_stopper: bool = False) -> InProcessPool:
-        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=self.files.url, options={}, asks_stopper=asks_stopper)
+    def pool(self, body: Body, *, has_stopper: bool = False) -> InProcessPool:
+        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=self.files.url, options={}, has_stopper=has_stopper)
         return InProcessPool(spec, self.files, BodyProblem(body))
 
 
@@ -426,13 +426,13 @@ class TestReports:
         trial = workshop.propose()
 
         def body(run: TrialRun) -> object:
-            place.stop(trial, "interrupt")
+            pool.stop(trial, "interrupt")
             run.report(1, score=0.5)
             return {"score": 1.0}
 
-        place = workshop.place(body)
+        pool = workshop.pool(body)
 
-        assert place.run(Assignment(trial), workshop.events.append) is None
+        assert pool.run(Assignment(trial), workshop.events.append) is None
         assert workshop.records.result(trial) is None
 
 
@@ -771,7 +771,7 @@ class TestWeights:
             run.save({"weight": torch.ones(2, 2)})
             return {"score": 1.0}
 
-        trial = workshop.place(body).run(Assignment(workshop.propose(), (donor,)), workshop.events.append)
+        trial = workshop.pool(body).run(Assignment(workshop.propose(), (donor,)), workshop.events.append)
 
         assert trial is not None
         assert trial.checkpoint is not None
@@ -789,7 +789,7 @@ class TestWeights:
             assert run.inherit(nn.Linear(2, 2, bias=False)).share == 1.0
             return {"score": 1.0}
 
-        result = workshop.place(child).run(Assignment(workshop.propose(), (donor,)), workshop.events.append)
+        result = workshop.pool(child).run(Assignment(workshop.propose(), (donor,)), workshop.events.append)
 
         assert result is not None
         assert result.error is None
@@ -901,12 +901,12 @@ class TestLog:
             def body(run: TrialRun) -> object:
                 print(text, end="")
                 if not is_last:
-                    place.stop(trial, "interrupt")
+                    pool.stop(trial, "interrupt")
                     run.report(1, score=0.5)
                 return {"score": 1.0}
 
-            place = workshop.place(body)
-            place.run(Assignment(replace(trial, attempt=number)), workshop.events.append)
+            pool = workshop.pool(body)
+            pool.run(Assignment(replace(trial, attempt=number)), workshop.events.append)
 
         attempt(1, "one\n")
         attempt(2, "")
@@ -927,9 +927,9 @@ class TestLog:
 
         trial = workshop.train(lambda run: print("training") or {"score": 1.0})
         spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
-        place = InProcessPool(spec, workshop.files, BodyProblem(test=test))
+        pool = InProcessPool(spec, workshop.files, BodyProblem(test=test))
         with pytest.raises(ActionError, match="ZeroDivisionError: no test data"):
-            place.call("test", trial)
+            pool.call("test", trial)
 
         logs = workshop.records.other_logs(trial)
         assert workshop.records.log(trial.number) == "training\n"
@@ -976,9 +976,9 @@ class TestSameStart:
             return {"score": 1.0}
 
         defaults = torch_settings()
-        place = workshop.place(untidy)
+        pool = workshop.pool(untidy)
         for _ in range(3):
-            place.run(Assignment(workshop.propose()), workshop.events.append)
+            pool.run(Assignment(workshop.propose()), workshop.events.append)
         set_torch_settings(defaults)
 
         assert found == [[torch.float32, 1, False, "highest", True, True, True, False, "cpu"]] * 3

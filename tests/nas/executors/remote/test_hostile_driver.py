@@ -14,7 +14,7 @@ import pytest
 
 from nas.core.errors import ServerError
 from nas.core.spec import Spec
-from nas.executors.pool import InProcessPool
+from nas.executors.in_process_pool import InProcessPool
 from nas.executors.remote.agent import Agent, Ending
 from nas.executors.remote.client import ChannelClient
 from nas.storage.open import open_root
@@ -24,8 +24,8 @@ WELCOME = {
     "search": "search",
     "problem": {"target": "x.Y", "arguments": {}},
     "session": 1,
-    "asks_stopper": False,
-    "jobs_ask": False,
+    "has_stopper": False,
+    "jobs_request_trials": False,
     "checkpoint_every_s": 600.0,
     "trial_timeout_s": None,
     "device": None,
@@ -97,7 +97,7 @@ def driver() -> Iterator[Callable[..., HostileDriver]]:
         {"search": 5},
         {"problem": "x.Y"},
         {"session": True},
-        {"asks_stopper": 1},
+        {"has_stopper": 1},
         {"device": ["cuda"]},
         {"n_threads": 10**9},
         {"more": 1},
@@ -149,9 +149,9 @@ def test_a_message_that_makes_no_sense_ends_the_worker(
     client = ChannelClient(driver(listen=answer).url, "token")
     client.join({})
     files = open_root(str(tmp_path))
-    place = InProcessPool(RuntimeSpec(problem=Spec("x.Y"), url=str(tmp_path), options={}), files)
+    pool = InProcessPool(RuntimeSpec(problem=Spec("x.Y"), url=str(tmp_path), options={}), files)
     endings: list[Ending] = []
-    worker = threading.Thread(target=lambda: endings.append(Agent(client, place).serve()), daemon=True)
+    worker = threading.Thread(target=lambda: endings.append(Agent(client, pool).serve()), daemon=True)
     worker.start()
     worker.join(20)
 

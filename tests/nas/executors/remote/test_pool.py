@@ -40,7 +40,7 @@ from nas.executors.events import (
     TunerReady,
     WorkersBusy,
 )
-from nas.executors.executor import LocalExecutor
+from nas.executors.local_executor import LocalExecutor
 from nas.executors.remote import server
 from nas.executors.remote.client import ChannelClient, Connection, GivenUpError
 from nas.executors.remote.pool import BROKEN, Gate, RemotePool
@@ -160,15 +160,15 @@ class Shop:
             url="not the workers'",
             options={"secret": "stays here"},
             session=1,
-            asks_stopper=self.stopper is not None,
-            jobs_ask=self.plan.asks,
+            has_stopper=self.stopper is not None,
+            jobs_request_trials=self.plan.asks,
         )
         gate = Gate(token=TOKEN, version=nas.__version__, lost_after_s=more.pop("lost_after_s", 30.0))
-        self.place = RemotePool(
+        self.pool = RemotePool(
             spec, "search", gate, slots=self.slots, note=self.lines.append, show_wait=self.waits.append
         )
-        self.url = f"http://127.0.0.1:{self.place.port}"
-        self.executor = LocalExecutor(self.place, self.slots)
+        self.url = f"http://127.0.0.1:{self.pool.port}"
+        self.executor = LocalExecutor(self.pool, self.slots)
         self.tuner = CountingTuner(self.problem.space, self.problem.metrics)
         self.settings = more
 
@@ -446,11 +446,11 @@ def test_a_job_that_waits_on_no_worker_can_be_dismissed(shop: Callable[..., Shop
     events: list[Event] = []
     trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}), slot=0, attempt=1)
     here.records.propose(trial)
-    here.place.run(Assignment(trial, is_last=False), events.append)
+    here.pool.run(Assignment(trial, is_last=False), events.append)
     until(lambda: TrialRequested(0) in events)
     worker.leave()
     assert JobLeftWorker(0) not in events
-    here.place.dismiss(0)
+    here.pool.dismiss(0)
 
     assert events[-1] == JobLeftWorker(0)
 
@@ -476,7 +476,7 @@ def test_a_lost_driver_ends_its_workers(shop: Callable[..., Shop]) -> None:
     worker = here.join()
     here.begin(3)
     until(problem.reached.is_set)
-    here.place._server.close()
+    here.pool._server.close()
     ending = worker.wait()
 
     assert ending.status == 0
@@ -677,7 +677,7 @@ def test_what_makes_no_sense_is_refused(shop: Callable[..., Shop], status: int, 
 
 def opened(shop: Shop, *lines: str, sent: bytes = b"") -> socket.socket:
     """A connection on which a request's lines, or parts of them, were sent."""
-    found = socket.create_connection(("127.0.0.1", shop.place.port), timeout=20)
+    found = socket.create_connection(("127.0.0.1", shop.pool.port), timeout=20)
     found.sendall("\r\n".join(lines).encode() + sent)
     return found
 
@@ -784,9 +784,7 @@ def test_nobody_there_is_one_line() -> None:
 def test_a_taken_port_is_refused(shop: Callable[..., Shop]) -> None:
     """In one line."""
     here = shop()
-    gate = Gate(token=TOKEN, version="1", port=here.place.port)
+    gate = Gate(token=TOKEN, version="1", port=here.pool.port)
 
-    with pytest.raises(
-        ConfigurationError, match=rf"channel.port={here.place.port}: can't listen there \(Address .*use"
-    ):
+    with pytest.raises(ConfigurationError, match=rf"channel.port={here.pool.port}: can't listen there \(Address .*use"):
         RemotePool(RuntimeSpec(problem=Spec("x.Y"), url="", options={}), "search", gate)

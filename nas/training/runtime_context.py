@@ -1,4 +1,7 @@
-"""What an attempt and a job need of the process in which they run."""
+"""The parts of a trial runtime that attempts and jobs use.
+
+Protocols, so that these modules do not import one another in a circle.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from nas.training.messages import RuntimeSpec
 from nas.training.trial_run import TrialRun
 
 
-class Trainable(Protocol):
-    """The part of a problem that an attempt and a job call."""
+class TrainableProblem(Protocol):
+    """The methods of a problem that attempts and jobs call."""
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -22,20 +25,20 @@ class Trainable(Protocol):
 
     @property
     def scores_optional(self) -> bool:
-        """Whether a trial that gave a result in its own words needs no scores."""
+        """Whether a trial with a result in a format of its own needs no metrics."""
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Trains one point."""
 
     def static_metrics(self, point: Point) -> Mapping[str, float]:
-        """Costs of a point that are known before training."""
+        """Returns metrics of a point that are known before training."""
 
     def measure(self, point: Point, device: str) -> Mapping[str, float]:
-        """Costs of a point that are measured before training."""
+        """Returns metrics of a point that are measured before training."""
 
 
-class Host(Protocol):
-    """The process in which attempts and jobs run."""
+class RuntimeContext(Protocol):
+    """The part of ``TrialRuntime`` that attempts and jobs use."""
 
     @property
     def spec(self) -> RuntimeSpec:
@@ -50,11 +53,11 @@ class Host(Protocol):
         """The search's records."""
 
     @property
-    def problem(self) -> Trainable:
+    def problem(self) -> TrainableProblem:
         """The problem, built once."""
 
     def threads_of(self, n_slots: int) -> int:
-        """Torch threads of this many slots."""
+        """Returns the torch threads of this many slots."""
 
     def restore_settings(self, n_slots: int = 1) -> None:
-        """Restore torch's settings."""
+        """Restores torch's settings."""

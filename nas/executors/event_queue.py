@@ -1,0 +1,44 @@
+"""A thread-safe queue of events."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+
+from nas.core.errors import SearchInterruptedError
+from nas.executors.events import Event, StopRequested
+
+POLL_S = 0.1
+"""Seconds between two checks for a requested stop during a wait."""
+
+
+class EventQueue:
+    """The events of an executor, in the order posted. A signal handler may post too."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._now_s = now_s
+        self._stop: StopRequested | None = None
+
+    def post(self, event: Event) -> None:
+        """Adds an event."""
+        if isinstance(event, StopRequested):
+            self._stop = event
+        self._queue.put(event)
+
+    def raise_if_stop_requested(self) -> None:
+        """Checks for a requested stop; for waits during which no events are taken.
+
+        Raises:
+            SearchInterruptedError: a stop was requested.
+        """
+        if self._stop is not None:
+            raise SearchInterruptedError(self._stop.why, self._stop.signal)
+
+    def next_event(self, until_s: float | None) -> Event | None:
+        """Returns the next event, or None at ``until_s``."""
+        try:
+            return self._queue.get(timeout=None if until_s is None else max(0.0, until_s - self._now_s()))
+        except queue.Empty:
+            return None

@@ -1,0 +1,187 @@
+"""A worker pool that trains in the driver's own process."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nas.core.errors import ActionError, StorageError
+from nas.core.tracebacks import traceback_of
+from nas.core.trial import Trial
+from nas.executors.controller_channel import ControllerChannel
+from nas.executors.events import Action, Event, ExecutorFailed, JobLeftWorker, StopKind, TrialRequested
+from nas.executors.pool import WorkerPool
+from nas.storage.blobs import BlobStore
+from nas.storage.trial_log import TrialLog, log_path
+from nas.training.messages import Assignment, JobStart, RuntimeSpec
+from nas.training.problem import Problem
+from nas.training.runtime import TrialRuntime
+
+logger = logging.getLogger(__name__)
+
+
+class InProcessPool(WorkerPool):
+    """Runs attempts in this process. Code that hangs can't be killed, and all share torch's random state."""
+
+    def __init__(self, spec: RuntimeSpec, files: BlobStore | None = None, problem: Problem | None = None) -> None:
+        self._spec = spec
+        self._files = files
+        self._problem = problem
+        self._runtime: TrialRuntime | None = None
+        self._lock = threading.Lock()
+        self._channels: dict[int, ControllerChannel] = {}
+        self._jobs: dict[int, _JobThread] = {}
+
+    def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
+        """Runs the attempt in the calling thread, or in its job's thread if jobs request trials."""
+        trial = assignment.trial
+        if self._spec.jobs_request_trials:
+            return self._run_in_job(assignment, post)
+        channel = ControllerChannel(trial, post, self._spec.has_stopper)
+        self._channels[trial.number] = channel
+        runtime = self._get_runtime()
+        log = TrialLog()
+        try:
+            with log.capture():
+                return runtime.run(assignment, channel)
+        finally:
+            del self._channels[trial.number]
+            log.put(runtime.files, log_path(trial.number))
+
+    def has_job(self, job: int) -> bool:
+        """Returns whether the job's thread runs."""
+        thread = self._jobs.get(job)
+        return thread is not None and not thread.has_ended
+
+    def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
+        """Starts the job's thread."""
+        self._start_job(job_start, post)
+
+    def dismiss(self, job: int) -> None:
+        """Answers the job's request with None."""
+        self._jobs[job].answer(None)
+
+    def stop(self, trial: Trial, kind: StopKind) -> None:
+        """Ends the attempt at its next report."""
+        if (channel := self._channels.get(trial.number)) is not None:
+            channel.stop_kind = kind
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        """Tests or exports in the calling thread."""
+        runtime = self._get_runtime()
+        log = TrialLog()
+        try:
+            with log.capture():
+                return runtime.test(trial) if action == "test" else runtime.export(trial)
+        except StorageError:
+            raise
+        except (Exception, SystemExit) as error:
+            text = traceback_of(error)
+            log.write(text)
+            raise ActionError(f"{type(error).__name__}: {error}\n{text}") from error
+        finally:
+            log.put(runtime.files, log_path(trial.number, action))
+
+    def close(self) -> None:
+        """Asks running attempts to end at their next report; closes the problem if none runs."""
+        for channel in list(self._channels.values()):
+            channel.stop_kind = "interrupt"
+        for job in list(self._jobs.values()):
+            job.answer(None)
+        is_idle = not self._channels and all(job.has_ended for job in self._jobs.values())
+        if self._runtime is not None and is_idle and (raised := self._runtime.close()) is not None:
+            logger.warning("%s", raised)
+
+    def _run_in_job(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
+        if not self.has_job(assignment.trial.job):
+            return self._start_job(JobStart.of(assignment), post).result()
+        job = self._jobs[assignment.trial.job]
+        job.answer(assignment)
+        return job.result()
+
+    def _start_job(self, job_start: JobStart, post: Callable[[Event], None]) -> _JobThread:
+        self._jobs[job_start.job] = job = _JobThread(self._get_runtime(), job_start, post, self._channels)
+        job.start()
+        return job
+
+    def _get_runtime(self) -> TrialRuntime:
+        with self._lock:
+            if self._runtime is None:
+                self._runtime = TrialRuntime(self._spec, files=self._files, problem=self._problem)
+            return self._runtime
+
+
+class _JobThread:
+    """A job on a thread of its own, and its channel to the controller.
+
+    Output between two trials goes to the log of the next one; output after the last trial, to the job's own log.
+    """
+
+    def __init__(
+        self,
+        runtime: TrialRuntime,
+        job_start: JobStart,
+        post: Callable[[Event], None],
+        channels: dict[int, ControllerChannel],
+    ) -> None:
+        self._runtime = runtime
+        self._job_start = job_start
+        self._post = post
+        self._channels = channels
+        self._answers: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Trial | BaseException | None] = queue.SimpleQueue()
+        self._number: int | None = None
+        self._log = TrialLog()
+        self.has_ended = False
+
+    def start(self) -> None:
+        """Starts the thread."""
+        threading.Thread(target=self._main, name=f"heirloom-job-{self._job_start.job}", daemon=True).start()
+
+    def answer(self, assignment: Assignment | None) -> None:
+        """Answers the job's request with its next trial, or None."""
+        self._answers.put(assignment)
+
+    def result(self) -> Trial | None:
+        """Waits for the result of the running trial; None if it was interrupted."""
+        result = self._results.get()
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def trial_channel(self, trial: Trial) -> ControllerChannel:
+        self._number = trial.number
+        self._channels[trial.number] = channel = ControllerChannel(trial, self._post, self._runtime.spec.has_stopper)
+        return channel
+
+    def trial_ended(self, trial: Trial | None) -> None:
+        self._put_log()
+        self._results.put(trial)
+
+    def next_trial(self) -> Assignment | None:
+        self._post(TrialRequested(self._job_start.job))
+        return self._answers.get()
+
+    def _main(self) -> None:
+        left: Event
+        try:
+            with self._log.capture():
+                left = JobLeftWorker(self._job_start.job, self._runtime.run_job(self._job_start, self))
+        except BaseException as error:
+            left = ExecutorFailed(error, self._job_start.job)
+            if self._number is not None:
+                self._results.put(error)
+        self._put_log()
+        self.has_ended = True
+        self._post(left)
+
+    def _put_log(self) -> None:
+        path = log_path(self._job_start.job, "job") if self._number is None else log_path(self._number)
+        if self._number is not None:
+            del self._channels[self._number]
+        self._number = None
+        self._log.put(self._runtime.files, path)
+        self._log.clear()

@@ -1,0 +1,56 @@
+"""An executor without an engine: one thread for each slot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+from nas.core.trial import Trial
+from nas.executors.event_queue import POLL_S, EventQueue
+from nas.executors.events import Action, StopKind
+from nas.executors.pool import WorkerPool, resume_job, run_attempt
+from nas.training.messages import Assignment, JobStart
+
+
+class LocalExecutor(EventQueue):
+    """Runs attempts on a worker pool, each from a thread of its own."""
+
+    def __init__(self, pool: WorkerPool, slots: int = 1) -> None:
+        super().__init__()
+        self.slots = slots
+        self._pool = pool
+        self._threads = ThreadPoolExecutor(slots, thread_name_prefix="heirloom-slot")
+
+    def now_s(self) -> float:
+        """Returns the seconds of the system's monotonic clock."""
+        return time.monotonic()
+
+    def submit(self, assignment: Assignment) -> None:
+        """Runs the attempt on the next free thread."""
+        self._threads.submit(lambda: self.post(run_attempt(self._pool, assignment, self.post)))
+
+    def resume(self, job_start: JobStart) -> None:
+        """Starts the job on the next free thread."""
+        self._threads.submit(resume_job, self._pool, job_start, self.post)
+
+    def dismiss(self, job: int) -> None:
+        """Forwards to the pool."""
+        self._pool.dismiss(job)
+
+    def stop(self, trial: Trial, why: StopKind) -> None:
+        """Forwards to the pool."""
+        self._pool.stop(trial, why)
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        """Tests or exports on the pool."""
+        answer = self._threads.submit(self._pool.call, action, trial)
+        while not wait([answer], POLL_S).done:
+            self.raise_if_stop_requested()
+        return answer.result()
+
+    def close(self) -> None:
+        """Closes the pool. A thread whose code can't be ended keeps running."""
+        self._pool.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,212 @@
+"""The program of a worker process: builds a problem once and runs the orders that come through its pipe."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+from nas.core.errors import HeirloomError, StorageError
+from nas.core.tracebacks import traceback_of
+from nas.core.trial import Trial
+from nas.executors.controller_channel import raise_if_stopped
+from nas.executors.events import ExtraResult, StopKind
+from nas.training.messages import Assignment, RuntimeSpec
+from nas.training.runtime import TrialRuntime
+
+PARENT_POLL_S = 0.5
+IGNORED = (signal.SIGINT, signal.SIGTERM)
+"""Signals that workers ignore: the driver decides when trials end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Asks the running trial of this number to end."""
+
+    number: int
+    kind: StopKind
+
+
+class _PipeTrialChannel:
+    """The channel from a running attempt to the driver, on the worker's side."""
+
+    def __init__(self, connection: Connection, trial: Trial, has_stopper: bool) -> None:
+        self._connection = connection
+        self._number = trial.number
+        self._has_stopper = has_stopper
+        self._stop_kind: StopKind | None = None
+        """Sent once by the driver; raised at every report, since some code catches it and continues."""
+
+    def started(self) -> None:
+        self._connection.send(("started", None))
+
+    def static_metrics(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
+        try:
+            self._connection.send(("static_metrics", (dict(known), dict(declared))))
+        except OSError:
+            os._exit(1)  # the driver has ended
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        try:
+            if self._stop_kind is None:
+                self._exchange(step, metrics)
+        except (EOFError, OSError):
+            os._exit(1)  # the driver has ended; an exception would be recorded as a failure of the trial
+        self.raise_if_stopped()
+
+    def raise_if_stopped(self) -> None:
+        try:
+            while self._connection.poll():
+                self._receive()
+        except (EOFError, OSError):
+            os._exit(1)  # as in report
+        raise_if_stopped(self._stop_kind)
+
+    def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        try:
+            self._connection.send(("resumed", list(curve)))
+        except OSError:
+            os._exit(1)  # as in report
+
+    def extra_result(self, result: str) -> None:
+        try:
+            self._connection.send(("extra_result", ExtraResult(self._number, result)))
+        except OSError:
+            os._exit(1)  # as in report
+
+    def _exchange(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._connection.send(("reported", (step, dict(metrics))))
+        while self._has_stopper and self._stop_kind is None:
+            if isinstance(decision := self._receive(), bool):
+                self._stop_kind = "stop" if decision else None
+                return
+
+    def _receive(self) -> object:
+        message = self._connection.recv()
+        if isinstance(message, Stop) and message.number == self._number:
+            self._stop_kind = message.kind
+        return message
+
+
+class _PipeJobChannel:
+    """The channel from a job to the driver, on the worker's side."""
+
+    def __init__(self, connection: Connection, has_stopper: bool) -> None:
+        self._connection = connection
+        self._has_stopper = has_stopper
+
+    def trial_channel(self, trial: Trial) -> _PipeTrialChannel:
+        return _PipeTrialChannel(self._connection, trial, self._has_stopper)
+
+    def trial_ended(self, trial: Trial | None) -> None:
+        _flush()
+        self._connection.send(("done", trial))
+
+    def next_trial(self) -> Assignment | None:
+        try:
+            self._connection.send(("trial_requested", None))
+            while True:
+                message = self._connection.recv()
+                if not isinstance(message, Stop | bool):  # those are for the previous trial, which has ended
+                    _, assignment = message
+                    return cast("Assignment | None", assignment)
+        except (EOFError, OSError):
+            os._exit(1)  # the driver has ended
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _end_with_parent(parent: int) -> None:
+    """Ends this process when its parent ends: at once on Linux, within half a second elsewhere.
+
+    On Linux the kernel's signal also ends code that holds the interpreter lock. Other systems have only the thread.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def _write_output_to(log: str) -> None:
+    """Appends the output of Python and C code to a file, line by line, so that a kill loses nothing."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    libc = ctypes.CDLL(None)
+    stdout = ctypes.c_void_p.in_dll(libc, "__stdoutp" if sys.platform == "darwin" else "stdout")
+    libc.setvbuf(stdout, None, 1, 0)  # _IOLBF
+
+
+def worker_main(
+    connection: Connection, spec: RuntimeSpec, environment: Mapping[str, str], parent: int, log: str
+) -> None:
+    """Runs a worker process until its pipe closes."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
+    _end_with_parent(parent)
+    os.environ.update(environment)  # before torch is imported
+    # The driver's exit must not wait for a worker, so it is a daemon. But a problem's data loader may start processes.
+    multiprocessing.process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    _write_output_to(log)
+    faulthandler.enable()
+    import logging
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        runtime = TrialRuntime(spec)
+    except BaseException as error:
+        connection.send(("build_failed", error if isinstance(error, HeirloomError) else traceback.format_exc()))
+        return
+    connection.send(("ready", None))
+    while True:
+        try:
+            message = connection.recv()
+        except EOFError:
+            sys.exit(runtime.close())  # an error line is printed, and the exit status tells the driver of it
+        if isinstance(message, Stop | bool):  # those are for the previous trial, which has ended
+            continue
+        _run_order(runtime, connection, *message)
+
+
+def _run_order(runtime: TrialRuntime, connection: Connection, order: str, argument: Any) -> None:
+    """Runs one order and sends its result or its error."""
+    has_stopper = runtime.spec.has_stopper
+    try:
+        if order == "run":
+            channel = _PipeTrialChannel(connection, argument.trial, has_stopper)
+            connection.send(("done", runtime.run(argument, channel)))
+        elif order == "start_job":
+            connection.send(("job_left", runtime.run_job(argument, _PipeJobChannel(connection, has_stopper))))
+        elif order == "test":
+            connection.send(("done", runtime.test(argument)))
+        elif order == "export":
+            connection.send(("done", runtime.export(argument)))
+    except StorageError as error:
+        connection.send(("store_failed", str(error)))
+    except (Exception, SystemExit) as error:
+        text = traceback_of(error)
+        print(text, end="", file=sys.stderr)
+        connection.send(("error", f"{type(error).__name__}: {error}\n{text}"))
+    finally:
+        _flush()

@@ -1,7 +1,8 @@
-"""``python -m flows.gc name=N keep=best:4``: sweeps the weights that nothing needs and no plan keeps."""
+"""``python -m flows.gc name=N keep=best:4``: deletes weights that nothing needs and no retention plan keeps."""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections import Counter
@@ -17,29 +18,32 @@ if TYPE_CHECKING:
     from nas.core.policy import PolicyPlan
     from nas.core.trial import Trial
     from nas.storage.blobs import BlobInfo
-    from nas.storage.maintenance.gc.collector import GarbageCollector, Plan
+    from nas.storage.maintenance.gc.collector import CollectionPlan, GarbageCollector
     from nas.storage.maintenance.gc.retention import Retention
     from nas.storage.records import Records
     from nas.tuners.base import Tuner
 
 FINALISTS = 2
-"""Of a search whose sessions do not say."""
+"""Number of finalists if no session of the search records one."""
 
 
 def main() -> int:
-    """Runs the command; gives its exit status."""
+    """Runs the command; returns its exit status."""
     return run_command("gc", gc)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaning:
-    """A search, and what is to be kept of it.
+class Collection:
+    """A garbage collection of one search.
 
     Attributes:
+        records: The search's records.
+        retention: The retention plan and the disk budget.
         plan: The policy plan.
-        metrics: The problem's; the first ranks.
-        tuner: Of the search, or None: all of its trials count as those that it may inherit from.
-        n_finalists: How many of the best stages to come may need.
+        metrics: The problem's metrics; the first ranks.
+        tuner: The search's tuner, or None: it may still inherit from every trial.
+        n_finalists: Number of the best trials that later stages may need.
+        identity: The search's identity, by its record.
     """
 
     records: Records
@@ -51,25 +55,27 @@ class Cleaning:
     identity: Mapping[str, Any]
 
     def dry_run(self) -> None:
-        """Shows what would go, and why; writes nothing."""
+        """Prints what would be deleted, and why; writes nothing."""
         from flows.views.snapshot import last_session
         from nas.search.lease import have_ended
         from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
 
         trials, _ = self.records.load()
         session = last_session(self.records, time.time())
-        if session is not None and session.is_alive:  # from here it can't be told which of them run
+        if session is not None and session.is_alive:  # any unfinished trial may be running
             trials = [trial if trial.is_finished else trial.as_running() for trial in trials]
         grace_s = SHORT_GRACE_S if have_ended(self.records) else LONG_GRACE_S
         stored = self.records.files.walk()
         self._show(self._collector(0, grace_s).plan(trials, self._inheritable(trials), stored), stored, dry=True)
 
-    def sweep(self) -> None:
-        """Sweeps, in a session of its own, so that no search begins meanwhile; shows what went, and why.
+    def collect(self) -> None:
+        """Deletes, and prints what was deleted and why.
+
+        The collection is a session of its own, so that no search starts meanwhile.
 
         Raises:
-            SearchBusyError: a session lives.
-            StorageError: the disk has no room for the records of the sweep itself.
+            SearchBusyError: a session is active.
+            StorageError: the disk has no space for the records of the collection itself.
         """
         from nas.core.errors import StorageError
         from nas.search.lease import Session, have_ended
@@ -84,7 +90,7 @@ class Cleaning:
             cause = error.__cause__
             if isinstance(cause, OSError) and cause.errno in DISK_FULL:
                 raise StorageError(
-                    f"{error}; a sweep first writes some kB of records: free 64 kB, then repeat"
+                    f"{error}. A collection first writes a few kB of records. Free 64 kB and run it again."
                 ) from error
             raise
         try:
@@ -92,7 +98,7 @@ class Cleaning:
             stored = self.records.files.walk()
             collector = self._collector(session.number, grace_s)
             plan = collector.plan(trials, self._inheritable(trials), stored)
-            collector.carry_out(plan)
+            collector.collect(plan)
         finally:
             session.close()
         self._show(plan, stored, dry=False)
@@ -100,17 +106,17 @@ class Cleaning:
     def _collector(self, session: int, grace_s: float) -> GarbageCollector:
         from nas.core.ranking import Ranking
         from nas.inheritance.donors.other_searches import donors_for_other_searches
-        from nas.storage.maintenance.gc.collector import GarbageCollector, Scope
+        from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
 
-        scope = Scope(
+        settings = CollectorSettings(
             metrics=self.metrics,
             finalists=Ranking(self.plan, self.metrics, self.n_finalists).needed,
             other_searches=lambda: donors_for_other_searches(self.records),
-            stands_in=self.identity["on_missing_weights"] == "ancestor",
+            uses_ancestors=self.identity["on_missing_weights"] == "ancestor",
             session=session,
             grace_s=grace_s,
         )
-        return GarbageCollector(self.records, self.retention, scope)
+        return GarbageCollector(self.records, self.retention, settings)
 
     def _inheritable(self, trials: Sequence[Trial]) -> frozenset[int]:
         from nas.core.lineage import recall
@@ -122,54 +128,55 @@ class Cleaning:
         log = recall(in_stage, deterministic=self.identity["deterministic"])
         return inheritable(self.tuner, log, sum(len(trial.learned) for trial in in_stage), in_stage)
 
-    def _show(self, plan: Plan, stored: Sequence[BlobInfo], *, dry: bool) -> None:
+    def _show(self, plan: CollectionPlan, stored: Sequence[BlobInfo], *, dry: bool) -> None:
         from flows.cli.formatting import clean, count, size
         from flows.views.terminal import open_console, print_table
 
-        console, freed = open_console(), sum(orphans.file.bytes for orphans in plan.orphans)
-        if columns := sweep_columns(plan):
+        console, freed = open_console(), sum(garbage.file.bytes for garbage in plan.garbage)
+        if columns := plan_columns(plan):
             print_table(console, columns, frozenset({"files", "bytes"}))
             console.print()
-        names = self.records.files.url
-        free = f"{'would free' if dry else 'freed'} {size(freed)} in {count(len(plan.orphans), 'file')}"
-        left = sum(file.bytes for file in stored) - freed
-        what = free if plan.orphans else "nothing to sweep"
-        console.print(clean(f"{what}; {size(left)} {'would stay' if dry else 'stay'} in {names}"), soft_wrap=True)
-        reasons = [f"{n} {why}" for why, n in Counter(plan.needed.values()).items()]
-        reasons += [f"{plan.n_kept} by keep={self.retention.keep}"] if plan.n_kept else []
+        deleted = "nothing to delete"
+        if plan.garbage:
+            deleted = f"{'would free' if dry else 'freed'} {size(freed)} in {count(len(plan.garbage), 'file')}"
+        left = f"{size(sum(file.bytes for file in stored) - freed)} {'would be left' if dry else 'left'}"
+        console.print(clean(f"{deleted}; {left} in {self.records.files.url}"), soft_wrap=True)
+        reasons = [f"{n} {reason}" for reason, n in Counter(plan.marked.values()).items()]
+        if plan.n_kept:
+            reasons.append(f"{plan.n_kept} by keep={self.retention.keep}")
         if reasons:
-            console.print(clean(f"weights that stay: {', '.join(reasons)}"), soft_wrap=True)
-        if plan.unmet is not None:
-            complain(plan.unmet)
+            console.print(clean(f"weights kept: {', '.join(reasons)}"), soft_wrap=True)
+        if plan.over_budget is not None:
+            complain(plan.over_budget)
 
 
 def gc(invocation: Invocation) -> int:
-    """Sweeps, or shows what a sweep would do: with ``dry_run``, and while the search runs, which is told."""
+    """Collects garbage; with ``dry_run``, or while the search runs, only prints what would be deleted."""
     from flows.cli.settings import switch
 
     dry_run = switch(invocation.values, "dry_run")
-    cleaning = read_cleaning(invocation)
+    collection = read_collection(invocation)
     if dry_run:
-        cleaning.dry_run()
+        collection.dry_run()
         return OK
     try:
-        cleaning.sweep()
+        collection.collect()
     except SearchBusyError as error:
-        cleaning.dry_run()
+        collection.dry_run()
         sys.stdout.flush()
-        who = str(error).partition(";")[0]
+        driver = re.split("[;.] ", str(error))[0]
         raise SearchBusyError(
-            f"nothing was swept, only shown: {who}, and while a search runs its own driver alone sweeps, "
-            "as its storage.keep and storage.max_gb say"
+            f"nothing was deleted: {driver}. While a search runs, only its driver deletes weights. "
+            "It uses the options storage.keep and storage.max_gb."
         ) from error
     return OK
 
 
-def read_cleaning(invocation: Invocation) -> Cleaning:
-    """Returns the search that is named, and what is to be kept of it.
+def read_collection(invocation: Invocation) -> Collection:
+    """Returns the garbage collection that the options describe.
 
     Raises:
-        ConfigurationError: no name, no such search, a value that can't be.
+        ConfigurationError: no name, no such search, or an invalid value.
     """
     from flows.cli.settings import positive_int, reach_root, read_retention
     from flows.views.searches import find_search
@@ -179,14 +186,18 @@ def read_cleaning(invocation: Invocation) -> Cleaning:
 
     values = invocation.values
     if values["name"] is None:
-        raise ConfigurationError("no name: add name=N, or name=last; `python -m flows.report` lists the searches")
+        raise ConfigurationError(
+            "name=null: must be a search's name or last. `python -m flows.report` lists the searches."
+        )
     retention, n_finalists = read_retention(values), positive_int("finalists", values["finalists"])
     root = reach_root(values)
     if root.in_process:
-        raise ConfigurationError(f"storage.root={root.url} lives in the searching process only, and ends with it")
+        raise ConfigurationError(
+            f"storage.root={root.url}: exists only in the process of the search. Use a folder or an object store."
+        )
     records = Records(find_search(root, str(values["name"]), time.time(), complain))
     header = read_header(records, str(values["name"]))
-    return Cleaning(
+    return Collection(
         records=records,
         retention=retention,
         plan=PolicyPlan.from_stages(header.identity["policy"]),
@@ -200,12 +211,12 @@ def read_cleaning(invocation: Invocation) -> Cleaning:
 def _last_finalists(records: Records) -> int:
     from nas.storage.sessions import past_sessions
 
-    said = [session["settings"].get("finalists") for session in past_sessions(records).values()]
-    return next((n for n in reversed(said) if isinstance(n, int)), FINALISTS)
+    recorded = [session["settings"].get("finalists") for session in past_sessions(records).values()]
+    return next((n for n in reversed(recorded) if isinstance(n, int)), FINALISTS)
 
 
 def _tuner(identity: Mapping[str, Any], invocation: Invocation) -> Tuner | None:
-    """The search's tuner, which knows from whom it may inherit; None, which is told, where it can't be built."""
+    """Returns the search's tuner; None, with a message, if it can't be built."""
     from flows.cli.trusted_code import trusted_spec
     from nas.tuners.base import Tuner
 
@@ -215,32 +226,33 @@ def _tuner(identity: Mapping[str, Any], invocation: Invocation) -> Tuner | None:
             problem.space, problem.metrics, seed=identity["seed"]
         )
     except HeirloomError as error:
-        complain(f"every trial counts as one that the tuner may inherit from, as it can't be asked: {error}")
+        complain(f"no weights that the tuner may inherit are deleted, since it can't be built: {error}")
         return None
     return tuner if isinstance(tuner, Tuner) else None
 
 
-def sweep_columns(plan: Plan) -> dict[str, list[str]]:
-    """What goes, one row a trial that loses its weights, then one a file that no record names; none where none goes."""
+def plan_columns(plan: CollectionPlan) -> dict[str, list[str]]:
+    """Returns the table of a plan: a row per trial that loses its weights, then per orphan."""
     from flows.cli.formatting import clean, size
 
     files_of: dict[int, list[BlobInfo]] = {}
-    for orphans in plan.orphans:
-        if orphans.trial is not None:
-            files_of.setdefault(orphans.trial, []).append(orphans.file)
+    for garbage in plan.garbage:
+        if garbage.trial is not None:
+            files_of.setdefault(garbage.trial, []).append(garbage.file)
     rows: list[tuple[str, int, int, str]] = []
-    for number, why in plan.weights_deleted.items():
+    for number, reason in plan.weights_deleted.items():
         files = files_of.get(number, [])
-        shared = "" if files else "; its files stay, as others need them"
-        rows.append((f"weights of trial {number}", len(files), sum(file.bytes for file in files), why + shared))
-    rows += [(g.file.path, 1, g.file.bytes, g.why) for g in plan.orphans if g.trial is None]
+        shared = "" if files else "; its files stay, since other trials need them"
+        rows.append((f"weights of trial {number}", len(files), sum(file.bytes for file in files), reason + shared))
+    orphans = [garbage for garbage in plan.garbage if garbage.trial is None]
+    rows += [(orphan.file.path, 1, orphan.file.bytes, orphan.reason) for orphan in orphans]
     if not rows:
         return {}
     return {
         "what": [clean(what) for what, *_ in rows],
         "files": [f"{n:,}" for _, n, *_ in rows],
         "bytes": [size(n_bytes) for _, _, n_bytes, _ in rows],
-        "why": [why for *_, why in rows],
+        "why": [reason for *_, reason in rows],
     }
 
 

@@ -128,7 +128,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "changes"), OPTIONS, ids=[f"{name}-{changes}" for name, changes in OPTIONS])
 def test_tuner_with_options(name: str, changes: dict[str, Any]) -> None:
-    """Its other kinds keep the contract too; whom a tuner may name as a donor is never swept."""
+    """Its other kinds keep the contract too; weights that a tuner may name are never deleted."""
     check_tuner(spec(TUNERS[name], **changes), SPACE, METRICS, n_trials=16)
 
 
@@ -263,7 +263,7 @@ class TestBrokenTuners:
             (Hashing, "in another process gives another answer"),
             (Forgetful, r"names \[\d+\] at ask \d+, which may_inherit_from leaves out"),
             (Reviving, r"may_inherit_from gives \[0\] at ask \d+, which it had left out"),
-            (Peeking, "with weights swept that may_inherit_from leaves out, gives another answer"),
+            (Peeking, "with weights deleted that may_inherit_from leaves out, gives another answer"),
         ],
     )
     def test_broken_tuner_is_found(self, tuner: type[Tuner], line: str) -> None:

@@ -127,11 +127,11 @@ class Progress:
             case Notice(text=text):
                 self.note(text)
                 return
-            case WeightsDeleted(trials=trials, bytes=freed, unmet=unmet):
+            case WeightsDeleted(trials=trials, bytes=freed, over_budget=over_budget):
                 if freed:
                     self.note(f"deleted the weights of {count(len(trials), 'trial')}, {size(freed)}")
-                if unmet is not None:
-                    self.note(unmet)
+                if over_budget is not None:
+                    self.note(over_budget)
                 return
             case Proposed() if not self._running:
                 self._detail = "starting the first trials"

@@ -64,12 +64,12 @@ class ExtraResult:
 
 @dataclass(frozen=True, slots=True)
 class WeightsDeleted:
-    """Weights were deleted to free space, or the disk budget can't be kept. For observers only."""
+    """Weights were deleted, or the disk budget is exceeded. For observers only."""
 
     trials: tuple[int, ...]
     bytes: int
-    unmet: str | None = None
-    """Why the disk budget can't be kept, in one line."""
+    over_budget: str | None = None
+    """A message if the disk budget is exceeded, else None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class SearchController:
         other_search_checkpoint: Returns the checkpoint of another search's trial (``"name:42"``), or None if it has no
             weights.
         observe: Told of every event, after the loop has taken it in; of a stop before running trials are told.
-        sweeper: Makes room for weights, or None: nothing is ever swept.
+        collector: Deletes weights that nothing needs, or None: all weights are kept.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class SearchController:
     def _search(self, stage: Stage) -> bool:
         exhausted = False
         while True:
-            self.sweep()
+            self.collect_garbage()
             self._enforce(stage)
             self._submit_ready(stage)  # before jobs begin anew that made room for it
             if self._settings.jobs.asks and not exhausted and self._budget_left(stage):
@@ -339,7 +339,7 @@ class SearchController:
         to_come = deque(parent for parent in finalists if parent.number not in present)
         n_slots = self._share_slots(n_trials, self._n_waiting(stage) + len(to_come))
         while True:
-            self.sweep()
+            self.collect_garbage()
             self._enforce(stage)
             while to_come and self._may_propose_final(stage):
                 index = sum(t.stage == stage.name for t in self.trials)
@@ -434,25 +434,26 @@ class SearchController:
         self.deadline.begin(trial)
         self._executor.submit(replace(assignment, n_slots=n_slots))
 
-    # ---- making room
+    # ---- garbage collection
 
-    def sweep(self, *, at_end: bool = False) -> None:
-        """Sweeps weights that nothing needs, where it is time to; called between two decisions only.
+    def collect_garbage(self, *, at_end: bool = False) -> None:
+        """Deletes weights that nothing needs, if a collection is due.
 
-        So nothing is proposed or submitted while it is marked what is needed.
+        Called only between two decisions, so that no trial is proposed or submitted during a collection.
 
         Args:
-            at_end: A stage has ended.
+            at_end: Whether a stage has ended.
         """
         if self._collector is None:
             return
-        plan = self._collector.sweep(self.trials, self._proposals.inheritable, self._executor.now_s(), at_end=at_end)
+        now_s = self._executor.now_s()
+        plan = self._collector.collect_if_due(self.trials, self._proposals.inheritable, now_s, at_end=at_end)
         if plan is None:
             return
         for number in plan.weights_deleted:
             self.trials[number] = self.trials[number].delete_weights()
             self._proposals.lose_weights(number)
-        self._observe(WeightsDeleted(tuple(sorted(plan.weights_deleted)), plan.bytes_freed, plan.unmet))
+        self._observe(WeightsDeleted(tuple(sorted(plan.weights_deleted)), plan.bytes_freed, plan.over_budget))
 
     # ---- events
 

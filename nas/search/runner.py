@@ -27,7 +27,7 @@ from nas.search.crash_tracker import CrashTracker
 from nas.search.definition import PreparedSearch
 from nas.search.initial_points import unused_weights
 from nas.search.lease import Session
-from nas.storage.maintenance.gc.collector import GarbageCollector, Scope
+from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.records import Records, Starts
 from nas.storage.search_records import check_best
@@ -215,11 +215,11 @@ class SearchPipeline:
             else:
                 self.tuner_has_ended_it = controller.search(plan.search)
             self._run_later_stages(controller)
-            controller.sweep(at_end=True)  # room for the export
+            controller.collect_garbage(at_end=True)  # room for the export
             began_s = executor.now_s()
             if self._select_winner(executor, controller.trials):
                 planner.learn_selection(executor.now_s() - began_s)
-            controller.sweep(at_end=True)
+            controller.collect_garbage(at_end=True)
             if only_finals:
                 return
             if not self.budget.is_timed:
@@ -253,18 +253,18 @@ class SearchPipeline:
         return CrashTracker.of(self.records, starts, session, settings.max_attempts)
 
     def _collector(self, session: Session, executor: Executor) -> GarbageCollector | None:
-        """None where everything is kept: then not a moment is spent on it."""
+        """Returns the garbage collector, or None if the retention plan keeps everything."""
         if self.retention.keeps_all:
             return None
-        scope = Scope(
+        settings = CollectorSettings(
             metrics=self.ranking.metrics,
             finalists=self.ranking.needed,
             other_searches=partial(donors_for_other_searches, self.records),
-            stands_in=self.prepared.search.on_missing_weights == "ancestor",
+            uses_ancestors=self.prepared.search.on_missing_weights == "ancestor",
             slots=executor.slots,
             session=session.number,
         )
-        return GarbageCollector(self.records, self.retention, scope)
+        return GarbageCollector(self.records, self.retention, settings)
 
     def _select_winner(self, executor: Executor, trials: Sequence[Trial]) -> bool:
         """Chooses the winner by validation, then tests the finalists (once each), then exports the winner.

@@ -23,7 +23,7 @@ from nas.executors.events import Action, Event, Finished, StopKind, StopRequeste
 from nas.search.controller import ControllerSettings, SearchController
 from nas.spaces.parameters.space import ParameterSpace
 from nas.spaces.space import Space
-from nas.storage.maintenance.gc.collector import GarbageCollector, Scope
+from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -63,7 +63,7 @@ def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_tri
     _check_same_answers(tuner, space, metrics, asks)
     for slots in (1, 7):
         _check_resuming(tuner, space, metrics, slots, n_trials)
-        _check_sweeping(tuner, space, metrics, slots, n_trials)
+        _check_garbage_collection(tuner, space, metrics, slots, n_trials)
     try:
         tuner.build(one_point := ParameterSpace({"only": 1}), metrics, seed=0)
     except ConfigurationError:
@@ -167,7 +167,7 @@ def _search_on_paper(
     n_trials: int,
     records: Records | None = None,
     stop_after: int | None = None,
-    sweeps: bool = False,
+    collects: bool = False,
 ) -> _OnPaper:
     """Returns a search, begun or resumed on the records.
 
@@ -179,15 +179,17 @@ def _search_on_paper(
         n_trials: The budget.
         records: New ones by default.
         stop_after: Results after which it is stopped.
-        sweeps: Whether weights that are not needed are swept at every result.
+        collects: Whether weights that are not needed are deleted at every result.
     """
     records = records or _fresh_records()
     listening = _Listening(tuner.build(space, metrics, seed=11))
     trials, starts = records.load()
     settings = ControllerSettings(budget=Budget(trials=n_trials), max_failures=n_trials + 1)
     executor = _PaperExecutor(records, slots, metrics, stop_after)
-    scope = Scope(metrics=metrics, finalists=lambda trials: (), other_searches=lambda: (), stands_in=True, slots=slots)
-    collector = GarbageCollector(records, Retention(max_gb=1e-9), scope) if sweeps else None
+    collector_settings = CollectorSettings(
+        metrics=metrics, finalists=lambda trials: (), other_searches=lambda: (), uses_ancestors=True, slots=slots
+    )
+    collector = GarbageCollector(records, Retention(max_gb=1e-9), collector_settings) if collects else None
     controller = SearchController(
         records, executor, settings, trials=trials, starts=starts, tuner=listening, space=space, collector=collector
     )
@@ -256,10 +258,12 @@ def _check_inheritance(
             expect(named <= given, names)
 
 
-def _check_sweeping(tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, n_trials: int) -> None:
+def _check_garbage_collection(
+    tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, n_trials: int
+) -> None:
     calm = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials)
-    weights_deleted = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials, sweeps=True)
-    where = f"{tuner.target} at {slots} slots, with weights swept that may_inherit_from leaves out,"
+    weights_deleted = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials, collects=True)
+    where = f"{tuner.target} at {slots} slots, with weights deleted that may_inherit_from leaves out,"
     compare(_proposed(calm.trials), _proposed(weights_deleted.trials), where)
     for number, donors in calm.donors.items():
         found = weights_deleted.donors[number]

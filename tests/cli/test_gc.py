@@ -1,4 +1,4 @@
-"""``python -m flows.gc`` from outside: what it shows, what it deletes, and what no kill and no driver lets it touch."""
+"""``python -m flows.gc`` from outside: what it prints, what it deletes, and what stays."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def rows(out: str) -> dict[str, list[str]]:
 
 class TestDryRun:
     def test_what_and_why(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """It lists the weights that would go, with files, bytes and reason, the total, and what stays for what."""
+        """It lists the weights to delete with files, bytes and reason, then the total, then what is kept and why."""
         write(root)
         before = contents(root)
         status = clean(root, "keep=best:1", "dry_run=true")
@@ -96,19 +96,17 @@ class TestDryRun:
 
         assert (status, err) == (0, "")
         assert rows(out) == {
-            "weights of trial 0": ["3", "10.0 kB", "keep=best:1 leaves it out"],
-            **{f"weights of trial {n}": ["3", "10.0 kB", "keep=best:1 leaves it out"] for n in range(1, 6)},
+            "weights of trial 0": ["3", "10.0 kB", "not kept by keep=best:1"],
+            **{f"weights of trial {n}": ["3", "10.0 kB", "not kept by keep=best:1"] for n in range(1, 6)},
         }
         total = sum(map(len, before.values()))
-        *_, free, job_start = out.strip().splitlines()
-        assert free == f"would free 60.0 kB in 18 files; {(total - 60_048) / 1000:.1f} kB would stay in {root}/mine"
-        assert (
-            job_start == "weights that stay: 3 finalists and the best, 2 trials that the tuner may still inherit from"
-        )
+        *_, freed, kept = out.strip().splitlines()
+        assert freed == f"would free 60.0 kB in 18 files; {(total - 60_048) / 1000:.1f} kB would be left in {root}/mine"
+        assert kept == "weights kept: 3 finalists and the best, 2 trials that the tuner may still inherit from"
         assert contents(root) == before
 
     def test_a_pack_that_others_need_stays(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """The row of a trial counts what really goes: a pack that a living child names is not among it."""
+        """A trial's row counts the files that are deleted; a pack that a waiting child names is not one of them."""
         stored = write(root)
         stored.propose(trial(11, index=10, parents=[1], state=State.WAITING, score=None))
         clean(root, "keep=best:1", "dry_run=true")
@@ -118,8 +116,8 @@ class TestDryRun:
         assert "weights of trial 1" not in rows(out)
         assert rows(out)["weights of trial 2"][:2] == ["3", "10.0 kB"]
 
-    def test_litter(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """Files that no record names are listed by their paths; those that somebody may still write are not."""
+    def test_orphans(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Files that no record names are listed by path; files that may still be written are not."""
         search = root / "mine"
         stored = write(root, n=2)
         stored.propose(trial(3, state=State.WAITING, score=None))
@@ -133,18 +131,18 @@ class TestDryRun:
         clean(root, "dry_run=true")
         out, _ = capsys.readouterr()
 
-        why = "named by no record, left by a crashed writer"
+        why = "not named by any record, left by a crashed writer"
         assert rows(out) == {
             "best/000002-aa/model.safetensors": ["1", "7 B", why],
-            "packs/.tmp-0123": ["1", "7 B", "left unfinished by a crashed writer"],
+            "packs/.tmp-0123": ["1", "7 B", "unfinished file of a crashed writer"],
             "packs/000003-aa.safetensors": ["1", "7 B", why],
             "packs/000001-lost.safetensors": ["1", "7 B", "left by an attempt of trial 1 that did not count"],
         }
 
 
-class TestSweep:
+class TestCollection:
     def test_it_does_what_the_dry_run_said(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """The same rows, and then those weights are gone, all others readable, and every record is still there."""
+        """It prints the same rows; then those weights are gone, all others are readable, and every record is there."""
         stored = write(root)
         before = contents(root)
         clean(root, "keep=best:1", "dry_run=true")
@@ -164,16 +162,16 @@ class TestSweep:
         assert (records(root / "mine").read("gc/0001.json") or {})["trials"].keys() == {str(n) for n in range(6)}
 
     def test_again_finds_nothing(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """A second sweep has nothing to do, and says what lies there."""
+        """A second collection has nothing to do, and prints what is left."""
         write(root)
         clean(root, "keep=best:1")
         clean(root, "keep=best:1", name="last")
         out, _ = capsys.readouterr()
 
-        assert re.search(r"^nothing to sweep; [\d.]+ kB stay in ", out, re.MULTILINE)
+        assert re.search(r"^nothing to delete; [\d.]+ kB left in ", out, re.MULTILINE)
 
     def test_by_default_all_weights_stay(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """Without a plan only litter goes, and the tuner is not even built."""
+        """Without a plan only orphans are deleted, and the tuner is not even built."""
         stored = write(root, tuner={"target": "nowhere.Tuner", "arguments": {}})
         (root / "mine/packs/000001-lost.safetensors").write_bytes(b"lost")
         status = clean(root)
@@ -194,7 +192,7 @@ class TestSweep:
         assert records(root / "mine").weights_deleted() == set(range(6))
 
     def test_a_disk_budget(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """storage.max_gb takes the worst first; where what is needed takes more, one line says so."""
+        """storage.max_gb deletes the worst first; if needed weights exceed it, one line says so."""
         write(root)
         status = clean(root, "storage.max_gb=0.0003")
         err = capsys.readouterr().err
@@ -205,33 +203,33 @@ class TestSweep:
         assert weights_deleted == set(range(len(weights_deleted)))
         assert clean(root, "storage.max_gb=0.0001") == 0
         err = capsys.readouterr().err
-        assert re.fullmatch(r"heirloom: storage.max_gb \(0.0001\) can't be kept: .*\n", err)
+        assert re.fullmatch(r"heirloom: storage.max_gb=0.0001 is exceeded: .*\n", err)
         assert records(root / "mine").weights_deleted() == set(range(6))
 
     def test_a_tuner_that_can_not_be_asked_needs_everything(
         self, root: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """A class that a shared disk names is not loaded: then every trial counts as needed, which is told."""
+        """A class that only the record names is not loaded; then every trial counts as needed, with a message."""
         write(root, tuner={"target": "elsewhere.Tuner", "arguments": {}})
         status = clean(root, "keep=best:1")
         out, err = capsys.readouterr()
 
         assert status == 0
-        assert "every trial counts as one that the tuner may inherit from, as it can't be asked: " in err
+        assert "no weights that the tuner may inherit are deleted, since it can't be built: " in err
         assert "add tuner._target_=elsewhere.Tuner, or trust=true" in err
-        assert "nothing to sweep" in out
+        assert "nothing to delete" in out
 
     def test_finalists_are_those_of_the_last_session(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """As many of the best are needed as the last session said, or as the command says."""
+        """The number of finalists is that of the last session, or of the command."""
         stored = write(root, n=10)
         Session(stored, settings={"finalists": 6}).close()
         clean(root, "keep=best:1", "dry_run=true")
         clean(root, "keep=best:1", "dry_run=true", "finalists=1")
         out, _ = capsys.readouterr()
 
-        assert [line for line in out.splitlines() if line.startswith("weights that stay: ")] == [
-            "weights that stay: 7 finalists and the best",
-            "weights that stay: 2 finalists and the best, 3 trials that the tuner may still inherit from",
+        assert [line for line in out.splitlines() if line.startswith("weights kept: ")] == [
+            "weights kept: 7 finalists and the best",
+            "weights kept: 2 finalists and the best, 3 trials that the tuner may still inherit from",
         ]
 
     def test_report_marks_deleted_weights(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,8 +252,8 @@ class TestSweep:
 
 
 class TestLiveDriver:
-    def test_only_the_driver_sweeps(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """While a session lives the command shows the dry run, says who drives, exits 2, and touches nothing."""
+    def test_only_the_driver_deletes(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """While a session is active the command prints the dry run, names the driver, exits 2 and changes nothing."""
         stored = write(root)
         stored.propose(trial(11, index=10, parents=[2], state=State.WAITING, score=None))
         (root / "mine/packs/000011-aa.safetensors").write_bytes(b"of a trial that runs")
@@ -273,14 +271,14 @@ class TestLiveDriver:
         assert set(rows(out)) == {f"weights of trial {n}" for n in (0, 1, 3, 4, 5)}
         assert "would free" in out
         assert re.fullmatch(
-            rf"heirloom: nothing was swept, only shown: the search in \S+ is driven by pid {os.getpid()} on \S+ "
-            r"\(last beat \d+ s ago\), and while a search runs its own driver alone sweeps, "
-            r"as its storage.keep and storage.max_gb say\n",
+            rf"heirloom: nothing was deleted: the search in \S+ is driven by pid {os.getpid()} on \S+ "
+            r"\(last beat \d+ s ago\)\. While a search runs, only its driver deletes weights\. "
+            r"It uses the options storage\.keep and storage\.max_gb\.\n",
             err,
         )
 
-    def test_a_dry_run_is_welcome(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """Asked for, the dry run of a running search is no mistake."""
+    def test_a_dry_run_of_a_running_search(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A dry run of a running search exits 0."""
         session = Session(write(root))
         try:
             assert clean(root, "keep=best:1", "dry_run=true") == 0
@@ -290,7 +288,7 @@ class TestLiveDriver:
 
     @pytest.mark.slow
     def test_a_real_search_is_left_alone(self, here: Path) -> None:
-        """flows.gc beside a search that runs exits 2 and deletes nothing; and no search begins while it sweeps."""
+        """flows.gc beside a running search exits 2 and deletes nothing; a later one succeeds."""
         command = (*QUICK, "runner=debug", "name=mine", "budget.trials=3", "finalists=1", "problem.seconds=5")
         with Command(here, *command) as driver:
             until(lambda: len(list(here.glob("heirloom/mine/trials/*.result.json"))) == 1, what="a result")
@@ -306,13 +304,13 @@ class TestLiveDriver:
 
 
 MISTAKES = {
-    "no_name": (("name=null",), r"no name: add name=N, or name=last"),
+    "no_name": (("name=null",), r"name=null: must be a search's name or last\."),
     "unknown_search": (("name=nope",), r"no search nope among the 1 under"),
-    "unknown_plan": (("keep=some",), r"keep \(some\) must be all, frontier, best:K or last:K"),
-    "impossible_budget": (("storage.max_gb=-1",), r"storage.max_gb \(-1\) must be a number of gigabytes"),
+    "unknown_plan": (("keep=some",), r"keep=some: must be all, frontier, best:K or last:K"),
+    "impossible_budget": (("storage.max_gb=-1",), r"storage\.max_gb=-1: must be a number of gigabytes"),
     "no_switch": (("dry_run=maybe",), r"dry_run \('maybe'\) must be true or false"),
     "unknown_key": (("keeep=all",), r"unknown key keeep; did you mean keep\?"),
-    "in_memory": (("storage=memory", "storage.root=memory://x"), "lives in the searching process only"),
+    "in_memory": (("storage=memory", "storage.root=memory://x"), "exists only in the process of the search"),
 }
 
 
@@ -333,7 +331,7 @@ def test_mistakes(root: Path, capsys: pytest.CaptureFixture[str], mistake: str) 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_deletes", [0, 1, 7, 19])
 def test_a_killed_command_is_finished_by_the_next(root: Path, n_deletes: int) -> None:
-    """kill -9 of the command before one of its deletes: all weights that are left are whole, the next one ends it."""
+    """After kill -9 before a delete all remaining weights are whole, and the next command deletes the rest."""
     stored = write(root)
     arguments = (f"storage.root={root}", "name=mine", "keep=best:1")
     killed = subprocess.run(
@@ -353,7 +351,7 @@ def test_a_killed_command_is_finished_by_the_next(root: Path, n_deletes: int) ->
 
 
 class Watch(threading.Thread):
-    """Looks, again and again, how much a folder takes on disk."""
+    """Measures the bytes of a folder on disk repeatedly."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
@@ -375,10 +373,7 @@ class Watch(threading.Thread):
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["debug", "threads"])
 def test_a_running_search_stays_under_its_budget(here: Path, api_url: str, runner: str) -> None:
-    """With storage.max_gb the folder never takes more, at any moment, though the trials have written twice that.
-
-    Everything that is needed in the end is whole, and what the search found is what it reports.
-    """
+    """The folder never exceeds storage.max_gb, although the trials write twice that, and needed weights are whole."""
     watch = Watch(here / "heirloom")
     watch.start()
     done = run(
@@ -400,34 +395,34 @@ def test_a_running_search_stays_under_its_budget(here: Path, api_url: str, runne
     for file in (f for t in found if t.checkpoint is not None for f in all_files(t.checkpoint)):
         stored.files.read(file)
     assert "deleted the weights of" in done.err
-    assert "can't be kept" not in done.err
+    assert "is exceeded" not in done.err
 
 
 @pytest.mark.slow
-def test_a_budget_that_can_not_be_kept_is_told_once(here: Path) -> None:
-    """A search whose budget is less than what is needed says so in one line, and goes on to its end."""
+def test_an_exceeded_budget_is_reported_once(here: Path) -> None:
+    """A search that needs more than its disk budget says so in one line and continues to its end."""
     done = run(here, *QUICK, "runner=debug", "budget.trials=6", "storage.max_gb=0.00001", "name=mine")
 
     assert done.status == 0
-    assert done.err.count("storage.max_gb (1e-05) can't be kept") == 1
+    assert done.err.count("storage.max_gb=1e-05 is exceeded") == 1
 
 
 @pytest.mark.slow
-def test_sweeping_and_a_kill_change_nothing(here: Path, api_url: str) -> None:
-    """With deterministic=true a search that sweeps, and is killed, has the table of one that keeps everything."""
+def test_collections_and_a_kill_change_nothing(here: Path, api_url: str) -> None:
+    """With deterministic=true deleted weights and a kill do not change the results of a search."""
     command = (
         *("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2", *QUICK[1:], "problem.seconds=0.3"),
         *("deterministic=true", "slots=2", "runner=processes", "budget.trials=16"),
     )
-    sweeping = ("storage.keep=last:1", "storage.max_gb=0.0001", "name=sweeping")
-    with Command(here, *command, *sweeping, PREFECT_API_URL=api_url) as killed:
-        until(lambda: len(list(here.glob("heirloom/sweeping/trials/*.result.json"))) >= 7, what="seven results")
+    collecting = ("storage.keep=last:1", "storage.max_gb=0.0001", "name=collecting")
+    with Command(here, *command, *collecting, PREFECT_API_URL=api_url) as killed:
+        until(lambda: len(list(here.glob("heirloom/collecting/trials/*.result.json"))) >= 7, what="seven results")
         killed.kill()
-    again = run(here, *command, *sweeping, PREFECT_API_URL=api_url)
+    again = run(here, *command, *collecting, PREFECT_API_URL=api_url)
     calm = run(here, *command, "name=calm", PREFECT_API_URL=api_url)
 
     assert again.status == calm.status == 0, again.err
-    weights_deleted = trials(here / "heirloom/sweeping")
+    weights_deleted = trials(here / "heirloom/collecting")
     assert sum(trial.weights_deleted for trial in weights_deleted) >= 8
     tables = [
         [
@@ -440,7 +435,7 @@ def test_sweeping_and_a_kill_change_nothing(here: Path, api_url: str) -> None:
 
 
 def test_a_disk_without_any_room_says_how_to_begin(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where not even the sweep's own records have room, it says how much is needed; with that it frees the rest."""
+    """On a full disk the error names the space that a collection needs, and with that space it succeeds."""
     root.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", root], capture_output=True).returncode:
         pytest.skip("mounting needs root")
@@ -458,5 +453,5 @@ def test_a_disk_without_any_room_says_how_to_begin(root: Path, capsys: pytest.Ca
 
     assert (full, freed) == (1, 0)
     assert "the disk is full" in error
-    assert "free 64 kB, then repeat" in error
+    assert "Free 64 kB and run it again." in error
     assert "freed" in out

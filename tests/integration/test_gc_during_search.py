@@ -1,4 +1,4 @@
-"""The loop sweeps between decisions: no trial gets other weights for it, and donors that are gone are replaced."""
+"""Collections between decisions change no trial's donors, and donors without weights are replaced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nas.core.lineage import Lineage, recall
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import Event, WeightsDeleted
 from nas.search.controller import ControllerSettings, OnMissingWeights
-from nas.storage.maintenance.gc.collector import GarbageCollector, Scope
+from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.records import Records
 from nas.tuners.base import Answer, Tuner, inheritable
@@ -75,22 +75,18 @@ class WindowTuner(Tuner):
         return Proposal(point=point, parents=(rng.choice(sorted(may)),), donors=donors)
 
 
-def collector(records: Records, slots: int, keep: str = "all", **scope: Any) -> GarbageCollector:
-    """One that is never content: at every result it takes all that is not needed."""
-    stated: dict[str, Any] = {
-        "finalists": lambda t: (),
-        "other_searches": lambda: (),
-        "stands_in": True,
-        "slots": slots,
-    }
-    return GarbageCollector(records, Retention(keep, max_gb=1e-9), Scope(metrics=(METRIC,), **{**stated, **scope}))
+def collector(records: Records, slots: int, keep: str = "all", **chosen: Any) -> GarbageCollector:
+    """Returns a collector whose budget is always exceeded: at every result it deletes all unneeded weights."""
+    defaults: dict[str, Any] = {"finalists": lambda t: (), "other_searches": lambda: (), "uses_ancestors": True}
+    collector_settings = CollectorSettings(metrics=(METRIC,), slots=slots, **{**defaults, **chosen})
+    return GarbageCollector(records, Retention(keep, max_gb=1e-9), collector_settings)
 
 
 def run(
     records: Records,
     tuner: Tuner,
     *,
-    sweeps: bool,
+    collects: bool,
     slots: int = 1,
     stops: Sequence[int] = (),
     ends: dict[int, list[End]] | None = None,
@@ -103,7 +99,7 @@ def run(
     for session, stop_after in enumerate([*stops, None], 1):
         executor = ScriptedExecutor(records, slots, ends=ends, pick=pick, stop_after=stop_after, session=session)
         ends = {number: listed for number, listed in (ends or {}).items() if LOST not in listed}  # one loss, not two
-        mine = collector(records, slots) if sweeps else None
+        mine = collector(records, slots) if collects else None
         controller = make_controller(records, executor, tuner, settings=wanted, collector=mine)
         with suppress(SearchInterruptedError):
             controller.search(SEARCH)
@@ -126,18 +122,18 @@ class TestDeterministic:
         ends=ENDS,
     )
     @pytest.mark.slow
-    def test_sweeping_changes_no_donor(
+    def test_collections_change_no_donor(
         self, picks: list[int], slots: int, window: int, only_scored: bool, stops: list[int], ends: dict[int, End]
     ) -> None:
-        """With deterministic=true every trial gets the same weights, whatever is swept, when, and in which session."""
+        """With deterministic=true every trial gets the same weights, whatever is deleted in which session."""
         forget_all_records()
         tuner, listed = WindowTuner(window=window, only_scored=only_scored), {n: [end] for n, end in ends.items()}
         rng = random.Random(str(picks))
         calm, weights_deleted = fresh_records(), fresh_records()
-        expected = run(calm, tuner, sweeps=False, slots=slots, ends=listed, deterministic=True)
+        expected = run(calm, tuner, collects=False, slots=slots, ends=listed, deterministic=True)
         found = run(
             *(weights_deleted, tuner),
-            sweeps=True,
+            collects=True,
             slots=slots,
             stops=stops,
             ends=listed,
@@ -148,10 +144,10 @@ class TestDeterministic:
         assert found == expected
         assert [t.proposal for t in weights_deleted.load()[0]] == [t.proposal for t in calm.load()[0]]
 
-    def test_something_is_swept(self) -> None:
+    def test_weights_are_deleted(self) -> None:
         """In such a search most trials lose their weights."""
         records = fresh_records()
-        run(records, WindowTuner(window=2, only_scored=True), sweeps=True, slots=2, deterministic=True)
+        run(records, WindowTuner(window=2, only_scored=True), collects=True, slots=2, deterministic=True)
 
         assert sum(trial.weights_deleted for trial in records.load()[0]) >= 8
 
@@ -160,10 +156,10 @@ class TestDonors:
     @pytest.mark.parametrize(
         ("choice", "donors", "stand_in"), [("ancestor", [0], 0), ("scratch", [], None)], ids=["ancestor", "scratch"]
     )
-    def test_a_swept_donor_is_replaced(
+    def test_a_donor_without_weights_is_replaced(
         self, records: Records, choice: OnMissingWeights, donors: list[int], stand_in: int | None
     ) -> None:
-        """A donor that was swept is treated as a failed parent, as on_missing_weights says, on record."""
+        """A donor with deleted weights is treated as on_missing_weights says, and the record shows it."""
         tuner = ListTuner((), (0,))
         make_controller(records, ScriptedExecutor(records), tuner).search(SEARCH)
         records.sweep({"trials": {"1": "for the test"}})
@@ -174,7 +170,7 @@ class TestDonors:
         assert executor.donors[2] == donors
         assert records.load()[0][2].inheritance == {"replaced": {"1": stand_in}}
 
-    def test_a_swept_donor_fails_the_child(self, records: Records) -> None:
+    def test_a_donor_without_weights_fails_the_child(self, records: Records) -> None:
         """With on_missing_weights=fail the child is FAILED(parent)."""
         make_controller(records, ScriptedExecutor(records), ListTuner(())).search(SEARCH)
         records.sweep({"trials": {"0": "for the test"}})
@@ -199,7 +195,7 @@ class TestDonors:
 
 class TestWhen:
     def test_observers_are_told(self, records: Records) -> None:
-        """Each sweep is an event with the trials that lost their weights; the loop's own trials are marked too."""
+        """Each collection is an event with the trials that lost their weights; the controller's trials show it too."""
         events: list[Event] = []
         tuner = WindowTuner(window=1, only_scored=True)
         chosen = ControllerSettings(budget=Budget(trials=6))
@@ -208,7 +204,7 @@ class TestWhen:
             records, executor, tuner, settings=chosen, collector=collector(records, 1), observe=events.append
         )
         controller.search(SEARCH)
-        controller.sweep(at_end=True)
+        controller.collect_garbage(at_end=True)
         weights_deleted = [number for event in events if isinstance(event, WeightsDeleted) for number in event.trials]
 
         assert (
@@ -217,10 +213,10 @@ class TestWhen:
             == sorted(records.weights_deleted())
         )
         assert len(weights_deleted) == len(set(weights_deleted)) >= 4
-        assert any(isinstance(event, WeightsDeleted) and event.unmet for event in events)
+        assert any(isinstance(event, WeightsDeleted) and event.over_budget for event in events)
 
     def test_tuners_see_what_a_resume_would(self, records: Records) -> None:
-        """The lineage that a tuner sees shows swept trials as the records have them."""
+        """The lineage that a tuner sees shows deleted weights as the records do."""
         seen: list[list[bool]] = []
 
         class Watching(WindowTuner):
@@ -231,12 +227,12 @@ class TestWhen:
                 ]
                 return super().ask(lineage, number, job)
 
-        run(records, Watching(window=1, only_scored=True), sweeps=True)
+        run(records, Watching(window=1, only_scored=True), collects=True)
 
         assert any(seen[-1])
 
-    def test_finals_sweep_too(self, records: Records) -> None:
-        """A later stage sweeps what it does not need; without a tuner every trial of the search is needed."""
+    def test_later_stages_collect_too(self, records: Records) -> None:
+        """A later stage deletes weights that it does not need; without a tuner every trial of the search is needed."""
         tuner = WindowTuner(window=1, only_scored=True)
         chosen = ControllerSettings(budget=Budget(trials=6))
         make_controller(records, ScriptedExecutor(records), tuner, settings=chosen).search(SEARCH)
@@ -246,7 +242,7 @@ class TestWhen:
             controller = make_controller(records, executor, asked, settings=chosen, collector=mine)
             controller.recall(SEARCH)
             controller.final(FINAL, controller.trials[5:6])
-            controller.sweep(at_end=True)
+            controller.collect_garbage(at_end=True)
             assert len([n for n in records.weights_deleted() if n < 6]) == n_weights_deleted, asked
 
 

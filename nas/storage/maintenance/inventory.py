@@ -175,14 +175,14 @@ class _Reader:
 
     def _weights_deleted(self) -> set[int]:
         """Returns the trials whose weights were deleted to make room."""
-        sweeps = self._numbered("gc", ".json")
-        self._expect_series("gc/{:04d}.json", sweeps)
+        collections = self._numbered("gc", ".json")
+        self._expect_series("gc/{:04d}.json", collections)
         weights_deleted: set[int] = set()
-        for number, record in sweeps.items():
+        for number, record in collections.items():
             try:
                 weights_deleted |= check_sweep(record)
             except CorruptError as error:
-                self._lose(f"gc/{number:04d}.json", Fate.CORRUPT, f"no record of a sweep: {error}", ())
+                self._lose(f"gc/{number:04d}.json", Fate.CORRUPT, f"no record of a garbage collection: {error}", ())
         return weights_deleted
 
     def _trials(

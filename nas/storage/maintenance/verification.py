@@ -17,7 +17,7 @@ from nas.core.reference import Reference
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest
 from nas.storage.maintenance.damage import Damage, Fate, reason_of
-from nas.storage.maintenance.gc.mark import named, sizes_of
+from nas.storage.maintenance.gc.mark import counted_name, file_sizes
 from nas.storage.maintenance.inventory import Inventory, take_inventory
 from nas.storage.maintenance.parts import Part, PartHashes, parts_of
 from nas.storage.verified import OnBlock
@@ -124,7 +124,7 @@ class _Verification:
         self._findings = findings
         self._progress = progress
         self._only = only
-        self._suspects = {named(path) for path in only or ()}
+        self._suspects = {counted_name(path) for path in only or ()}
         self._takers: dict[Reference, list[int]] = {}  # a pack -> the trials that take tensors from it
         for number, checkpoint in sorted(checkpoints.items()):
             for pack in checkpoint.packs:
@@ -148,7 +148,7 @@ class _Verification:
     def _check_manifest(self, number: int, checkpoint: Checkpoint) -> tuple[Reference, ...]:
         """Reads the manifest, where it is needed; gives the files that the trial saved."""
         reference = checkpoint.manifest
-        if self._only is not None and self._suspects.isdisjoint(sizes_of(checkpoint)):
+        if self._only is not None and self._suspects.isdisjoint(file_sizes(checkpoint)):
             return ()
         saved: tuple[Reference, ...] = ()
         try:

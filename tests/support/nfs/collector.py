@@ -1,6 +1,6 @@
-"""A sweep by one machine while another reads: run by tests/faults/test_nfs_gc.py in an NFS guest.
+"""A collection by one machine while another reads: run by tests/faults/test_nfs_gc.py in an NFS guest.
 
-Weights are published through the mount $NFS_A, swept through $NFS_B, and looked for through both, which have caches of
+Weights are published through the mount $NFS_A, deleted through $NFS_B, and listed through both, which have caches of
 their own. Prints what it found as one line of JSON.
 """
 
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from nas.core.metric import Metric
 from nas.core.trial import Trial
-from nas.storage.maintenance.gc.collector import GarbageCollector, Scope
+from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -34,7 +34,7 @@ def read_all(records: Records, trials: list[Trial]) -> int:
 
 
 def main() -> None:
-    """Publishes on A, sweeps on B while A reads what is needed, and counts on both."""
+    """Publishes on A, collects on B while A reads the needed weights, and counts on both."""
     one, other = (Records(open_root(f"{os.environ[mount]}/mine", retry_s=10.0)) for mount in ("NFS_A", "NFS_B"))
     assert other.files.walk() == []
     for number in range(N_TRIALS):
@@ -45,23 +45,25 @@ def main() -> None:
     needed = trials[:3]
     done, n_reads = threading.Event(), 0
 
-    def sweep() -> None:
-        scope = Scope(metrics=(Metric("accuracy"),), finalists=lambda t: (), other_searches=lambda: (), stands_in=True)
-        collector = GarbageCollector(other, Retention("best:1"), scope)
-        collector.carry_out(collector.plan(other.load()[0], [0, 1, 2], other.files.walk()))
+    def collect() -> None:
+        settings = CollectorSettings(
+            metrics=(Metric("accuracy"),), finalists=lambda t: (), other_searches=lambda: (), uses_ancestors=True
+        )
+        collector = GarbageCollector(other, Retention("best:1"), settings)
+        collector.collect(collector.plan(other.load()[0], [0, 1, 2], other.files.walk()))
         done.set()
 
-    thread = threading.Thread(target=sweep)
+    thread = threading.Thread(target=collect)
     thread.start()
     while not done.is_set() or not n_reads:
         n_reads += read_all(one, needed)
     thread.join()
     found = {}
-    for name, records in (("writer", one), ("sweeper", other)):
+    for name, records in (("writer", one), ("collector", other)):
         left, _ = records.load()
         read_all(records, left)
         weights = [s.path for s in records.files.walk() if s.path.startswith(("packs/", "files/", "manifests/"))]
-        found[name] = {"swept": [t.number for t in left if t.weights_deleted], "n_weights": len(weights)}
+        found[name] = {"weights_deleted": [t.number for t in left if t.weights_deleted], "n_weights": len(weights)}
     print(json.dumps({**found, "n_reads": n_reads, "folders": sorted(one.files.names("files"))}))
 
 

@@ -1,8 +1,10 @@
-"""What a search still needs of its weights, and what may go: a function of its trials, for the loop and for flows.gc.
+"""Mark phase: the trials whose weights a search still needs, and counts of shared files.
 
-With ``deterministic`` the donors of every trial are the same, whatever was swept and when: what a proposal may name is
-never taken (``Tuner.may_inherit_from`` never gives a trial again that it once left out), and neither is the nearest
-ancestor with weights of a trial without, nor of one that has not finished and may end without.
+The marks are a function of the trials. The controller and ``flows.gc`` both compute them before each collection.
+
+With ``deterministic`` a collection changes no trial's donors, whenever it runs. Weights that a proposal may name stay,
+and ``Tuner.may_inherit_from`` never returns a trial again that it once left out. If a trial has no weights, or may end
+without them, those of its nearest ancestor stay.
 """
 
 from __future__ import annotations
@@ -19,155 +21,170 @@ from nas.core.trial import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What others than the trials themselves know of what is needed.
+class Roots:
+    """Trials whose weights are needed for reasons that the trials' own records do not show.
 
     Attributes:
-        inheritable: Trials that later proposals may name, as ``Tuner.may_inherit_from`` says.
-        finalists: Trials that a later stage, a test or the export needs, the best among them.
+        inheritable: Trials that later proposals may name, by ``Tuner.may_inherit_from``.
+        finalists: Trials that a later stage, a test or the export needs; the best trial is one of them.
         other_searches: Trials that unfinished trials of other searches name as donors.
-        stands_in: Whether the nearest ancestor with weights stands in for a donor without (``on_missing_weights``).
+        uses_ancestors: Whether an ancestor replaces a donor without weights (``on_missing_weights=ancestor``).
     """
 
     inheritable: frozenset[int] = frozenset()
     finalists: frozenset[int] = frozenset()
     other_searches: frozenset[int] = frozenset()
-    stands_in: bool = True
+    uses_ancestors: bool = True
 
 
-QUEUED = "donors of trials that are queued or run"
-STAND_INS = "ancestors that stand in for trials without weights"
-BEST = "finalists and the best"
-OTHER_SEARCHES = "donors of another search's trials"
+DONORS = "donors of waiting or running trials"
+ANCESTORS = "ancestors that replace trials without weights"
+FINALISTS = "finalists and the best"
+OTHER_SEARCHES = "donors of other searches' trials"
 INHERITABLE = "trials that the tuner may still inherit from"
 
 
-def needed(trials: Sequence[Trial], wanted: Wanted) -> dict[int, str]:
-    """Returns the trials whose weights must stay, and what for; only trials that have weights.
+def mark(trials: Sequence[Trial], roots: Roots) -> dict[int, str]:
+    """Returns the trials whose weights must stay, each with the reason.
+
+    Only trials that have weights are marked.
 
     Args:
-        trials: All of the search, by number.
-        wanted: See there.
+        trials: All trials of the search, by number.
+        roots: What the records of these trials do not show.
     """
     lost = lost_donors(trials)
-    marks: dict[int, str] = {}
+    marked: dict[int, str] = {}
 
-    def mark(number: int, why: str) -> None:
+    def add(number: int, reason: str) -> None:
         has_weights = trials[number].checkpoint is not None
         if has_weights:
-            marks.setdefault(number, why)
-        if wanted.stands_in and (not has_weights or number in lost):
-            stand_in = ancestor_with_weights(trials, number, lost)
-            if stand_in is not None:
-                marks.setdefault(stand_in, STAND_INS)
+            marked.setdefault(number, reason)
+        if roots.uses_ancestors and (not has_weights or number in lost):
+            ancestor = ancestor_with_weights(trials, number, lost)
+            if ancestor is not None:
+                marked.setdefault(ancestor, ANCESTORS)
 
-    for trial in trials:
-        if not trial.is_finished and Policy.SHARE_PARAMS in trial.policies:
+    unfinished = [trial for trial in trials if not trial.is_finished]
+    for trial in unfinished:
+        if Policy.SHARE_PARAMS in trial.policies:
             for donor in (*trial.proposal.weight_donors, *trial.resolved_donors):
                 if isinstance(donor, int):
-                    mark(donor, QUEUED)
-    for numbers, why in (
-        (wanted.finalists, BEST),
-        (wanted.other_searches, OTHER_SEARCHES),
-        (wanted.inheritable, INHERITABLE),
+                    add(donor, DONORS)
+    for numbers, reason in (
+        (roots.finalists, FINALISTS),
+        (roots.other_searches, OTHER_SEARCHES),
+        (roots.inheritable, INHERITABLE),
     ):
         for number in sorted(number for number in numbers if number < len(trials)):
-            mark(number, why)
-    for trial in trials:
-        if not trial.is_finished:  # it may end without weights
-            mark(trial.number, STAND_INS)
-    return marks
+            add(number, reason)
+    for trial in unfinished:  # it may end without weights
+        add(trial.number, ANCESTORS)
+    return marked
 
 
-class Ledger:
-    """Which files the checkpoints that stay name; one that several name goes with the last of them.
+class ReferenceCounts:
+    """Number of checkpoints that name each file; a file is deleted with the last of them.
 
-    What a trial saved in its ``save_dir`` counts as one: the folder.
+    The files of a trial's ``save_dir`` count as one: their folder.
     """
 
     def __init__(self, checkpoints: Iterable[Checkpoint] = ()) -> None:
         self.bytes = 0
-        """What the files take on a disk."""
-        self._n_names: Counter[str] = Counter()
+        """Bytes on disk of all named files."""
+        self._counts: Counter[str] = Counter()
         for checkpoint in checkpoints:
             self.add(checkpoint)
 
     def __contains__(self, path: object) -> bool:
-        return self._n_names[named(str(path))] > 0
+        return self._counts[counted_name(str(path))] > 0
 
-    def cost(self, checkpoint: Checkpoint) -> int:
-        """What the checkpoint would add."""
-        return sum(size for name, size in sizes_of(checkpoint).items() if not self._n_names[name])
+    def added_bytes(self, checkpoint: Checkpoint) -> int:
+        """Returns the bytes on disk that adding the checkpoint would add."""
+        return sum(size for name, size in file_sizes(checkpoint).items() if not self._counts[name])
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Its files stay."""
-        self.bytes += self.cost(checkpoint)
-        self._n_names.update(sizes_of(checkpoint).keys())
+        """Counts the files of a checkpoint."""
+        self.bytes += self.added_bytes(checkpoint)
+        self._counts.update(file_sizes(checkpoint).keys())
 
     def remove(self, checkpoint: Checkpoint) -> None:
-        """Its files go, but for those that another one names."""
-        self._n_names.subtract(sizes_of(checkpoint).keys())
-        self.bytes -= self.cost(checkpoint)
+        """Stops counting the files of a checkpoint."""
+        self._counts.subtract(file_sizes(checkpoint).keys())
+        self.bytes -= self.added_bytes(checkpoint)
 
 
-def sizes_of(checkpoint: Checkpoint) -> dict[str, int]:
-    """What each file that a checkpoint names, and the folder of what its trial saved, takes on a disk."""
+def file_sizes(checkpoint: Checkpoint) -> dict[str, int]:
+    """Returns the bytes on disk of a checkpoint's files; a ``save_dir`` counts as one."""
     sizes = {file.path: on_disk(file.bytes) for file in (checkpoint.manifest, *checkpoint.packs)}
     return sizes if checkpoint.saved is None else {**sizes, checkpoint.saved.path: checkpoint.saved.on_disk}
 
 
-def named(path: str) -> str:
-    """By what a checkpoint names a file: its path, or, of what a trial saved, that of its folder."""
+def counted_name(path: str) -> str:
+    """Returns the counted name of a file: its path, or the folder of a ``save_dir``."""
     return "/".join(path.split("/", 2)[:2]) if path.startswith("files/") else path
 
 
 @dataclass(frozen=True, slots=True)
-class Marking:
-    """Which trials lose their weights.
+class Deletions:
+    """Trials that lose their weights.
 
     Attributes:
-        swept: Their numbers, and why.
-        live: The files of those that keep them.
+        not_kept: Trials that are neither marked nor kept by the retention plan.
+        for_space: Further trials, deleted because of the disk budget.
+        remaining: The files of all other trials.
     """
 
-    weights_deleted: Mapping[int, str]
-    live: Ledger
+    not_kept: tuple[int, ...]
+    for_space: tuple[int, ...]
+    remaining: ReferenceCounts
 
 
-def mark(
+def choose_deletions(
     trials: Sequence[Trial],
     *,
-    needed: Container[int],
+    marked: Container[int],
     kept: Container[int],
     order: Iterable[Trial] = (),
     max_bytes: float | None = None,
-    why: tuple[str, str] = ("", ""),
-) -> Marking:
-    """Chooses the trials that lose their weights: those that the plan does not keep, then as many as the disk asks for.
+    slack: float = 0.0,
+) -> Deletions:
+    """Chooses the trials that lose their weights, by the retention plan, then the disk budget.
 
     Args:
-        trials: All of the search.
-        needed: Never swept.
-        kept: Swept only for the disk.
-        order: In which the disk takes; one whose files others name all the same is spared.
-        max_bytes: That the files of checkpoints may take on disk.
-        why: What is said of the first and of the second kind.
+        trials: All trials of the search.
+        marked: Trials that keep their weights in any case.
+        kept: Trials that lose them only because of the disk budget.
+        order: Trials in the order in which the disk budget deletes their weights.
+        max_bytes: Limit for the files of checkpoints on disk, or None.
+        slack: Bytes to free below the limit once it is exceeded.
     """
-    holders = {t.number: t.checkpoint for t in trials if t.checkpoint is not None}
-    weights_deleted = {number: why[0] for number in holders if number not in needed and number not in kept}
-    live = Ledger(checkpoint for number, checkpoint in holders.items() if number not in weights_deleted)
-    if max_bytes is None:
-        return Marking(weights_deleted, live)
-    taken: list[int] = []
-    for number in (t.number for t in order if t.number in holders and t.number not in needed):
-        if live.bytes <= max_bytes:
+    checkpoints = {trial.number: trial.checkpoint for trial in trials if trial.checkpoint is not None}
+    not_kept = tuple(number for number in checkpoints if number not in marked and number not in kept)
+    left = checkpoints.keys() - set(not_kept)
+    remaining = ReferenceCounts(checkpoints[number] for number in left)
+    for_space: tuple[int, ...] = ()
+    if max_bytes is not None and remaining.bytes > max_bytes:
+        numbers = [trial.number for trial in order if trial.number in left and trial.number not in marked]
+        for_space = _free_space(remaining, {number: checkpoints[number] for number in numbers}, max_bytes - slack)
+    return Deletions(not_kept, for_space, remaining)
+
+
+def _free_space(remaining: ReferenceCounts, candidates: Mapping[int, Checkpoint], max_bytes: float) -> tuple[int, ...]:
+    """Removes checkpoints, in order, until the remaining files fit; returns the trials.
+
+    A checkpoint that fits after all, since others share its files, is added again.
+    """
+    removed: list[int] = []
+    for number, checkpoint in candidates.items():
+        if remaining.bytes <= max_bytes:
             break
-        if number not in weights_deleted:
-            live.remove(holders[number])
-            taken.append(number)
-    for number in reversed(taken):
-        if live.bytes + live.cost(holders[number]) <= max_bytes:
-            live.add(holders[number])
+        remaining.remove(checkpoint)
+        removed.append(number)
+    deleted: list[int] = []
+    for number in reversed(removed):
+        if remaining.bytes + remaining.added_bytes(candidates[number]) <= max_bytes:
+            remaining.add(candidates[number])
         else:
-            weights_deleted[number] = why[1]
-    return Marking(weights_deleted, live)
+            deleted.append(number)
+    return tuple(deleted)

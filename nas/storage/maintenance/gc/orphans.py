@@ -1,6 +1,6 @@
-"""What lies in a search's folder although no record names it: left by swept trials, lost attempts, crashed writers.
+"""Orphans: files without a record, left by lost attempts and crashed writers.
 
-Records and logs are never touched, nor is any file of a kind that Heirloom does not write.
+Records, logs and files that Heirloom does not write are never orphans.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from nas.core.trial import State, Trial
 from nas.storage.blobs import BlobInfo
 
 LONG_GRACE_S = 3600.0
-"""How old a file must be where a process that writes it may live, though none is known to."""
+"""Minimum age of an orphan if an unknown process may still write it."""
 SHORT_GRACE_S = 60.0
-"""The same where every session has certainly ended: its workers outlive it by seconds at the most."""
+"""Minimum age of an orphan if all sessions have ended: their workers end seconds later."""
 
 _WEIGHTS = re.compile(r"(?:packs|manifests|files)/(\d{6,})-[^/]+")
-_PARTIAL = re.compile(r"resume/(\d{6,})/")
-_ORPHANS = re.compile(r"best/|check-[0-9a-f]{16}$")
-"""Exports that no record of a winner names, and what a crash leaves of the proof that a root can be written."""
+_RESUME = re.compile(r"resume/(\d{6,})/")
+_OTHERS = re.compile(r"best/|check-[0-9a-f]{16}$")
+"""Exports without a record, and files of a write check that crashed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Orphans:
-    """A file that goes.
+class GarbageFile:
+    """A file to delete.
 
     Attributes:
-        why: In a few words.
-        trial: Whose weights it held, where they are given up; else None.
+        file: The file.
+        reason: Why it is deleted, in a few words.
+        trial: The trial whose deleted weights it holds, or None: an orphan.
     """
 
     file: BlobInfo
-    why: str
+    reason: str
     trial: int | None = None
 
 
@@ -44,17 +45,17 @@ def find_orphans(
     named: Container[str],
     *,
     before: float,
-) -> Iterator[Orphans]:
-    """Yields the files that no record names, and that nobody will name any more.
+) -> Iterator[GarbageFile]:
+    """Yields the files that no record names, and that no record will name.
 
-    A file of a finished trial that its result does not name goes at once, as the first result stands: a later writer
-    adopts it. One of an unfinished trial may still be named: it goes where it is old and the trial does not run.
+    A file of a finished trial is an orphan at once: the first result counts, and a later writer adopts it. A record may
+    still name a file of an unfinished trial. It is an orphan if it is old and the trial does not run.
 
     Args:
-        stored: What lies there.
-        trials: All of the search, by number.
-        named: What checkpoints name, whole folders of saved files among it.
-        before: What was changed before this moment is old.
+        stored: All files of the search.
+        trials: All trials of the search, by number.
+        named: Paths that checkpoints name, those in the folders of a ``save_dir`` included.
+        before: A file last changed before this time is old.
     """
     for file in stored:
         is_old = file.modified is not None and file.modified < before
@@ -62,26 +63,29 @@ def find_orphans(
             continue
         if file.path.rpartition("/")[2].startswith(TEMPORARY):
             if is_old:
-                yield Orphans(file, "left unfinished by a crashed writer")
+                yield GarbageFile(file, "unfinished file of a crashed writer")
         elif file.path in named:
             continue
         elif found := _WEIGHTS.match(file.path):
-            if (why := _judge_weights(int(found[1]), trials, is_old=is_old)) is not None:
-                yield Orphans(file, why)
-        elif found := _PARTIAL.match(file.path):
+            if (reason := _judge_weights(int(found[1]), trials, is_old=is_old)) is not None:
+                yield GarbageFile(file, reason)
+        elif found := _RESUME.match(file.path):
             number = int(found[1])
             if number < len(trials) and trials[number].is_finished:
-                yield Orphans(file, f"partial weights of trial {number}, which has finished")
-        elif _ORPHANS.match(file.path) and is_old:
-            yield Orphans(file, "named by no record, left by a crashed writer")
+                yield GarbageFile(file, f"resume point of trial {number}, which is finished")
+        elif _OTHERS.match(file.path) and is_old:
+            yield GarbageFile(file, _CRASHED)
 
 
 def _judge_weights(number: int, trials: Sequence[Trial], *, is_old: bool) -> str | None:
-    """Why a file of this trial goes, or None: it may still be named."""
+    """Returns the reason to delete a trial's file, or None: a record may still name it."""
     trial = trials[number] if number < len(trials) else None
     if trial is not None and trial.weights_deleted:
-        return f"trial {number} was swept, and this was left"
+        return f"left from the deleted weights of trial {number}"
     if trial is not None and trial.is_finished:
         return f"left by an attempt of trial {number} that did not count"
     is_running = trial is not None and trial.state == State.RUNNING
-    return "named by no record, left by a crashed writer" if is_old and not is_running else None
+    return _CRASHED if is_old and not is_running else None
+
+
+_CRASHED = "not named by any record, left by a crashed writer"

@@ -1,4 +1,4 @@
-"""Sweeps on a real folder: durable before the first delete, whole after any kill, within the disk budget, on time."""
+"""Collections on a real folder: recorded before the first delete, whole after any kill, within the disk budget."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nas.core.metric import Metric
 from nas.core.reference import Reference
 from nas.core.trial import State, Trial
 from nas.inheritance.donors.other_searches import donors_for_other_searches
-from nas.storage.maintenance.gc.collector import GarbageCollector, Plan, Scope
+from nas.storage.maintenance.gc.collector import CollectionPlan, CollectorSettings, GarbageCollector
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -50,7 +50,7 @@ def whole(records: Records, number: int, packs: Iterable[Reference] = (), size: 
 
 
 def family(records: Records) -> list[Trial]:
-    """A founder whose pack its first child shares, two more children, and litter of a lost attempt."""
+    """A founder whose pack its first child shares, two more children, and an orphan of a lost attempt."""
     founder = whole(records, 0, score=0.1)
     assert founder.checkpoint is not None
     trials = publish(
@@ -64,17 +64,17 @@ def family(records: Records) -> list[Trial]:
     return trials
 
 
-def collector(records: Records, retention: Retention, **scope: Any) -> GarbageCollector:
-    defaults: dict[str, Any] = {"metrics": (METRIC,), "finalists": lambda trials: (), "stands_in": True}
+def collector(records: Records, retention: Retention, **chosen: Any) -> GarbageCollector:
+    defaults: dict[str, Any] = {"metrics": (METRIC,), "finalists": lambda trials: (), "uses_ancestors": True}
     defaults["other_searches"] = lambda: donors_for_other_searches(records)
-    return GarbageCollector(records, retention, Scope(**{**defaults, **scope}))
+    return GarbageCollector(records, retention, CollectorSettings(**{**defaults, **chosen}))
 
 
-def sweep(records: Records, retention: Retention, inheritable: Iterable[int] = (), **scope: Any) -> Plan:
-    """A sweep of all that the records hold, as flows.gc does one."""
-    chosen = collector(records, retention, **scope)
-    plan = chosen.plan(records.load()[0], inheritable, records.files.walk())
-    chosen.carry_out(plan)
+def collect(records: Records, retention: Retention, inheritable: Iterable[int] = (), **chosen: Any) -> CollectionPlan:
+    """Collects as flows.gc does; returns the plan."""
+    made = collector(records, retention, **chosen)
+    plan = made.plan(records.load()[0], inheritable, records.files.walk())
+    made.collect(plan)
     return plan
 
 
@@ -93,12 +93,12 @@ def assert_readable(records: Records, trials: Iterable[Trial]) -> None:
             assert len(records.files.read(reference)) == reference.bytes
 
 
-class TestSweep:
+class TestCollection:
     def test_weights_go_and_the_lineage_stays(self, records: Records) -> None:
         """Those that the plan leaves out lose their weights and are marked; all records and other weights stay."""
         before = family(records)
         kept_records = {p for p in paths(records) if p.startswith("trials/")}
-        plan = sweep(records, Retention("best:1"), session=7)
+        plan = collect(records, Retention("best:1"), session=7)
         after, _ = records.load()
 
         assert [t.number for t in after if t.weights_deleted] == [0, 2, 3] == sorted(plan.weights_deleted)
@@ -111,23 +111,23 @@ class TestSweep:
         assert_readable(records, after)
 
     def test_the_record_says_who_and_why(self, records: Records) -> None:
-        """gc/0001.json names the session, the plan, and each trial with its reason; the next sweep counts on."""
+        """gc/0001.json holds the session, the plan and a reason for each trial; the next record is 0002."""
         family(records)
-        sweep(records, Retention("best:2"), session=7)
-        sweep(records, Retention("best:1"), session=8)
+        collect(records, Retention("best:2"), session=7)
+        collect(records, Retention("best:1"), session=8)
         first, second = records.read("gc/0001.json"), records.read("gc/0002.json")
 
         assert first is not None
         assert second is not None
         assert (first["session"], first["keep"], first["max_gb"]) == (7, "best:2", None)
-        assert first["trials"] == {"0": "keep=best:2 leaves it out", "2": "keep=best:2 leaves it out"}
+        assert first["trials"] == {"0": "not kept by keep=best:2", "2": "not kept by keep=best:2"}
         assert list(second["trials"]) == ["3"]
         assert records.weights_deleted() == {0, 2, 3}
 
-    def test_a_trial_is_swept_for_everybody(self, records: Records) -> None:
+    def test_weights_are_deleted_for_every_reader(self, records: Records) -> None:
         """A finished trial that is looked up by its number, or by another search, has no weights either."""
         family(records)
-        sweep(records, Retention("best:1"))
+        collect(records, Retention("best:1"))
         fresh = Records(records.files)
 
         found, again = fresh.finished_trial(2), fresh.result(records.load()[0][2])
@@ -137,7 +137,7 @@ class TestSweep:
 
     @pytest.mark.parametrize("record", [{}, {"trials": {"x": "why"}}, {"trials": None}, {"trials": 3}])
     def test_a_record_that_can_not_be_read(self, records: Records, record: dict[str, object]) -> None:
-        """A record of a sweep of another shape is corrupt, and named: what it says must not be missed."""
+        """A gc record with invalid content is corrupt, and the error names it."""
         family(records)
         records.publish("gc/0001.json", record)
 
@@ -147,28 +147,28 @@ class TestSweep:
     def test_empty_folders_go(self, records: Records, tmp_path: Path) -> None:
         """A checkpoint's own folder of files goes with the last of them."""
         family(records)
-        sweep(records, Retention("best:1"))
+        collect(records, Retention("best:1"))
 
         assert [path.name for path in (tmp_path / "root/mine/files").iterdir()] == ["000001-aa"]
 
     def test_what_nobody_here_wrote_stays(self, records: Records, tmp_path: Path) -> None:
-        """A file of a name that Heirloom never gives stays where it is, also among a swept trial's: no sweep fails."""
+        """A file whose name Heirloom never gives stays, also among deleted weights, and no collection fails."""
         family(records)
         stranger = tmp_path / "root/mine/files/000002-aa/not\nours"
         stranger.write_text("?")
-        sweep(records, Retention("best:1"))
+        collect(records, Retention("best:1"))
 
         assert stranger.exists()
         assert not (tmp_path / "root/mine/files/000003-aa").exists()
 
-    def test_nothing_to_sweep_writes_nothing(self, records: Records) -> None:
-        """A sweep from which nothing comes leaves no record."""
+    def test_nothing_to_delete_writes_nothing(self, records: Records) -> None:
+        """A collection that deletes nothing writes no record."""
         family(records)
-        sweep(records, Retention("all"))
+        collect(records, Retention("all"))
         before = paths(records)
-        plan = sweep(records, Retention("all"))
+        plan = collect(records, Retention("all"))
 
-        assert (plan.weights_deleted, plan.orphans) == ({}, ())
+        assert (plan.weights_deleted, plan.garbage) == ({}, ())
         assert paths(records) == before
         assert not any(path.startswith("gc/") for path in before)
 
@@ -184,15 +184,15 @@ class TestSweep:
         publish(Records(records.files.sibling("third")), trial(0, donors=("mine:4",)))
         records.files.sibling("broken").publish("trials/000000.proposal.json", [b"{}"])
         records.files.sibling("no search").publish("trials/000000.proposal.json", [b"?"])
-        plan = sweep(records, Retention("best:1"), inheritable=[1], finalists=lambda t: [3])
+        plan = collect(records, Retention("best:1"), inheritable=[1], finalists=lambda t: [3])
 
-        assert set(plan.needed) == {0, 1, 2, 3}
+        assert set(plan.marked) == {0, 1, 2, 3}
         assert set(plan.weights_deleted) == {4}
         assert plan.n_kept == 1
         assert_readable(records, trials[:4])
 
     def test_folders_that_are_closed_to_this_user(self, records: Records, tmp_path: Path) -> None:
-        """Beside a search may lie what its user may not look into (a disk's lost+found): no sweep fails for that."""
+        """A folder beside the search that its user may not read (a disk's lost+found) is ignored."""
         publish(records, whole(records, 0), whole(records, 1))
         publish(Records(records.files.sibling("other")), trial(0, state=State.WAITING, donors=("mine:1",), score=None))
         (tmp_path / "root/lost+found").mkdir(mode=0)
@@ -212,16 +212,16 @@ class TestSweep:
         named = records.files.publish("best/000001-aa/model.safetensors", [b"export"])
         records.files.publish("best/000002-bb/model.safetensors", [b"half an export"])
         records.publish("best-0001.json", {"number": 1, "trial": 1, "files": [named.to_json()]})
-        plan = sweep(records, Retention("all"), grace_s=-60.0)
+        plan = collect(records, Retention("all"), grace_s=-60.0)
 
-        assert [orphans.file.path for orphans in plan.orphans] == [
+        assert [garbage.file.path for garbage in plan.garbage] == [
             "best/000002-bb/model.safetensors",
             "packs/000002-lost.safetensors",
         ]
         assert records.files.read(named) == b"export"
 
-    def test_somebody_else_sweeps(self, records: Records) -> None:
-        """Where another sweep took the number at the last moment, nothing is deleted."""
+    def test_another_process_collects(self, records: Records) -> None:
+        """If another collection takes the number at the last moment, nothing is deleted."""
         trials = family(records)
         rival = f"{records.files.url}/gc/0001.json"
 
@@ -232,7 +232,7 @@ class TestSweep:
 
         def body() -> None:
             with suppress(AlreadyPublishedError):
-                sweep(records, Retention("best:1"))
+                collect(records, Retention("best:1"))
                 os._exit(1)
 
         assert in_child(steal, body) == 0
@@ -253,7 +253,7 @@ class TestSweep:
 
         def body() -> None:
             with suppress(SearchBusyError):
-                sweep(records, Retention("best:1"), session=7)
+                collect(records, Retention("best:1"), session=7)
                 os._exit(1)
 
         if at == "sessions":
@@ -291,24 +291,26 @@ def killed_at(n_deletes: int, body: Callable[[], object]) -> bool:
 
 
 def test_a_kill_at_any_delete_loses_nothing(tmp_path: Path) -> None:
-    """kill -9 before each delete: all that has weights is readable, and the next sweep ends as one undisturbed."""
+    """After kill -9 before any delete all remaining weights are readable, and the next collection deletes the rest."""
     family(Records(open_root(str(tmp_path / "whole"))))
     n_kills, was_killed = 0, True
     while was_killed:
         shutil.copytree(tmp_path / "whole", tmp_path / f"{n_kills}")
         records = Records(open_root(str(tmp_path / f"{n_kills}"), retry_s=0.0))
-        was_killed = killed_at(n_kills, lambda: sweep(records, Retention("best:1"), grace_s=-60.0))  # noqa: B023
+        was_killed = killed_at(n_kills, lambda: collect(records, Retention("best:1"), grace_s=-60.0))  # noqa: B023
         trials, _ = records.load()
         assert_readable(records, trials)
         assert records.weights_deleted() == {0, 2, 3}
-        sweep(records, Retention("best:1"), grace_s=-60.0)
+        collect(records, Retention("best:1"), grace_s=-60.0)
         after, _ = records.load()
         assert [t.weights_deleted for t in after] == [True, False, True, True]
         assert weights(records) == {file.path for file in all_files(after[1].checkpoint)}  # type: ignore[arg-type]
         assert not any(".tmp-" in path for path in paths(records))
         n_kills += was_killed
 
-    assert n_kills == 1 + 2 + 2 * 3 + 1  # the record's temporary name, the founder (its pack stays), two more, litter
+    assert (
+        n_kills == 1 + 2 + 2 * 3 + 1
+    )  # the record's temporary name, the founder (its pack stays), two more, the orphan
 
 
 class TestBudget:
@@ -316,7 +318,7 @@ class TestBudget:
         """The folder takes no more than the budget, a tenth of it free; the best keep their weights."""
         trials = publish(records, *(whole(records, n, size=100_000, score=n / 100) for n in range(20)))
         limit = 1_500_000
-        sweep(records, Retention(max_gb=limit / 1e9))
+        collect(records, Retention(max_gb=limit / 1e9))
         left = [t.number for t in records.load()[0] if t.checkpoint is not None]
 
         assert on_disk(records) <= 0.9 * limit
@@ -328,36 +330,36 @@ class TestBudget:
         """Also where less than a tenth is free."""
         publish(records, *(whole(records, n, size=100_000) for n in range(3)))
 
-        assert sweep(records, Retention(max_gb=(on_disk(records) + 5_000) / 1e9)).weights_deleted == {}
+        assert collect(records, Retention(max_gb=(on_disk(records) + 5_000) / 1e9)).weights_deleted == {}
 
-    def test_litter_and_the_plan_go_first(self, records: Records) -> None:
-        """Where it is enough that litter and what the plan gives up go, the disk takes nothing more."""
+    def test_orphans_and_the_plan_go_first(self, records: Records) -> None:
+        """If deleting orphans and unkept weights frees enough, nothing else is deleted."""
         publish(records, *(whole(records, n, size=100_000) for n in range(4)))
         records.files.publish("packs/000002-lost.safetensors", [bytes(100_000)])
         limit = on_disk(records) - 190_000
-        plan = sweep(records, Retention("last:3", max_gb=limit / 1e9))
+        plan = collect(records, Retention("last:3", max_gb=limit / 1e9))
 
         assert 0.9 * limit < on_disk(records) < limit
-        assert plan.weights_deleted == {0: "keep=last:3 leaves it out"}
+        assert plan.weights_deleted == {0: "not kept by keep=last:3"}
 
     def test_what_the_plan_keeps_goes_for_the_disk(self, records: Records) -> None:
-        """The budget goes before the plan, and what is needed before the budget, which is told in one line."""
+        """The budget goes before the plan, and needed weights override the budget, with a message."""
         publish(records, *(whole(records, n, size=100_000) for n in range(4)))
-        plan = sweep(records, Retention("last:4", max_gb=0.0002), inheritable=[0, 1])
+        plan = collect(records, Retention("last:4", max_gb=0.0002), inheritable=[0, 1])
 
         assert set(plan.weights_deleted) == {2, 3}
-        assert plan.unmet is not None
-        assert "storage.max_gb (0.0002) can't be kept: 0.00" in plan.unmet
-        assert plan.unmet.endswith("are the weights of 2 trials that are needed; raise storage.max_gb")
-        assert "\n" not in plan.unmet
+        assert plan.over_budget is not None
+        assert "storage.max_gb=0.0002 is exceeded: 0.00" in plan.over_budget
+        assert plan.over_budget.endswith("weights of 2 trials that are needed. Raise storage.max_gb.")
+        assert "\n" not in plan.over_budget
 
 
 def on_disk(records: Records) -> int:
     return sum(-(-stored.bytes // 4096) * 4096 for stored in records.files.walk())
 
 
-class InLoop:
-    """A search whose trials finish one after the other, and a sweeper that is told, as the loop tells it."""
+class RunningSearch:
+    """A search whose trials finish one after the other, and a collector that is called as the controller calls it."""
 
     def __init__(self, records: Records, retention: Retention, *, slots: int = 1) -> None:
         self.records = records
@@ -366,24 +368,24 @@ class InLoop:
         self.needed: Sequence[int] = ()
         self.now_s = 0.0
 
-    def step(self, *, size: int = 50_000, at_end: bool = False, grows: bool = True) -> Plan | None:
-        """What a sweep makes of one more trial."""
+    def step(self, *, size: int = 50_000, at_end: bool = False, grows: bool = True) -> CollectionPlan | None:
+        """Adds one more trial and collects if due."""
         if grows:
             number = len(self.trials)
             made = whole(self.records, number, size=size, score=number / 100)
             publish(self.records, made)
             self.trials.append(made)
             self.collector.add(made)
-        plan = self.collector.sweep(self.trials, lambda: self.needed, self.now_s, at_end=at_end)
+        plan = self.collector.collect_if_due(self.trials, lambda: self.needed, self.now_s, at_end=at_end)
         for number in plan.weights_deleted if plan is not None else ():
             self.trials[number] = self.trials[number].delete_weights()
         return plan
 
 
-class TestInTheLoop:
+class TestRunningSearch:
     def test_the_budget_is_never_passed(self, records: Records) -> None:
-        """After each sweep there is room for two saves a slot, so that the budget holds while trials write."""
-        controller, limit, most = InLoop(records, Retention(max_gb=0.006), slots=2), 6_000_000, 0
+        """After each collection there is room for two saves a slot, so that the budget holds while trials write."""
+        controller, limit, most = RunningSearch(records, Retention(max_gb=0.006), slots=2), 6_000_000, 0
         for _ in range(25):
             controller.now_s += 1.0
             controller.needed = [trial.number for trial in controller.trials[-3:]]
@@ -398,7 +400,7 @@ class TestInTheLoop:
 
     def test_partial_checkpoints_have_room(self, records: Records) -> None:
         """What long trials keep on the way counts as if each slot were to write its next one now."""
-        controller = InLoop(records, Retention(max_gb=0.004), slots=2)
+        controller = RunningSearch(records, Retention(max_gb=0.004), slots=2)
         records.files.publish("resume/000099/000001-aaaaaaaa.safetensors", [bytes(409_600)])
         for _ in range(15):
             controller.now_s += 1.0
@@ -409,15 +411,15 @@ class TestInTheLoop:
         assert [stored.path for stored in records.files.walk() if "resume" in stored.path]
         assert 3 < sum(trial.weights_deleted for trial in controller.trials) < 15
 
-    def test_a_budget_that_can_not_be_kept_is_told_once(self, records: Records) -> None:
-        """It is told when it comes about, and again only after it was kept in between."""
-        controller = InLoop(records, Retention(max_gb=0.0002))
+    def test_an_exceeded_budget_is_reported_once(self, records: Records) -> None:
+        """The message is returned once, and again only after the budget was kept in between."""
+        controller = RunningSearch(records, Retention(max_gb=0.0002))
         told = []
         for number in range(6):
             controller.now_s += 100.0
             controller.needed = range(number + 1)
             plan = controller.step()
-            told.append(plan is not None and plan.unmet is not None)
+            told.append(plan is not None and plan.over_budget is not None)
 
         assert told.count(True) == 1
         controller.needed = ()
@@ -427,7 +429,7 @@ class TestInTheLoop:
 
     def test_the_plan_is_applied_now_and_then(self, records: Records) -> None:
         """Without a budget the plan is applied when the session begins, each minute, and at the end of a stage."""
-        controller = InLoop(records, Retention("last:1"))
+        controller = RunningSearch(records, Retention("last:1"))
         first = [controller.step() is not None for _ in range(4)]
         controller.now_s += 59.0
         later = controller.step()
@@ -435,7 +437,7 @@ class TestInTheLoop:
         minute = controller.step()
         end = (controller.step(), controller.step(grows=False), controller.step(grows=False, at_end=True))
 
-        assert first == [False] * 4  # the first sweep found nothing
+        assert first == [False] * 4  # the first collection found nothing
         assert later is None
         assert minute is not None
         assert sorted(minute.weights_deleted) == [0, 1, 2, 3, 4]
@@ -443,13 +445,13 @@ class TestInTheLoop:
         assert end[2] is not None
         assert sorted(end[2].weights_deleted) == [5]
 
-    def test_an_interrupted_sweep_is_finished_when_the_session_begins(self, records: Records) -> None:
-        """What a killed sweep had to delete still goes, though the trials are known as swept."""
+    def test_an_interrupted_collection_is_finished_when_the_session_begins(self, records: Records) -> None:
+        """Files that a killed collection had yet to delete are deleted, though the record already exists."""
         family(records)
-        assert killed_at(3, lambda: sweep(records, Retention("best:1")))
+        assert killed_at(3, lambda: collect(records, Retention("best:1")))
         trials, _ = records.load()
         assert [t.weights_deleted for t in trials] == [True, False, True, True]
-        controller = InLoop(records, Retention("best:1"))
+        controller = RunningSearch(records, Retention("best:1"))
         controller.trials = trials
         plan = controller.step(grows=False)
 
@@ -466,7 +468,7 @@ class TestInTheLoop:
         trials = publish(records, running, trial(5, state=State.WAITING, score=None))
         for name in (reference.path, ancient.path):
             os.utime(f"{records.files.url}/{name}", (0, 0))
-        controller = InLoop(records, Retention("best:1"))
+        controller = RunningSearch(records, Retention("best:1"))
         controller.trials = [*trials[:4], running, trials[5]]
         controller.step(grows=False)
 
@@ -481,6 +483,6 @@ class TestInTheLoop:
         young = records.files.publish("packs/000009-aa.safetensors", [b"by some other host"])
         real = time.time
         monkeypatch.setattr("time.time", lambda: real() + 5 * 86_400)
-        sweep(records, Retention("all"), session=1)
+        collect(records, Retention("all"), session=1)
 
         assert records.files.read(young) == b"by some other host"

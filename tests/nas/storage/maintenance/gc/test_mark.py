@@ -1,8 +1,8 @@
-"""Marking: in any lineage what is needed stays, with every file that it names, and nothing else is spared."""
+"""Marking: in any lineage needed weights stay with every file that they name, and all others are deleted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
 import pytest
 from hypothesis import given as over
@@ -13,7 +13,7 @@ from nas.core.lineage import ancestor_with_weights, lost_donors
 from nas.core.metric import Metric
 from nas.core.reference import on_disk
 from nas.core.trial import Reason, State, Trial
-from nas.storage.maintenance.gc.mark import Ledger, Wanted, mark, needed
+from nas.storage.maintenance.gc.mark import ReferenceCounts, Roots, choose_deletions, mark
 from nas.storage.maintenance.gc.retention import from_worst_to_best
 from tests.support.stored_trials import all_files, given, lineages, paper_checkpoint, trial
 
@@ -26,8 +26,8 @@ def whole(number: int, **fields: object) -> Trial:
     return trial(number, **{"checkpoint": paper_checkpoint(number), **fields})  # type: ignore[arg-type]
 
 
-def after(trials: list[Trial], weights_deleted: Mapping[int, str]) -> list[Trial]:
-    return [t.delete_weights() if t.number in weights_deleted else t for t in trials]
+def after(trials: list[Trial], numbers: Collection[int]) -> list[Trial]:
+    return [t.delete_weights() if t.number in numbers else t for t in trials]
 
 
 class TestAnyLineage:
@@ -38,7 +38,7 @@ class TestAnyLineage:
         finalists=NUMBERS,
         other_searches=NUMBERS,
         kept=NUMBERS,
-        stands_in=st.booleans(),
+        uses_ancestors=st.booleans(),
         max_bytes=st.one_of(st.none(), st.integers(-5_000, 200_000)),
     )
     def test_what_is_needed_survives(
@@ -48,27 +48,36 @@ class TestAnyLineage:
         finalists: frozenset[int],
         other_searches: frozenset[int],
         kept: frozenset[int],
-        stands_in: bool,
+        uses_ancestors: bool,
         max_bytes: int | None,
     ) -> None:
-        """Whatever plan and disk say, no donor is taken from anybody, and whoever keeps weights keeps all files."""
-        wanted = Wanted(
-            inheritable=inheritable, finalists=finalists, other_searches=other_searches, stands_in=stands_in
+        """Whatever is deleted, every trial keeps its donors, and kept weights keep all their files."""
+        roots = Roots(
+            inheritable=inheritable,
+            finalists=finalists,
+            other_searches=other_searches,
+            uses_ancestors=uses_ancestors,
         )
-        needs = needed(trials, wanted)
+        marked = mark(trials, roots)
         order = from_worst_to_best(trials, METRIC)
-        marking = mark(trials, needed=needs, kept=kept, order=order, max_bytes=max_bytes)
-        left = after(trials, marking.weights_deleted)
+        deletions = choose_deletions(trials, marked=marked, kept=kept, order=order, max_bytes=max_bytes)
+        left = after(trials, (*deletions.not_kept, *deletions.for_space))
 
         for number in {*finalists, *other_searches, *inheritable} & set(range(len(trials))):
             assert left[number].checkpoint == trials[number].checkpoint
         for unfinished in (t for t in trials if not t.is_finished):
-            assert given(left, unfinished, stands_in=stands_in) == given(trials, unfinished, stands_in=stands_in)
+            assert given(left, unfinished, stands_in=uses_ancestors) == given(
+                trials, unfinished, stands_in=uses_ancestors
+            )
         staying = {file.path: file for t in left if t.checkpoint is not None for file in all_files(t.checkpoint)}
-        assert all(path in marking.live for path in staying)
-        assert marking.live.bytes == sum(on_disk(file.bytes) for file in staying.values())
-        gone = {file.path for number in marking.weights_deleted for file in all_files(trials[number].checkpoint)}  # type: ignore[arg-type]
-        assert not any(path in marking.live for path in gone - staying.keys())
+        assert all(path in deletions.remaining for path in staying)
+        assert deletions.remaining.bytes == sum(on_disk(file.bytes) for file in staying.values())
+        gone = {
+            file.path
+            for number in (*deletions.not_kept, *deletions.for_space)
+            for file in all_files(trials[number].checkpoint)
+        }  # type: ignore[arg-type]
+        assert not any(path in deletions.remaining for path in gone - staying.keys())
 
     @settings(max_examples=50)
     @over(trials=lineages(), inheritable=NUMBERS, data=st.data())
@@ -76,8 +85,8 @@ class TestAnyLineage:
         self, trials: list[Trial], inheritable: frozenset[int], data: st.DataObject
     ) -> None:
         """A proposal, or a child of one, whose parents are those that the tuner may name, is given the same weights."""
-        needs = needed(trials, Wanted(inheritable=inheritable))
-        left = after(trials, mark(trials, needed=needs, kept=()).weights_deleted)
+        marked = mark(trials, Roots(inheritable=inheritable))
+        left = after(trials, choose_deletions(trials, marked=marked, kept=()).not_kept)
         may = sorted(n for n in range(len(trials)) if n in inheritable or not trials[n].is_finished)
         if not may:
             return
@@ -90,33 +99,37 @@ class TestAnyLineage:
 
     @settings(max_examples=50)
     @over(trials=lineages(), inheritable=NUMBERS, kept=NUMBERS)
-    def test_the_plan_sweeps_all_that_it_may(
+    def test_the_plan_deletes_all_that_it_may(
         self, trials: list[Trial], inheritable: frozenset[int], kept: frozenset[int]
     ) -> None:
-        """Without a budget those go that are neither needed nor kept, and all of them."""
-        needs = needed(trials, Wanted(inheritable=inheritable))
+        """Without a budget exactly the weights that are neither needed nor kept are deleted."""
+        marked = mark(trials, Roots(inheritable=inheritable))
         holders = {t.number for t in trials if t.checkpoint is not None}
 
-        assert mark(trials, needed=needs, kept=kept).weights_deleted.keys() == holders - needs.keys() - kept
+        assert choose_deletions(trials, marked=marked, kept=kept).not_kept == tuple(
+            sorted(holders - marked.keys() - kept)
+        )
 
     @settings(max_examples=50)
     @over(trials=lineages(), inheritable=NUMBERS, max_bytes=st.integers(0, 200_000))
-    def test_the_disk_takes_no_more_than_it_must(
+    def test_the_disk_budget_deletes_no_more_than_it_must(
         self, trials: list[Trial], inheritable: frozenset[int], max_bytes: int
     ) -> None:
-        """Of those that the budget took, none would have had room; and it is kept unless only needed ones are left."""
-        needs = needed(trials, Wanted(inheritable=inheritable))
+        """None of the deleted weights would have fit, and the budget is kept unless only needed ones are left."""
+        marked = mark(trials, Roots(inheritable=inheritable))
         everybody = range(len(trials))
         order = from_worst_to_best(trials, METRIC)
-        marking = mark(trials, needed=needs, kept=everybody, order=order, max_bytes=max_bytes)
-        left = [t.number for t in after(trials, marking.weights_deleted) if t.checkpoint is not None]
+        deletions = choose_deletions(trials, marked=marked, kept=everybody, order=order, max_bytes=max_bytes)
+        left = [
+            t.number for t in after(trials, (*deletions.not_kept, *deletions.for_space)) if t.checkpoint is not None
+        ]
 
-        for number in marking.weights_deleted:
-            assert marking.live.bytes + marking.live.cost(trials[number].checkpoint) > max_bytes  # type: ignore[arg-type]
-        assert marking.live.bytes <= max_bytes or set(left) <= needs.keys()
+        for number in (*deletions.not_kept, *deletions.for_space):
+            assert deletions.remaining.bytes + deletions.remaining.added_bytes(trials[number].checkpoint) > max_bytes  # type: ignore[arg-type]
+        assert deletions.remaining.bytes <= max_bytes or set(left) <= marked.keys()
 
 
-class TestNeeded:
+class TestMark:
     def test_donors_of_queued_and_running_trials(self) -> None:
         """Donors of trials that wait or run are needed; parents that are no donors, and finished trials', are not."""
         trials = [
@@ -126,15 +139,15 @@ class TestNeeded:
             trial(6, parents=[2]),
         ]
 
-        assert set(needed(trials, Wanted(stands_in=False))) == {0, 1}
+        assert set(mark(trials, Roots(uses_ancestors=False))) == {0, 1}
 
     def test_donors_without_share_params(self) -> None:
         """A trial that shares no parameters needs nobody's weights."""
         trials = [whole(0), trial(1, parents=[0], state=State.WAITING, policies=frozenset())]
 
-        assert needed(trials, Wanted(stands_in=False)) == {}
+        assert mark(trials, Roots(uses_ancestors=False)) == {}
 
-    def test_stand_ins(self) -> None:
+    def test_ancestors_replace_donors(self) -> None:
         """Where a donor has failed, or runs and may fail, its nearest ancestor with weights is needed."""
         trials = [
             whole(0),
@@ -144,14 +157,14 @@ class TestNeeded:
             trial(4, parents=[3], state=State.WAITING),
         ]
 
-        assert set(needed(trials, Wanted())) == {1}
-        assert set(needed(trials, Wanted(stands_in=False))) == set()
+        assert set(mark(trials, Roots())) == {1}
+        assert set(mark(trials, Roots(uses_ancestors=False))) == set()
 
-    def test_a_swept_ancestor_is_passed_over(self) -> None:
-        """An ancestor that was swept before the line needed it is passed over for the next one."""
+    def test_an_ancestor_with_deleted_weights_is_passed_over(self) -> None:
+        """An ancestor whose weights were deleted earlier is passed over for the next one."""
         trials = [whole(0), trial(1, parents=[0], weights_deleted=True), trial(2, parents=[1], state=State.WAITING)]
 
-        assert set(needed(trials, Wanted())) == {0}
+        assert set(mark(trials, Roots())) == {0}
 
     def test_a_lost_donor_has_no_weights(self) -> None:
         """What a trial found missing or corrupt counts as absent: the ancestor before it is needed."""
@@ -164,11 +177,11 @@ class TestNeeded:
 
         assert lost_donors(trials) == {1}
         assert ancestor_with_weights(trials, 2, {1}) == 0
-        assert set(needed([*trials, waiting], Wanted())) == {0, 1}
-        assert set(needed(trials, Wanted(inheritable=frozenset({1})))) == {0, 1}
+        assert set(mark([*trials, waiting], Roots())) == {0, 1}
+        assert set(mark(trials, Roots(inheritable=frozenset({1})))) == {0, 1}
 
-    def test_the_stand_in_of_a_running_trial(self) -> None:
-        """Whose weights a running trial was given stay, also where its donor would now be replaced by another."""
+    def test_the_donor_that_a_running_trial_was_given(self) -> None:
+        """The weights that a running trial was given stay, also if another ancestor would now replace its donor."""
         trials = [
             whole(0),
             whole(1, parents=[0]),
@@ -177,29 +190,29 @@ class TestNeeded:
             trial(4, parents=[1], state=State.FAILED, inheritance={"lost": [1]}, score=None),
         ]
 
-        assert set(needed(trials, Wanted())) == {0, 1}
+        assert set(mark(trials, Roots())) == {0, 1}
 
     def test_other_searches_donors_are_not_ours(self) -> None:
         """A donor of another search marks nothing here."""
         waiting = trial(1, state=State.WAITING, donors=("other:0",))
 
-        assert needed([whole(0), waiting], Wanted()) == {}
+        assert mark([whole(0), waiting], Roots()) == {}
 
 
-class TestLedger:
+class TestReferenceCounts:
     def test_a_shared_pack_goes_with_its_last_name(self) -> None:
         """A pack that two checkpoints name is counted once, and stays until both are gone."""
         parent = paper_checkpoint(0, size=10_000)
         child = paper_checkpoint(1, parent.packs, size=1)
-        ledger = Ledger([parent, child])
+        references = ReferenceCounts([parent, child])
 
-        assert ledger.bytes == 12_288 + 3 * 4096
-        ledger.remove(parent)
-        assert parent.packs[0].path in ledger
-        assert parent.manifest.path not in ledger
-        ledger.remove(child)
-        assert ledger.bytes == 0
-        assert parent.packs[0].path not in ledger
+        assert references.bytes == 12_288 + 3 * 4096
+        references.remove(parent)
+        assert parent.packs[0].path in references
+        assert parent.manifest.path not in references
+        references.remove(child)
+        assert references.bytes == 0
+        assert parent.packs[0].path not in references
 
     @pytest.mark.parametrize(("size", "blocks"), [(0, 0), (1, 1), (4096, 1), (4097, 2)])
     def test_files_take_whole_blocks(self, size: int, blocks: int) -> None:
@@ -207,15 +220,15 @@ class TestLedger:
         assert on_disk(size) == blocks * 4096
 
 
-def test_a_trial_that_only_shares_is_spared_by_the_disk() -> None:
-    """A trial whose files others name anyway is not given up for a budget that its own few bytes do not decide."""
+def test_a_trial_that_only_shares_keeps_its_weights() -> None:
+    """Weights whose files others name anyway are not deleted for a budget that their few bytes do not decide."""
     parent = whole(0, score=0.1, checkpoint=paper_checkpoint(0, size=40_960))
     child = trial(1, parents=[0], score=0.9, checkpoint=paper_checkpoint(1, parent.checkpoint.packs, size=0))  # type: ignore[union-attr]
     other = whole(2, score=0.2, checkpoint=paper_checkpoint(2, size=40_960))
     trials = [parent, child, other]
-    marking = mark(trials, needed=[1], kept=[0, 1, 2], order=[parent, other], max_bytes=57_344)
+    deletions = choose_deletions(trials, marked=[1], kept=[0, 1, 2], order=[parent, other], max_bytes=57_344)
 
-    assert set(marking.weights_deleted) == {2}
+    assert {*deletions.not_kept, *deletions.for_space} == {2}
 
 
 def test_trials_keep_their_order_of_worth() -> None:

@@ -1,4 +1,4 @@
-"""Garbage: what no record names goes when nobody can name it any more, and not before; records never go."""
+"""Orphans: a file that no record names is deleted once no record can name it; records are never deleted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OLD, NEW, UNKNOWN = 10.0, 30.0, None
 
 def goes(path: str, modified: float | None) -> bool:
     found = list(find_orphans([BlobInfo(path, 1, modified)], TRIALS, {"packs/000000-named.safetensors"}, before=20.0))
-    assert all(one.why and one.trial is None for one in found)
+    assert all(one.reason and one.trial is None for one in found)
     return bool(found)
 
 
@@ -38,7 +38,7 @@ def goes(path: str, modified: float | None) -> bool:
     ],
 )
 def test_files_of_finished_trials_go_at_once(path: str, age: float | None) -> None:
-    """What a finished trial's record does not name will never be named: the first result stands."""
+    """A file that a finished trial's result does not name is deleted at once: the first result counts."""
     assert goes(path, age)
 
 
@@ -57,7 +57,7 @@ def test_files_of_finished_trials_go_at_once(path: str, age: float | None) -> No
     ],
 )
 def test_others_go_when_old(path: str) -> None:
-    """Unfinished files, weights of unfinished trials, exports without a record: only after the grace period."""
+    """Unfinished files, weights of unfinished trials and exports without a record go after the grace period."""
     assert goes(path, OLD)
     assert not goes(path, NEW)
     assert not goes(path, UNKNOWN)
@@ -89,5 +89,5 @@ def test_others_go_when_old(path: str) -> None:
     ],
 )
 def test_these_never_go(path: str) -> None:
-    """What is named, what a running trial wrote, partial weights of unfinished ones, records, logs, the user's own."""
+    """Named files, files of unfinished trials that still count, records, logs and the user's own files stay."""
     assert not goes(path, OLD)

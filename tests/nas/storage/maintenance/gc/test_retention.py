@@ -53,8 +53,8 @@ class TestFrontier:
 
         assert kept("frontier", *trials) == {0}
 
-    def test_a_swept_child_counts(self) -> None:
-        """A child that published weights and lost them has succeeded its donor all the same."""
+    def test_a_child_with_deleted_weights_counts(self) -> None:
+        """A child that published weights and lost them still takes its donor off the frontier."""
         assert kept("frontier", whole(0), trial(1, parents=[0], weights_deleted=True), whole(2, parents=[1])) == {2}
 
     def test_parents_that_gave_no_weights_stay(self) -> None:
@@ -126,12 +126,12 @@ def test_unknown_plan(keep: str) -> None:
 @pytest.mark.parametrize("max_gb", [0, -1, float("nan"), float("inf"), True, "many"])
 def test_impossible_budget(max_gb: object) -> None:
     """A disk budget is a number of gigabytes greater than 0."""
-    with pytest.raises(ConfigurationError, match=r"storage\.max_gb \(.*\) must be a number of gigabytes"):
+    with pytest.raises(ConfigurationError, match=r"storage\.max_gb=.*: must be a number of gigabytes"):
         Retention(max_gb=max_gb)  # type: ignore[arg-type]
 
 
 def test_gigabytes() -> None:
-    """A gigabyte is 1,000,000,000 bytes; no budget and `all` sweep nothing ever."""
+    """A gigabyte is 1,000,000,000 bytes; without a budget, `all` deletes no weights."""
     assert Retention(max_gb=0.5).max_bytes == 5e8
     assert Retention().keeps_all
     assert not Retention("last:2").keeps_all

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Runs the command; gives its exit status."""
+    """Runs the command and returns its exit status."""
     from flows.engine.runner import Engine
 
     with Engine() as engine:
@@ -25,7 +25,7 @@ def main() -> int:
 
 
 def final(invocation: Invocation, engine: Engine) -> int:
-    """Trains what is missing of the finalists, tests them, and exports a better winner."""
+    """Trains the missing finalists, tests them and exports a better winner."""
     from flows.cli.settings import check_deterministic, reach_root, read_machine, read_retention
     from flows.views.searches import find_search
     from nas.core.budget import Budget
@@ -41,28 +41,28 @@ def final(invocation: Invocation, engine: Engine) -> int:
     name = files.url.rpartition("/")[2]
     machine = read_machine(invocation.values)
     identity = (read_header(Records(files)) or {})["identity"]
-    if identity["deterministic"]:  # the bits depend on them
+    if identity["deterministic"]:  # results depend on slots and threads
         gate = machine.gate and replace(machine.gate, n_threads=identity["n_threads"])
         machine = replace(machine, slots=identity["slots"], n_threads=identity["n_threads"], gate=gate)
     check_deterministic(identity["deterministic"], machine)
     if PolicyPlan.from_stages(identity["policy"]).final is None:
         raise ConfigurationError(
-            f"search {name} has no final stage: its plan has one stage; for finals, search anew under another name "
+            f"search {name} has no final stage: its policy plan has one stage. Start a search under another name "
             "with policy=two_stage or policy=warm_final"
         )
     prepared = stored_search(identity, invocation, machine).build()
-    workplace = engine.open(invocation, machine, name)
+    context = engine.open(invocation, machine, name)
     retention = read_retention(invocation.values)
     finalists = invocation.values["finalists"]
-    pipeline = SearchPipeline(prepared, workplace.records, Budget(), finalists=finalists, retention=retention)
-    return engine.run(pipeline, workplace, only_finals=True)
+    pipeline = SearchPipeline(prepared, context.records, Budget(), finalists=finalists, retention=retention)
+    return engine.run(pipeline, context, only_finals=True)
 
 
 def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: Machine) -> Search:
-    """Returns the search that ``search.json`` describes, with the data's place from the command line.
+    """Returns the search that ``search.json`` describes, with data arguments from the command line.
 
     Raises:
-        ConfigurationError: it names a class outside Heirloom, which a shared disk is not trusted with.
+        ConfigurationError: the record names a class outside Heirloom that the command line does not name.
     """
     from flows.cli.trusted_code import trusted_spec
     from nas.core.policy import PolicyPlan

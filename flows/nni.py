@@ -1,4 +1,4 @@
-"""``python -m flows.nni --config config.yml``: runs an NNI experiment as it lies in its folder."""
+"""``python -m flows.nni --config config.yml``: runs an NNI experiment unchanged."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 FROM_FILE = (
     "problem", "tuner", "stopper", "policy", "budget", "job", "constraints", "init", "deterministic", "finalists",
 )  # fmt: skip
-"""What the experiment's own file says."""
+"""Keys that the experiment's own file sets."""
 RUNNERS = ("threads", "processes", "remote", "debug")
 BUDGET_NAMES = {"trials": "maxTrialNum", "jobs": "maxTrialNum", "hours": "maxExecDuration"}
 
 
 def main() -> int:
-    """Runs the command; gives its exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports; then the engine takes signals in
+    """Runs the command and returns its exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback during imports; then the engine handles signals
     from flows.cli.command import MISTAKE, complain, run_command
     from flows.engine.runner import Engine
     from nas.compat.nni.config import read_experiment
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def run(invocation: Invocation, experiment: Experiment, engine: Engine, arguments: argparse.Namespace) -> int:
-    """Runs what is left to do of the experiment."""
+    """Runs the remaining work of the experiment."""
     from flows.cli.settings import read_machine, read_retention
     from nas.compat.nni.maps import map_path
     from nas.compat.nni.process import private_folder
@@ -54,12 +54,12 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     from nas.search.runner import SearchPipeline
 
     if named := [key for key in FROM_FILE if any(key == name.partition(".")[0] for name in invocation.named)]:
-        raise ConfigurationError(f"{named[0]} comes from the experiment's configuration file; change it there")
+        raise ConfigurationError(f"{named[0]} is set by the experiment's configuration file: change it there")
     if (kind := invocation.values["runner"]["kind"]) not in RUNNERS:
-        raise ConfigurationError(f"runner ({kind}) must be {' or '.join(RUNNERS)}: trials run for real")
+        raise ConfigurationError(f"runner ({kind}) must be {' or '.join(RUNNERS)}: NNI trials can't be simulated")
     engine.prepare(invocation.values["runner"]["kind"])
     machine = read_machine(invocation.values)
-    if machine.gate is None:  # else trials run on other machines, which have their own
+    if machine.gate is None:  # remote workers have their own folder
         private_folder().cleanup()
     for note in experiment.notes:
         print(note, file=sys.stderr)
@@ -73,15 +73,15 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     )
     for made in filter(None, map(map_path, arguments.map)):
         print(made, file=sys.stderr)
-    print(f"the output of trials (NNI_OUTPUT_DIR) lies below {search.problem.arguments['output_dir']}", file=sys.stderr)
-    workplace = engine.open(invocation, machine, check_name(name))
+    print(f"output of trials (NNI_OUTPUT_DIR): {search.problem.arguments['output_dir']}", file=sys.stderr)
+    context = engine.open(invocation, machine, check_name(name))
     retention = read_retention(invocation.values)
-    pipeline = SearchPipeline(search.build(), workplace.records, nni_budget(experiment), retention=retention)
-    return engine.run(pipeline, workplace, budget_names=BUDGET_NAMES)
+    pipeline = SearchPipeline(search.build(), context.records, nni_budget(experiment), retention=retention)
+    return engine.run(pipeline, context, budget_names=BUDGET_NAMES)
 
 
 def _gpus(machine: Machine) -> tuple[int, ...] | None:
-    """Returns the GPUs of this machine, by number; None: trials run on others."""
+    """Returns the GPU numbers of this machine, or None if trials run on other machines."""
     if machine.gate is not None:
         return None
     if machine.device != "cuda":
@@ -92,7 +92,7 @@ def _gpus(machine: Machine) -> tuple[int, ...] | None:
 
 
 def _overrides(experiment: Experiment, root: str | None, given: Sequence[str]) -> list[str]:
-    """What the command of a search would be told: a thread a slot is enough, as trials have their own processes."""
+    """Returns the overrides of the search command, with threads, because trials have their own processes."""
     found = [] if any(text.startswith("runner=") for text in given) else ["runner=threads"]
     if not any(text.startswith("slots=") or text == "runner=debug" for text in given):
         found.append(f"slots={experiment.concurrency}")
@@ -112,21 +112,31 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     from nas.compat.nni.tuner import RETRY_S
 
-    parser = _Parser(prog="python -m flows.nni", description="Runs an NNI experiment as it lies in its folder.")
+    parser = _Parser(prog="python -m flows.nni", description="Runs an NNI experiment unchanged.")
     parser.add_argument("--config", required=True, metavar="FILE", help="the experiment's config.yml")
-    parser.add_argument("--root", metavar="URL", help="where the records are kept (storage.root); default: heirloom")
+    parser.add_argument("--root", metavar="URL", help="storage.root for the records; default: heirloom")
     parser.add_argument(
-        "--map", action="append", default=[], metavar="FROM=TO", help="make FROM, which the trials name, a link to TO"
+        "--map",
+        action="append",
+        default=[],
+        metavar="FROM=TO",
+        help="create FROM, a path that the trials use, as a link to TO",
     )
-    parser.add_argument("--parents", metavar="NAMES", help="who is a parent: prev_id,restore_dir/ or none")
     parser.add_argument(
-        "--patience", type=float, default=RETRY_S, metavar="S", help="how long a tuner may wait for what can't come"
+        "--parents", metavar="NAMES", help="parameters that name a parent: prev_id,restore_dir/ or none"
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=RETRY_S,
+        metavar="S",
+        help="seconds that a tuner may wait for a result that can't come",
     )
     parser.add_argument(
         "overrides",
         nargs="*",
         metavar="KEY=VALUE",
-        help="what a session may choose: name=N seed=1 max_failures=20 ...",
+        help="settings of the session: name=N seed=1 max_failures=20 ...",
     )
     return parser
 

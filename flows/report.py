@@ -1,4 +1,4 @@
-"""``python -m flows.report name=last``: the searches under a root, or one as table, csv, json or page, or one trial."""
+"""``python -m flows.report name=last``: lists searches, or shows one search or one trial."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ COLUMNS = ("fit", "all")
 
 
 def main() -> int:
-    """Runs the command; gives its exit status."""
+    """Runs the command and returns its exit status."""
     return run_command("report", report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked for; only combinations that make sense."""
+    """A valid combination of the command's options."""
 
     name: str | None
     format: str
@@ -56,10 +56,10 @@ class Request:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Request:
-        """Returns the request that a configuration makes.
+        """Returns the request of a configuration.
 
         Raises:
-            ConfigurationError: a value of the wrong kind, or values that do not go together.
+            ConfigurationError: a value is invalid or conflicts with another.
         """
         trial, opens = values["trial"], values["open"]
         if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int) or trial < 0):
@@ -75,7 +75,7 @@ class Request:
 
 
 def report(invocation: Invocation) -> int:
-    """Prints or writes what is asked for; reads the store and never writes to it."""
+    """Prints or writes a report; only reads the storage."""
     from flows.cli.settings import reach_root
     from flows.views.searches import find_search
     from flows.views.snapshot import read_snapshot
@@ -83,8 +83,8 @@ def report(invocation: Invocation) -> int:
     request = Request.of(invocation.values)
     root = reach_root(invocation.values)
     if root.in_process:
-        raise ConfigurationError(f"storage.root={root.url} lives in the searching process only; report on a folder")
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a log may hold anything, a terminal may show little
+        raise ConfigurationError(f"storage.root={root.url} exists in the searching process only: report on a folder")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # logs may hold characters that the terminal can't show
         sys.stdout.reconfigure(errors="backslashreplace")
     now = time.time()
     if request.name is None:
@@ -97,7 +97,7 @@ def report(invocation: Invocation) -> int:
 
 
 def _list(root: BlobStore, request: Request, now: float) -> None:
-    """The searches under the root."""
+    """Lists the searches under the root."""
     from flows.views.searches import read_searches, search_columns
 
     searches = read_searches(root, now, complain)
@@ -113,7 +113,7 @@ def _list(root: BlobStore, request: Request, now: float) -> None:
 
 
 def _show(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
-    """One search, or one trial of it."""
+    """Shows one search or one trial."""
     if request.trial is not None:
         _show_trial(root, snapshot, request)
     elif request.format == "html":
@@ -126,7 +126,7 @@ def _show(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
         from flows.views.terminal import open_console, print_search
 
         if n_left_out := print_search(open_console(), snapshot, all_columns=request.all_columns):
-            complain(f"{n_left_out} columns have no room in this terminal: columns=all prints them, format=csv too")
+            complain(f"{n_left_out} columns do not fit in this terminal: use columns=all or format=csv")
     else:
         from flows.views.table import lineage_table, to_csv, to_json
 
@@ -166,16 +166,16 @@ def _trial(snapshot: Snapshot, number: int | None) -> Trial:
 
 
 def _deliver(text: str, store: BlobStore, out: str | None, name: str = "") -> Path | None:
-    """Prints a text, or writes it to a file and prints that file's path.
+    """Prints a text, or writes it to a file and prints the file's path.
 
     Args:
-        text: What to deliver.
-        store: The root, into which nothing is written.
-        out: A file, or, with a ``name``, a folder; None: standard output.
+        text: The text.
+        store: The storage root, into which nothing is written.
+        out: A file, or a folder if ``name`` is given. None: standard output.
         name: The file's name in a folder.
 
     Raises:
-        ConfigurationError: the file can't be written, or would lie in the store.
+        ConfigurationError: the file can't be written, or lies in the storage.
     """
     if out is None:
         sys.stdout.write(text)
@@ -185,7 +185,7 @@ def _deliver(text: str, store: BlobStore, out: str | None, name: str = "") -> Pa
         path = path / name
     in_store = store.local_path("search.json")
     if in_store is not None and path.is_relative_to(Path(in_store).resolve().parent):
-        raise ConfigurationError(f"{path} lies in the store, which a report never writes to: set out=PATH elsewhere")
+        raise ConfigurationError(f"{path} is inside the storage, which a report only reads: set out=PATH elsewhere")
     try:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""``python -m flows.search +tuner=evolution``: the flow from the first proposal to the finalists and the export."""
+"""``python -m flows.search +tuner=evolution``: search, final training, test and export."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from nas.storage.records import Records
 
 
-MAX_LOOKS = 20
-"""How many searches of the same problem and tuner are looked at, to see whether they are driven now."""
+MAX_CANDIDATES = 20
+"""Searches of the same problem and tuner that are checked for a running driver."""
 
 
 def main() -> int:
-    """Runs the command; gives its exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports; then the engine takes signals in
+    """Runs the command and returns its exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback during imports; then the engine handles signals
     from flows.cli.command import run_command
     from flows.engine.runner import Engine
 
@@ -27,7 +27,7 @@ def main() -> int:
 
 
 def search(invocation: Invocation, engine: Engine) -> int:
-    """One search: composes it from the configuration, and runs what is left to do of it."""
+    """Composes a search from the configuration and runs its remaining work."""
     from flows.cli.settings import (
         check_values,
         read_budget,
@@ -45,7 +45,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
     candidates = _candidates(invocation)
     if candidates and not switch(invocation.values, "takeover"):
         _check_not_driven(candidates, is_named=invocation.values["name"] is not None)
-    if candidates == {}:  # so that trials will run: the server boots while torch and the problem load
+    if candidates == {}:  # trials will run: start the server while torch and the problem load
         engine.prepare(invocation.values["runner"]["kind"])
     machine = read_machine(invocation.values)
     definition = read_search(invocation, machine)
@@ -53,16 +53,16 @@ def search(invocation: Invocation, engine: Engine) -> int:
     prepared = definition.build()
     outside = prepared.problem.data_arguments - prepared.problem.content.keys()
     name = check_name(search_name(invocation, prepared.default_name, definition, outside))
-    workplace = engine.open(invocation, machine, name)
-    import_weights(workplace.records, definition.init)
+    context = engine.open(invocation, machine, name)
+    import_weights(context.records, definition.init)
     retention = read_retention(invocation.values)
     finalists = invocation.values["finalists"]
-    pipeline = SearchPipeline(prepared, workplace.records, budget, finalists=finalists, retention=retention)
-    return engine.run(pipeline, workplace)
+    pipeline = SearchPipeline(prepared, context.records, budget, finalists=finalists, retention=retention)
+    return engine.run(pipeline, context)
 
 
 def _candidates(invocation: Invocation) -> dict[str, Records] | None:
-    """The searches in a local root that this one may be, by name, before its own is known; None: it can't be told."""
+    """Returns existing searches that this one may resume, by name; None if unknown."""
     from flows.cli.settings import read_root
     from nas.storage.open import open_root
     from nas.storage.records import Records
@@ -77,18 +77,18 @@ def _candidates(invocation: Invocation) -> dict[str, Records] | None:
 
 
 def _check_not_driven(candidates: dict[str, Records], *, is_named: bool) -> None:
-    """Refuses a search that a command on this host drives, before torch and the problem load; or says it may be one."""
+    """Refuses a search that a command on this host drives, before torch and the problem load."""
     from nas.core.errors import HeirloomError, SearchBusyError
     from nas.search.lease import check_free
 
-    for name, records in candidates.items() if is_named or len(candidates) <= MAX_LOOKS else ():
+    for name, records in candidates.items() if is_named or len(candidates) <= MAX_CANDIDATES else ():
         try:
             check_free(records, watch_s=0)
         except HeirloomError as error:
             if is_named:
                 raise
-            if isinstance(error, SearchBusyError):  # whatever else is wrong with it is said if it is this one
-                print(f"{name} is driven on this host; the problem loads, which tells if it is this", file=sys.stderr)
+            if isinstance(error, SearchBusyError):  # other errors matter only if this is the search
+                print(f"search {name} is running on this host; checking whether it is this one", file=sys.stderr)
 
 
 if __name__ == "__main__":

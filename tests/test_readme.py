@@ -23,7 +23,7 @@ def test_readme_shows_the_examples_that_are_tested() -> None:
 
 def test_readme_quotes_the_line_on_policies() -> None:
     """The line that the README explains is the one that the command prints for the README's own problem."""
-    spoken = re.search(r"progress\.note\(f\"(policies left out[^{]*)", (ROOT / "flows/engine/runner.py").read_text())
+    spoken = re.search(r"progress\.note\(f\"(policies skipped[^{]*)", (ROOT / "flows/engine/runner.py").read_text())
     problem = (ROOT / "examples/02_bring_your_problem/my_problem.py").read_text()
     left_out = ", ".join(sorted(p for p in TWO_STAGE.search.policies if f"Policy.{p}" not in problem))
 

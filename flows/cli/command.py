@@ -1,6 +1,6 @@
-"""What every command shares: Hydra's composition, one clear line for a mistake, and the exit status.
+"""Shared part of all commands: composing the configuration with Hydra, error lines and exit statuses.
 
-With ``flows/cli/overrides.py`` the only modules that import Hydra; what leaves them is plain Python.
+Only this module and ``flows.cli.overrides`` import Hydra. They return plain Python data.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Invocation:
     """One composed configuration, as plain data.
 
     Attributes:
-        values: The whole configuration; interpolations are resolved.
-        named: Keys and groups that the command line sets.
-        swept: Keys and values that a multirun varies, as this job has them.
+        values: The whole configuration, with interpolations resolved.
+        named: Keys and groups set on the command line.
+        swept: Keys that a multirun varies, with this job's values.
     """
 
     values: Mapping[str, Any]
@@ -42,7 +42,7 @@ class Invocation:
     swept: Mapping[str, str] = field(default_factory=dict)
 
     def spec(self, group: str) -> Spec | None:
-        """What a group says to build, or None where it was not chosen."""
+        """Returns the class and arguments chosen for a group, or None."""
         chosen = self.values.get(group)
         if chosen is None:
             return None
@@ -55,11 +55,14 @@ class Invocation:
 
 
 def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[str] | None = None) -> int:
-    """Composes ``conf/<config>.yaml`` with the command line, runs ``body`` once a job, and gives the exit status.
+    """Composes ``conf/<config>.yaml``, runs ``body`` once per job and returns the exit status.
 
-    A mistake of the user's is one line on standard error and status 2, a failed search or store one line and 1, an
-    interruption 130 or 143. The error of one job of a multirun does not end the others. Anything else is a bug and
-    keeps its traceback.
+    * A user's mistake: one line on standard error, status 2.
+    * A failed search or storage: one line, status 1.
+    * An interruption: status 130 or 143.
+    * Anything else is a bug and keeps its traceback.
+
+    The error of one multirun job does not end the others.
     """
     statuses = [OK]
     try:
@@ -80,27 +83,27 @@ def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[s
         _compose(config, arguments, job)
     except KeyboardInterrupt:
         statuses.append(130)
-    except Exception as error:  # job catches its own, so this is Hydra's, and the command line can't be composed
+    except Exception as error:  # raised by Hydra: ``job`` catches its own errors
         complain(explain(error, config, arguments.overrides))
         statuses.append(MISTAKE)
     return max(statuses)
 
 
 def this_command() -> str:
-    """The command line of this process, as a shell takes it; what may be a credential is masked, and said to be."""
+    """Returns the command line of this process for a shell, with credentials masked."""
     module = getattr(sys.modules["__main__"].__spec__, "name", None) or sys.argv[0]
     shown = [masked(text) for text in sys.argv[1:]]
     return shlex.join(["python", "-m", module, *shown]) + (SECRET_HINT if shown != sys.argv[1:] else "")
 
 
 def _compose(config: str, arguments: Arguments, job: Callable[[DictConfig], None]) -> None:
-    """Lets Hydra call ``job`` with each configuration that the command line asks for."""
+    """Calls ``job`` with each configuration that the command line describes."""
     os.environ["HYDRA_FULL_ERROR"] = "1"
     import hydra
 
     argv_before = sys.argv
     sweep_folder = os.path.join(tempfile.gettempdir(), f"heirloom-multirun-{os.getpid()}")
-    try:  # a multirun writes a multirun.yaml, come what may
+    try:  # Hydra always writes multirun.yaml: into a folder that is deleted
         sys.argv = [argv_before[0], *arguments.flags, *arguments.overrides, f"hydra.sweep.dir={sweep_folder}"]
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config)(job)()
     finally:
@@ -126,10 +129,10 @@ def _invocation(config: str, configuration: DictConfig, arguments: Arguments) ->
 
 
 def _refuse_unknown_keys(config: str, values: Mapping[str, Any]) -> None:
-    """Refuses what ``+key=value`` added to the configuration but nothing would read.
+    """Refuses keys added by ``+key=value`` that no code reads.
 
     Raises:
-        ConfigurationError: a key that ``conf/<config>.yaml`` does not hold, or a value in place of its keys.
+        ConfigurationError: ``conf/<config>.yaml`` has no such key, or the key holds other keys.
     """
     from omegaconf import OmegaConf
 
@@ -169,5 +172,5 @@ def _guarded(body: Callable[[], int]) -> int:
 
 
 def complain(line: str) -> None:
-    """Prints one line on standard error, without the passwords of URLs and what no terminal should be given."""
+    """Prints one line on standard error, without passwords and control characters."""
     print("heirloom: " + clean(without_passwords(" ".join(line.splitlines()))), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""How numbers, times and foreign text are shown to people."""
+"""Formatting of numbers, times and foreign text for people."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from typing import Any
 from nas.core.redaction import without_passwords
 from nas.training.problem import LATENCY
 
-SECRET_HINT = "  # *** stands for a secret: write it again"
-"""Follows a command to copy that lacks one; a shell takes it for a comment."""
+SECRET_HINT = "  # replace *** by the secret"
+"""Appended to a printed command whose secrets are masked. A shell reads it as a comment."""
 
 _UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""What neither XML nor a terminal takes: control characters but tab and newline, and halves of characters."""
+"""Characters that XML and terminals refuse: control characters except tab and newline, and lone surrogates."""
 
 
 def clean(text: object) -> str:
-    """Any text, with what no page and no terminal should be given replaced."""
+    """Returns the text with control characters replaced."""
     return _UNSHOWABLE.sub("\N{REPLACEMENT CHARACTER}", str(text))
 
 
 def markup(text: object) -> str:
-    """Any text, such that it is text and nothing else in HTML and SVG, also within quotes."""
+    """Returns the text escaped for HTML and SVG, attribute values included."""
     return html.escape(clean(text))
 
 
 def masked(override: str) -> str:
-    """Returns an override as it is shown: without the values of ``storage.options`` and without a password in a URL."""
+    """Returns an override with ``storage.options`` values and passwords in URLs masked."""
     return without_passwords(re.sub(r"^(\+*storage\.options[^=]*)=.*", r"\1=***", override, flags=re.DOTALL))
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Returns a number with so many significant digits; whole numbers stay whole."""
+    """Returns a number with ``digits`` significant digits; integers stay as they are."""
     return str(value) if isinstance(value, int) else f"{value:.{digits}g}"
 
 
 def count(n: int, noun: str, plural: str = "") -> str:
-    """``1 trial``, ``1,200 trials``, ``3 children``."""
+    """Returns a count with its noun: ``1 trial``, ``1,200 trials``, ``3 children``."""
     return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the units that fit: ``0.6 s``, ``42 s``, ``3 min 05 s``, ``2 h 07 min``."""
+    """Returns seconds in readable units: ``42 s``, ``3 min 05 s``, ``2 h 07 min``."""
     if seconds < 59.5:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
     if seconds < 3599.5:
@@ -56,13 +56,13 @@ def duration(seconds: float) -> str:
 
 
 def size(n_bytes: float) -> str:
-    """Bytes in decimal units: ``912 B``, ``208.9 kB``, ``1.2 GB``."""
+    """Returns bytes in decimal units: ``912 B``, ``208.9 kB``, ``1.2 GB``."""
     power = min(4, int(math.log10(n_bytes) // 3)) if n_bytes >= 1 else 0
     return f"{n_bytes:.0f} B" if power == 0 else f"{n_bytes / 1000**power:.1f} {' kMGT'[power]}B"
 
 
 def clock(seconds: float) -> str:
-    """Seconds since 1970 as a date and time, with its zone."""
+    """Returns seconds since 1970 as a UTC date and time."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
@@ -70,13 +70,13 @@ def clock(seconds: float) -> str:
 
 
 def last_line(text: str | None) -> str | None:
-    """Returns the last line that says something: of a traceback, the error."""
+    """Returns the last line that is not empty; in a traceback, the error."""
     lines = (text or "").strip().splitlines()
     return lines[-1].strip() if lines else None
 
 
 def brief(value: Any) -> str:
-    """Returns a value of a point: floats with four significant digits, the nodes of a network by their kinds."""
+    """Returns a point's value in short: rounded floats, network nodes counted by kind."""
     if isinstance(value, list) and value and all(isinstance(node, dict) and "op" in node for node in value):
         kinds = Counter(str(node["op"]) for node in value)
         return f"{count(len(value), 'node')}: " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
@@ -84,7 +84,7 @@ def brief(value: Any) -> str:
 
 
 def _steps(derivation: Any) -> Any:
-    """What a proposal's derivation says, but for the parent's network, which the parent's point holds."""
+    """Returns a derivation without the parent's network, which the parent's point shows."""
     if not isinstance(derivation, dict) or not isinstance(derivation.get("morphism"), dict):
         return derivation
     return {**derivation, "morphism": derivation["morphism"].get("operations")}
@@ -104,7 +104,7 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
 
 
 def cell(column: str, value: Any) -> str:
-    """What a cell of the report's table shows: units where there are some, rounded floats, nothing where unknown."""
+    """Returns the text of a table cell, with units and rounded floats; empty for None."""
     if value is None:
         return ""
     if column in _UNITS:

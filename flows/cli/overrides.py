@@ -1,4 +1,4 @@
-"""The command line, read before Hydra reads it: what is wrong with it is said in one line, by its own name."""
+"""Command-line overrides, checked before Hydra reads them, so that each mistake gets one clear line."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from flows.cli.formatting import masked
 from nas.core.errors import ConfigurationError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-"""Where the yaml files lie that come with Heirloom."""
+"""Folder of the yaml files that come with Heirloom."""
 BUILT = ("problem", "tuner", "stopper")
-"""Groups whose yaml says how to build a class: the constructor is the schema, so they take any key."""
+"""Groups whose yaml builds a class. They accept any key: the constructor is the schema."""
 ADDED = ("tuner", "experiment")
-"""Groups of ``flows.search`` that have no default, so that a choice is written with a +."""
+"""Groups of ``flows.search`` without a default: a choice is written with a +."""
 CLUSTERS = ("dask", "ray", "slurm", "kubernetes")
-"""Where workers of ``runner=remote`` are started."""
+"""Names of clusters that users try as a runner."""
 FREE = (*(f"{group}." for group in BUILT), "storage.options.", "constraints.")
 
 
@@ -30,10 +30,10 @@ class Arguments:
 
     Attributes:
         flags: Hydra's options, with their values.
-        overrides: What sets keys and chooses groups, as Hydra should get it.
+        overrides: Overrides as Hydra gets them.
         named: Keys and groups that are set.
-        swept: Those that a multirun varies.
-        wants_help: Nothing is to be run.
+        swept: Keys and groups that a multirun varies.
+        wants_help: Whether only the help text is printed.
     """
 
     flags: tuple[str, ...]
@@ -44,10 +44,10 @@ class Arguments:
 
     @classmethod
     def read(cls, config: str, argv: Sequence[str]) -> Arguments:
-        """Reads ``argv``, in which options and overrides may stand in any order.
+        """Reads ``argv``, with options and overrides in any order.
 
         Raises:
-            ConfigurationError: an unknown option, or an override that can't be read.
+            ConfigurationError: an option is unknown, or an override can't be parsed.
         """
         from hydra._internal.utils import get_args_parser
 
@@ -62,7 +62,7 @@ class Arguments:
                 flags.append(text)
         named, swept = _keys_of(config, given.overrides)
         overrides = _with_free_keys(config, given.overrides, named)
-        if given.cfg or given.info:  # which Hydra prints itself, and nothing runs
+        if given.cfg or given.info:  # Hydra prints the configuration and runs nothing
             overrides = [o if _names_a_variable(o) and not given.resolve else masked(o) for o in overrides]
         return cls(
             flags=tuple(flags),
@@ -74,16 +74,16 @@ class Arguments:
 
 
 def _names_a_variable(override: str) -> bool:
-    """Returns whether the value is one interpolation, ``${oc.env:NAME}``, which tells nothing unless it is resolved."""
+    """Returns whether the value is one interpolation, ``${oc.env:NAME}``, which needs no mask."""
     return re.fullmatch(r"[^=]*=\$\{[^{}]*\}", override) is not None
 
 
 def _refuse(message: str) -> NoReturn:
-    raise ConfigurationError(f"{message.removeprefix('argument ')}; --help shows what can be said")
+    raise ConfigurationError(f"{message.removeprefix('argument ')}; --help lists all options")
 
 
 def _keys_of(config: str, overrides: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Returns the keys and groups that are set, and those of them that are swept."""
+    """Returns the keys and groups that are set, and those that a multirun varies."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -97,13 +97,13 @@ def _keys_of(config: str, overrides: Sequence[str]) -> tuple[set[str], set[str]]
             shown = masked(text)
             if hint := _hint(config, text):
                 raise ConfigurationError(f"can't read {shown!r}: {hint}") from error
-            why = f" ({str(error).strip().splitlines()[0]})" if shown == text else ""  # which repeats parts of it
+            why = f" ({str(error).strip().splitlines()[0]})" if shown == text else ""  # Hydra repeats the secret
             raise ConfigurationError(
-                f"can't read {shown!r}{why}: write KEY=VALUE, and quote what is more than a word: \"KEY='a, b'\""
+                f"can't read {shown!r}{why}: write KEY=VALUE, and quote values of several words: \"KEY='a, b'\""
             ) from error
         key = str(override.key_or_group)
         if not key:
-            raise ConfigurationError(f"can't read {masked(text)!r}: no key stands before the =")
+            raise ConfigurationError(f"can't read {masked(text)!r}: write a key before the =")
         if text.endswith("=null") and key != "stopper" and (choices := choices_of(key, config)):
             raise ConfigurationError(f"{text}: choose one of {', '.join(choices)}")
         named.add(key)
@@ -113,7 +113,7 @@ def _keys_of(config: str, overrides: Sequence[str]) -> tuple[set[str], set[str]]
 
 
 def _hint(config: str, text: str) -> str | None:
-    """What a lonely word was probably meant to be."""
+    """Returns the probable meaning of a word without ``=``."""
     if not re.fullmatch(r"[\w.-]+", text):
         return None
     if text in _names_of_keys(config).values() or text in groups_of(config):
@@ -125,21 +125,21 @@ def _hint(config: str, text: str) -> str | None:
 
 
 def _with_free_keys(config: str, overrides: Sequence[str], named: set[str]) -> list[str]:
-    """Returns the overrides, such that ``problem._target_=my.Class problem.width=64`` works as it stands.
+    """Returns overrides that let ``problem._target_=my.Class problem.width=64`` work.
 
-    Hydra refuses keys that the chosen yaml does not hold, so those of a constructor are added. Where a group's target
-    is given and no choice of the group is, the choice becomes ``custom``, a yaml with nothing but a target.
+    Hydra refuses keys that the chosen yaml does not hold, so constructor keys get ``++``. A group with a
+    ``_target_`` but no choice gets the choice ``custom``, a yaml with nothing but a target.
     """
     plain = [o.removeprefix("+") if o.startswith("+stopper=") else o for o in overrides]
-    # stopper=null says the default again, which Hydra refuses
+    # Hydra refuses stopper=null, because null is the default
     result = ["++" + o.lstrip("+") if o.lstrip("+").startswith(FREE) else o for o in plain if o != "stopper=null"]
-    prepared = BUILT if config == "search" else ()  # for the other commands the search's record holds the targets
+    prepared = BUILT if config == "search" else ()  # other commands take the targets from the search's record
     custom = [group for group in prepared if f"{group}._target_" in named and group not in named]
     return [*result, *(f"+{group}=custom" if group == "tuner" else f"{group}=custom" for group in custom)]
 
 
 def as_shell(pairs: Sequence[str]) -> str:
-    """Overrides ``key=value`` with plain values, as Hydra reads them, as a shell takes them."""
+    """Returns overrides ``key=value`` quoted for Hydra and for a shell."""
     return shlex.join(_quoted(*pair.partition("=")[::2]) for pair in pairs)
 
 
@@ -151,14 +151,14 @@ def _quoted(key: str, value: str) -> str:
 
 
 def choices_of(group: str, config: str = "search") -> list[str]:
-    """Returns the choices of a group of conf/ that come with Heirloom; none where it is no group of the command's."""
+    """Returns Heirloom's choices of a group; empty if the command has no such group."""
     folder = CONF / group if group in groups_of(config) else None
     names = [entry.name for entry in folder.iterdir()] if folder is not None else []
     return sorted(n.removesuffix(".yaml") for n in names if n.endswith(".yaml") and n != "custom.yaml")
 
 
 def groups_of(config: str) -> list[str]:
-    """Returns the groups from which a command's configuration is put together."""
+    """Returns the configuration groups of a command."""
     listed = re.findall(r"^  - (?:optional )?(\w+):", page_of(config), re.MULTILINE)
     listed = [group for group in listed if group != "hydra"]
     return ["tuner", *listed, "experiment"] if config == "search" else listed
@@ -170,12 +170,14 @@ def page_of(config: str) -> str:
 
 
 def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
-    """What Hydra says of a command line, in Heirloom's words and one line."""
+    """Returns Hydra's error as one line in Heirloom's words."""
     text = " ".join((str(error) or str(error.__cause__ or type(error).__name__)).split())
     if found := re.search(r"Could not find '([\w/]+)/([^/']+)'(?:.*Available options in '[\w/]+': (.*))?", text):
         options = re.split(r"\s+", found[3].partition(" Config search path")[0].strip()) if found[3] else []
         if found[1] == "runner" and found[2] in CLUSTERS:
-            return f"unknown runner {found[2]}: choose remote, whose workers start anywhere (docs/remote_workers.md)"
+            return (
+                f"unknown runner {found[2]}: choose remote and start its workers there (docs/guides/remote_workers.md)"
+            )
         known = ", ".join(name for name in options if name != "custom")
         own = f", or a class of your own by {found[1]}._target_=my_module.MyClass" if found[1] in BUILT else ""
         return f"unknown {found[1]} {found[2]}: choose {known}{own}"
@@ -195,7 +197,7 @@ def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
 
 
 def unknown_key(key: str, config: str) -> str:
-    """One line on a key that nothing would read."""
+    """Returns the error line for a key that no code reads."""
     known = _names_of_keys(config)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     did_you_mean = f"; did you mean {known[near[0]]}?" if near and known[near[0]] != key else ""
@@ -203,7 +205,7 @@ def unknown_key(key: str, config: str) -> str:
 
 
 def _names_of_keys(config: str) -> dict[str, str]:
-    """What a user may call a key: its name, or the last part of it."""
+    """Returns each key by its full name and by its last part."""
     from omegaconf import OmegaConf
 
     page = OmegaConf.to_container(OmegaConf.create(page_of(config)))
@@ -214,7 +216,7 @@ def _names_of_keys(config: str) -> dict[str, str]:
 
 
 def help_text(config: str) -> str:
-    """What a command takes: its groups with their choices, and its page of conf/ with the comments."""
+    """Returns the help text: groups with their choices, and the command's yaml with its comments."""
     body = page_of(config).partition("\n\n")[2].strip().splitlines()
     first = page_of(config).splitlines()[0].removeprefix("# ").partition(": ")[0]
     lines = [f"usage: python -m flows.{config} [GROUP=CHOICE ...] [KEY=VALUE ...]", f"for example: {first}", ""]
@@ -225,9 +227,9 @@ def help_text(config: str) -> str:
         lines.append(f"  {plus}{group}={'|'.join(choices_of(group, config))}{own}")
     lines += ["", "keys and their defaults:", *(f"  {line}" for line in body), ""]
     lines += [
-        "A choice has keys of its own: storage.root=URL storage.options.KEY=VALUE tuner.population_size=16",
-        "  -m                a run for each combination of what is listed: seed=1,2",
-        "  --cfg job         show the configuration that would run, and run nothing",
-        "  --config-dir DIR  choices of your own: DIR/problem/mine.yaml is problem=mine",
+        "A choice has its own keys: storage.root=URL storage.options.KEY=VALUE tuner.population_size=16",
+        "  -m                run each combination of the listed values: seed=1,2",
+        "  --cfg job         show the configuration and run nothing",
+        "  --config-dir DIR  your own choices: DIR/problem/mine.yaml is problem=mine",
     ]
     return "\n".join(lines)

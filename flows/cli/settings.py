@@ -1,4 +1,4 @@
-"""What a session may choose anew each time: where it stores, what runs trials, how many at once, on which devices."""
+"""Settings of a session, read from the configuration: storage root, runner, slots, devices, budget and limits."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ WITH_PREFECT = frozenset({"threads", "processes", "remote"})
 KILLABLE = frozenset({"processes", "remote"})
 MAX_DEFAULT_SLOTS = 4
 TOKEN_VARIABLE = "HEIRLOOM_CHANNEL_TOKEN"
-"""Of the environment, as the command line of a process can be seen by all on its machine."""
+"""Environment variable of the token, because every user of a machine can see command lines."""
 LEAST_S = 1.0
-"""A process alone takes longer to start."""
+"""Shortest time budget in seconds; a process alone takes longer to start."""
 UNFIT = r"[^A-Za-z0-9._+=-]+"
-"""What a search's name can't hold."""
+"""Characters that a search's name can't hold."""
 IDENTITY_KEYS = (
     "problem",
     "tuner",
@@ -53,11 +53,11 @@ IDENTITY_KEYS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What trials run on.
+    """Runner, slots and devices of a session.
 
     Attributes:
-        slots: Trials at a time.
-        n_threads: Torch threads of each.
+        slots: Number of trials that run at a time.
+        n_threads: Torch threads per trial.
         device: ``cpu``, ``cuda`` or ``mps``.
         gpus: Slot i sees only GPU ``gpus[i % len(gpus)]``.
     """
@@ -69,18 +69,18 @@ class Machine:
     gpus: tuple[int, ...]
     trial_timeout_s: float | None
     workers: Workers | None = None
-    """How simulated workers behave, for ``runner=simulated``."""
+    """Behavior of simulated workers, for ``runner=simulated``."""
     gate: Gate | None = None
-    """Where workers come in, for ``runner=remote``."""
+    """Address and token for workers, for ``runner=remote``."""
 
 
 def read_machine(values: Mapping[str, Any]) -> Machine:
-    """The machine that ``runner``, ``slots``, ``threads``, ``device``, ``gpus`` and ``trial_timeout_s`` describe.
+    """Returns the machine that ``runner``, ``slots``, ``threads``, ``device``, ``gpus`` and ``trial_timeout_s`` give.
 
-    It imports torch, which takes a second, to look for GPUs.
+    Imports torch, which takes a second, to look for GPUs.
 
     Raises:
-        ConfigurationError: one of them can't be, or does not go with another.
+        ConfigurationError: one of the values is invalid or conflicts with another.
     """
     runner, slots, n_threads, timeout_s = _read_wishes(values)
     if runner == "remote":
@@ -105,7 +105,7 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
 
 
 def _read_remote(values: Mapping[str, Any], slots: int, n_threads: int | None, timeout_s: float | None) -> Machine:
-    """Returns the machine that is none of this one's: its workers choose what they are not told."""
+    """Returns the machine of remote workers, which choose what is not set."""
     gate = read_gate(values)
     return Machine(
         runner="remote",
@@ -119,10 +119,10 @@ def _read_remote(values: Mapping[str, Any], slots: int, n_threads: int | None, t
 
 
 def read_gate(values: Mapping[str, Any]) -> Gate:
-    """Where the workers of ``runner=remote`` come in, with a token of its own, or that of the environment.
+    """Returns address, token and limits for the workers of ``runner=remote``.
 
     Raises:
-        ConfigurationError: a value that can't be.
+        ConfigurationError: a value is invalid.
     """
     import nas
     from nas.executors.remote.pool import Gate
@@ -166,7 +166,7 @@ def _read_workers(values: Mapping[str, Any]) -> Workers | None:
 
 
 def _read_wishes(values: Mapping[str, Any]) -> tuple[RunnerKind, int | None, int | None, float | None]:
-    """Runner, slots, torch threads and timeout, as far as they are set."""
+    """Returns runner, slots, torch threads and timeout; None for each one that is not set."""
     runner = (values.get("runner") or {}).get("kind")
     if runner not in RUNNERS:
         raise ConfigurationError(f"runner ({runner!r}) must be one of {', '.join(RUNNERS)}")
@@ -186,7 +186,7 @@ def _read_wishes(values: Mapping[str, Any]) -> tuple[RunnerKind, int | None, int
 
 
 def read_device(device: object, gpus: object) -> tuple[str, tuple[int, ...]]:
-    """Returns the device to train on, and the GPUs to share out.
+    """Returns the device to train on and the GPUs for the slots.
 
     Raises:
         ConfigurationError: this machine has no such device.
@@ -210,7 +210,7 @@ def read_device(device: object, gpus: object) -> tuple[str, tuple[int, ...]]:
 
 
 def _read_gpus(device: object, gpus: object) -> tuple[int, ...] | None:
-    """Returns the numbers of a list, or None: all."""
+    """Returns the GPU numbers, or None for all."""
     if device not in ("auto", "cpu", "cuda", "mps"):
         raise ConfigurationError(f"device ({device!r}) must be auto, cpu, cuda or mps")
     if gpus == "all":
@@ -222,10 +222,10 @@ def _read_gpus(device: object, gpus: object) -> tuple[int, ...] | None:
 
 
 def positive_int(name: str, value: object) -> int | None:
-    """Returns the value of a key that counts; None where it is not set.
+    """Returns a count, or None if it is not set.
 
     Raises:
-        ConfigurationError: it is no whole number of at least 1.
+        ConfigurationError: the value is not a whole number of at least 1.
     """
     if value is None:
         return None
@@ -234,10 +234,10 @@ def positive_int(name: str, value: object) -> int | None:
 
 
 def switch(values: Mapping[str, Any], name: str) -> bool:
-    """Returns the value of a key that is on or off.
+    """Returns the value of a boolean key.
 
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: the value is not true or false.
     """
     if not isinstance(values[name], bool):
         raise ConfigurationError(f"{name} ({values[name]!r}) must be true or false")
@@ -245,10 +245,10 @@ def switch(values: Mapping[str, Any], name: str) -> bool:
 
 
 def check_values(invocation: Invocation) -> None:
-    """Refuses, in a tenth of a second, what can be refused without torch, the problem and the store.
+    """Checks, in a tenth of a second, all values that need no torch, problem or storage.
 
     Raises:
-        ConfigurationError: no tuner, or a value that can't be.
+        ConfigurationError: there is no tuner, or a value is invalid.
     """
     values = invocation.values
     if invocation.spec("tuner") is None:
@@ -273,7 +273,7 @@ def check_values(invocation: Invocation) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much may go wrong, and what else a session may choose anew: see ``conf/search.yaml``."""
+    """Limits that each session may choose anew; see ``conf/search.yaml``."""
 
     finalists: int
     max_attempts: int
@@ -286,7 +286,7 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
     """Returns the limits of a configuration.
 
     Raises:
-        ConfigurationError: one of them can't be.
+        ConfigurationError: a limit is invalid.
     """
     counts = {}
     for name in ("finalists", "max_attempts", "max_failures"):
@@ -300,10 +300,10 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
 
 
 def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Returns the storage's root, and what its file system takes.
+    """Returns the storage root and its file-system options.
 
     Raises:
-        ConfigurationError: they are no text and no mapping.
+        ConfigurationError: the root is empty, or the options are not a mapping.
     """
     storage = values["storage"]
     root, options = storage.get("root"), storage.get("options") or {}
@@ -315,11 +315,11 @@ def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def reach_root(values: Mapping[str, Any]) -> BlobStore:
-    """Returns the storage's root, whose server has answered: every command's first contact.
+    """Opens the storage root and waits until its server answers.
 
     Raises:
-        ConfigurationError: there can't be such a root, or it refuses.
-        StorageError: nobody answers within seconds.
+        ConfigurationError: the root is invalid, or the server refuses access.
+        StorageError: the server does not answer within seconds.
     """
     from nas.storage.open import open_root
 
@@ -332,43 +332,43 @@ def reach_root(values: Mapping[str, Any]) -> BlobStore:
 
 
 def search_url(root: str, files: BlobStore, name: str) -> str:
-    """Where other processes find the folder of a search: below the URL as the user wrote it, or by its absolute path.
+    """Returns the URL by which other processes open a search.
 
     Args:
-        root: What ``read_root`` gives.
-        files: What ``reach_root`` gives.
-        name: The search's.
+        root: The root as returned by ``read_root``.
+        files: The root as returned by ``reach_root``.
+        name: The search's name.
     """
     return f"{root.rstrip('/')}/{name}" if "://" in root else files.below(name).url
 
 
 def _check_mounted(url: str) -> None:
-    """Refuses a folder where a network file system should be mounted, and none is."""
+    """Refuses a folder on which no network file system is mounted."""
     from nas.storage.mounts import find_mount
 
     mount = find_mount(url.removeprefix("file://"))
     if mount is not None and mount.is_local:
         raise ConfigurationError(
-            f"storage.root ({url}) lies on {mount.source}, which is {mount.kind}, and no network file system: "
-            "mount it, choose another storage.root, or say storage.mounted=false (or storage=local)"
+            f"storage.root ({url}) is on {mount.source} ({mount.kind}), which is not a network file system: "
+            "mount it, choose another storage.root, or set storage.mounted=false (or storage=local)"
         )
 
 
 def read_retention(values: Mapping[str, Any]) -> Retention:
-    """Which weights the storage keeps, and how much it may hold.
+    """Returns the retention: the weights to keep and the disk limit.
 
     Raises:
-        ConfigurationError: no such plan, or no number of gigabytes.
+        ConfigurationError: ``keep`` or ``max_gb`` is invalid.
     """
     storage = values["storage"]
     return Retention(keep=str(values.get("keep", storage.get("keep", "all"))), max_gb=storage.get("max_gb"))
 
 
 def check_deterministic(deterministic: bool, machine: Machine) -> None:
-    """Refuses a machine on which the same search would not give the same bits.
+    """Refuses a machine on which a deterministic search would give different results.
 
     Raises:
-        ConfigurationError: several threads of one process, which share torch's random state.
+        ConfigurationError: several slots would share one process and torch's random state, or ``threads`` is not set.
     """
     if deterministic and machine.runner == "threads" and machine.slots > 1:
         raise ConfigurationError(
@@ -377,7 +377,7 @@ def check_deterministic(deterministic: bool, machine: Machine) -> None:
         )
     if deterministic and machine.gate is not None and machine.gate.n_threads is None:
         raise ConfigurationError(
-            "deterministic=true with runner=remote needs threads=N: the bits depend on it, and machines differ"
+            "deterministic=true with runner=remote needs threads=N: results depend on it, and machines differ"
         )
 
 
@@ -385,7 +385,7 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
     """Returns the search that a configuration describes.
 
     Raises:
-        ConfigurationError: something that does not go with ``deterministic``, or a plan that can't be.
+        ConfigurationError: a setting conflicts with ``deterministic``, or the policy plan is invalid.
     """
     values = invocation.values
     problem, tuner = invocation.spec("problem"), invocation.spec("tuner")
@@ -393,9 +393,9 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
     assert tuner is not None
     policy = values.get("policy") or {}
     if isinstance(policy, Mapping) and (unknown := [key for key in policy if key != "stages"]):
-        raise ConfigurationError(f"policy.{unknown[0]}: a plan holds `stages`, a list, and nothing else")
+        raise ConfigurationError(f"policy.{unknown[0]}: a policy plan holds only the list `stages`")
     if not isinstance(policy, Mapping) or not isinstance(policy.get("stages"), list) or not policy["stages"]:
-        raise ConfigurationError("policy must be a choice of the group policy, with a list of stages")
+        raise ConfigurationError("policy must be a choice of the group policy, with a list `stages`")
     deterministic = switch(values, "deterministic")
     check_deterministic(deterministic, machine)
     return Search(
@@ -416,10 +416,10 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
 
 
 def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> Budget:
-    """Returns the budget, 16 trials where none is set.
+    """Returns the budget; 16 trials if none is set.
 
     Raises:
-        ConfigurationError: it does not go with ``deterministic``, counts GPU-hours without a GPU, or holds no trial.
+        ConfigurationError: it conflicts with ``deterministic``, counts GPU-hours without a GPU, or is too short.
     """
     budget = Budget(**values["budget"])
     timed = [name for name in ("hours", "gpu_hours") if getattr(budget, name) is not None]
@@ -431,14 +431,14 @@ def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> 
         hours: float = getattr(budget, name)
         if 3600 * hours < LEAST_S and machine.runner != "simulated":
             raise ConfigurationError(
-                f"budget.{name} ({hours:g}) is {3600 * hours:.2g} s, in which no trial begins and ends; "
-                f"it counts hours, so that half a minute is budget.{name}=0.0083"
+                f"budget.{name} ({hours:g}) is {3600 * hours:.2g} s, too short for any trial; "
+                f"it is in hours: half a minute is budget.{name}=0.0083"
             )
     has_gpu = machine.device == "cuda" if machine.workers is None else machine.workers.have_gpus
     if budget.gpu_hours is not None and not has_gpu:
         remedy = "" if machine.gate is None else "; add device=cuda, and every worker must have one"
         remedy = remedy if machine.workers is None else "; add runner.workers.have_gpus=true"
-        where = machine.device if machine.workers is None else "paper"
+        where = machine.device if machine.workers is None else "simulated workers"
         raise ConfigurationError(
             f"budget.gpu_hours ({budget.gpu_hours}) needs a GPU, but trials run on {where}{remedy}"
         )
@@ -446,13 +446,13 @@ def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> 
 
 
 def search_name(invocation: Invocation, default: str, search: Search, outside: Collection[str] = ()) -> str:
-    """Returns the name that was set, or the default with what a multirun varies outside the identity.
+    """Returns the name that was set, or the default followed by swept keys outside the identity.
 
     Args:
         invocation: The command line.
-        default: The name that the identity gives.
-        search: Decides what belongs to the identity.
-        outside: Arguments of the problem that do not (where its data lies).
+        default: The name derived from the identity.
+        search: The search whose identity counts.
+        outside: Arguments of the problem outside the identity (data paths).
     """
     name = invocation.values.get("name")
     if name is not None:

@@ -1,4 +1,4 @@
-"""Trust: a record on a shared disk, or a driver over a channel, names no code that runs here; the command line does."""
+"""Checks that code named by a record is also named on the command line."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def trusted_spec(
     by: str = "the search's record",
     lacks: str = "a shared disk",
 ) -> Spec:
-    """What the record names, with the arguments that the command line adds.
+    """Returns the class that a record names, with arguments added by the command line.
 
     Args:
         group: ``problem``, ``tuner`` or ``stopper``.
-        stored: Target and arguments.
+        stored: Target and arguments in the record.
         invocation: The command line, which may name the same target.
-        by: Who names it, for the error.
-        lacks: What is not trusted with code, for the error.
+        by: The source of the record, for the error.
+        lacks: The medium that is not trusted with code, for the error.
 
     Raises:
-        ConfigurationError: it names something outside Heirloom, or, within, no problem, tuner or stopper; or an
-            argument that is code, which the command line does not name.
+        ConfigurationError: the target lies outside Heirloom or is no problem, tuner or stopper. Or an argument is
+            code that the command line does not name.
     """
     from flows.cli.overrides import as_shell
     from nas.core.errors import ConfigurationError
@@ -46,19 +46,19 @@ def trusted_spec(
         kind = {"problem": Problem, "tuner": Tuner, "stopper": Stopper}[group]
         if not target.startswith("nas.") or not issubclass(spec.find(), kind):
             raise ConfigurationError(
-                f"{by} names {target} as its {group}, and {lacks} is not trusted with code: "
-                f"add {group}._target_={target}, or trust=true"
+                f"{by} names {target} as its {group}, but {lacks} is not trusted with code: "
+                f"add {group}._target_={target} or trust=true"
             )
     code = code_arguments(spec) & stored["arguments"].keys() - given.keys()
     if code and not invocation.values["trust"]:
         pairs = as_shell([f"{group}.{key}={stored['arguments'][key]}" for key in sorted(code)])
         raise ConfigurationError(
-            f"{by} says what its {group} runs, and {lacks} is not trusted with code: add {pairs}, or trust=true"
+            f"{by} names code that its {group} runs, but {lacks} is not trusted with code: add {pairs} or trust=true"
         )
     return spec
 
 
 def code_arguments(spec: Spec) -> frozenset[str]:
-    """Returns the arguments of one of Heirloom's own classes that are code."""
+    """Returns the arguments of one of Heirloom's own classes that name code."""
     found: frozenset[str] = frozenset()
     return getattr(spec.find(), "code_arguments", found) if spec.target.startswith("nas.") else found

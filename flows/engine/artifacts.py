@@ -1,6 +1,6 @@
-"""What Prefect shows beside the task runs: checkpoint, leaderboard and lineage artifacts, written in the background.
+"""Prefect artifacts of a flow run (checkpoints, leaderboard, lineage), written in the background.
 
-Never on the search's path: a server that is slow or gone costs artifacts, which are counted and said at the end.
+They never delay the search. If the server is slow or gone, artifacts are lost, counted and reported at the end.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ logger = logging.getLogger("prefect.heirloom")
 
 
 class RunArtifacts:
-    """Writes the artifacts of one flow run over Prefect's REST API, from a thread of its own.
+    """Artifacts of one flow run, written over Prefect's REST API from a thread.
 
     Args:
-        client: Reaches Prefect's API; see ``api_client``.
-        flow_run: The flow run's id.
+        client: Client of Prefect's API; see ``api_client``.
+        flow_run: Id of the flow run.
         metric: Ranks the leaderboard.
-        stages: The plan's, in its order; the scores of a later one go before, as they are of fuller trainings.
-        task_run_of: The task run that shows a trial.
-        post: Where a cancel asked for in Prefect is posted.
+        stages: Stages of the policy plan in order. Later stages rank first, because they train more.
+        task_run_of: Returns the task run of a trial.
+        post: Receives ``StopRequested`` if the flow run is cancelled in Prefect.
     """
 
     def __init__(
@@ -63,33 +63,33 @@ class RunArtifacts:
         self._leaderboard: str | None = None
         self._is_stale = False
         self._is_closing = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="heirloom-showcase", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="heirloom-artifacts", daemon=True)
         self._thread.start()
 
     def introduce(self, lineage: str, tags: Sequence[str], earlier: Sequence[str], finished: Iterable[Trial]) -> None:
-        """Tags the flow run, says how the lineage is drawn, and takes over from earlier sessions.
+        """Tags the flow run, writes the lineage artifact and marks earlier flow runs as crashed.
 
         Args:
-            lineage: The text of an artifact ``lineage``.
-            tags: The flow run's; those of a search's flow runs have one in common.
-            earlier: The flow runs of earlier sessions, which stay Running for ever after a ``kill -9``.
-            finished: The trials that they finished, for the leaderboard.
+            lineage: Text of the artifact ``lineage``.
+            tags: Tags of the flow run. All flow runs of a search share one tag.
+            earlier: Flow runs of earlier sessions. After ``kill -9`` they would stay Running forever.
+            finished: Trials of earlier sessions, for the leaderboard.
         """
         links = "".join(f"\n* [flow run {flow_run}](/runs/flow-run/{flow_run})" for flow_run in earlier)
         text = lineage + (f"\n\nEarlier sessions of this search, the newest first:\n{links}" if earlier else "")
         self._queue.put(lambda: self._send("PATCH", f"/flow_runs/{self._flow_run}", {"tags": list(tags)}))
-        self._queue.put(lambda: self._create("lineage", "How the whole search is drawn", text))
+        self._queue.put(lambda: self._create("lineage", "The command that draws the whole search", text))
         for flow_run in earlier:
             self._queue.put(partial(self._mark_crashed, flow_run))
         self._queue.put(partial(self._rank, list(finished)))
 
     def observe(self, event: Event) -> None:
-        """Takes a finished trial; returns at once."""
+        """Queues the artifacts of a finished trial and returns at once."""
         if isinstance(event, Finished):
             self._queue.put(lambda: self._take(event.trial))
 
     def close(self, timeout_s: float) -> None:
-        """Writes what is left, within ``timeout_s``."""
+        """Writes the remaining artifacts, within ``timeout_s``."""
         self._queue.put(None)
         self._is_closing.set()
         self._thread.join(timeout_s)
@@ -97,13 +97,13 @@ class RunArtifacts:
             self.n_lost += self._queue.qsize()
 
     def _mark_crashed(self, flow_run: str) -> None:
-        """Marks the flow run of an earlier session and what ran in it, unless it has ended, or is another server's."""
+        """Marks an earlier flow run and its task runs as crashed, unless they have ended."""
         answer = self._client.get(f"/flow_runs/{flow_run}")
         if answer.status_code == httpx.codes.NOT_FOUND:
             return
         if answer.raise_for_status().json()["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
             return
-        message = f"its driver is gone; continued by flow run {self._flow_run}"
+        message = f"the driver has ended; continued by flow run {self._flow_run}"
         crashed = {"state": {"type": "CRASHED", "name": "Crashed", "message": message}, "force": True}
         unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}}
         asked = {"flow_runs": {"id": {"any_": [flow_run]}}, "task_runs": unfinished}
@@ -126,22 +126,22 @@ class RunArtifacts:
                 self._try(self._write_leaderboard)
                 next_board = time.monotonic() + LEADERBOARD_S
             if time.monotonic() >= next_poll and not self._is_closing.is_set():
-                self._try(self._honor_cancel)
+                self._try(self._check_cancelled)
                 next_poll = time.monotonic() + CANCEL_POLL_S
 
     def _try(self, do: Callable[[], object]) -> bool:
-        """Returns whether it succeeded; a server that is slow, gone, or none of Prefect's raises whatever it likes."""
+        """Returns whether a call succeeded; any exception counts, because the server may be anything."""
         try:
             do()
         except Exception as error:
-            logger.warning("not shown in Prefect: %r", error)
+            logger.warning("artifact not written to Prefect: %r", error)
             return False
         return True
 
     def _take(self, trial: Trial) -> None:
         self._rank([trial])
         if trial.checkpoint is not None:
-            key, about = f"checkpoint-{trial.number:04d}", f"The weights that trial {trial.number} published"
+            key, about = f"checkpoint-{trial.number:04d}", f"Weights published by trial {trial.number}"
             self._create(key, about, checkpoint_text(trial), self._task_run_of(trial.number))
 
     def _rank(self, trials: Iterable[Trial]) -> None:
@@ -156,7 +156,7 @@ class RunArtifacts:
         if not self._is_stale:
             return
         text = leaderboard_text(self._leaders, self._metric)
-        known, self._leaderboard = self._leaderboard, None  # made anew, should this fail
+        known, self._leaderboard = self._leaderboard, None  # created again if this fails
         if known is None:
             self._leaderboard = self._create("leaderboard", "The best trials so far", text)
         else:
@@ -172,7 +172,7 @@ class RunArtifacts:
     def _send(self, method: str, path: str, body: Mapping[str, Any]) -> httpx.Response:
         return self._client.request(method, path, json=dict(body)).raise_for_status()
 
-    def _honor_cancel(self) -> None:
+    def _check_cancelled(self) -> None:
         state = self._client.get(f"/flow_runs/{self._flow_run}").raise_for_status().json()["state_type"]
         if state in ("CANCELLING", "CANCELLED"):
             self._post(StopRequested("cancelled in Prefect"))
@@ -183,9 +183,9 @@ def _nothing() -> None:
 
 
 def api_client(api_url: str) -> httpx.Client:
-    """Returns a client of Prefect's API as Prefect's settings want it: environment, files and the active profile.
+    """Returns a client of Prefect's API that uses Prefect's own settings.
 
-    They say who asks (``PREFECT_API_AUTH_STRING``, else ``PREFECT_API_KEY``), with which headers, and whom to trust.
+    The settings give credentials (``PREFECT_API_AUTH_STRING``, else ``PREFECT_API_KEY``), headers and certificates.
     """
     from prefect.settings import get_current_settings
 
@@ -203,7 +203,7 @@ def api_client(api_url: str) -> httpx.Client:
 
 
 def checkpoint_text(trial: Trial) -> str:
-    """Returns the markdown of a trial's checkpoint: path under the root, bytes, digest, donor, share inherited."""
+    """Returns the Markdown text of a checkpoint: path, bytes, digest, donor and inherited share."""
     assert trial.checkpoint is not None
     inherited = "-" if trial.taken is None else f"{trial.taken:.1%}"
     rows = [
@@ -220,7 +220,7 @@ def checkpoint_text(trial: Trial) -> str:
 
 
 def leaderboard_text(leaders: list[Trial], metric: Metric) -> str:
-    """Returns the markdown of the best trials so far."""
+    """Returns the Markdown table of the best trials so far."""
     head = (
         f"# Leaderboard\n\n| | trial | {metric.name} | stage | generation | donor | inherited |\n"
         + "| --- " * 7

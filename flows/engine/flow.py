@@ -1,4 +1,4 @@
-"""The flow run that shows one session of a search; the only place where a Prefect flow is made."""
+"""The Prefect flow run of a session."""
 
 from __future__ import annotations
 
@@ -21,41 +21,45 @@ from nas.executors.pool import WorkerPool
 from nas.storage.sessions import past_sessions
 
 if TYPE_CHECKING:
-    from flows.engine.session import _Task
+    from flows.engine.session import SessionRun
 
 DELIVERY_S = 5.0
+"""Seconds to wait until the states of the last task runs are sent."""
 N_EARLIER = 20
+"""Earlier flow runs that are linked."""
 
 
 class FlowRun:
-    """A session's flow run: create it, pass its ``body`` as an outcome to ``run`` on a thread.
+    """The Prefect flow run of a session.
+
+    Call ``run`` on a thread of its own, with a callable that calls ``body``.
 
     Attributes:
-        executor: Submits the trials' task runs.
-        id: The flow run's id, once it runs.
-        error: What Prefect raised, where it was not the search.
+        executor: Submits the task runs of trials.
+        id: Id of the flow run, once it runs.
+        error: Exception raised by Prefect itself.
     """
 
-    def __init__(self, task: _Task, pool: WorkerPool, api_url: str) -> None:
-        self._task = task
+    def __init__(self, session_run: SessionRun, pool: WorkerPool, api_url: str) -> None:
+        self._run = session_run
         self._api_url = api_url
         self._artifacts: RunArtifacts | None = None
-        records = task.workplace.records
-        self.executor = PrefectExecutor(pool, task.workplace.machine.slots, records.finished_trial)
+        records = session_run.context.records
+        self.executor = PrefectExecutor(pool, session_run.context.machine.slots, records.finished_trial)
         self.id: str | None = None
         self.error: BaseException | None = None
 
     @property
     def n_artifacts_lost(self) -> int:
-        """Artifacts that the server did not take."""
+        """Number of artifacts that the server did not accept."""
         return 0 if self._artifacts is None else self._artifacts.n_lost
 
     def run(self, body: Callable[[], None]) -> None:
-        """Runs the flow; returns when Prefect has let go of it."""
-        name = self._task.workplace.name
+        """Runs the flow until Prefect has finished it."""
+        name = self._run.context.name
 
-        # Room beyond the slots for the task runs of trials of earlier sessions, which return at once.
-        runner: Any = ThreadPoolTaskRunner(max_workers=self._task.workplace.machine.slots + 2)
+        # Two threads more than slots: task runs that restore trials of earlier sessions return at once.
+        runner: Any = ThreadPoolTaskRunner(max_workers=self._run.context.machine.slots + 2)
 
         @flow(name="heirloom", flow_run_name=name, task_runner=runner, validate_parameters=False, persist_result=False)
         def heirloom(search: str, resumes: str | None) -> State[None]:
@@ -68,14 +72,14 @@ class FlowRun:
         try:
             with tags_without_limits():
                 heirloom(name, next(iter(self._earlier()), None), return_state=True)
-            EventsWorker.drain_all(timeout=DELIVERY_S)  # the last task runs' states, which are sent in the background
+            EventsWorker.drain_all(timeout=DELIVERY_S)  # the states of the last task runs are sent in the background
         except BaseException as error:
             self.error = error
 
     def body(self) -> None:
-        """What the flow does: a session of the search."""
+        """Runs one session of the search inside the flow."""
         self.id = str(this_flow_run.get_id())
-        pipeline = self._task.pipeline
+        pipeline = self._run.pipeline
         stages = [stage.name for stage in pipeline.prepared.plan.stages]
         artifacts = self._artifacts = RunArtifacts(
             api_client(self._api_url),
@@ -87,22 +91,22 @@ class FlowRun:
         )
 
         def observe(event: Event) -> None:
-            self._task.progress.observe(event)
+            self._run.progress.observe(event)
             if isinstance(event, Finished):
                 self.executor.show(event.trial)
             artifacts.observe(event)
 
-        self._task.run(self.executor, self.id, observe, begun=lambda: self._introduce(artifacts))
+        self._run.run(self.executor, self.id, observe, begun=lambda: self._introduce(artifacts))
 
     def _introduce(self, artifacts: RunArtifacts) -> None:
-        workplace, earlier = self._task.workplace, self._earlier()
-        root = workplace.records.files.url.rpartition("/")[0]
-        hint = " (`***` is a password)" if without_passwords(workplace.root) != workplace.root else ""
+        context, earlier = self._run.context, self._earlier()
+        root = context.records.files.url.rpartition("/")[0]
+        hint = " (replace `***` by the password)" if without_passwords(context.root) != context.root else ""
         artifacts.introduce(
-            f"The whole lineage: `python -m flows.report name={workplace.name} storage.root={root} format=html`{hint}",
-            tags=[f"search:{workplace.name}", f"session:{self._task.session}"],
+            f"The whole lineage: `python -m flows.report name={context.name} storage.root={root} format=html`{hint}",
+            tags=[f"search:{context.name}", f"session:{self._run.session}"],
             earlier=earlier,
-            finished=[trial for trial in workplace.records.load()[0] if trial.is_finished] if earlier else [],
+            finished=[trial for trial in context.records.load()[0] if trial.is_finished] if earlier else [],
         )
 
     def close_artifacts(self, timeout_s: float) -> None:
@@ -111,7 +115,7 @@ class FlowRun:
             self._artifacts.close(timeout_s)
 
     def _earlier(self) -> list[str]:
-        """Returns the flow runs of the last sessions before this one, the newest first."""
-        sessions = past_sessions(self._task.workplace.records)
-        numbers = [n for n in sorted(sessions, reverse=True) if n < self._task.session and sessions[n]["flow_run"]]
+        """Returns the flow runs of earlier sessions, newest first."""
+        sessions = past_sessions(self._run.context.records)
+        numbers = [n for n in sorted(sessions, reverse=True) if n < self._run.session and sessions[n]["flow_run"]]
         return [sessions[n]["flow_run"] for n in numbers[:N_EARLIER]]

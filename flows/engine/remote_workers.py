@@ -14,23 +14,23 @@ from nas.core.redaction import without_passwords
 from nas.executors.remote.pool import Gate, RemotePool
 
 if TYPE_CHECKING:
-    from flows.engine.workplace import Workplace
+    from flows.engine.context import SearchContext
     from flows.views.progress import Progress
     from nas.training.messages import RuntimeSpec
 
 EVERYWHERE = ("0.0.0.0", "::")
 
 
-def open_pool(workplace: Workplace, spec: RuntimeSpec, gate: Gate, progress: Progress) -> RemotePool:
-    """A pool for the search's workers, which are told of on the terminal as they come and go."""
+def open_pool(context: SearchContext, spec: RuntimeSpec, gate: Gate, progress: Progress) -> RemotePool:
+    """A place for the search's workers, which are told of on the terminal as they come and go."""
 
     def show_wait(what: str | None) -> None:
         progress.waits_for = what
 
-    machine = workplace.machine
+    machine = context.machine
     pool = RemotePool(
         spec,
-        workplace.name,
+        context.name,
         gate,
         slots=machine.slots,
         trial_timeout_s=machine.trial_timeout_s,
@@ -39,19 +39,19 @@ def open_pool(workplace: Workplace, spec: RuntimeSpec, gate: Gate, progress: Pro
     )
     progress.note(
         f"trials wait for workers, {count(machine.slots, 'slot')}; start each, here or elsewhere, beside your code:\n"
-        f"  {worker_line(workplace, spec, gate, pool.port)}"
+        f"  {worker_line(context, spec, gate, pool.port)}"
     )
     return pool
 
 
-def worker_line(workplace: Workplace, spec: RuntimeSpec, gate: Gate, port: int) -> str:
+def worker_line(context: SearchContext, spec: RuntimeSpec, gate: Gate, port: int) -> str:
     """What a shell takes to start a worker.
 
     The token stands before the command, so that no list of processes shows it, and is left out where the user set it.
     """
     host = socket.gethostname() if gate.host in EVERYWHERE else gate.host
     host = f"[{host}]" if ":" in host else host
-    url = workplace.root if "://" in workplace.root else os.path.abspath(workplace.root)
+    url = context.root if "://" in context.root else os.path.abspath(context.root)
     shown = without_passwords(url)
     pairs = [f"channel=http://{host}:{port}", f"storage.root={shown}"]
     if not spec.problem.target.startswith("nas."):
@@ -59,6 +59,6 @@ def worker_line(workplace: Workplace, spec: RuntimeSpec, gate: Gate, port: int) 
     code = code_arguments(spec.problem)
     pairs += [f"problem.{key}={value}" for key, value in sorted(spec.problem.arguments.items()) if key in code]
     token = f'"${TOKEN_VARIABLE}"' if os.environ.get(TOKEN_VARIABLE) else gate.token
-    hint = "  # and its storage.options" if workplace.options else ""
+    hint = "  # and its storage.options" if context.options else ""
     hint = SECRET_HINT if shown != url else hint
     return f"{TOKEN_VARIABLE}={token} python -m flows.worker {as_shell(pairs)}{hint}"

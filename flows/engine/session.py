@@ -1,4 +1,4 @@
-"""What one session of a search runs."""
+"""One session of a search: its executor, its worker pool, its settings and its lease."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from flows.cli.settings import Limits
-from flows.engine.workplace import Workplace
+from flows.engine.context import SearchContext
 from flows.views.progress import Progress
 from nas.core.errors import StorageError
 from nas.executors.events import Event, StopRequested
@@ -23,23 +23,24 @@ from nas.training.messages import RuntimeSpec
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """A program, and where and how to run it."""
+class SessionRun:
+    """A session that is about to run: the pipeline, and where and how to run it."""
 
     pipeline: SearchPipeline
-    workplace: Workplace
+    context: SearchContext
     limits: Limits
     session: int
-    """The number that the session will get."""
+    """Number of the session."""
     progress: Progress
     only_finals: bool
 
     def runtime(self) -> RuntimeSpec:
-        prepared, machine = self.pipeline.prepared, self.workplace.machine
+        """Returns the settings of worker processes."""
+        prepared, machine = self.pipeline.prepared, self.context.machine
         return RuntimeSpec(
             problem=prepared.search.problem,
-            url=self.workplace.url,
-            options=self.workplace.options,
+            url=self.context.url,
+            options=self.context.options,
             session=self.session,
             device=machine.device,
             n_threads=machine.n_threads,
@@ -49,13 +50,13 @@ class _Task:
         )
 
     def executor(self) -> LocalExecutor | SimulatedExecutor:
-        """What runs trials without Prefect."""
-        machine, prepared = self.workplace.machine, self.pipeline.prepared
+        """Returns an executor that runs trials without Prefect."""
+        machine, prepared = self.context.machine, self.pipeline.prepared
         if machine.runner == "debug":
             return LocalExecutor(self.pool())
         return SimulatedExecutor(
             prepared.problem,
-            self.workplace.records,
+            self.context.records,
             slots=machine.slots,
             workers=machine.workers,
             pool=self.pool(),
@@ -65,18 +66,20 @@ class _Task:
         )
 
     def pool(self) -> WorkerPool:
-        machine = self.workplace.machine
+        """Opens the worker pool of the runner."""
+        machine = self.context.machine
         if machine.gate is not None:
             from flows.engine.remote_workers import open_pool
 
-            return open_pool(self.workplace, self.runtime(), machine.gate, self.progress)
+            return open_pool(self.context, self.runtime(), machine.gate, self.progress)
         if machine.runner != "processes":
-            return InProcessPool(self.runtime(), self.workplace.records.files, self.pipeline.prepared.problem)
+            return InProcessPool(self.runtime(), self.context.records.files, self.pipeline.prepared.problem)
         from nas.executors.process_pool import ProcessPool
 
         return ProcessPool(self.runtime(), machine.slots, gpus=machine.gpus, trial_timeout_s=machine.trial_timeout_s)
 
     def settings(self) -> ControllerSettings:
+        """Returns the settings of the controller."""
         search = self.pipeline.prepared.search
         return ControllerSettings(
             seed=search.seed,
@@ -96,10 +99,10 @@ class _Task:
         *,
         begun: Callable[[], None] = lambda: None,
     ) -> None:
-        """Opens a session, calls ``begun``, and runs the program in it."""
-        machine, budget = self.workplace.machine, self.pipeline.budget
+        """Takes the lease of the search, calls ``begun`` and runs the pipeline."""
+        machine, budget = self.context.machine, self.pipeline.budget
         session = Session(
-            self.workplace.records,
+            self.context.records,
             settings={
                 "runner": machine.runner,
                 "slots": machine.slots,
@@ -117,7 +120,5 @@ class _Task:
             begun()
             self.pipeline.run(executor, session, self.settings(), only_finals=self.only_finals, observe=observe)
         finally:
-            with suppress(
-                StorageError
-            ):  # it would hide why the program ended; and that this process is gone says enough
+            with suppress(StorageError):  # it would hide the first error; the lease expires by itself
                 session.close()

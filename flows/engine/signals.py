@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, from a command's first moment to its last."""
+"""Handling of Ctrl-C and SIGTERM during a whole command."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ from nas.executors.events import StopRequested
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 SHOW_CURSOR = b"\x1b[?25h\r\n"
-ECHO_S = 0.2
-"""A repetition that soon is no second one: ``timeout`` and the like signal the process and then its group."""
+REPEAT_S = 0.2
+"""A signal within this time is the same one: ``timeout`` signals the process and then its group."""
 
 
-class Interruption:
-    """Takes in Ctrl-C and SIGTERM while it is entered, on the main thread.
+class SignalHandler:
+    """Handler of Ctrl-C and SIGTERM on the main thread.
 
-    While trials run, the first one is posted to whoever runs them, so that they are told and records are kept. Where
-    none do, nothing is to be put in order: the process ends with one line. A second one ends it at once, whatever runs:
-    the records are whole at any moment, and workers and the temporary server end with their parent.
+    * The first signal while trials run is posted as ``StopRequested``: trials are told to stop and records are kept.
+    * If no trial runs, the process ends with one line.
+    * A second signal ends the process at once. Records are complete at any moment, and workers and the temporary
+      server end with their parent.
 
     Args:
-        command: What goes on with it, for that line.
+        command: The command line that resumes the search, for that line.
     """
 
     def __init__(self, command: str) -> None:
         self.signal: int | None = None
-        """The first signal that was posted."""
+        """Number of the first signal, once it was posted."""
         self.display: Progress | None = None
-        """What must leave the terminal before the line."""
+        """Live display that must stop before a line is printed."""
         self._command = command
         self._post: Callable[[StopRequested], None] | None = None
         self._told_at = 0.0
         self._is_leaving = False
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> Interruption:
+    def __enter__(self) -> SignalHandler:
         for number in NUMBERS:
             self._before[number] = signal.signal(number, self._take)
         return self
@@ -54,7 +55,7 @@ class Interruption:
 
     @contextmanager
     def posted_to(self, post: Callable[[StopRequested], None]) -> Iterator[None]:
-        """Meanwhile the first signal is posted here."""
+        """Posts the first signal to ``post`` inside the block."""
         self._post = post
         try:
             yield
@@ -62,8 +63,8 @@ class Interruption:
             self._post = None
 
     @contextmanager
-    def cuts_short(self) -> Iterator[None]:
-        """Meanwhile, where nobody was told before, a signal ends what is done here and nothing else: a mere wait."""
+    def ends_block(self) -> Iterator[None]:
+        """Lets the first signal end the block, and nothing else, inside the block."""
         self._is_leaving = True
         with suppress(KeyboardInterrupt):
             try:
@@ -78,11 +79,11 @@ class Interruption:
         elif self.signal is None and self._is_leaving:
             self._is_leaving = False
             raise KeyboardInterrupt
-        elif time.monotonic() > self._told_at + ECHO_S:
+        elif time.monotonic() > self._told_at + REPEAT_S:
             if self.signal is None:
                 if self.display is not None:
                     self.display.stop()
                 complain(f"interrupted ({signal.Signals(number).name}): no trial was running. Resume: {self._command}")
-            elif sys.stderr.isatty():  # the live display has hidden it
+            elif sys.stderr.isatty():  # the live display has hidden the cursor
                 os.write(2, SHOW_CURSOR)
             os._exit(128 + number)

@@ -1,7 +1,7 @@
-"""The Prefect task of one trial, its edges, and the executor that submits it.
+"""The Prefect task of a trial, its edges, and the executor that submits it.
 
-Prefect runs and shows; nothing is ever read back from it. An edge is ``wait_for`` with plain data as arguments: a
-future passed as an argument while its parent runs is recorded as nesting, and the edge vanishes.
+Prefect runs and shows trials; nothing is read back from it. An edge is ``wait_for`` with plain data as arguments.
+Prefect records a future passed as an argument as nesting while its parent runs, and the edge is lost.
 """
 
 from __future__ import annotations
@@ -32,46 +32,46 @@ if TYPE_CHECKING:
     TrialFuture = PrefectFuture[Any]
 
 
-class TrialLostError(HeirloomError):
-    """Makes a task run Failed: its worker died, or the store did. No fault of the trial's."""
+class TrialRunError(HeirloomError):
+    """The worker or the storage failed; the task run becomes Failed."""
 
 
 class Call:
-    """What a task run executes; an opaque object to Prefect, which would walk through plain data."""
+    """The body of a task run, as an opaque object: Prefect would walk through plain data."""
 
     def __init__(self, body: Callable[[], Event | None]) -> None:
         self._body = body
         self.event: Event | None = None
 
     def __call__(self) -> State[Any]:
-        """Runs the body, and gives the state that Prefect shows."""
+        """Runs the body and returns the state that Prefect shows."""
         self.event = self._body()
         match self.event:
             case Finished(trial=trial):
                 return Completed(name=str(trial.state), message=trial.reason and str(trial.reason))
             case TrialLost(why="interrupted"):
-                return Cancelled(message="interrupted: it will run again in the next session")
+                return Cancelled(message="interrupted: runs again in the next session")
             case TrialLost(why=why):
-                raise TrialLostError(why)
+                raise TrialRunError(why)
             case ExecutorFailed(error=error):
-                raise TrialLostError(str(error)) from error
+                raise TrialRunError(str(error)) from error
         return Completed(name="Restored", message="finished in an earlier session")
 
 
-# The name comes from an argument and the tags from a context, as a task made anew by with_options costs 1.5 ms.
+# The name is an argument and the tags come from a context, because with_options costs 1.5 ms per task.
 @task(name="trial", task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
 def run_trial(name: str, donors: list[str], call: Call) -> State[Any]:
-    """One trial: from its donors' checkpoints (plain references) to its durable result."""
+    """Runs one trial, from its donors' checkpoints (plain references) to its durable result."""
     return call()
 
 
 class PrefectExecutor(EventQueue):
-    """Submits each attempt as a task run of the flow run in whose thread it is used.
+    """Executor that submits each attempt as a task run of the current flow run.
 
     Args:
-        pool: Where attempts are executed.
-        slots: How many at a time.
-        find: A finished trial by number, from the records.
+        pool: Executes attempts.
+        slots: Number of attempts at a time.
+        find: Returns a finished trial by number, from the records.
     """
 
     def __init__(self, pool: WorkerPool, slots: int, find: Callable[[int], Trial | None]) -> None:
@@ -80,16 +80,16 @@ class PrefectExecutor(EventQueue):
         self.n_task_runs = 0
         self._pool = pool
         self._find = find
-        self._answers = ThreadPoolExecutor(slots, thread_name_prefix="heirloom-answer")
+        self._job_trials = ThreadPoolExecutor(slots, thread_name_prefix="heirloom-answer")
         self._futures: dict[int, TrialFuture] = {}
         self._task_runs: dict[int, str] = {}
 
     def now_s(self) -> float:
-        """Seconds on the system's monotonic clock."""
+        """Returns seconds on the system's monotonic clock."""
         return time.monotonic()
 
     def task_run_of(self, trial: int) -> str | None:
-        """Returns the id of the newest task run that shows this trial."""
+        """Returns the id of the newest task run of a trial."""
         return self._task_runs.get(trial)
 
     def submit(self, assignment: Assignment) -> None:
@@ -100,36 +100,39 @@ class PrefectExecutor(EventQueue):
         future = self._submit(f"trial-{trial.number:04d}", trial, names, call, self._edges(sources_of(trial)))
 
         def ended(done: TrialFuture) -> None:
-            if not isinstance(call.event, Finished):  # a Failed or Cancelled task run lets none that waits for it start
+            if not isinstance(call.event, Finished):  # Prefect starts no task that waits for a Failed or Cancelled one
                 self._futures.pop(trial.number, None)
             self.post(call.event or ExecutorFailed(_never_ran(done, trial), trial.job))
 
         future.add_done_callback(ended)
 
     def _begin(self, assignment: Assignment) -> Callable[[], Event]:
-        """The body of a trial's task run; a job that waits for the trial has it before Prefect has its task run."""
+        """Returns the body of a trial's task run.
+
+        A job that waits for the trial gets it at once, before Prefect starts the task run.
+        """
         if not self._pool.has_job(assignment.trial.job):
             return lambda: run_attempt(self._pool, assignment, self.post)
-        return self._answers.submit(run_attempt, self._pool, assignment, self.post).result
+        return self._job_trials.submit(run_attempt, self._pool, assignment, self.post).result
 
     def resume(self, job_start: JobStart) -> None:
-        """Lets the job begin; it is no Prefect object, its trials are."""
+        """Starts a job without a trial; only its trials are task runs."""
         threading.Thread(
             target=resume_job, args=(self._pool, job_start, self.post), name="heirloom-resume", daemon=True
         ).start()
 
     def dismiss(self, job: int) -> None:
-        """Tells the pool."""
+        """Tells a job that there are no more trials."""
         self._pool.dismiss(job)
 
     def show(self, trial: Trial) -> None:
-        """Shows a finished trial for which no task run stands: it was given up as lost, or never began."""
+        """Shows a finished trial that has no task run, as it was lost or never began."""
         if trial.number not in self._futures:
             sources = self._edges(sources_of(trial))
             self._submit(f"trial-{trial.number:04d}", trial, [], Call(lambda: Finished(trial)), sources)
 
     def stop(self, trial: Trial, why: StopKind) -> None:
-        """Tells the pool."""
+        """Asks a running trial to end."""
         self._pool.stop(trial, why)
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
@@ -158,14 +161,14 @@ class PrefectExecutor(EventQueue):
         return answers[0]
 
     def close(self) -> None:
-        """Closes the pool."""
+        """Closes the worker pool."""
         self._pool.close()
-        self._answers.shutdown(wait=False)
+        self._job_trials.shutdown(wait=False)
 
     def _submit(
         self, name: str, trial: Trial, donors: list[str], call: Call, edges: list[TrialFuture], *, register: bool = True
     ) -> TrialFuture:
-        with TagsContext(current_tags=set(tags_of(trial))):  # as prefect.tags, which makes four of them
+        with TagsContext(current_tags=set(tags_of(trial))):  # cheaper than prefect.tags, which opens four contexts
             future: TrialFuture = run_trial.submit(
                 name=name, donors=donors, call=call, wait_for=edges, return_state=False
             )
@@ -176,7 +179,7 @@ class PrefectExecutor(EventQueue):
         return future
 
     def _edges(self, sources: Sequence[int]) -> list[TrialFuture]:
-        """The futures of these trials; those of an earlier session are shown again, with their own ancestors, first."""
+        """Returns the futures of trials; trials of earlier sessions are submitted again first, ancestors included."""
         to_restore: list[Trial] = []
         queue = list(dict.fromkeys(sources))
         seen = set(queue)
@@ -194,14 +197,14 @@ class PrefectExecutor(EventQueue):
 
 
 def sources_of(trial: Trial) -> list[int]:
-    """The parents and donors of a trial within its search, those that stood in for donors without weights included."""
+    """Returns the parents and donors of a trial within its search, replacements of donors included."""
     stand_ins = trial.inheritance.get("replaced", {}).values()
     named = (*trial.parents, *trial.proposal.weight_donors, *stand_ins)
     return list(dict.fromkeys(source for source in named if isinstance(source, int)))
 
 
 def tags_of(trial: Trial) -> list[str]:
-    """What the task run is filtered by in the UI; fixed at creation."""
+    """Returns the tags of a task run, by which the UI filters."""
     return [
         f"stage:{trial.stage}",
         f"generation:{trial.generation}",
@@ -213,10 +216,10 @@ def tags_of(trial: Trial) -> list[str]:
 
 @contextmanager
 def tags_without_limits() -> Iterator[None]:
-    """Lets task runs with tags start without asking the server for a slot under a tag's concurrency limit.
+    """Lets task runs with tags start without asking the server about tag concurrency limits.
 
-    Prefect 3.8 asks before every task run that has a tag: a trial would wait for a busy server (250 ms measured) and
-    for ever for one that is gone. Slots are the loop's. See docs/decisions/003.
+    Prefect 3.8 asks before every task run with a tag. A trial would wait for a busy server (250 ms measured), and
+    forever if the server is gone. The controller counts slots itself. See docs/decisions/003.
     """
     asks = task_engine._concurrency  # type: ignore
 

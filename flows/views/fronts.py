@@ -1,4 +1,4 @@
-"""The fronts of a search with several objectives, in words."""
+"""Pareto fronts of a search with several objectives, as text."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nas.core.pareto import Front, front_of
 from nas.core.trial import Trial
 
 _MOST = 12
-"""Trials that a line lists."""
+"""Number of trials that a line lists."""
 
 
 def fronts_by_stage(trials: Iterable[Trial], metrics: Sequence[Metric]) -> dict[str, Front]:
-    """Returns the front of each stage that has one, in the order of the stages; none of a single objective."""
+    """Returns the front of each stage that has one; empty for a single objective."""
     by_stage: dict[str, list[Trial]] = {}
     for trial in sorted(trials, key=lambda trial: trial.number) if len(metrics) > 1 else ():
         by_stage.setdefault(trial.stage, []).append(trial)
@@ -23,7 +23,7 @@ def fronts_by_stage(trials: Iterable[Trial], metrics: Sequence[Metric]) -> dict[
 
 
 def front_lines(trials: Iterable[Trial], metrics: Sequence[Metric]) -> Iterator[str]:
-    """One line a stage: the front's size and trials, its hypervolume, and to which reference point."""
+    """Yields one line per stage: trials on the front, hypervolume and reference point."""
     for stage, front in fronts_by_stage(trials, metrics).items():
         listed = ", ".join(str(trial.number) for trial in front.trials[:_MOST])
         more = f" and {len(front.trials) - _MOST:,} more" if len(front.trials) > _MOST else ""
@@ -34,7 +34,7 @@ def front_lines(trials: Iterable[Trial], metrics: Sequence[Metric]) -> Iterator[
 
 
 def reference_text(front: Front) -> str:
-    """Returns the reference point, and where it comes from: ``accuracy 0.5 (given), flops 1200 (the worst seen)``."""
+    """Returns the reference point and its origin: ``accuracy 0.5 (given), flops 1200 (the worst seen)``."""
     return ", ".join(
         f"{name} {number(value)} ({'given' if name in front.given else 'the worst seen'})"
         for name, value in front.reference.items()

@@ -31,12 +31,14 @@ BAR_WIDTH = 30
 
 
 class Progress:
-    """Trials done, running, best so far, share inherited, time left: two live lines in a terminal, else plain lines.
+    """Progress display: two live lines in a terminal, else plain lines.
+
+    Shows trials done and running, the best score, the inherited share and the time left.
 
     Args:
         metric: Ranks trials.
-        wanted: How many trials each stage is to have, by name, the search stage first; None: not known.
-        known: The trials of earlier sessions, finished or not.
+        wanted: Number of trials per stage, search stage first; None: not known.
+        known: Trials of earlier sessions, finished or not.
     """
 
     def __init__(self, metric: Metric, wanted: Mapping[str, int | None], known: list[Trial]) -> None:
@@ -63,9 +65,9 @@ class Progress:
         for trial in known:
             if trial.is_finished:
                 self._count(trial, is_new=False)
-        self._detail: str | None = ""  # None: how it stands
+        self._detail: str | None = ""  # None: show the state of the search
         self.waits_for: str | None = None
-        """What all trials wait for, shown until it is there."""
+        """The thing that all trials wait for, shown until it is None again."""
         self._console = Console(stderr=True, highlight=False, markup=False)
         self._is_live = self._console.is_terminal
         self._spinner = Spinner("dots")
@@ -81,24 +83,24 @@ class Progress:
         self.stop()
 
     def stop(self) -> None:
-        """Leaves the last state on the terminal; what is printed from here on stands below it."""
+        """Stops the live display and leaves its last state on the terminal."""
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """What is going on now, until something else is."""
+        """Shows the current activity."""
         self._detail = text
         if not self._is_live:
             self.note(text)
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays."""
         if self._is_live:
             self._console.print(clean(text), soft_wrap=True)
         else:
             print(clean(text), file=sys.stderr, flush=True)
 
     def observe(self, event: Event) -> None:
-        """Takes in an event of the loop."""
+        """Updates the display after an event of the search."""
         if isinstance(event, Proposed):
             self._n_known[event.trial.stage] += 1
         match event:
@@ -115,8 +117,8 @@ class Progress:
             case ExtraResult(trial=number):
                 if not self._has_late:
                     self.note(
-                        f"trial {number} gave another result after its result: the first counts, later ones are in its "
-                        "log (this is said once)"
+                        f"trial {number} returned a second result: the first counts, later ones are in its log "
+                        "(further cases are not printed)"
                     )
                 self._has_late = True
             case Finished(trial=trial):
@@ -167,7 +169,7 @@ class Progress:
         return ", ".join(parts)
 
     def _expected(self) -> dict[str, int | None]:
-        """How many trials each stage will have: as many as wanted, or as there are where a search is extended."""
+        """Returns the expected number of trials per stage."""
         return {
             stage: None if n is None else max(n, self._n_known[stage], self._n_done[stage])
             for stage, n in self._n_wanted.items()
@@ -178,7 +180,7 @@ class Progress:
         return None if None in expected else sum(n for n in expected if n is not None)
 
     def _left(self) -> str:
-        """The time left, from the durations seen; to a later stage only, as long as nothing of that has been seen."""
+        """Returns the time left, from durations so far; only up to a stage without durations."""
         seconds, to_come = 0.0, False
         for stage, n_expected in self._expected().items():
             n_left = (n_expected or 0) - self._n_done[stage]
@@ -209,7 +211,7 @@ class Progress:
         return self._state() if self._detail is None else self._detail
 
     def _show(self, trial: Trial) -> None:
-        """A line for each failure; in a plain log also for each final, and for the others at most every 10 s."""
+        """Prints failures at once; a plain log also has finals, and others every 10 s."""
         value, total = trial.value(self._metric.name), self._total()
         is_due = time.monotonic() - self._last_plain >= PLAIN_EVERY_S or trial.stage != self._search_stage
         if trial.state != State.FAILED and (self._is_live or not is_due):

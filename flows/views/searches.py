@@ -1,4 +1,4 @@
-"""The searches under a root: which there are, and the one of a name."""
+"""Searches under a root, by name and by activity."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LAST = "last"
 _N_NAMED = 5
 
 Warn = Callable[[str], None]
-"""Takes a line about something that was left out."""
+"""Receives a line about a folder that was left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A folder that holds a search, and when that last said that it lives (0: never)."""
+    """A folder with a search, and the time of its last heartbeat (0: none)."""
 
     name: str
     files: BlobStore
@@ -34,12 +34,12 @@ class Found:
 
 
 def find_searches(root: BlobStore, now: float, warn: Warn) -> list[Found]:
-    """Returns the searches under a root, the newest activity first; reads no trial.
+    """Returns the searches under a root, newest activity first, without reading trials.
 
-    What is no search, or can't be read, is left out and told.
+    Folders that are not searches or can't be read are left out with a warning.
 
     Raises:
-        ConfigurationError: the root is itself a search's folder.
+        ConfigurationError: the root is itself the folder of a search.
     """
     from nas.core.names import NAME
 
@@ -48,7 +48,7 @@ def find_searches(root: BlobStore, now: float, warn: Warn) -> list[Found]:
         if name == "search.json":
             folder, _, itself = root.url.rstrip("/").rpartition("/")
             raise ConfigurationError(
-                f"storage.root ({root.url}) is a search's own folder; set storage.root={folder} name={itself}"
+                f"storage.root ({root.url}) is the folder of a search: set storage.root={folder} name={itself}"
             )
         if not NAME.fullmatch(name):
             others.append(name)
@@ -62,7 +62,7 @@ def find_searches(root: BlobStore, now: float, warn: Warn) -> list[Found]:
         except HeirloomError as error:
             warn(f"{name} is left out: {error}")
             continue
-        found.append(Found(name, records.files, 0.0 if session is None else session.beat))
+        found.append(Found(name, records.files, 0.0 if session is None else session.heartbeat))
     if others:
         more = f" and {len(others) - _N_NAMED} more" if len(others) > _N_NAMED else ""
         warn(f"not searches, left out: {', '.join(others[:_N_NAMED])}{more}")
@@ -70,10 +70,10 @@ def find_searches(root: BlobStore, now: float, warn: Warn) -> list[Found]:
 
 
 def find_search(root: BlobStore, name: str, now: float, warn: Warn) -> BlobStore:
-    """Returns the folder of the search of this name, or, for ``last``, of the one with the newest activity.
+    """Returns the folder of a search by name; ``last`` is the one with the newest activity.
 
     Raises:
-        SearchNotFoundError: there is none; the line says which there are.
+        SearchNotFoundError: there is no such search; the message lists the nearest names.
     """
     from nas.core.names import check_name
 
@@ -90,16 +90,16 @@ def find_search(root: BlobStore, name: str, now: float, warn: Warn) -> BlobStore
         raise SearchNotFoundError(f"no search {name}: {_none_under(root)}")
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
     raise SearchNotFoundError(
-        f"no search {name} among the {len(names)} under {root.url}; nearest: {', '.join(near)}; name=last is the newest"
+        f"no search {name} among {len(names)} under {root.url}; nearest: {', '.join(near)}; name=last is the newest"
     )
 
 
 def _none_under(root: BlobStore) -> str:
-    return f"no search lies under {root.url}; set storage.root, or begin one: python -m flows.search +tuner=evolution"
+    return f"no search under {root.url}: set storage.root, or start one: python -m flows.search +tuner=evolution"
 
 
 def read_searches(root: BlobStore, now: float, warn: Warn) -> list[Snapshot]:
-    """Returns all searches under a root, newest first; one that can't be read is left out and told."""
+    """Returns all searches under a root, newest first; unreadable ones are left out with a warning."""
     searches = []
     for search in find_searches(root, now, warn):
         try:
@@ -112,7 +112,7 @@ def read_searches(root: BlobStore, now: float, warn: Warn) -> list[Snapshot]:
 
 
 def search_columns(searches: Sequence[Snapshot]) -> dict[str, list[Any]]:
-    """Returns the list of searches as plain values by column; None is unknown."""
+    """Returns the list of searches as columns of plain values; None is unknown."""
     winners = [(s.winner, None if s.winner is None else s.winner.value(s.metric.name)) for s in searches]
     return {
         "name": [s.name for s in searches],
@@ -128,7 +128,7 @@ def search_columns(searches: Sequence[Snapshot]) -> dict[str, list[Any]]:
 
 
 def search_lines(searches: Sequence[Snapshot]) -> dict[str, list[str]]:
-    """Returns the same for people: fewer columns, in words."""
+    """Returns the list of searches as columns of text for people."""
     scores = [
         f"{s.metric.name} {number(s.winner.metrics[s.metric.name])} (trial {s.winner.number})" if s.winner else ""
         for s in searches
@@ -144,5 +144,5 @@ def search_lines(searches: Sequence[Snapshot]) -> dict[str, list[str]]:
 
 
 def states_text(lineage: Lineage) -> str:
-    """How many trials are in which state."""
+    """Returns the number of trials by state, as text."""
     return ", ".join(f"{n:,} {str(state).lower()}" for state in State if (n := lineage.n_in_state(state)))

@@ -1,4 +1,4 @@
-"""What the records of a search say at one moment; only reads, also while the search runs."""
+"""Snapshot of a search's records, also of a running search. Only reads."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ class LastSession:
     """The newest start of the command on a search.
 
     Attributes:
-        beat: When it last said that it lives, or, without any beat, when it started.
-        is_alive: Whether it drives the search now, as far as can be told from here.
-        is_complete: Whether it ended as nothing was left to do, or to do in time.
+        heartbeat: Time of its last heartbeat, or of its start if there is none.
+        is_alive: Whether it runs the search now, judged from this host.
+        is_complete: Whether it ended because no work was left, or none that fits into the budget.
     """
 
     number: int
     host: str
     pid: int
-    beat: float
+    heartbeat: float
     is_alive: bool
     is_complete: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A search as its records have it.
+    """State of a search according to its records.
 
     Attributes:
-        about: What is said of the problem besides, by name.
-        metrics: The first ranks.
-        stages: The stages' names; the trials of the last one compete to be the winner.
+        about: Texts about the problem, by name.
+        metrics: Metrics; the first ranks trials.
+        stages: Names of the stages. Trials of the last stage compete to be the winner.
         tests: Test records by finalist.
-        best: What the newest ``best-NNNN.json`` says, or None.
-        winner: The best finalist (before there is one: the best trial) by validation, or None.
-        taken: When this was read.
+        best: The newest ``best-NNNN.json``, or None.
+        winner: The best finalist by validation, or the best trial if there are no finalists, or None.
+        taken: Time of the snapshot.
     """
 
     name: str
@@ -77,16 +77,16 @@ class Snapshot:
 
     @property
     def last_activity(self) -> float | None:
-        """When it last said that it lives, or None where no session has begun."""
-        return None if self.session is None else self.session.beat
+        """The time of the last heartbeat, or None if no session has begun."""
+        return None if self.session is None else self.session.heartbeat
 
 
 def read_snapshot(files: BlobStore, now: float) -> Snapshot:
-    """Returns the search whose folder is the root of ``files``.
+    """Reads the search whose folder is ``files``.
 
     Raises:
         SearchNotFoundError: there is no search.
-        ConfigurationError: another version of Heirloom wrote it.
+        ConfigurationError: the records have another format.
         CorruptError: a record can't be read.
     """
     from nas.search.runner import newest_best
@@ -142,7 +142,7 @@ def last_session(records: Records, now: float) -> LastSession | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What ``search.json`` holds; ``stages`` are their names."""
+    """Content of ``search.json``; ``stages`` holds the names of stages."""
 
     identity: Mapping[str, Any]
     about: Mapping[str, str]
@@ -151,12 +151,12 @@ class Header:
 
 
 def read_header(records: Records, name: str) -> Header:
-    """What ``search.json`` holds.
+    """Reads ``search.json``.
 
     Raises:
         SearchNotFoundError: there is no search.
-        ConfigurationError: another version of Heirloom wrote it.
-        CorruptError: it can't be read.
+        ConfigurationError: the record has another format.
+        CorruptError: the record can't be read.
     """
     from nas.search import lease as session
 
@@ -170,7 +170,7 @@ def read_header(records: Records, name: str) -> Header:
 
 
 def _with_running(records: Records, session: LastSession | None) -> list[Trial]:
-    """Returns all trials by number; one that the living session has started is RUNNING."""
+    """Returns all trials by number; those started by the running session are RUNNING."""
     trials, starts = records.load()
     for number, found in starts.items():
         if number >= len(trials) or trials[number].is_finished:

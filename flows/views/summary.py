@@ -1,4 +1,4 @@
-"""What a search has found, on standard output."""
+"""Summary of a search on standard output."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def print_summary(
     hours: tuple[float, float] | None = None,
     write: Callable[[str], object] = print,
 ) -> None:
-    """The best trial, its test score, its ancestors, where everything lies, and the three commands to go on with.
+    """Prints the best trial, paths and the next commands.
 
     Args:
-        summary: What was found.
-        metrics: The problem's; the first ranks, of several the fronts are told.
-        root: The storage root, as the user named it; a password is not repeated.
-        has_finals: The plan has a stage of finals, of which there may be more.
-        more: The overrides that ``flows.final`` needs besides.
-        has_options: The root was opened with options, which may hold credentials and are not repeated.
-        ended: Why the search ended before its budget, or None.
-        hours: What it took, and what the budget allows; None: they are not bounded.
-        write: Takes the lines.
+        summary: The result of the search.
+        metrics: Metrics of the problem. The first ranks; if there are several, fronts are printed.
+        root: The storage root as the user wrote it; passwords are masked.
+        has_finals: Whether the policy plan has a final stage.
+        more: Further overrides that ``flows.final`` needs.
+        has_options: Whether the root was opened with options, which may be credentials and are not printed.
+        ended: The reason why the search ended before its budget, or None.
+        hours: Hours used and hours of the budget, or None.
+        write: Receives the lines.
     """
     lineage, winner = summary.lineage, summary.winner
     states = ", ".join(f"{n} {s}" for s in State if (n := lineage.n_in_state(s)))
@@ -53,7 +53,7 @@ def print_summary(
     if shares:
         write(f"inherited: {len(shares)} trials took {sum(shares) / len(shares):.0%} of their parameters from a donor")
     if winner is None and lineage.n_in_state(State.COMPLETE):
-        write("best: unknown, as no trial's result is a number")
+        write("best: unknown, because no trial returned a number")
     elif winner is None:
         write("best: no trial has a score; the report shows the errors")
     else:
@@ -70,7 +70,7 @@ def print_summary(
             write(line)
         write("point: " + ", ".join(f"{name}={brief(value)}" for name, value in flat_point(winner.point).items()))
     if root.startswith("memory://"):
-        write("records and weights: kept in memory only, so they end with this command")
+        write("records and weights: in memory only, lost when this command ends")
         return
     write(f"records and weights: {summary.url}")
     if summary.best is not None:
@@ -92,7 +92,7 @@ def print_summary(
 
 
 def end_by_tuner(lineage: Lineage, stage: str, n_wanted: int | None) -> str:
-    """That the tuner has ended the search stage, and how many trials of its budget that has; None: not in trials."""
+    """Returns the line for a search stage that the tuner ended."""
     n_trials = sum(trial.stage == stage for trial in lineage)
     of = count(n_trials, "trial") if n_wanted is None else f"{n_trials:,} of {count(n_wanted, 'trial')}"
-    return f"the tuner has nothing more to propose: {of}"
+    return f"the tuner has no more proposals: {of}"

@@ -1,4 +1,4 @@
-"""The lineage as a table, one row a trial: for pandas, csv and json. The names of the columns are a contract."""
+"""The lineage as a table with one row per trial; column names are a contract."""
 
 from __future__ import annotations
 
@@ -48,13 +48,15 @@ _LAST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
 def lineage_columns(
     lineage: Lineage, tests: Tests | None = None, *, metrics: Sequence[Metric] = ()
 ) -> dict[str, list[Any]]:
-    """Returns the table as plain lists by column, one entry a trial in order of number; None is unknown or not finite.
+    """Returns the table as lists by column, one entry per trial in order of number.
+
+    None stands for unknown or not finite.
 
     Args:
         lineage: The trials.
-        tests: Test records by trial; a test that failed is told in ``error``.
-        metrics: The problem's, which get a column, in this order, even before a trial has them; others follow as they
-            come. Of several, ``front`` says which trials are on the front of their stage.
+        tests: Test records by trial. The error of a failed test is shown in ``error``.
+        metrics: Metrics of the problem. They get columns in this order, even if no trial has them yet; other metrics
+            follow. If there are several, ``front`` marks trials on the front of their stage.
     """
     trials = sorted(lineage, key=lambda trial: trial.number)
     tests = tests or {}
@@ -77,15 +79,17 @@ def lineage_columns(
 
 
 def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequence[Metric] = ()) -> pd.DataFrame:
-    """Returns the lineage as a pandas table with nullable types, one row a trial in order of number.
+    """Returns the lineage as a pandas table with nullable types, one row per trial.
 
-    Columns: ``trial, parent, donor, generation, job, stage, state, reason, policies, attempt, started, finished,
-    duration_s, inherited``, then ``metric.<name>``, ``test.<name>`` (where tests are), ``cost.<name>`` (known before
-    training), ``point.<name>`` (dots lead into nested dicts), ``second_parent`` (where a trial has two), ``front`` (of
-    several metrics: whether it is on its stage's front), ``checkpoint_bytes``, ``weights_deleted`` and ``error`` (its
-    last line). ``parent`` is the first one. ``donor`` is whose weights went in: a number, or
-    ``"name:42"`` for another search's; ``inherited`` is unknown where the trial had none. The arguments are those of
-    ``lineage_columns``.
+    The columns, in order:
+
+    * ``trial, parent, donor, generation, job, stage, state, reason, policies, attempt, started, finished, duration_s,
+      inherited``: ``parent`` is the first parent; ``donor`` gave most weights (``"name:42"`` in another search).
+    * ``metric.<name>``, ``test.<name>``, ``cost.<name>`` (known before training), ``point.<name>`` (dots for nesting).
+    * ``second_parent`` if a trial has two parents; ``front`` if there are several metrics.
+    * ``checkpoint_bytes``, ``weights_deleted``, ``error`` (its last line).
+
+    The arguments are those of ``lineage_columns``.
     """
     columns = lineage_columns(lineage, tests, metrics=metrics)
     types = {name: kind for name, (kind, _) in {**_FIRST, **_LAST}.items()}
@@ -93,11 +97,11 @@ def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequ
 
 
 def to_table(columns: Mapping[str, Sequence[Any]], types: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Plain values by column as a table with nullable types, so that whole numbers stay whole.
+    """Returns columns of plain values as a table with nullable types, so that integers stay integers.
 
     Args:
         columns: The values; None is unknown.
-        types: The type of a column, where its values allow it; by default the one that they suggest.
+        types: Types of columns, used if the values allow it. By default the type follows from the values.
     """
     import pandas as pd
 
@@ -109,7 +113,7 @@ def to_table(columns: Mapping[str, Sequence[Any]], types: Mapping[str, str] | No
 
 
 def to_csv(table: pd.DataFrame) -> str:
-    """Returns the table as csv: unknown is empty, lists within a point are JSON."""
+    """Returns the table as csv; unknown values are empty, lists and dicts are JSON."""
     shown = table.copy()
     for name in shown.select_dtypes("object").columns:
         shown[name] = [_json_of_structure(value) for value in shown[name]]
@@ -117,7 +121,7 @@ def to_csv(table: pd.DataFrame) -> str:
 
 
 def to_json(table: pd.DataFrame) -> str:
-    """Returns the table as a JSON array of objects, one a line; unknown is ``null``, NaN never occurs."""
+    """Returns the table as a JSON array of objects, one per line; unknown values are ``null``."""
     import pandas as pd
 
     columns = {
@@ -128,7 +132,7 @@ def to_json(table: pd.DataFrame) -> str:
 
 
 def flat_point(point: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns a point without nested dicts: dots lead into them."""
+    """Returns a point without nested dicts; names are joined by dots."""
     flat: dict[str, Any] = {}
     for name, value in point.items():
         flat |= flat_point(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -142,14 +146,14 @@ def _spread(prefix: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str]
 
 
 def _known(value: Any) -> Any:
-    """Returns the value, or None where it is not finite."""
+    """Returns the value, or None if it is not finite."""
     if isinstance(value, list):
         return [_known(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _unicode(value: Any) -> Any:
-    """The value with halves of characters, as in undecodable file names, escaped: neither files nor Arrow take them."""
+    """Returns the value with lone surrogates escaped, because files and Arrow refuse them."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode(errors="backslashreplace").decode()
     if isinstance(value, Mapping):
@@ -158,7 +162,7 @@ def _unicode(value: Any) -> Any:
 
 
 def _dtype(values: Sequence[Any], wanted: str | None) -> Any:
-    """Returns the nullable type that holds these values unchanged; ``object`` where none does."""
+    """Returns the nullable type that holds these values unchanged, or ``object``."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int} and wanted in (None, "Int64") and (kinds or wanted):
         fits = all(-(2**63) <= value < 2**63 for value in values if value is not None)

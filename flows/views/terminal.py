@@ -1,4 +1,4 @@
-"""Tables and one trial for a terminal, or for whatever standard output is."""
+"""Tables of searches and trials for standard output."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _ORDER = (
     ),
     *("policies", "job"),
 )
-"""The order of the columns, ``score`` being the first metric; a terminal gets as many of those in front as fit."""
+"""Order of the columns; ``score`` is the first metric. A terminal shows as many as fit."""
 _MAX_CELL = 60
 _WIDE = 100_000
-"""Columns of what is no terminal."""
+"""Width of standard output that is not a terminal."""
 _MANY_ROWS = 2_000
-"""Rows beyond which rich, at a millisecond a row, would be slow."""
+"""Number of rows above which rich is too slow, at a millisecond per row."""
 
 
 def open_console() -> Console:
-    """Standard output: as wide as its terminal, or, without one, as wide as what is written."""
+    """Opens standard output as a console, without a limit of width if it is no terminal."""
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False)
@@ -53,7 +53,7 @@ def open_console() -> Console:
 
 
 def print_table(console: Console, columns: Mapping[str, Sequence[str]], right: frozenset[str] = frozenset()) -> None:
-    """Prints a table, column by column; those in ``right`` are aligned to the right."""
+    """Prints a table; columns in ``right`` are aligned to the right."""
     n_rows = len(next(iter(columns.values()), ()))
     if n_rows > _MANY_ROWS:
         _print_plainly(columns, right)
@@ -79,19 +79,19 @@ def _print_plainly(columns: Mapping[str, Sequence[str]], right: frozenset[str]) 
 
 
 def print_searches(console: Console, searches: Sequence[Snapshot]) -> None:
-    """Prints the list of searches, as much of it as the terminal has room for."""
+    """Prints the list of searches with the columns that fit."""
     columns = search_lines(searches)
     fitting = _fitting(columns, console.width, {"name"})
     print_table(console, {name: columns[name] for name in fitting}, frozenset({"trials"}))
 
 
 def print_search(console: Console, snapshot: Snapshot, *, all_columns: bool = False) -> int:
-    """Prints the lineage and what came of it; gives how many columns the terminal has no room for.
+    """Prints the lineage and a summary; returns the number of columns that do not fit.
 
     Args:
-        console: Where to.
+        console: The console.
         snapshot: The search.
-        all_columns: Print them all the same; the terminal wraps the lines.
+        all_columns: Print all columns; the terminal wraps the lines.
     """
     columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
     full = {name: values for name, values in columns.items() if any(cell(name, value) for value in values)}
@@ -111,7 +111,7 @@ def print_search(console: Console, snapshot: Snapshot, *, all_columns: bool = Fa
 
 
 def summary_lines(snapshot: Snapshot) -> list[str]:
-    """Where the search stands, its best trial, and the export."""
+    """Returns lines on the state of the search, its best trial and the export."""
     lines = [f"{snapshot.name}: {snapshot.standing}, {count(len(snapshot.lineage), 'trial')}"]
     lines[0] += f" ({states_text(snapshot.lineage)})" if len(snapshot.lineage) else ""
     lines.append(_searched(snapshot))
@@ -132,7 +132,7 @@ def summary_lines(snapshot: Snapshot) -> list[str]:
 
 
 def _searched(snapshot: Snapshot) -> str:
-    """What is searched, and by which tuner, which may have been chosen."""
+    """Returns the line that names problem and tuner."""
     identity = snapshot.identity
     problem, tuner = (Spec(identity[kind]["target"]).name for kind in ("problem", "tuner"))
     about = "".join(f", {name} {value}" for name, value in snapshot.about.items())
@@ -156,7 +156,7 @@ def _short(text: str) -> str:
 
 
 def _fitting(columns: Mapping[str, Sequence[str]], width: int, needed: set[str]) -> list[str]:
-    """Returns the columns that fit, the needed ones in any case."""
+    """Returns the columns that fit; needed ones are always included."""
     if not any(columns.values()):
         return []
     widths = {name: max(len(name), *map(len, values)) + 2 for name, values in columns.items()}
@@ -172,12 +172,12 @@ def _fitting(columns: Mapping[str, Sequence[str]], width: int, needed: set[str])
 
 
 def trial_record(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> dict[str, Any]:
-    """Returns all that is known of one trial, as JSON: its row of the table, then what a row has no room for.
+    """Returns all data of a trial as JSON: its row of the table and further fields.
 
     Args:
-        snapshot: Its search.
+        snapshot: The search.
         trial: The trial.
-        logs: By what wrote them: ``attempt 1``, ``test``; under the empty text that of the last attempt.
+        logs: Logs by writer: ``attempt 1``, ``test``; the log of the last attempt has an empty key.
     """
     columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
     row = columns["trial"].index(trial.number)
@@ -200,7 +200,7 @@ def trial_record(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> d
 
 
 def print_trial(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> None:
-    """Prints one trial: its fields, its cost, its inheritance, its ancestors, its reports and its logs."""
+    """Prints fields, cost, inheritance, ancestors, reports and logs of a trial."""
     record = trial_record(snapshot, trial, logs)
     apart = ("cost", "inheritance", "ancestors", "curve", "log", "other_logs", "error")
     fields = {n: v for n, v in record.items() if v != [] and cell(n, v) and n not in apart}

@@ -1,4 +1,4 @@
-"""One trial in a few lines: for the tips of the page and for a person who asks for it."""
+"""Summary of a trial in a few lines, for tooltips and the terminal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _MAX_POINT = 600
 
 
 def donor_of(trial: Trial) -> Donor | None:
-    """Returns the donor of a trial, or, before it finishes, the donor it was given at its start."""
+    """Returns the donor of a trial, or the expected donor if it has not finished."""
     if trial.is_finished:
         return trial.donor
     return trial.resolved_donor if trial.resolved_donor is not None else next(iter(trial.proposal.weight_donors), None)
 
 
 def trial_summary(trial: Trial, tests: Tests) -> str:
-    """Returns the state, the scores, where the weights came from, the cost, the error and the point."""
+    """Returns state, scores, donors, cost, error and point of a trial."""
     state = str(trial.state) if trial.reason is None else f"{trial.state} ({trial.reason})"
     lines = [f"trial {trial.number}: {state}", f"stage {trial.stage}, generation {trial.generation}"]
     lines += [f"{name} {number(value)}" for name, value in trial.metrics.items()]

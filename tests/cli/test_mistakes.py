@@ -105,14 +105,14 @@ MISTAKES = {
     "unknown_storage": ((*DEBUG, "storage=nope"), "unknown storage nope: choose local, memory, nfs"),
     "storage_nowhere": ((*DEBUG, "storage.root=null"), "storage.root .* must be a folder or a URL"),
     "storage_takes_no_options": ((*DEBUG, "storage.options.anon=true"), "takes no options: anon"),
-    "storage_in_memory_of_one": ((*QUICK, "storage=memory"), "lives in one process, and runner=processes"),
+    "storage_in_memory_of_one": ((*QUICK, "storage=memory"), "exists in one process only, but runner=processes"),
     "unknown_runner": (
         (*QUICK, "runner=nope"),
         "unknown runner nope: choose debug, processes, remote, simulated, threads",
     ),
     "runner_of_a_cluster": (
         (*QUICK, "runner=dask"),
-        "unknown runner dask: choose remote, whose workers start anywhere",
+        "unknown runner dask: choose remote and start its workers there",
     ),
     "remote_gpus": ((*QUICK, "runner=remote", "gpus=[0,1]"), r"gpus \(\[0, 1\]\) does not go with runner=remote"),
     "remote_port": ((*QUICK, "runner=remote", "channel.port=70000"), r"channel.port \(70000\) must be a port from 1"),
@@ -125,7 +125,7 @@ MISTAKES = {
         ("+tuner=random", "runner=remote", "deterministic=true"),
         "deterministic=true with runner=remote needs threads=N",
     ),
-    "remote_in_memory": ((*QUICK, "storage=memory", "runner=remote"), "lives in one process, and runner=remote"),
+    "remote_in_memory": ((*QUICK, "storage=memory", "runner=remote"), "exists in one process only, but runner=remote"),
     "remote_elsewhere": (
         (*QUICK, "runner=remote", "channel.host=192.0.2.1"),
         r"channel.host=192.0.2.1 channel.port=0: can't listen there \(Cannot assign",
@@ -263,7 +263,7 @@ def test_finals_of_no_search_name_the_nearest(here: Path) -> None:
     done = run(here, "name=digit-evolution-1a", module="flows.final")
 
     assert done.status == 2
-    assert done.complaint.startswith("no search digit-evolution-1a among the 1 under ")
+    assert done.complaint.startswith("no search digit-evolution-1a among 1 under ")
     assert "; nearest: digits-evolution-1a; name=last is the newest" in done.complaint
 
 

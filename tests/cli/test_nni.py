@@ -87,7 +87,7 @@ def test_multi_phase_with_tpe_survives_kills(experiment: Path, api_url: str) -> 
     assert len({t.job for t in found}) == 4
     assert {t.state for t in found} == {"COMPLETE"}
     assert any(t.attempt > 1 for t in found)
-    assert "is finished; more with a larger maxTrialNum" in again.out
+    assert "is finished: raise maxTrialNum" in again.out
 
 
 def test_mistakes_are_one_line(experiment: Path) -> None:

@@ -90,7 +90,7 @@ def test_list_without_searches(tmp_path: Path) -> None:
     done = run(tmp_path / "none", "format=json")
 
     assert (done.returncode, json.loads(done.stdout)) == (0, [])
-    assert "no search lies under" in done.stderr
+    assert "no search under" in done.stderr
     assert not (tmp_path / "none").exists()
 
 
@@ -183,7 +183,7 @@ def test_table_in_a_narrow_terminal(root: Path, columns: int) -> None:
     assert header == [name for name in order if name in header]
     assert {"trial", "state", "metric.accuracy"} <= set(header)
     assert columns < 80 or "duration_s" in header
-    assert re.search(r"\d+ columns have no room in this terminal: columns=all prints them, format=csv too", error)
+    assert re.search(r"\d+ columns do not fit in this terminal: use columns=all or format=csv", error)
 
 
 def test_all_columns_in_a_narrow_terminal(root: Path) -> None:
@@ -271,7 +271,7 @@ def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     [
         (
             ["name=newr-evolution-1a"],
-            "no search newr-evolution-1a among the 2 under {root}; nearest: newer-evolution-1a",
+            "no search newr-evolution-1a among 2 under {root}; nearest: newer-evolution-1a",
         ),
         (["name=zzz"], "nearest: newer-evolution-1a, a-random-2b"),
         (["name=../root"], "name ('../root') must be"),
@@ -288,7 +288,7 @@ def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["name=last", "open=true"], "add format=html"),
         (["name=last", "open=perhaps", "format=html"], "open (perhaps) must be true or false"),
         (["name=last", "out=x.txt"], "out=x.txt takes csv, json or html"),
-        (["name=last", "format=csv", "out={root}/x.csv"], "lies in the store"),
+        (["name=last", "format=csv", "out={root}/x.csv"], "is inside the storage"),
         (["name=last", "format=csv", "out={root}/../none/x.csv"], "(No such file or directory): set out=PATH"),
         (["storage.root={root}/a-random-2b"], "set storage.root={root} name=a-random-2b"),
         (["storage.root=memory://x"], "report on a folder"),
@@ -313,7 +313,7 @@ def test_mistake_of_a_process(root: Path) -> None:
     done = run(root, "name=nothing")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("heirloom: no search nothing among the 2 under ")
+    assert done.stderr.startswith("heirloom: no search nothing among 2 under ")
 
 
 def test_broken_search(tmp_path: Path) -> None:

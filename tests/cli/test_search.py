@@ -43,8 +43,8 @@ next:
   python -m flows.report name=(?P=name) trial=2
   python -m flows.final name=(?P=name)(?P<target>.*) finalists=4
 """
-PROGRESS = r"""policies left out, as the problem does not declare them: DOWNSCALE, QUICK_EVAL
-search (?P<name>quick-random-[0-9a-f]{8}) begins, in \S+/heirloom/(?P=name)
+PROGRESS = r"""policies skipped, not declared by the problem: DOWNSCALE, QUICK_EVAL
+search (?P<name>quick-random-[0-9a-f]{8}) starts, in \S+/heirloom/(?P=name)
 \[1/3 done\] trial 0 \(search\) COMPLETE score \d+\.\d{4}; .*best score \d+\.\d{4} \(trial 0\); about .* to the finals
 \[3/3 done\] trial 2 \(final\) COMPLETE score \d+\.\d{4}; best final score \d+\.\d{4} \(trial 2\)
 """
@@ -138,9 +138,11 @@ def test_a_search_whose_tuner_has_ended_it_is_finished_at_once(here: Path) -> No
     finished, *summary = again.out.splitlines()
 
     assert first.status == again.status == 0, again.err
-    assert re.fullmatch(r"search \S+ is finished; its tuner proposes nothing more; try another seed or name", finished)
-    assert first.out.splitlines()[1] == "the tuner has nothing more to propose: 2 of 9 trials"
-    assert summary[1] == "the tuner has nothing more to propose: 2 trials"
+    assert re.fullmatch(
+        r"search \S+ is finished: its tuner has no more proposals; choose another seed or name", finished
+    )
+    assert first.out.splitlines()[1] == "the tuner has no more proposals: 2 of 9 trials"
+    assert summary[1] == "the tuner has no more proposals: 2 trials"
     assert summary[2].startswith("hours: ")
     assert summary[2].endswith(" of 9")
     assert summary[3:] == first.out.splitlines()[2:]
@@ -282,14 +284,14 @@ def test_a_resume_line_says_what_it_lacks(here: Path) -> None:
     """The line that resumes a search has stars for secrets, and says so behind a #."""
     options = ("storage.root=quick://me:s3cret@bucket", "storage.options.password=s3cret")
     with Command(here, *DEBUG, "problem.seconds=20", *options) as driver:
-        until(lambda: " begins, in quick://me:***@bucket/" in driver.err)
+        until(lambda: " starts, in quick://me:***@bucket/" in driver.err)
         driver.send(signal.SIGINT)
         done = driver.wait()
 
     assert done.status == 130
     assert "s3cret" not in done.out + done.err
     assert resume_line(done.err).endswith(
-        "'storage.root=quick://me:***@bucket' 'storage.options.password=***'  # *** stands for a secret: write it again"
+        "'storage.root=quick://me:***@bucket' 'storage.options.password=***'  # replace *** by the secret"
     )
 
 
@@ -299,7 +301,7 @@ def test_memory_keeps_nothing_and_says_so(here: Path) -> None:
     done = run(here, *DEBUG, "storage=memory")
 
     assert done.status == 0
-    assert done.out.splitlines()[-1] == "records and weights: kept in memory only, so they end with this command"
+    assert done.out.splitlines()[-1] == "records and weights: in memory only, lost when this command ends"
     assert list(here.iterdir()) == []
 
 

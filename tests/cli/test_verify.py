@@ -100,7 +100,7 @@ def test_search_whose_own_record_is_lost(root: Path, asked: Callable[..., tuple[
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (("name=other",), "no search other among the 1 under"),
+        (("name=other",), "no search other among 1 under"),
         (("name=a/b",), "name (a/b) must be"),
         (("name=stored", "second=/mnt"), "second and machines belong to the check of a root"),
         (("name=stored", "machines=2"), "second and machines belong to the check of a root"),
@@ -111,7 +111,7 @@ def test_search_whose_own_record_is_lost(root: Path, asked: Callable[..., tuple[
         (("wait_s=long",), "wait_s ('long') must be"),
         (("nme=stored",), "unknown key nme; did you mean name?"),
         (("storage.root=nope://x",), "nope://x: unknown protocol"),
-        (("storage=memory", "name=stored"), "lives in the searching process only"),
+        (("storage=memory", "name=stored"), "exists in the searching process only"),
     ],
 )
 def test_mistakes(

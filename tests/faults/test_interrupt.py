@@ -14,7 +14,7 @@ from tests.support.commands import QUICK, Command, on_terminal, records, resume_
 
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 PLAIN = re.compile(
-    r"policies left out, .*|search \S+ (begins|goes on after .*), in .*|\[\d+(/\d+)? done\] trial \d+ .*|"
+    r"policies skipped, .*|search \S+ (starts|resumes after .*), in .*|\[\d+(/\d+)? done\] trial \d+ .*|"
     r"starting Prefect's temporary server|Prefect's temporary server died meanwhile; .*|"
     r"stopping; a second Ctrl-C ends it at once"
 )

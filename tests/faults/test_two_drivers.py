@@ -53,7 +53,7 @@ def test_a_second_driver_without_a_name_is_told_what_may_be(here: Path) -> None:
     with Command(here, *command, "problem.seconds=30") as first:
         until(lambda: list((here / "heirloom").glob("*/trials/*.start-*.json")))
         same, other = run(here, *command, "problem.seconds=30"), run(here, *command, "seed=1", "problem.seconds=0")
-    driven = r"quick-random-\S+ is driven on this host; the problem loads, which tells if it is this\n"
+    driven = r"search quick-random-\S+ is running on this host; checking whether it is this one\n"
 
     assert (same.status, other.status) == (2, 0)
     assert re.match(driven + BUSY.format(pid=first.process.pid, host=re.escape(socket.gethostname())), same.err)
@@ -108,14 +108,14 @@ def test_a_finished_search_is_shown_and_extended(here: Path, tmp_path: Path, api
     found = trials(only_search(here))
 
     assert first.status == second.status == third.status == 0
-    assert second.out.splitlines()[0].startswith(f"search {only_search(here).name} is finished; more with a larger")
+    assert second.out.splitlines()[0].startswith(f"search {only_search(here).name} is finished: raise ")
     assert second.out.splitlines()[1:] == first.out.splitlines()
     assert second.err == ""
     assert after == before
     assert not (tmp_path / "cache").exists()
     assert [trial.stage for trial in found][:4] == ["search", "search", "final", "search"]
     assert all(trial.attempt == 1 for trial in found)
-    assert "goes on after 3 finished trials" in third.err
+    assert "resumes after 3 finished trials" in third.err
 
 
 @pytest.mark.slow
@@ -136,5 +136,5 @@ def test_spent_hours_are_finished(here: Path) -> None:
     first, second = run(here, *command), run(here, *command)
 
     assert first.status == second.status == 0
-    assert "search mine is finished; more with a larger budget.hours" in second.out
+    assert "search mine is finished: raise budget.hours" in second.out
     assert second.out.splitlines()[1:] == first.out.splitlines()

@@ -206,7 +206,7 @@ def test_who_is_not_let_in_and_who_does_not_want_to(here: Path, api_url: str) ->
     assert missing.startswith("no token: set HEIRLOOM_CHANNEL_TOKEN")
     assert "holds no search mine: name the driver's own root" in elsewhere
     assert (
-        "the driver names timed_problem.QuickProblem as its problem, and a channel is not trusted with code"
+        "the driver names timed_problem.QuickProblem as its problem, but a channel is not trusted with code"
         in untrusted
     )
     assert "device (cuda): the driver's device=cpu holds for every worker" in gpu

@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from nas.storage.maintenance.backend_check import check_root
-from nas.storage.maintenance.guarantees import Promise, Verdict, workplace
+from nas.storage.maintenance.guarantees import Promise, Verdict, context
 from nas.storage.mounts import find_mount
 from nas.storage.open import open_root
 
@@ -34,7 +34,7 @@ class WillingFileSystem(LocalFileSystem):  # type: ignore[misc]
 
 def promises(url: str, n: int = 3) -> dict[str, Promise]:
     root = open_root(url, retry_s=0.1)
-    with workplace(root) as folder:
+    with context(root) as folder:
         return {promise.name: promise for promise in check_root(root.below(folder), n=n)}
 
 

@@ -1,4 +1,4 @@
-"""The folder of a search, and all that its processes need to find it."""
+"""Folder, records, machine and command line of a search that runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nas.storage.sessions import spent_hours
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
-    """Where a session works: the search's records, and all that its processes need to find them."""
+class SearchContext:
+    """Records of a search, the settings that open them in other processes, and the machine."""
 
     name: str
     root: str
@@ -25,7 +25,7 @@ class Workplace:
     invocation: Invocation
 
     def print_summary(self, pipeline: SearchPipeline, summary: Summary, *, tuner_has_ended_it: bool) -> None:
-        """What the search has found, on standard output."""
+        """Prints the search's result on standard output."""
         from flows.views.summary import end_by_tuner, print_summary
 
         stage, hours = pipeline.prepared.plan.search.name, pipeline.budget.hours
@@ -34,14 +34,14 @@ class Workplace:
             pipeline.prepared.problem.metrics,
             self.root,
             has_finals=pipeline.prepared.plan.final is not None,
-            more=self._said_again(pipeline),
+            more=self._repeated_arguments(pipeline),
             has_options=bool(self.options),
             ended=end_by_tuner(summary.lineage, stage, pipeline.budget.trials) if tuner_has_ended_it else None,
             hours=None if hours is None else (spent_hours(self.records), hours),
         )
 
-    def _said_again(self, pipeline: SearchPipeline) -> list[str]:
-        """What ``flows.final`` must be told, as it takes neither code nor the place of data from a shared disk."""
+    def _repeated_arguments(self, pipeline: SearchPipeline) -> list[str]:
+        """Returns arguments that ``flows.final`` needs again, because it trusts no code and path of a record."""
         search = pipeline.prepared.search
         specs = {"problem": search.problem, "tuner": search.tuner, "stopper": search.stopper}
         own = [f"{group}._target_={s.target}" for group, s in specs.items() if s and not s.target.startswith("nas.")]

@@ -104,7 +104,7 @@ def _found_name(root: BlobStore, name: str) -> str:
     from nas.core.errors import CorruptError
 
     if root.in_process:
-        raise ConfigurationError(f"storage.root={root.url} lives in the searching process only; verify a folder")
+        raise ConfigurationError(f"storage.root={root.url} exists in the searching process only; verify a folder")
     try:
         return find_search(root, name, time.time(), complain).url.rstrip("/").rpartition("/")[2]
     except (CorruptError, SearchNotFoundError):
@@ -195,7 +195,7 @@ def check(request: Request, root: BlobStore, invocation: Invocation) -> int:
     """Prints which promises a root keeps."""
     from flows.cli.settings import read_root
     from nas.storage.maintenance.backend_check import check_root
-    from nas.storage.maintenance.guarantees import Verdict, context
+    from nas.storage.maintenance.guarantees import Verdict, workplace
     from nas.storage.open import open_root
 
     if request.second is not None:
@@ -203,13 +203,13 @@ def check(request: Request, root: BlobStore, invocation: Invocation) -> int:
         second = open_root(request.second, options if "://" in request.second else {})
         second.check_reachable()
     show_places(root, None if request.second is None else second)
-    with context(root) as folder:
+    with workplace(root) as folder:
         promises = list(check_root(root.below(folder)))
         is_usable = promises[0].verdict != Verdict.BROKEN
         if request.second is not None and is_usable:
             from nas.storage.maintenance.two_host_check import hand_over_here
 
-            with context(second, folder):
+            with workplace(second, folder):
                 sides = f"{folder}/sides"
                 promises += hand_over_here(root.below(sides), second.below(sides))
         elif request.machines == 2 and is_usable:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flows.cli.command import Invocation
-    from flows.engine.signals import Interruption
+    from flows.engine.signals import SignalHandler
     from nas.executors.events import StopRequested
     from nas.executors.remote.client import ChannelClient
     from nas.executors.remote.protocol import Message
@@ -21,13 +21,13 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports; then the worker takes signals in
     from flows.cli.command import run_command, this_command
     from flows.cli.settings import TOKEN_VARIABLE
-    from flows.engine.signals import Interruption
+    from flows.engine.signals import SignalHandler
 
-    with Interruption(f"{TOKEN_VARIABLE}=... {this_command()}") as interruption:
-        return run_command("worker", lambda invocation: work(invocation, interruption))
+    with SignalHandler(f"{TOKEN_VARIABLE}=... {this_command()}") as signals:
+        return run_command("worker", lambda invocation: work(invocation, signals))
 
 
-def work(invocation: Invocation, interruption: Interruption) -> int:
+def work(invocation: Invocation, signals: SignalHandler) -> int:
     """Joins a driver, and runs its trials until it says that it is over, or is gone."""
     from flows.cli.settings import TOKEN_VARIABLE
 
@@ -37,11 +37,11 @@ def work(invocation: Invocation, interruption: Interruption) -> int:
     except BaseException:
         client.close()
         raise
-    return serve(client, spec, welcome, invocation, interruption)
+    return serve(client, spec, welcome, invocation, signals)
 
 
 def serve(
-    client: ChannelClient, spec: RuntimeSpec, welcome: Message, invocation: Invocation, interruption: Interruption
+    client: ChannelClient, spec: RuntimeSpec, welcome: Message, invocation: Invocation, signals: SignalHandler
 ) -> int:
     """Runs the driver's trials; gives the exit status."""
     from flows.cli.command import complain
@@ -60,7 +60,7 @@ def serve(
     def leave(stop: StopRequested) -> None:
         agent.end(Ending(f"interrupted ({stop.why}): its trial runs again elsewhere", 128 + (stop.signal or 0)))
 
-    with interruption.posted_to(leave):
+    with signals.posted_to(leave):
         complain(f"works for search {welcome['search']}, on {spec.device}; Ctrl-C lets another worker take over")
         ending = agent.serve()
     complain(ending.why)

@@ -42,7 +42,7 @@ BACKLOG_S = 60.0
 EXIT_S = 5.0
 """Shortest bound on that wait."""
 SWITCH_S = 0.0005
-"""Thread switch interval. With Python's 5 ms, each return from the disk may wait 5 ms for Prefect's threads."""
+"""Thread switch interval: with Python's 5 ms, a return from the disk may wait 5 ms."""
 NEVER_BEGAN = SearchFailedError("Prefect ended the flow before it began")
 
 
@@ -237,7 +237,7 @@ class Engine:
                 outcome, session_run.progress.say, lambda: None if thread.is_alive() else flow_run.error or NEVER_BEGAN
             )
         is_gone = self._server is not None and not self._server.is_running
-        with self._signals.cuts_short():
+        with self._signals.ends_block():
             pool.close()
             if not is_gone:
                 flow_run.close_artifacts(timeout_s=FLOW_END_S)

@@ -134,7 +134,7 @@ def last_session(records: Records, now: float) -> LastSession | None:
         number=number,
         host=driver.host,
         pid=driver.pid,
-        beat=seen,
+        heartbeat=seen,
         is_alive=is_alive,
         is_complete=beat.get("complete") is True,
     )

@@ -216,7 +216,7 @@ class TestCollection:
 
         assert status == 0
         assert "no weights that the tuner may inherit are deleted, since it can't be built: " in err
-        assert "add tuner._target_=elsewhere.Tuner, or trust=true" in err
+        assert "add tuner._target_=elsewhere.Tuner or trust=true" in err
         assert "nothing to delete" in out
 
     def test_finalists_are_those_of_the_last_session(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:

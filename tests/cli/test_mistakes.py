@@ -40,7 +40,7 @@ MISTAKES = {
     ),
     "nfs_that_is_not_mounted": (
         (*QUICK, "storage=nfs", "storage.root=somewhere/heirloom"),
-        r"storage.root \(somewhere/heirloom\) lies on .*, which is \w+, and no network file system: mount it",
+        r"storage.root \(somewhere/heirloom\) is on .* \(\w+\), which is not a network file system: mount it",
     ),
     "constraint_that_is_no_number": (
         (*QUICK, "+constraints.parameters=few"),
@@ -95,7 +95,7 @@ MISTAKES = {
     "no_value": ((*DEBUG, "seed"), "can't read 'seed': write seed=VALUE"),
     "lonely_tuner": (("evolution",), r"can't read 'evolution': did you mean \+tuner=evolution\?"),
     "lonely_word": ((*DEBUG, "quickly"), r"can't read 'quickly' \(.*\): write KEY=VALUE"),
-    "no_key": ((*DEBUG, "=3"), "can't read '=3': no key"),
+    "no_key": ((*DEBUG, "=3"), "can't read '=3': write a key"),
     "bad_grammar": ((*DEBUG, "problem.seconds=[1"), r"can't read 'problem.seconds=\[1' .* quote"),
     "bad_grammar_with_a_password": (
         (*DEBUG, "storage.root=sftp://me:s3cret@host/[1"),
@@ -147,11 +147,11 @@ MISTAKES = {
     "trials_in_words": ((*DEBUG, "budget.trials=ten"), r"budget.trials \('ten'\) must be a whole number"),
     "budget_without_its_unit": ((*DEBUG, "budget=5"), "budget.*holds keys: set budget.trials or budget.hours"),
     "no_hours": ((*DEBUG, "budget.hours=-1"), r"budget.hours \(-1\) must be a number greater than 0"),
-    "hours_of_no_trial": ((*DEBUG, "budget.hours=1e-5"), r"budget.hours \(1e-05\) is 0.036 s, in which no trial"),
+    "hours_of_no_trial": ((*DEBUG, "budget.hours=1e-5"), r"budget.hours \(1e-05\) is 0.036 s, too short for any"),
     "at_deadline": ((*DEBUG, "budget.at_deadline=kill"), r"budget.at_deadline \('kill'\) must be finish or stop"),
     "gpu_hours_of_no_trial": (
         (*DEBUG, "budget.gpu_hours=1e-9"),
-        r"budget.gpu_hours \(1e-09\) is 3.6e-06 s, in which no",
+        r"budget.gpu_hours \(1e-09\) is 3.6e-06 s, too short",
     ),
     "gpu_hours_without_gpu": ((*DEBUG, "budget.gpu_hours=1"), r"budget.gpu_hours \(1\) needs a GPU"),
     "no_slots": ((*QUICK, "slots=0"), r"slots \(0\) must be a whole number of at least 1"),

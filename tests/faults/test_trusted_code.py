@@ -62,7 +62,7 @@ NNI = {"target": "nas.compat.nni.problem.NniProblem", "arguments": {"command": "
 )
 def test_a_record_s_command_is_not_run(values: dict[str, Any], lacking: str) -> None:
     """What one of Heirloom's own classes would run is code as well: the command line must name it."""
-    with pytest.raises(ConfigurationError, match="names code that its problem runs, but a shared disk is not") as caught:
+    with pytest.raises(ConfigurationError, match="names code that its problem runs, but a shared disk") as caught:
         trusted_spec("problem", NNI, invocation(**values))
     named = {"command": "ls", "code_dir": "."}
 

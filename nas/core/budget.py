@@ -1,4 +1,4 @@
-"""How much a search may cost."""
+"""The limits on what a search may use."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ AtDeadline = Literal["finish", "stop"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Trials and jobs of the search stage (failed ones count), hours (all that sessions take) and GPU-hours.
+    """Limits on trials, jobs, hours and GPU-hours. Without any limit, 16 trials.
 
-    GPU-hours are what results say: attempts that were lost or interrupted have none, and do not count.
-
-    Nothing set means 16 trials. When its jobs are spent, no further job is begun; those that live go on asking. Hours
-    and GPU-hours are kept: the search stage ends in time for the later ones (``nas.search.budget.planner``).
+    The search stage ends early enough to leave hours and GPU-hours for later stages (``nas.search.budget.planner``).
 
     Attributes:
-        final_share: Of the hours, kept back for later stages as long as nothing is known of their trials.
-        at_deadline: Whether trials that run when the time of their stage is over may finish, or are stopped.
+        trials: Trials of the search stage, failed ones included.
+        hours: Wall-clock hours of all sessions.
+        gpu_hours: GPU-hours in the results. Lost and interrupted attempts do not count.
+        jobs: Jobs of the search stage, failed ones included. Running jobs may ask for trials after the last one starts.
+        final_share: Share of the hours reserved for later stages while the duration of their trials is unknown.
+        at_deadline: ``finish`` lets running trials finish when the time of their stage is over; ``stop`` stops them.
     """
 
     trials: int | None = None
@@ -45,7 +46,7 @@ class Budget:
                 raise ConfigurationError(f"budget.{name} ({value!r}) must be a number greater than 0")
         share = self.final_share
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-            raise ConfigurationError(f"budget.final_share ({share!r}) must be a part of the hours: 0 or more, below 1")
+            raise ConfigurationError(f"budget.final_share ({share!r}) must be a share of the hours: 0 or more, below 1")
         if self.at_deadline not in ("finish", "stop"):
             raise ConfigurationError(f"budget.at_deadline ({self.at_deadline!r}) must be finish or stop")
         if self.trials is None and self.jobs is None and not self.is_timed:
@@ -53,13 +54,13 @@ class Budget:
 
     @property
     def is_timed(self) -> bool:
-        """Whether it bounds hours or GPU-hours."""
+        """Whether hours or GPU-hours are limited."""
         return self.hours is not None or self.gpu_hours is not None
 
     def allows_trial(self, n_trials: int) -> bool:
-        """Returns whether another trial may be proposed after so many."""
+        """Returns whether another trial may be proposed after ``n_trials``."""
         return self.trials is None or n_trials < self.trials
 
     def allows_job(self, n_jobs: int) -> bool:
-        """Returns whether a new job may begin after so many."""
+        """Returns whether another job may start after ``n_jobs``."""
         return self.jobs is None or n_jobs < self.jobs

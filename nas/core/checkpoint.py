@@ -1,4 +1,4 @@
-"""References to a trial's published weights, as its record keeps them."""
+"""References to the published weights of a trial, as stored in its record."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ from nas.core.reference import Reference, is_path, on_disk, references
 from nas.core.validation import checked_fields, shown, whole
 
 _KINDS: Mapping[str, tuple[type, ...]] = {"path": (str,), "n_files": (int,), "bytes": (int,), "on_disk": (int,)}
-
-
 _PATH = re.compile("files/[^/]+")
 
-
 LETTERS = 6
-"""Of a digest: 36 bits, so that a layer is mistaken for one of a million others once in 70,000."""
+"""Characters per layer in a signature.
 
-
+36 bits of a digest: a layer collides with one of a million others with a probability of 1 in 70,000.
+"""
 _TEXT = re.compile(rf"(?:[A-Za-z0-9_-]{{{LETTERS}}})*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """All that is needed to find a trial's weights, and to know that they are whole.
+    """References to the published weights of a trial, with sizes and digests.
 
     Attributes:
-        manifest: The file that says where each tensor lies.
-        packs: The files that hold tensors: the trial's own, and donors' where tensors are the same.
-        saved: What the trial left in its ``save_dir``, or None: nothing.
-        search: The search under the same root whose checkpoint it is, or None: this one.
-        signature: What the network's layers are called and look like (``Signature.text``); empty without tensors. In
-            the record, so that the best of many donors is found without their manifests.
+        manifest: The file that lists the position of each tensor.
+        packs: The files that hold the tensors. Tensors equal to a donor's are in the donor's packs.
+        saved: The folder published from ``save_dir``, or None.
+        search: The name of another search under the same root that owns the checkpoint, or None for this search.
+        signature: Names and shapes of the network's layers (``Signature.text``); empty without tensors. It is part of
+            the record, so that donors can be compared without reading their manifests.
     """
 
     manifest: Reference
@@ -44,14 +42,14 @@ class Checkpoint:
 
     @property
     def own_bytes(self) -> int:
-        """The size of what the trial itself published: without the packs of donors that it shares."""
+        """The bytes that the trial itself published, without packs shared with donors."""
         stem = self.manifest.path.removeprefix("manifests/").removesuffix(".json")
         own = [pack for pack in self.packs if pack.path.startswith(f"packs/{stem}")]
         saved = 0 if self.saved is None else self.saved.bytes
         return saved + sum(reference.bytes for reference in (self.manifest, *own))
 
     def to_json(self) -> dict[str, object]:
-        """Plain data for a record."""
+        """Returns the data for a record."""
         return {
             "manifest": self.manifest.to_json(),
             "packs": [pack.to_json() for pack in self.packs],
@@ -62,10 +60,10 @@ class Checkpoint:
 
     @classmethod
     def from_json(cls, data: object) -> Checkpoint:
-        """Returns the checkpoint that a record holds.
+        """Returns the checkpoint in a record.
 
         Raises:
-            CorruptError: anything but what ``to_json`` writes.
+            CorruptError: the data was not written by ``to_json``.
         """
         kinds = {
             "manifest": (dict,),
@@ -84,21 +82,21 @@ class Checkpoint:
         )
         for folder, listed in (("manifests", (found.manifest,)), ("packs", found.packs)):
             if stray := [file.path for file in listed if not file.path.startswith(f"{folder}/")]:
-                raise CorruptError(f"{shown(stray[0])} does not lie in {folder}/")
+                raise CorruptError(f"{shown(stray[0])} is not in {folder}/")
         if found.search is not None and not ("/" not in found.search and is_path(found.search)):
-            raise CorruptError(f"{shown(found.search)} is no search's name")
+            raise CorruptError(f"{shown(found.search)} is not the name of a search")
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFolder:
-    """What a trial left in its ``save_dir``, in short: its files are listed in the checkpoint's manifest.
+    """The folder published from a trial's ``save_dir``; the manifest lists its files.
 
     Attributes:
-        path: ``files/<stem>``; whatever lies there belongs to this one checkpoint.
-        n_files: How many there are, at least one.
-        bytes: What they hold.
-        on_disk: What they take on a common disk.
+        path: ``files/<stem>``. All files below it belong to this checkpoint.
+        n_files: The number of files, at least 1.
+        bytes: The sum of their sizes.
+        on_disk: The bytes that they take on a disk with blocks of 4096 bytes.
     """
 
     path: str
@@ -108,40 +106,40 @@ class SavedFolder:
 
     @classmethod
     def of(cls, path: str, saved: Sequence[Reference]) -> SavedFolder | None:
-        """Returns the folder of what ``publish_folder`` gave; None where that is nothing.
+        """Returns the folder of these files, or None without files.
 
         Raises:
-            CorruptError: a file lies elsewhere.
+            CorruptError: a file is not below ``path``.
         """
         if stray := [file.path for file in saved if not file.path.startswith(f"{path}/")]:
-            raise CorruptError(f"{shown(stray[0])} does not lie in {path}/")
+            raise CorruptError(f"{shown(stray[0])} is not in {path}/")
         sizes = [file.bytes for file in saved]
         return cls(path=path, n_files=len(sizes), bytes=sum(sizes), on_disk=sum(map(on_disk, sizes))) if sizes else None
 
     def to_json(self) -> dict[str, object]:
-        """Plain data for a record."""
+        """Returns the data for a record."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: object) -> SavedFolder:
-        """Returns the folder that a record names.
+        """Returns the folder in a record.
 
         Raises:
-            CorruptError: anything but what ``to_json`` writes.
+            CorruptError: the data was not written by ``to_json``.
         """
         fields = checked_fields(data, _KINDS)
         if not (_PATH.fullmatch(fields["path"]) and is_path(fields["path"])):
-            raise CorruptError(f"{shown(fields['path'])} is no folder that a trial saved: it must be files/<stem>")
+            raise CorruptError(f"{shown(fields['path'])} is not a published folder: must be files/<stem>")
         sizes = {key: whole(fields[key], key) for key in ("bytes", "on_disk")}
         return cls(path=fields["path"], n_files=whole(fields["n_files"], "n_files", 1), **sizes)
 
 
 def checked_text(text: str) -> str:
-    """Returns the text of a signature that a record holds.
+    """Returns the signature in a record, after checking it.
 
     Raises:
-        CorruptError: it is none.
+        CorruptError: it is not a signature.
     """
     if not _TEXT.fullmatch(text):
-        raise CorruptError(f"{text!r:.80} is no signature")
+        raise CorruptError(f"{text!r:.80} is not a signature")
     return text

@@ -1,4 +1,4 @@
-"""The lineage: all trials in the order in which the tuner learned of them, and the graph of parents and donors."""
+"""Trials in the order learned by the tuner, and the graph of parents and donors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from nas.core.trial import Donor, State, Trial
 
 
 class LineageLog:
-    """The finished trials in the order learned; grows only. Lineages are views of its beginning.
+    """An append-only log of finished trials in the order learned.
+
+    A lineage is a view of its first entries.
 
     Args:
-        trials: Finished.
-        key: Of a point (``Space.key``): trials with one key are of one point.
+        trials: The finished trials to start with.
+        key: Returns the key of a point (``Space.key``). Points with equal keys are the same point.
     """
 
     def __init__(self, trials: Iterable[Trial] = (), *, key: Callable[[Point], str] = point_key) -> None:
@@ -40,16 +42,16 @@ class LineageLog:
         return len(self.learned)
 
     def note(self, trial: Trial) -> None:
-        """Takes in that a trial was proposed; in order."""
+        """Adds a proposed trial. Trials are added in the order of their proposals."""
         self._noted.append(trial)
 
     @property
     def n_noted(self) -> int:
-        """How many trials were proposed."""
+        """The number of proposed trials."""
         return len(self._noted)
 
     def has_point(self, point: Point, n_learned: int, n_noted: int) -> bool:
-        """Whether the point is that of one of the first trials that were learned, or of the first that were noted."""
+        """Returns whether the first learned or the first proposed trials include the point."""
         key = self.key(point)
         return (
             self._first_learned.place(key, self.learned, self.key_of) < n_learned
@@ -59,16 +61,19 @@ class LineageLog:
     def append(self, trial: Trial) -> None:
         """Adds a finished trial at the end."""
         if not trial.is_finished or trial.number in self.position:
-            raise ValueError(f"trial {trial.number} ({trial.state}) is not finished, or learned already")
+            raise ValueError(f"trial {trial.number} ({trial.state}) is not finished, or is in the log already")
         self.position[trial.number] = len(self.learned)
         self.learned.append(trial)
 
     def ranking(self, metric: Metric) -> list[tuple[float, int, int]]:
-        """Returns the scored trials, the best first: (minus rank, number, position). The list is never changed."""
+        """Returns (minus rank, number, position) of the scored trials, best first.
+
+        The list never changes.
+        """
         n_seen, entries = self._rankings.get(metric, (0, []))
         if n_seen == len(self.learned):
             return entries
-        entries = entries.copy()  # costs less than a comparison for each entry
+        entries = entries.copy()  # cheaper than comparing all entries again
         for position in range(n_seen, len(self.learned)):
             trial = self.learned[position]
             if (value := trial.value(metric.name)) is not None:
@@ -77,7 +82,7 @@ class LineageLog:
         return entries
 
     def scored(self, metric: Metric, n_learned: int, n: int) -> list[Trial]:
-        """Returns the last ``n`` scored trials of the first ``n_learned``, the last learned first."""
+        """Returns the last ``n`` scored trials among the first ``n_learned``, newest first."""
         seen, positions = self._scored.get(metric.name, (0, []))
         for position in range(seen, len(self.learned)):
             if self.learned[position].value(metric.name) is not None:
@@ -87,33 +92,33 @@ class LineageLog:
         return [self.learned[position] for position in reversed(positions[max(end - n, 0) : end])]
 
     def lose_weights(self, number: int) -> None:
-        """Notes, where the trial is here, that its weights were swept."""
+        """Marks the weights of a trial as deleted, if the trial is in the log."""
         if (position := self.position.get(number)) is not None:
             self.learned[position] = self.learned[position].delete_weights()
 
     def key_of(self, trial: Trial) -> str:
-        """Returns the key of a trial's point, made once a trial."""
+        """Returns the key of a trial's point; each key is computed once."""
         if trial.number not in self._keys:
             self._keys[trial.number] = self.key(trial.point)
         return self._keys[trial.number]
 
     def view(self, n_learned: int | None = None, pending: Iterable[Trial] = ()) -> Lineage:
-        """Returns the lineage after ``n_learned`` trials (all by default), with these waiting and running trials.
+        """Returns the lineage of the first ``n_learned`` trials (default: all) and these pending trials.
 
-        Pending trials are those that were noted and are not among the learned ones.
+        Pending trials were proposed and are not among the learned ones.
         """
         return Lineage(self, len(self.learned) if n_learned is None else n_learned, tuple(pending))
 
 
 class _Firsts:
-    """At which place of a list that grows a key comes first; keys are made when one is asked for."""
+    """The first position of each key in a growing list. Keys are computed on demand."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
         self._n_known = 0
 
     def place(self, key: str, trials: Sequence[Trial], key_of: Callable[[Trial], str]) -> int:
-        """Returns the place, or how many trials there are."""
+        """Returns the first position of the key, or the number of trials if there is none."""
         for place in range(self._n_known, len(trials)):
             self._places.setdefault(key_of(trials[place]), place)
         self._n_known = len(trials)
@@ -121,18 +126,19 @@ class _Firsts:
 
 
 def recall(in_stage: Sequence[Trial], *, deterministic: bool, key: Callable[[Point], str] = point_key) -> LineageLog:
-    """The order in which the tuner learned of results: as the proposals recorded it, then the others as they finished.
+    """Returns the log of a stage in the order in which the tuner learned its results.
 
-    With ``deterministic``: in the order of index, up to the first that has not finished. A result that a proposal
-    recorded and that is lost since is left out (``owed``).
+    Results recorded by proposals come first, in that order. The others follow in the order in which they finished.
+    With ``deterministic`` the order is that of the index, up to the first unfinished trial. Results that a proposal
+    recorded but that are missing now are left out (``missing_results``).
 
     Args:
         in_stage: The trials of one stage, by index.
-        deterministic: See above.
-        key: Of a point, by which the log knows it again.
+        deterministic: Whether the search is deterministic.
+        key: Returns the key of a point.
 
     Raises:
-        CorruptError: a proposal does not follow from those before it and their results.
+        CorruptError: a proposal recorded results that did not exist at that time, or twice.
     """
     finished = {t.number: t for t in in_stage if t.is_finished}
     listed: dict[int, None] = {}
@@ -157,13 +163,16 @@ def recall(in_stage: Sequence[Trial], *, deterministic: bool, key: Callable[[Poi
 
 
 def owed(in_stage: Sequence[Trial]) -> set[int]:
-    """The trials whose results a proposal recorded, and that are lost: they run again before anything is asked."""
+    """Returns the trials without the result that a later proposal recorded.
+
+    They run again before the tuner is asked.
+    """
     finished = {t.number for t in in_stage if t.is_finished}
     return {number for trial in in_stage for number in trial.learned} - finished
 
 
 class Lineage:
-    """What a tuner and a stopper see: finished trials in the order learned, then waiting and running ones."""
+    """The trials that tuners and stoppers see: finished in the order learned, then pending."""
 
     def __init__(self, log: LineageLog, n_finished: int, pending: tuple[Trial, ...]) -> None:
         self._log = log
@@ -174,7 +183,7 @@ class Lineage:
 
     @classmethod
     def of(cls, trials: Iterable[Trial], *, key: Callable[[Point], str] = point_key) -> Lineage:
-        """Returns the lineage of these trials, finished ones in the order given."""
+        """Returns the lineage of these trials. Finished ones were learned in the given order."""
         known = list(trials)
         log = LineageLog((t for t in known if t.is_finished), key=key)
         for trial in known:
@@ -192,10 +201,10 @@ class Lineage:
         return self._log.position.get(number, self.n_finished) < self.n_finished or number in self._pending_by_number
 
     def __getitem__(self, number: int) -> Trial:
-        """Returns the trial of this number.
+        """Returns the trial with this number.
 
         Raises:
-            TrialNotFoundError: there is none.
+            TrialNotFoundError: there is no such trial.
         """
         position = self._log.position.get(number, self.n_finished)
         if position < self.n_finished:
@@ -210,20 +219,23 @@ class Lineage:
 
     @property
     def finished(self) -> Sequence[Trial]:
-        """The finished trials in the order learned (a copy; ``newest`` costs less for the last few)."""
+        """The finished trials in the order learned, copied; ``newest`` copies nothing."""
         return self._log.learned[: self.n_finished]
 
     def newest(self) -> Iterator[Trial]:
-        """Yields the finished trials, the last learned first."""
+        """Yields the finished trials, newest first."""
         for position in range(self.n_finished - 1, -1, -1):
             yield self._log.learned[position]
 
     def newest_scored(self, metric: Metric, n: int) -> list[Trial]:
-        """Returns the ``n`` trials with this metric that were learned last, the last one first."""
+        """Returns the ``n`` newest trials that have this metric, newest first."""
         return self._log.scored(metric, self.n_finished, n)
 
     def best_and_newest(self, metric: Metric, n: int) -> list[Trial]:
-        """The trials with this metric in the order learned; of more than ``n``, the best half and the newest half."""
+        """Returns at most ``n`` trials with this metric, in the order learned.
+
+        If there are more, these are the best half and the newest half.
+        """
         ranked = self.ranked(metric)
         if len(ranked) <= n:
             return self.newest_scored(metric, n)[::-1]
@@ -232,35 +244,35 @@ class Lineage:
         return sorted(kept.values(), key=lambda trial: self._log.position[trial.number])
 
     def has_point(self, point: Point) -> bool:
-        """Returns whether a trial of the point is finished, running or waiting, or none may be proposed.
+        """Returns whether the lineage has a trial of the point, or a constraint refuses the point.
 
-        In a search points of one ``Space.key`` are the same; anywhere else only equal ones, unless a key is given.
+        In a search, points with equal ``Space.key`` are the same point. By default, only equal points are.
         """
         return self._log.has_point(point, self.n_finished, self._n_noted) or self.refuses(point)
 
     def refusing(self, is_refused: Callable[[Point], bool]) -> Lineage:
-        """Returns the same lineage, which refuses these points."""
-        refusing = copy(self)  # the log may have grown since
+        """Returns a copy of the lineage that refuses points for which ``is_refused`` is true."""
+        refusing = copy(self)  # not a new view: the log may have grown
         refusing._is_refused = is_refused
         return refusing
 
     def refuses(self, point: Point) -> bool:
-        """Returns whether the point breaks a constraint, so that no trial of it may be proposed."""
+        """Returns whether the point violates a constraint and must not be proposed."""
         return self._is_refused is not None and self._is_refused(point)
 
     def best(self, metric: Metric, n: int = 1) -> list[Trial]:
-        """Returns the ``n`` best scored trials by this metric, best first; of equals, the lower number first."""
+        """Returns the ``n`` best trials by this metric; on ties, the lower number first."""
         return list(itertools.islice(self.ranked(metric), n))
 
     def ranked(self, metric: Metric) -> Sequence[Trial]:
-        """All scored trials by this metric, best first; of equals, the lower number first. Costs little to ask for."""
+        """Returns all trials with this metric, best first; on ties, the lower number first."""
         entries = self._log.ranking(metric)
         if self.n_finished < len(self._log):
             entries = [entry for entry in entries if entry[2] < self.n_finished]
         return _Ranked(self._log.learned, entries)
 
     def ancestors(self, number: int) -> list[Trial]:
-        """Returns the line of first parents from this trial's parent back to its founder."""
+        """Returns the first parents from this trial's parent back to the oldest ancestor."""
         line: list[Trial] = []
         trial = self[number]
         while trial.parents and trial.parents[0] in self and trial.parents[0] < trial.number:
@@ -273,7 +285,7 @@ class Lineage:
         return [t for t in self if number in t.parents or number in t.proposal.weight_donors]
 
     def edges(self) -> list[tuple[int, int]]:
-        """(parent or donor, child) for every edge within the search."""
+        """Returns (parent or donor, child) for each edge within the search."""
         found = []
         for trial in self:
             sources = dict.fromkeys([*trial.parents, *(d for d in trial.proposal.weight_donors if isinstance(d, int))])
@@ -281,12 +293,12 @@ class Lineage:
         return found
 
     def n_in_state(self, state: State) -> int:
-        """How many trials are in this state."""
+        """Returns the number of trials in this state."""
         return sum(t.state == state for t in self)
 
 
 class _Ranked(Sequence[Trial]):
-    """The learned trials in another order, of which nothing is copied."""
+    """A view of the learned trials in another order."""
 
     def __init__(self, learned: Sequence[Trial], entries: Sequence[tuple[float, int, int]]) -> None:
         self._learned = learned
@@ -308,12 +320,18 @@ class _Ranked(Sequence[Trial]):
 
 
 def lost_donors(trials: Iterable[Trial]) -> set[Donor]:
-    """Returns the donors whose weights a trial found missing or corrupt: they have none for those that come later."""
+    """Returns the donors whose weights a trial found missing or corrupt; later trials skip them."""
     return {donor for trial in trials for donor in trial.inheritance.get("lost", ())}
 
 
 def ancestor_with_weights(trials: Sequence[Trial], number: int, lost: Container[Donor]) -> int | None:
-    """Returns the nearest one on the line of first parents, or None."""
+    """Returns the nearest ancestor with weights along first parents, or None.
+
+    Args:
+        trials: All trials of the search, by number.
+        number: The trial whose ancestors are searched.
+        lost: Donors whose weights are missing or corrupt.
+    """
     while parents := trials[number].parents:
         number = parents[0]
         if trials[number].checkpoint is not None and number not in lost:

@@ -1,4 +1,4 @@
-"""What a trial is judged by."""
+"""Metrics: named numbers that rank trials."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ Direction = Literal["maximize", "minimize"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A named number that ``train`` returns, and which way is better; the name has at most 100 characters.
+    """A number returned by ``train``, and its direction.
 
     Attributes:
-        reference: A value beyond which a score counts nothing: the metric's part of the reference point of the
-            hypervolume (``nas.core.pareto``). None: the worst value that the search has seen.
+        name: At most 100 printable characters.
+        direction: Whether greater or smaller values are better.
+        reference: The metric's coordinate of the hypervolume's reference point (``nas.core.pareto``): worse values do
+            not count. None: the worst value of the search.
     """
 
     name: str
@@ -40,21 +42,21 @@ class Metric:
             raise ConfigurationError(f"metric {self.name}: reference ({given!r}) must be a finite number, or None")
 
     def rank(self, value: float) -> float:
-        """Returns a number that is greater for a better value."""
+        """Returns the value, negated if smaller is better, so that greater ranks are better."""
         return value if self.direction == "maximize" else -value
 
     def is_better(self, value: float, than: float) -> bool:
-        """Returns whether ``value`` beats ``than`` strictly."""
+        """Returns whether ``value`` is strictly better than ``than``."""
         return self.rank(value) > self.rank(than)
 
 
 def plain_metrics(metrics: Mapping[str, object]) -> dict[str, float | int]:
-    """Returns the metrics as plain Python numbers: numpy's and torch's scalars become float or int.
+    """Returns the metrics as Python numbers; scalars of numpy and torch become float or int.
 
-    Whole numbers stay whole within 64 bits; beyond they become floats, infinite ones where no float is as great.
+    Integers beyond 64 bits become floats, or infinite if no float is as great.
 
     Raises:
-        TypeError: a value is no number.
+        TypeError: a value is not a number.
     """
     plain: dict[str, float | int] = {}
     for name, value in metrics.items():
@@ -78,5 +80,5 @@ def not_finite(metrics: Mapping[str, float]) -> list[str]:
 
 
 def is_finite(value: float) -> bool:
-    """Returns whether the value is neither NaN nor infinite; a whole number never is, however long."""
+    """Returns whether the value is neither NaN nor infinite. Integers of any size are finite."""
     return isinstance(value, int) or math.isfinite(value)

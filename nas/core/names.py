@@ -10,10 +10,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}")
 
 
 def check_name(name: str) -> str:
-    """Returns the name of a search, which is also its folder's.
+    """Returns the name of a search, which is also the name of its folder.
 
     Raises:
-        ConfigurationError: it can't be a folder's name everywhere.
+        ConfigurationError: it is not a valid folder name on every file system.
     """
     if not NAME.fullmatch(name):
         raise ConfigurationError(

@@ -1,11 +1,11 @@
-"""Several objectives at once: who is on the front, how much the front covers, and who is crowded.
+"""Pareto fronts, crowding distances and hypervolume for several objectives.
 
-Ranks and crowding distances: NSGA-II (Deb et al. 2002, doi:10.1109/4235.996017), by efficient non-dominated sorting
-(Zhang et al. 2015, doi:10.1109/TEVC.2014.2308305). Hypervolume: exact, by WFG (While, Bradstreet and Barone 2012,
-doi:10.1109/TEVC.2010.2077298).
+* Ranks and crowding distances: NSGA-II (Deb et al. 2002, doi:10.1109/4235.996017)
+* Sorting: efficient non-dominated sorting (Zhang et al. 2015, doi:10.1109/TEVC.2014.2308305)
+* Hypervolume: exact, by WFG (While, Bradstreet and Barone 2012, doi:10.1109/TEVC.2010.2077298)
 
-Losses are scores turned such that lower is better. Of equal losses the first stands for all of them: the second is
-beaten by it. So one objective has a front of one, the best.
+Losses are scores with the sign turned so that lower is better. Of equal losses, the first dominates the others. So a
+single objective has a front of one trial, the best.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from nas.core.metric import Metric
 from nas.core.trial import State, Trial
 
 Losses: TypeAlias = tuple[float, ...]
-"""One number an objective, lower is better; all finite."""
+"""One finite number per objective; lower is better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
-    """What no other trial beats.
+    """The trials that no other trial dominates.
 
     Attributes:
-        trials: The best by the first metric first.
-        hypervolume: Of what the front beats, up to the reference point, in the product of the metrics' units.
-        reference: The reference point, by metric's name: what the metric gives, else the worst that was seen.
-        given: The metrics that give it.
+        trials: Best first by the first metric.
+        hypervolume: The volume between front and reference point, in the product of the metrics' units.
+        reference: The reference point by metric name: ``Metric.reference``, or the worst value of the trials.
+        given: Names of the metrics with a ``reference``.
     """
 
     trials: tuple[Trial, ...]
@@ -41,16 +41,15 @@ class Front:
 
 
 def front_of(trials: Iterable[Trial], metrics: Sequence[Metric]) -> Front | None:
-    """Returns the front of these trials, which should be of one stage: scores of stages don't compare.
+    """Returns the front of these trials, or None without a trial that competes (see ``competing``).
 
-    Only COMPLETE trials with a finite value for each metric compete; of equal ones, that of the lowest number.
-    None where there is no such trial.
+    The trials must be of one stage: scores of different stages are not comparable.
     """
-    able = competing(trials, metrics)
-    if not able:
+    candidates = competing(trials, metrics)
+    if not candidates:
         return None
-    points = [losses for _, losses in able]
-    first = sorted((able[place] for place in fronts(points)[0]), key=lambda entry: entry[1])
+    points = [losses for _, losses in candidates]
+    first = sorted((candidates[place] for place in fronts(points)[0]), key=lambda entry: entry[1])
     limits = tuple(
         max(losses[i] for losses in points) if metric.reference is None else -metric.rank(metric.reference)
         for i, metric in enumerate(metrics)
@@ -64,25 +63,25 @@ def front_of(trials: Iterable[Trial], metrics: Sequence[Metric]) -> Front | None
 
 
 def numbers_on_front(trials: Iterable[Trial], metrics: Sequence[Metric]) -> frozenset[int]:
-    """Returns the trials that are on the front of their stage, by number."""
+    """Returns the numbers of the trials on the front of their stage."""
     by_stage: dict[str, list[Trial]] = {}
     for trial in trials:
         by_stage.setdefault(trial.stage, []).append(trial)
     found: set[int] = set()
     for in_stage in by_stage.values():
-        if able := competing(in_stage, metrics):
-            found.update(able[place][0].number for place in fronts([losses for _, losses in able])[0])
+        if candidates := competing(in_stage, metrics):
+            found.update(candidates[place][0].number for place in fronts([losses for _, losses in candidates])[0])
     return frozenset(found)
 
 
 def competing(trials: Iterable[Trial], metrics: Sequence[Metric]) -> list[tuple[Trial, Losses]]:
-    """Returns the COMPLETE trials with a finite value for each metric, in order of number, and their losses."""
+    """Returns COMPLETE trials with a finite value of each metric, by number, with their losses."""
     complete = sorted((t for t in trials if t.state == State.COMPLETE), key=lambda t: t.number)
     return [(trial, losses) for trial in complete if (losses := losses_of(trial, metrics)) is not None]
 
 
 def losses_of(trial: Trial, metrics: Sequence[Metric]) -> Losses | None:
-    """Returns the trial's losses, or None where a metric has no finite value."""
+    """Returns the trial's losses, or None if a metric has no finite value."""
     losses = []
     for metric in metrics:
         value = trial.value(metric.name)
@@ -93,7 +92,7 @@ def losses_of(trial: Trial, metrics: Sequence[Metric]) -> Losses | None:
 
 
 def best_first(points: Sequence[Losses]) -> list[int]:
-    """Returns the places of the points: front by front, within one the least crowded first; of equals, the first."""
+    """Returns the indices of the points: front by front, the least crowded first within a front."""
     ordered: list[int] = []
     for front in fronts(points):
         distances = crowding([points[place] for place in front])
@@ -102,28 +101,30 @@ def best_first(points: Sequence[Losses]) -> list[int]:
 
 
 def fronts(points: Sequence[Losses]) -> list[list[int]]:
-    """The places of the points by front: the first is beaten by no point, the next only by points of the first, ...
+    """Returns the indices of the points by front.
 
-    A point is beaten by one that is nowhere worse; of equal points, by those before it.
+    Points of a front are dominated only by points of earlier fronts. A point is dominated by a point that is not worse
+    in any objective. Of equal points, the first dominates the others.
     """
     found: list[list[int]] = []
-    for place in sorted(range(len(points)), key=lambda place: (points[place], place)):  # beaten by earlier ones only
+    for place in sorted(range(len(points)), key=lambda place: (points[place], place)):  # only earlier points dominate
         point = points[place]
-        level = bisect_left(found, True, key=lambda front: not _is_beaten(point, (points[other] for other in front)))
+        level = bisect_left(found, True, key=lambda front: not _is_dominated(point, (points[other] for other in front)))
         if level == len(found):
             found.append([])
         found[level].append(place)
     return [sorted(front) for front in found]
 
 
-def _is_beaten(point: Losses, others: Iterable[Losses]) -> bool:
+def _is_dominated(point: Losses, others: Iterable[Losses]) -> bool:
     return any(all(a <= b for a, b in zip(other, point, strict=True)) for other in others)
 
 
 def crowding(points: Sequence[Losses]) -> list[float]:
-    """How far apart the neighbors of each point of a front are, in shares of each objective's range, summed.
+    """Returns the crowding distance of each point of a front.
 
-    Infinite for the best and the worst by any objective.
+    It is the distance between both neighbors as a share of the range, summed over the objectives. It is infinite for
+    the best and the worst point of an objective.
     """
     distances = [0.0] * len(points)
     for i in range(len(points[0]) if points else 0):
@@ -136,7 +137,7 @@ def crowding(points: Sequence[Losses]) -> list[float]:
 
 
 def hypervolume(points: Iterable[Losses], reference: Losses) -> float:
-    """Returns the volume of all that is worse than one of the points and better than the reference point."""
+    """Returns the volume dominated by the points, up to the reference point."""
     inside = [p for p in points if all(loss < limit for loss, limit in zip(p, reference, strict=True))]
     return _volume(_front(inside), reference)
 
@@ -146,7 +147,7 @@ def _front(points: Sequence[Losses]) -> list[Losses]:
 
 
 def _volume(front: list[Losses], reference: Losses) -> float:
-    """Returns the sum, point by point, of what none of the points after it covers."""
+    """Returns the sum over the points of the volume that no later point dominates."""
     if len(reference) == 2:  # a staircase
         front = sorted(front)
         above = [reference[1], *(loss for _, loss in front)]

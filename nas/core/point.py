@@ -14,23 +14,27 @@ Point: TypeAlias = dict[str, Any]
 
 
 def point_key(point: Any) -> str:
-    """The canonical JSON of a point (or a value in one), equal for equal points; 1, 1.0 and True are three values.
+    """Returns the canonical JSON of a point or of a value in it.
+
+    1, 1.0 and True differ. A tuple counts as a list, and a number as a key counts as its text.
 
     Raises:
-        PointError: it is not JSON (a tuple passes for a list, and a number for the name that it would become).
+        PointError: it is not JSON.
     """
     try:
         return json.dumps(point, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise PointError(f"{point!r} is not plain JSON data ({error}); use plain Python types") from error
+        raise PointError(f"{point!r} is not plain JSON data ({error}). Use plain Python types") from error
 
 
 def is_json(value: Any, *, depth: int = MAX_DEPTH) -> bool:
-    """Whether the value is plain data that JSON gives back unchanged: no tuple, subclass, NaN or number as a name.
+    """Returns whether JSON keeps the value unchanged.
+
+    It does not keep tuples, subclasses, NaN, or numbers as keys.
 
     Args:
-        value: Any.
-        depth: How deep lists and dicts may lie in one another.
+        value: The value.
+        depth: The maximum depth of nested lists and dicts.
     """
     if depth < 0:
         return False

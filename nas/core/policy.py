@@ -1,4 +1,4 @@
-"""Policies (modes of one trial), stages, and the plan that lines stages up."""
+"""Policies (modes of one trial), stages, and the plan of stages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nas.core.errors import ConfigurationError, nearest_first
 
 
 class Policy(StrEnum):
-    """A mode of one trial; the problem declares those that its ``train`` honors."""
+    """A mode of one trial; a problem lists the policies that its ``train`` implements."""
 
     SHARE_PARAMS = "SHARE_PARAMS"
     """Start from the donors' weights."""
     EARLY_STOP = "EARLY_STOP"
     """Train for fewer epochs (Rafiki's QUICK_TRAIN)."""
     SKIP_TRAIN = "SKIP_TRAIN"
-    """Score the inherited weights as they are."""
+    """Score the inherited weights without training."""
     QUICK_EVAL = "QUICK_EVAL"
     """Score on a part of the validation data."""
     DOWNSCALE = "DOWNSCALE"
@@ -30,7 +30,7 @@ ALIASES: Mapping[str, str] = {"QUICK_TRAIN": "EARLY_STOP"}
 
 
 def parse_policies(names: Iterable[str]) -> frozenset[Policy]:
-    """Returns the policies of these names, in any case; QUICK_TRAIN is EARLY_STOP.
+    """Returns the policies with these names, in upper or lower case; QUICK_TRAIN is EARLY_STOP.
 
     Raises:
         ConfigurationError: an unknown name.
@@ -50,18 +50,19 @@ _STAGE_KEYS = ("name", "policies", "warm", "best", "share")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A named step of the plan, and the policies of its trials."""
+    """A named step of the plan, with the policies of its trials."""
 
     name: str
     policies: frozenset[Policy] = frozenset()
     warm: bool = False
-    """Whether a trial starts from the weights of the one that it trains again, as far as they fit; SHARE_PARAMS is on
-    then."""
+    """Whether retraining starts from the trial's weights, as far as they fit. Implies SHARE_PARAMS."""
     best: int | float | None = None
-    """How many of the stage before it trains again, the best ones: a number from 1, a share of those that have a score
-    (above 0, up to 1.0), or None: as many as there are ``finalists``."""
+    """The best trials of the previous stage to retrain: their number, or their share.
+
+    An int is a number from 1. A float is a share of the scored trials, in (0, 1.0]. None: the option ``finalists``.
+    """
     share: float | None = None
-    """Its share of the hours and GPU-hours, in (0, 1]; None: what its trials take, by the durations seen."""
+    """Its share of the hours and GPU-hours, in (0, 1]. None: estimated from trial durations."""
 
     def __post_init__(self) -> None:
         best, share = self.best, self.share
@@ -72,7 +73,7 @@ class Stage:
             )
         if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
             raise ConfigurationError(
-                f"stage {self.name}: share ({share!r}) must be a part of the hours, above 0 and at most 1"
+                f"stage {self.name}: share ({share!r}) must be a share of the hours: above 0 and at most 1"
             )
         if self.warm:
             object.__setattr__(self, "policies", self.policies | {Policy.SHARE_PARAMS})
@@ -86,9 +87,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class PolicyPlan:
-    """The stages of a search, first the one in which the tuner proposes.
+    """The stages of a search. The tuner proposes the trials of the first.
 
-    Each later stage trains again, one trial each, the best of the stage before; those of the last compete.
+    Each later stage retrains the best trials of the previous stage. The winner comes from the last stage.
     """
 
     stages: tuple[Stage, ...]
@@ -96,11 +97,13 @@ class PolicyPlan:
     def __post_init__(self) -> None:
         names = [stage.name for stage in self.stages]
         if not names or len(set(names)) != len(names):
-            raise ConfigurationError(f"a policy plan needs at least one stage and distinct names, not {names}")
+            raise ConfigurationError(f"policy={names}: a plan must have at least one stage, and distinct names")
         if (shares := math.fsum(stage.share or 0.0 for stage in self.stages)) > 1:
-            raise ConfigurationError(f"the stages' shares of the hours make {shares:g}; together they are at most 1")
+            raise ConfigurationError(f"the sum of the stages' shares ({shares:g}) must be at most 1")
         if self.stages[0].best is not None:
-            raise ConfigurationError(f"stage {names[0]} is the first, in which the tuner proposes: it takes no `best`")
+            raise ConfigurationError(
+                f"stage {names[0]}: best must not be set: the tuner proposes the trials of the first stage"
+            )
 
     @property
     def search(self) -> Stage:
@@ -109,12 +112,12 @@ class PolicyPlan:
 
     @property
     def final(self) -> Stage | None:
-        """The stage whose trials compete for the export, or None: the search stage's trials do."""
+        """The last stage, or None if there is only the search stage."""
         return self.stages[-1] if len(self.stages) > 1 else None
 
     @property
     def later(self) -> tuple[Stage, ...]:
-        """The stages after the search, in their order."""
+        """The stages after the search stage, in order."""
         return self.stages[1:]
 
     def describe(self) -> list[dict[str, object]]:
@@ -123,7 +126,7 @@ class PolicyPlan:
 
     @classmethod
     def from_stages(cls, stages: Iterable[Mapping[str, object]]) -> PolicyPlan:
-        """Returns a plan from plain data: ``[{name: search, policies: [SHARE_PARAMS]}, {name: final}]``.
+        """Returns the plan of this data: ``[{name: search, policies: [SHARE_PARAMS]}, {name: final}]``.
 
         Raises:
             ConfigurationError: an unknown key or policy.
@@ -132,8 +135,8 @@ class PolicyPlan:
         for stage in stages:
             if not isinstance(stage, Mapping) or "name" not in stage:
                 raise ConfigurationError(
-                    f"stage {stage!r} must hold `name`, and may hold {', '.join(_STAGE_KEYS[1:])}: "
-                    "{name: search, policies: [SHARE_PARAMS]}"
+                    f"stage {stage!r} must have the key `name`, and may have {', '.join(_STAGE_KEYS[1:])}. "
+                    "Example: {name: search, policies: [SHARE_PARAMS]}"
                 )
             if unknown := [str(key) for key in stage if key not in _STAGE_KEYS]:
                 raise ConfigurationError(
@@ -157,31 +160,30 @@ class PolicyPlan:
         return cls(tuple(made))
 
     def fitted(self, declared: frozenset[Policy], *, strict: bool) -> tuple[PolicyPlan, frozenset[Policy]]:
-        """Returns the plan for a problem that declares these policies, and the policies that were left out.
+        """Returns the plan without policies that the problem does not declare, and these policies.
 
-        A later stage that would only repeat the one before it (no policy is left to tell them apart) is dropped:
-        of two stages, the best trial of the search is then the winner.
+        A later stage with the same remaining policies as the previous stage is dropped.
 
         Args:
-            declared: The policies that the problem honors.
-            strict: The user named this plan, so that an undeclared policy is a mistake.
+            declared: The policies that the problem implements.
+            strict: Whether the user chose this plan, so that an undeclared policy is an error.
 
         Raises:
-            ConfigurationError: strict, and the plan asks for an undeclared policy.
+            ConfigurationError: the plan has an undeclared policy and ``strict`` is true.
         """
         left_out = frozenset[Policy]().union(*(stage.policies for stage in self.stages)) - declared
         if strict and left_out:
             raise ConfigurationError(
                 f"the policy plan asks for {', '.join(sorted(left_out))}, but the problem declares "
-                f"{', '.join(sorted(declared)) or 'none'}; add them to its `policies` or choose another plan"
+                f"{', '.join(sorted(declared)) or 'none'}. Add them to its `policies`, or choose another plan"
             )
         share = {Policy.SHARE_PARAMS}
         kept: list[Stage] = []
         for stage in self.stages:
             policies = stage.policies & declared
             fitted = replace(stage, policies=policies, warm=stage.warm and Policy.SHARE_PARAMS in policies)
-            is_told_apart = not kept or fitted.policies - share != kept[-1].policies - share
-            if left_out and not is_told_apart:
+            differs = not kept or fitted.policies - share != kept[-1].policies - share
+            if left_out and not differs:
                 continue
             kept.append(fitted)
         return PolicyPlan(tuple(kept)), left_out

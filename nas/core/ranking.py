@@ -1,4 +1,4 @@
-"""Who is trained in full, who competes for the export, and who wins: by validation scores, never across stages."""
+"""Selection of finalists and of the winner, by validation scores of one stage."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nas.core.trial import State, Trial
 
 
 def competitors(trials: Iterable[Trial], metric: Metric, stages: Sequence[str]) -> list[Trial]:
-    """Returns the trials that compete to be the winner, best first.
+    """Returns the trials that can become the winner, best first.
 
-    The COMPLETE ones of the last of these stages that has any, or that has at least some that met the deadline and left
-    weights: those, then. A trial that a stopper has stopped has a score, and is none.
+    They are of the last stage that has any. These are its COMPLETE trials or, if it has none, those that reached the
+    deadline and saved weights. A trial ended by a stopper has a score, but cannot win.
     """
     known = [(place, trial) for trial in trials if (place := place_among(trial, metric)) is not None]
     for stage in reversed(stages):
@@ -29,7 +29,7 @@ def competitors(trials: Iterable[Trial], metric: Metric, stages: Sequence[str]) 
 
 
 def place_among(trial: Trial, metric: Metric) -> tuple[bool, float, int] | None:
-    """What orders the competitors of one stage, the least first: of equals, the lower number; None: it is none."""
+    """Returns the sort key of a possible winner within its stage, or None for other trials."""
     value, is_complete = trial.value(metric.name), trial.state == State.COMPLETE
     if value is None or not (is_complete or (trial.met_deadline and trial.checkpoint is not None)):
         return None
@@ -38,13 +38,13 @@ def place_among(trial: Trial, metric: Metric) -> tuple[bool, float, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Chooses among the trials of a search.
+    """Selects finalists and the winner of a search.
 
     Attributes:
         plan: The stages.
-        metrics: The problem's: the first ranks; where there are more, finalists come from the front.
-        n_finalists: How many of the best a stage trains that does not say it.
-        by: Ranks the scored trials of the search stage, best first (``Tuner.ranked``); None: the first metric does.
+        metrics: The problem's metrics. The first ranks. With several, finalists come from the Pareto front.
+        n_finalists: The number of finalists in a stage without ``best``.
+        by: Returns the scored trials of the search stage, best first (``Tuner.ranked``). None: by the first metric.
     """
 
     plan: PolicyPlan
@@ -53,21 +53,27 @@ class Ranking:
     by: Callable[[Lineage], Sequence[Trial]] | None = None
 
     def next_finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
-        """The trials of the stage before to train again next: the best not yet trained, until enough have a score."""
+        """Returns the best trials of the previous stage that are still to retrain in this stage."""
         taken = {t.parents[0] for t in trials if t.stage == stage.name and not t.met_deadline}
         return [t for t in self._finalists(trials, stage) if t.number not in taken]
 
     def wanted(self, n_trials: int | None) -> dict[str, int | None]:
-        """How many trials each stage has where the search stage has so many, all with a score; None: not known."""
+        """Returns the number of trials per stage, if ``n_trials`` of the search stage get a score.
+
+        None: the number is not known.
+        """
         found = {self.plan.search.name: n_trials}
         for stage in self.plan.later:
             n_before = next(reversed(found.values()))
-            is_open = n_before is None and isinstance(stage.best, float)
-            found[stage.name] = None if is_open else self._n_wanted(stage, n_before or 0)
+            is_unknown = n_before is None and isinstance(stage.best, float)
+            found[stage.name] = None if is_unknown else self._n_wanted(stage, n_before or 0)
         return found
 
     def to_come(self, trials: Sequence[Trial]) -> dict[str, int]:
-        """How many trials each later stage has still to train, at least one: a better finalist may come yet."""
+        """Returns the number of trials left in each later stage.
+
+        It is at least 1, since a better finalist may follow.
+        """
         n_scored = sum(t.stage == self.plan.search.name and t.value(self.metrics[0].name) is not None for t in trials)
         wanted = self.wanted(max(n_scored, 1))
         found = {}
@@ -82,30 +88,33 @@ class Ranking:
         return math.ceil(wanted * n_before) if isinstance(wanted, float) else wanted
 
     def competitors(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Returns the trials that compete for the export, best first."""
+        """Returns the trials that can become the winner, best first."""
         return competitors(trials, self.metrics[0], [stage.name for stage in self.plan.stages])
 
     def tested(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Returns the competitors that are scored on test data."""
+        """Returns the finalists that are scored on test data."""
         return self.competitors(trials)[: self.n_finalists]
 
     def winner(self, trials: Sequence[Trial]) -> Trial | None:
-        """Returns the best competitor."""
+        """Returns the winner, or None."""
         return next(iter(self.competitors(trials)), None)
 
     def needed(self, trials: Sequence[Trial]) -> frozenset[int]:
-        """Whose weights must stay: finalists, what is tested and exported, the best of the search stage."""
+        """Returns trials whose weights must stay: finalists, tested trials, the best of the search stage."""
         best = self._ranked(trials, self.plan.search)[:1]
         chosen = (trial for stage in self.plan.later for trial in self._finalists(trials, stage))
         return frozenset(t.number for t in (*chosen, *self.tested(trials), *best))
 
     def n_finalists_of(self, trials: Sequence[Trial], stage: Stage) -> int:
-        """How many trials the stage has, as the stage before stands; the same before, amid and after them."""
+        """Returns the number of trials of a stage, given the results of the previous stage.
+
+        It does not change while the trials of the stage run.
+        """
         n_points = len(self._best_of(trials, stage))
         return min(n_points, self._n_wanted(stage, n_points))
 
     def _best_of(self, trials: Sequence[Trial], stage: Stage) -> dict[str, Trial]:
-        """Returns the scored trials of the stage before, one a point, by its key; the best first."""
+        """Returns the best trial of each point in the previous stage, by point key, best first."""
         before = self.plan.stages[self.plan.stages.index(stage) - 1]
         best_of: dict[str, Trial] = {}
         for trial in self._candidates(trials, before):
@@ -113,7 +122,7 @@ class Ranking:
         return best_of
 
     def _finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
-        """The best of the stage before, one a point, but for those whose second training has ended without a score."""
+        """Returns the best trials of the previous stage, without those whose retraining ended without a score."""
         best_of = self._best_of(trials, stage)
         ended = [t for t in trials if t.stage == stage.name and t.is_finished and not t.met_deadline]
         failed = {t.parents[0] for t in ended if t.value(self.metrics[0].name) is None}
@@ -122,17 +131,16 @@ class Ranking:
     def _candidates(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
         """Returns the scored trials of a stage in the order in which they become finalists.
 
-        By the only metric, or as the tuner ranks them; of several objectives the best by the first one, then the front,
-        the least crowded first, then who would be on the front without these, and so on, and those without a value for
-        each in the end.
+        With one metric the order is that of the tuner or the metric. With several, the best trial by the first metric
+        comes first, then front after front, the least crowded first. Trials without a value of each metric come last.
         """
         ranked = self._ranked(trials, stage)
-        able = pareto.competing(ranked, self.metrics)
-        if len(self.metrics) == 1 or not able:
+        candidates = pareto.competing(ranked, self.metrics)
+        if len(self.metrics) == 1 or not candidates:
             by = self.by if stage == self.plan.search else None
             return ranked if by is None else list(by(_of_stage(trials, stage)))
-        in_order = [able[place][0] for place in pareto.best_first([losses for _, losses in able])]
-        best = min(able, key=lambda entry: (entry[1][0], entry[0].number))[0]
+        in_order = [candidates[place][0] for place in pareto.best_first([losses for _, losses in candidates])]
+        best = min(candidates, key=lambda entry: (entry[1][0], entry[0].number))[0]
         return list({trial.number: trial for trial in (best, *in_order, *ranked)}.values())
 
     def _ranked(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:

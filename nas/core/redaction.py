@@ -1,4 +1,4 @@
-"""Passwords in URLs, which no line for a person shows."""
+"""Removal of passwords from URLs in messages."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _PASSWORD = re.compile(r"(?<=://)([^/:\n]*):([^/\n]*)@")
 
 
 def without_passwords(text: str) -> str:
-    """Returns the text with ``***`` for the password of each URL in it: ``sftp://me:***@host/root``."""
+    """Returns the text with ``***`` as the password of each URL: ``sftp://me:***@host/root``."""
     return _PASSWORD.sub(r"\1:***@", text)
 
 
 def passwords_of(url: str) -> list[str]:
-    """Returns the passwords in a URL: one, or none."""
+    """Returns the password in a URL, if any."""
     return [found[2] for found in _PASSWORD.finditer(url) if found[2]]

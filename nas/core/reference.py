@@ -1,4 +1,4 @@
-"""References: the name, size and digest of a published file, and reading that believes nothing else."""
+"""References to published files: path, size and digest."""
 
 from __future__ import annotations
 
@@ -10,30 +10,28 @@ from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.validation import MAX_WHOLE, checked_fields, shown
 
 TEMPORARY = ".tmp-"
-"""How the name of an unfinished file begins; what lies under such a name is litter, and no published path has it."""
-
-
+"""Prefix of the names of unfinished files. Published paths never have it."""
 MAX_PATH_BYTES = 1024
-"""S3 takes keys no longer."""
+"""The longest key of S3."""
 MAX_NAME_BYTES = 255
-"""File systems take names no longer."""
+"""The longest file name of common file systems."""
 
 _DIGEST = re.compile(r"blake3:[0-9a-f]{64}")
 _ORDINARY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
-"""What nearly every path is, and what needs no closer look."""
+"""Matches nearly all valid paths, so that they need no further check."""
 _NO_NAME = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def checked_path(path: str, *, unfinished: bool = False) -> str:
-    """Returns the path, if it is relative and can't leave its root.
+    """Returns the path after checking that it is relative and stays below its root.
 
     Args:
-        path: What to check.
-        unfinished: Whether it may be the name of an unfinished file.
+        path: The path.
+        unfinished: Whether the name of an unfinished file is allowed.
 
     Raises:
-        ConfigurationError: an absolute path, an empty part, ``.`` or ``..``, a control character, no UTF-8, the name
-            of an unfinished file, or more than file systems and object stores take.
+        ConfigurationError: the path is absolute or too long, is not UTF-8 or names an unfinished file. Or it has an
+            empty part, ``.``, ``..`` or a control character.
     """
     if len(path) <= MAX_NAME_BYTES and _ORDINARY.fullmatch(path):
         return path
@@ -52,7 +50,7 @@ def checked_path(path: str, *, unfinished: bool = False) -> str:
 
 
 def is_path(path: str, *, unfinished: bool = False) -> bool:
-    """Returns whether ``checked_path`` takes the path: what Heirloom writes has no other."""
+    """Returns whether ``checked_path`` accepts the path. Heirloom writes no other paths."""
     try:
         checked_path(path, unfinished=unfinished)
     except ConfigurationError:
@@ -61,10 +59,10 @@ def is_path(path: str, *, unfinished: bool = False) -> bool:
 
 
 def checked_digest(digest: str) -> str:
-    """Returns the digest, if it is written as ``digest_of`` does.
+    """Returns the digest after checking its format.
 
     Raises:
-        CorruptError: it is not.
+        CorruptError: it is not a digest as ``digest_of`` writes it.
     """
     if not _DIGEST.fullmatch(digest):
         raise CorruptError(f"digest {shown(digest)} must be 'blake3:' and 64 hexadecimal digits")
@@ -73,12 +71,12 @@ def checked_digest(digest: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A published file: the only way to its contents is by size and digest.
+    """A published file. Readers verify its size and digest.
 
     Attributes:
-        path: Relative to the root that published it.
-        bytes: Size.
-        digest: As ``digest_of`` writes it.
+        path: The path relative to the root.
+        bytes: The size.
+        digest: The digest, in the format of ``digest_of``.
     """
 
     path: str
@@ -93,15 +91,15 @@ class Reference:
             )
 
     def to_json(self) -> dict[str, object]:
-        """Plain data for a record."""
+        """Returns the data for a record."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: object) -> Reference:
-        """Returns the reference that a record holds.
+        """Returns the reference in a record.
 
         Raises:
-            CorruptError: anything but what ``to_json`` writes.
+            CorruptError: the data was not written by ``to_json``.
         """
         fields = checked_fields(data, _KINDS)
         try:
@@ -115,19 +113,19 @@ _KINDS = {"path": (str,), "bytes": (int,), "digest": (str,)}
 
 @lru_cache(maxsize=1 << 14)
 def _reference(path: str, size: int, digest: str) -> Reference:
-    """Returns the records of a lineage name the same packs again and again."""
+    """Returns a reference, cached: many records of a lineage name the same packs."""
     return Reference(path, size, digest)
 
 
 BLOCK = 4096
-"""Bytes of which a file takes a whole number on common disks."""
+"""Block size of common file systems, in bytes."""
 
 
 def references(data: list[object]) -> tuple[Reference, ...]:
     """Returns the references of a JSON array.
 
     Raises:
-        CorruptError: one is none, or two name the same file.
+        CorruptError: an item is not a reference, or a file is listed twice.
     """
     found = tuple(Reference.from_json(item) for item in data)
     if len({reference.path for reference in found}) != len(found):
@@ -136,5 +134,5 @@ def references(data: list[object]) -> tuple[Reference, ...]:
 
 
 def on_disk(n_bytes: int) -> int:
-    """Returns the bytes that a file of this size takes on a common disk."""
+    """Returns the bytes that a file of this size takes on disk, in blocks of ``BLOCK``."""
     return -(-n_bytes // BLOCK) * BLOCK

@@ -1,4 +1,4 @@
-"""A spec: the dotted path of a class and its arguments, as plain data that another process can build from."""
+"""Specs: the dotted path of a class and its arguments, as data."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from nas.core.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a yaml with ``_target_`` says: a class by its dotted path, and keyword arguments (JSON)."""
+    """The content of a yaml with ``_target_``: the dotted path of a class, and keyword arguments."""
 
     target: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, class_: type, **arguments: Any) -> Spec:
-        """Returns the spec of a class that other processes can import."""
+        """Returns the spec of an importable class."""
         return cls(f"{class_.__module__}.{class_.__qualname__}", arguments)
 
     @property
     def name(self) -> str:
-        """The class's name without its kind, in snake case: ``FashionMnistProblem`` is ``fashion_mnist``."""
+        """The class name in snake case without its kind: ``FashionMnistProblem`` is ``fashion_mnist``."""
         words = "".join(f"_{c.lower()}" if c.isupper() else c for c in self.target.rsplit(".", 1)[-1]).strip("_")
         stem, _, kind = words.rpartition("_")
         return stem if stem and kind in ("problem", "tuner", "stopper") else words
 
     def describe(self, without: frozenset[str] = frozenset()) -> dict[str, Any]:
-        """Returns the spec as JSON, for the identity of a search, without the arguments of these names."""
+        """Returns the spec as JSON for the identity of a search, without the named arguments."""
         return {"target": self.target, "arguments": {k: v for k, v in self.arguments.items() if k not in without}}
 
     def find(self) -> type:
         """Returns the class.
 
         Raises:
-            ConfigurationError: the module or the class is not there.
+            ConfigurationError: the module or class does not exist.
         """
         module_name, _, class_name = self.target.rpartition(".")
         if not module_name or not all(part.isidentifier() for part in self.target.split(".")):
@@ -49,7 +49,7 @@ class Spec:
         except ModuleNotFoundError as error:
             if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
                 raise ConfigurationError(
-                    f"_target_ ({self.target}): no module {error.name}; run the command in the folder that holds it"
+                    f"_target_ ({self.target}): no module {error.name}. Run the command in the folder that contains it"
                 ) from error
             raise
         except SyntaxError as error:
@@ -63,10 +63,14 @@ class Spec:
         return found
 
     def build(self, *injected: Any, **more: Any) -> Any:
-        """Returns an instance, from ``injected`` by position, the arguments and ``more`` by name.
+        """Returns an instance, built from ``injected``, the spec's arguments and ``more``.
+
+        Args:
+            *injected: Positional arguments.
+            **more: Keyword arguments besides those of the spec.
 
         Raises:
-            ConfigurationError: the class is not there or its signature does not take these arguments.
+            ConfigurationError: the class does not exist, is abstract, or does not take these arguments.
         """
         class_ = self.find()
         if inspect.isabstract(class_):
@@ -75,11 +79,11 @@ class Spec:
         try:
             inspect.signature(class_).bind(*injected, **self.arguments, **more)
         except TypeError as error:
-            raise ConfigurationError(self._misfit(class_, len(injected), more, str(error))) from error
+            raise ConfigurationError(self._describe_mismatch(class_, len(injected), more, str(error))) from error
         return class_(*injected, **self.arguments, **more)
 
-    def _misfit(self, class_: type, n_injected: int, more: Mapping[str, Any], error: str) -> str:
-        """One line on arguments that the constructor does not take: which there are, as a user writes them."""
+    def _describe_mismatch(self, class_: type, n_injected: int, more: Mapping[str, Any], error: str) -> str:
+        """Returns a one-line error about arguments that the constructor does not take."""
         parameters = list(inspect.signature(class_).parameters.values())
         given = {*more, *(parameter.name for parameter in parameters[:n_injected])}
         own = {
@@ -87,8 +91,8 @@ class Spec:
             for p in parameters
             if p.name not in given and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         }
-        takes = ", ".join(n if v is inspect.Parameter.empty else f"{n}={v!r:.60}" for n, v in own.items())
-        what = f"; it takes {takes or 'no arguments'}"
+        accepted = ", ".join(n if v is inspect.Parameter.empty else f"{n}={v!r:.60}" for n, v in own.items())
+        what = f"; it takes {accepted or 'no arguments'}"
         for name in self.arguments:
             if name in given:
                 return f"{self.target} gets its {name} from the search, not as an argument{what}"

@@ -1,4 +1,4 @@
-"""Tracebacks for those whose code it is: from their own frames on."""
+"""Tracebacks that start at the user's code."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 _HERE = str(Path(__file__).parents[1])
 _CALLERS = ("<frozen runpy>", contextlib.__file__)
-"""What stands between our frames and the user's."""
+"""Files of frames between Heirloom's code and the user's."""
 
 
 def traceback_of(error: BaseException) -> str:
-    """The error's traceback without the frames of ours that only led to the user's; whole where all are ours."""
+    """Returns the traceback without Heirloom's frames above the user's; complete if all are Heirloom's."""
     shown = traceback.TracebackException.from_exception(error)
     is_foreign = [not _is_ours(frame.filename) for frame in shown.stack]
     n_kept = is_foreign[::-1].index(True) if any(is_foreign) else len(is_foreign)

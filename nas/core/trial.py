@@ -1,4 +1,4 @@
-"""Proposals (what a tuner answers) and trials (one training of one point), as frozen records."""
+"""Proposals of a tuner, and trials: one training of one point."""
 
 from __future__ import annotations
 
@@ -14,79 +14,80 @@ from nas.core.point import Point
 from nas.core.policy import Policy
 
 Donor = int | str
-"""A trial of this search by its number, or another search's as ``"name:42"`` (under the same root)."""
+"""A trial's number, or ``"name:42"`` for a trial of another search under the same root."""
 
 
 class DonorRule(StrEnum):
-    """A donor by a rule, applied when the trial starts (Rafiki's ``ParamsType``; its NONE is ``donors=()``).
+    """A rule that chooses the donor when the trial starts.
 
-    Of the search stage's finished trials that have weights. Local: only those that ran on the same slot. Where there is
-    none, the trial starts afresh, whatever ``on_missing_weights`` says.
+    It chooses among the finished trials of the search stage that have weights. Local rules choose among those of the
+    same slot. Without such a trial, the child starts from scratch, whatever ``on_missing_weights`` is. The rules are
+    those of Rafiki's ``ParamsType``; its NONE is ``donors=()``.
     """
 
     LOCAL_RECENT = "local_recent"
-    """The one that finished last on this slot."""
+    """The trial that finished last in the slot."""
     LOCAL_BEST = "local_best"
-    """The one with the best score on this slot; one without a score is none, of equal ones the lower number."""
+    """The trial with the best score in the slot. On ties the lower number is chosen."""
     GLOBAL_RECENT = "global_recent"
-    """The one that finished last."""
+    """The trial that finished last."""
     GLOBAL_BEST = "global_best"
-    """The one with the best score."""
+    """The trial with the best score."""
 
 
 DONOR_RULES: frozenset[Donor] = frozenset(DonorRule)
 
 
 OnMissingWeights = Literal["ancestor", "scratch", "fail"]
-"""What becomes of a child whose donor has no weights: another's are taken, it starts afresh, or it fails."""
+"""Handling of donors without weights: use the nearest ancestor, start from scratch, or fail."""
 
 
 class State(StrEnum):
-    """Where a trial stands."""
+    """State of a trial."""
 
     WAITING = "WAITING"
-    """Proposed; a parent or donor of it has not finished, or no slot is free."""
+    """Proposed. A parent or donor is unfinished, or no slot is free."""
     RUNNING = "RUNNING"
     COMPLETE = "COMPLETE"
     STOPPED = "STOPPED"
-    """Ended by a stopper or at a deadline; its metrics are the last reported."""
+    """Ended by a stopper or at the deadline. Its metrics are the last reported ones."""
     FAILED = "FAILED"
 
 
 class Reason(StrEnum):
-    """Why a trial is FAILED or STOPPED."""
+    """Reason of a FAILED or STOPPED trial."""
 
     EXCEPTION = "exception"
     TIMEOUT = "timeout"
     LOST = "lost"
-    """Its worker died as often as ``max_attempts`` allows."""
+    """Its workers were lost ``max_attempts`` times."""
     NO_METRIC = "no_metric"
     NOT_FINITE = "not_finite"
     ABANDONED = "abandoned"
     PARENT = "parent"
-    """Its donor has no weights, or they can't be read whole."""
+    """The weights of its donor are missing or corrupt."""
     STOPPER = "stopper"
     DEADLINE = "deadline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a tuner answers: a point, where it comes from, and whose weights it takes.
+    """A tuner's answer: a point, its parents, and the donors of its weights.
 
     Raises:
-        ConfigurationError: a field that can't be; from a tuner, it ends the search.
+        ConfigurationError: a field is invalid. A tuner that proposes it ends the search.
     """
 
     point: Point
     parents: tuple[int, ...] = ()
     donors: tuple[Donor, ...] | None = None
-    """Best first; None: the parents; empty: start afresh. A ``DonorRule`` is a donor, too."""
+    """Donors or donor rules, best first. None: the parents; empty: start from scratch."""
     policies: frozenset[Policy] | None = None
-    """None: the plan decides."""
+    """The policies of the trial. None: those of its stage."""
     fidelity: float | None = None
-    """The share of a full training that the tuner asks for, in (0, 1]; None: the plan decides."""
+    """The share of a full training, in (0, 1]. None: the policies decide."""
     derivation: Any = None
-    """JSON: the operations that made the point."""
+    """The operations that produced the point, as JSON."""
     reason: str = ""
 
     def __post_init__(self) -> None:
@@ -105,11 +106,11 @@ class Proposal:
         if fidelity is not None and (
             isinstance(fidelity, bool) or not isinstance(fidelity, int | float) or not 0 < fidelity <= 1
         ):
-            raise ConfigurationError(f"a proposal's fidelity ({fidelity!r:.200}) must be a number that lies in (0, 1]")
+            raise ConfigurationError(f"a proposal's fidelity ({fidelity!r:.200}) must be a number in (0, 1]")
 
     @property
     def weight_donors(self) -> tuple[Donor, ...]:
-        """The donors, or by default the parents."""
+        """The donors; by default, the parents."""
         return self.parents if self.donors is None else self.donors
 
     def to_json(self) -> dict[str, Any]:
@@ -136,72 +137,72 @@ def _check_sources(field: str, sources: object, allowed: str, kinds: tuple[type,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One training of one point: its proposal and, once it has finished, its result.
+    """One training of one point: its proposal and, after it finishes, its result.
 
-    The fields down to ``learned`` are durable before the trial runs; those from ``state`` on are its result's.
+    The fields up to ``learned`` are durable before the trial runs. The others are its result.
     """
 
     number: int
-    """Its id, unique in the search; counts all stages."""
+    """The id, unique in the search over all stages."""
     index: int
-    """Its place within its stage, from 0: what a tuner's ``number`` was."""
+    """The position in its stage, from 0: the ``number`` that the tuner was asked with."""
     proposal: Proposal
     stage: str = "search"
     job: int = 0
     policies: frozenset[Policy] = frozenset()
     seed: int = 0
     generation: int = 0
-    """0 for a founder, else one more than the greatest of its parents'."""
+    """0 without parents, else 1 more than the greatest generation of the parents."""
     created: float | None = None
-    """UTC seconds since 1970, as all times."""
+    """The time of the proposal. All times are UTC seconds since 1970."""
     learned: tuple[int, ...] = ()
-    """The trials that the tuner learned of between the proposal before and this one, in order."""
+    """Trials whose results the tuner learned since the previous proposal, in order."""
 
     state: State = State.WAITING
     reason: Reason | None = None
     static_metrics: Mapping[str, float] = field(default_factory=dict)
-    """Costs of its point that are known before training: parameters, FLOPs, latency (``Problem.static_metrics``)."""
+    """Metrics known before training: parameters, FLOPs, latency (``Problem.static_metrics``)."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     curve: tuple[tuple[int, Mapping[str, float]], ...] = ()
-    """What ``run.report`` said: (step, metrics)."""
+    """The reports of ``run.report``: (step, metrics)."""
     returned: str | None = None
-    """What an adapter's trial (NNI) gave as its result, in its own words: any JSON, NaN included, as text."""
+    """The unchanged result of an NNI trial: the text of any JSON, NaN included."""
     cost: Mapping[str, float] = field(default_factory=dict)
-    """What the trial took, by name:
+    """The resources that the trial used, by name:
 
-    * ``seconds``, ``gpu_seconds``: of the attempt that counts and of the attempts that it resumed;
-    * ``static_metrics_seconds``: for ``static_metrics``, in the last attempt;
-    * ``setup_seconds``: until the problem first called ``run.epochs``, when data are loaded and the network is built;
-    * ``threads``: torch threads at the start, if it had those of several slots;
-    * ``epochs_share``, ``scale_share``: its shares of a full training, by the problem's ``run.epochs``, ``run.scale``.
+    * ``seconds``, ``gpu_seconds``: duration of the last attempt and of the attempts that it resumed
+    * ``static_metrics_seconds``: duration of computing ``static_metrics`` in the last attempt
+    * ``setup_seconds``: duration before the first call of ``run.epochs``: loading data, building the network
+    * ``threads``: torch threads, if the trial had those of several slots
+    * ``epochs_share``, ``scale_share``: share of a full training, by ``run.epochs`` and ``run.scale``
     """
     checkpoint: Checkpoint | None = None
-    """None where it published no weights, or they were swept."""
+    """The published weights, or None if it published none or they were deleted."""
     weights_deleted: bool = False
-    """Whether it published weights that were deleted to make room; as a donor it is like a failed parent."""
+    """Whether its weights were deleted. As a donor, it then counts as a failed parent."""
     resolved_donor: Donor | None = None
-    """The best donor whose weights were there when it started, or the one that stood in for it."""
+    """The first of ``resolved_donors`` that had weights when the trial started."""
     donor: Donor | None = None
-    """Whose weights went in: the donor that gave most parameters. None: nobody's, or not finished."""
+    """The donor of most inherited parameters. None: no donor was used, or unfinished."""
     inherited: float | None = None
-    """Share of its parameters that came from donors, 0 to 1; None: ``run.inherit`` was not called."""
+    """Share of parameters inherited from donors, 0 to 1. None: ``run.inherit`` was not called."""
     inheritance: Mapping[str, Any] = field(default_factory=dict)
-    """What ``run.inherit`` did: counts, the tensors that did not fit and why, and which donor was replaced."""
+    """The report of ``run.inherit``: counts, tensors not copied and the reasons, replaced donors."""
     attempt: int = 0
     slot: int | None = None
     started: float | None = None
     finished: float | None = None
     error: str | None = None
-    """The traceback or message of a failure."""
+    """The traceback or message of the failure."""
 
     @property
     def point(self) -> Point:
-        """The point that it trains."""
+        """The point to train."""
         return self.proposal.point
 
     @property
     def parents(self) -> tuple[int, ...]:
-        """The trials that its point was derived from."""
+        """The trials that the point was derived from."""
         return self.proposal.parents
 
     @property
@@ -211,22 +212,22 @@ class Trial:
 
     @property
     def met_deadline(self) -> bool:
-        """Whether the hours were spent before it had finished."""
+        """Whether the time budget was used up before it finished."""
         return self.reason == Reason.DEADLINE
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds that its training took, by a clock that never jumps."""
+        """Duration of the training in seconds, by a monotonic clock."""
         return self.cost.get("seconds")
 
     @property
     def taken(self) -> float | None:
-        """The share of its parameters that came from donors; None: it had none, or never called ``run.inherit``."""
+        """``inherited``, or None also for trials without donors."""
         return None if self.resolved_donor is None and self.donor is None else self.inherited
 
     @property
     def resolved_donors(self) -> tuple[Donor, ...]:
-        """The donors after replacement: those named by the proposal, or the trials that stood in for them."""
+        """The donors of the proposal, or the trials that replaced them."""
         if Policy.SHARE_PARAMS not in self.policies:
             return ()
         replaced: Mapping[str, Donor | None] = self.inheritance.get("replaced", {})
@@ -234,7 +235,7 @@ class Trial:
         return tuple(dict.fromkeys(donor for donor in donors if donor is not None))
 
     def value(self, metric: str) -> float | None:
-        """Returns its metric, or None where it failed, did not report it, or is not finished."""
+        """Returns the finite value of a metric, or None, also unless COMPLETE or STOPPED."""
         if self.state not in (State.COMPLETE, State.STOPPED):
             return None
         value = self.metrics.get(metric)
@@ -289,7 +290,10 @@ class Trial:
         cost: Mapping[str, float] | None = None,
         curve: Sequence[tuple[int, Mapping[str, float]]] | None = None,
     ) -> Trial:
-        """Returns the trial with the end of its last attempt; cost and curve stay as they are if None."""
+        """Returns the trial with the end time of its attempt.
+
+        Cost and curve are replaced unless they are None.
+        """
         return replace(
             self,
             finished=finished,
@@ -298,7 +302,7 @@ class Trial:
         )
 
     def lose(self) -> Trial:
-        """Returns the trial WAITING again, as proposed: its attempt was lost."""
+        """Returns the trial WAITING again, as proposed, after its attempt was lost."""
         return self._as_proposed(State.WAITING)
 
     def as_running(self) -> Trial:
@@ -317,7 +321,7 @@ class Trial:
         )  # fmt: skip
 
     def proposal_record(self) -> dict[str, Any]:
-        """What is durable before it runs, as JSON."""
+        """Returns the proposal record: JSON that is durable before the trial runs."""
         return {
             "trial": self.number,
             "index": self.index,
@@ -332,7 +336,7 @@ class Trial:
         }
 
     def result_record(self) -> dict[str, Any]:
-        """Returns its result, as JSON; the commit point."""
+        """Returns the result record, as JSON. Writing it commits the trial."""
         return {
             "trial": self.number,
             "state": self.state,
@@ -362,7 +366,7 @@ def training_cost(seconds: float, *, on_gpu: bool) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class DonorWeights:
-    """A donor whose weights are whole: its name and its checkpoint, in this search or another."""
+    """A donor with weights, and its checkpoint in this search or another."""
 
     donor: Donor
     checkpoint: Checkpoint

@@ -1,4 +1,4 @@
-"""Plain data from a shared root: parsed within bounds, and checked before anything believes it."""
+"""Parsing and validation of JSON from a shared root, with limits on size and depth."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from typing import Any, NoReturn
 from nas.core.errors import CorruptError
 
 MAX_RECORD_BYTES = 64 << 20
-"""What a record, a manifest or a log takes at the most: a larger file is not read into memory."""
+"""The largest record, manifest or log. Larger files are not read into memory."""
 MAX_DEPTH = 64
-"""How deep lists and objects may lie in one another in a point, say: code that walks them calls itself as often."""
+"""The maximum depth of nested lists and objects, in a point for example. It limits recursion."""
 _OWN_DEPTH = 8
-"""How deep a record itself puts them."""
+"""Levels that the record itself adds."""
 MAX_WHOLE = 2**63 - 1
-"""The greatest whole number that counts, sizes and seeds may have."""
+"""The greatest integer allowed as a count, size or seed."""
 MAX_TIME = 1e11
-"""Seconds since 1970, in the year 5138: beyond, no calendar goes."""
+"""The latest time allowed, in seconds since 1970: the year 5138."""
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
 
 
 def shown(value: object) -> str:
-    """Returns the value for a message: in little room, however large it is."""
+    """Returns a short text of a value of any size, for a message."""
     return _SHORT.repr(value)[:200]
 
 
 def parse_object(data: bytes, decoder: json.JSONDecoder | None = None) -> dict[str, Any]:
-    """Returns the JSON object (in UTF-8) that the bytes hold; no key stands there twice, and every number is finite.
+    """Returns the JSON object in the UTF-8 bytes. Duplicate keys and infinite numbers are errors.
 
     Args:
         data: The bytes.
-        decoder: One that is not as strict.
+        decoder: A less strict decoder.
 
     Raises:
-        CorruptError: anything else; the message does not say which file.
+        CorruptError: the bytes are not such an object. The message does not name the file.
     """
     try:
         parsed = (decoder or _DECODER).decode(data.decode())
@@ -51,7 +51,7 @@ def parse_object(data: bytes, decoder: json.JSONDecoder | None = None) -> dict[s
 
 
 def is_deep(record: Any) -> bool:
-    """Returns whether lists and objects lie in one another deeper than a record's may."""
+    """Returns whether lists and objects are nested deeper than a record allows."""
     level = [record]
     for _ in range(MAX_DEPTH + _OWN_DEPTH + 1):
         inner: list[Any] = []
@@ -70,40 +70,40 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(key for n, (key, _) in enumerate(pairs) if any(key == other for other, _ in pairs[:n]))
-        raise ValueError(f"the key {shown(twice)} stands there twice")
+        raise ValueError(f"the key {shown(twice)} is there twice")
     return found
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise ValueError(f"{text[:40]} is beyond every number")
+        raise ValueError(f"{text[:40]} is too large")
     return value
 
 
 def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_float=_finite, parse_constant=_refuse)
 
 
 def checked_fields(data: object, kinds: Mapping[str, tuple[type, ...]], *, others: bool = False) -> dict[str, Any]:
-    """Returns the fields of a JSON object that must have these keys and types (``bool`` is no ``int``).
+    """Returns a JSON object after checking its keys and their types (``bool`` is not ``int``).
 
     Args:
-        data: What was parsed.
-        kinds: The types that each key's value may have.
-        others: Whether there may be other keys besides.
+        data: The parsed JSON.
+        kinds: The allowed types of each key.
+        others: Whether other keys are allowed.
 
     Raises:
-        CorruptError: a missing key, another type, or another key.
+        CorruptError: a key is missing, unknown or of another type.
     """
     if not isinstance(data, dict):
         raise CorruptError(f"expected an object with the keys {sorted(kinds)}, found {shown(data)}")
     if data.keys() != kinds.keys() and not (others and data.keys() >= kinds.keys()):
         odd = sorted(kinds.keys() - data.keys()) or sorted(data.keys() - kinds.keys())
-        raise CorruptError(f"expected an object with the keys {sorted(kinds)}; {shown(odd)} is lacking or unknown")
+        raise CorruptError(f"expected an object with the keys {sorted(kinds)}; {shown(odd)} is missing or unknown")
     for key, allowed in kinds.items():
         if type(data[key]) not in allowed:
             raise CorruptError(f"{key} must not be {shown(data[key])}")
@@ -111,7 +111,7 @@ def checked_fields(data: object, kinds: Mapping[str, tuple[type, ...]], *, other
 
 
 def whole(value: object, what: str, least: int = 0, most: int = MAX_WHOLE) -> int:
-    """Returns the value, if it is a whole number within the bounds.
+    """Returns the value after checking that it is an integer within the bounds.
 
     Raises:
         CorruptError: it is not.
@@ -122,7 +122,7 @@ def whole(value: object, what: str, least: int = 0, most: int = MAX_WHOLE) -> in
 
 
 def number_within(value: object, what: str, least: float, most: float) -> float:
-    """Returns the value, if it is a number within the bounds.
+    """Returns the value after checking that it is a number within the bounds.
 
     Raises:
         CorruptError: it is not.
@@ -133,7 +133,7 @@ def number_within(value: object, what: str, least: float, most: float) -> float:
 
 
 def time_of(value: object, what: str) -> float | None:
-    """Returns the value, if it is None or a time in UTC seconds since 1970.
+    """Returns the value after checking that it is None or a time.
 
     Raises:
         CorruptError: it is neither.
@@ -142,7 +142,7 @@ def time_of(value: object, what: str) -> float | None:
 
 
 def numbers(data: object, what: str) -> dict[str, float]:
-    """Returns the value, if it is an object of finite numbers, the whole ones within 64 bits.
+    """Returns the value after checking that it is an object of finite numbers and 64-bit integers.
 
     Raises:
         CorruptError: it is not.
@@ -158,7 +158,7 @@ def numbers(data: object, what: str) -> dict[str, float]:
 
 @contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Puts the file's name before what is wrong with it."""
+    """Adds the path of the file to each CorruptError raised inside the context."""
     try:
         yield
     except CorruptError as error:

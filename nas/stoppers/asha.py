@@ -1,7 +1,7 @@
-"""Asynchronous successive halving (Li et al. 2020, arXiv:1810.05934) and, with brackets, asynchronous Hyperband.
+"""Asynchronous successive halving (Li et al. 2020, arXiv:1810.05934) and asynchronous Hyperband.
 
-The stopping variant: where the paper pauses a trial and promotes it later, the trial is judged once, when it reaches a
-rung, and goes on or ends. Brackets after Li et al. 2018 (Hyperband, arXiv:1603.06560), shared out as theirs.
+Differs: the stopping variant. The paper pauses trials and promotes them later. Here each trial is judged once per rung,
+and continues or stops. Brackets and their shares follow Hyperband (Li et al. 2018, arXiv:1603.06560).
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 class AshaStopper(Stopper):
-    """Ends a trial at a rung unless it is in the top ``1 / reduction`` of those that have reached the rung so far.
+    """Stops a trial at a rung unless it is in the top ``1 / reduction`` there.
 
-    A trial reaches the rung of step 9 with its first report at step 9 or later; that report is compared. Ties go on,
-    and so does everybody while fewer than ``reduction`` trials have reached the rung.
+    A trial reaches the rung of step 9 with its first report at step 9 or later. This report is compared. Ties continue.
+    All trials continue until ``reduction`` trials have reached the rung.
 
     Args:
-        metrics: The first one is watched.
-        min_steps: The first rung; the others are ``min_steps * reduction ** k``.
-        reduction: One of this many goes on.
-        brackets: Bracket s begins at rung ``min_steps * reduction ** s``, and its trials compete among themselves: for
-            problems whose early reports say little. Which bracket is a trial's follows from its index.
-        max_steps: No rung from here on: the step of a full training's last report, so that no trial that has been
-            trained in full is STOPPED there. None: rungs without end.
+        metrics: The stopper uses the first one.
+        min_steps: The step of the first rung. Rung k is at ``min_steps * reduction ** k``.
+        reduction: One of ``reduction`` trials continues at each rung.
+        brackets: The number of brackets. Bracket s starts at rung ``min_steps * reduction ** s``, and its trials
+            compete only with one another. Use more than 1 if early reports predict little. The index of a trial
+            determines its bracket.
+        max_steps: The step of a full training's last report. Rungs are below it, so that no full training is STOPPED.
+            None: no limit.
 
     Raises:
-        ConfigurationError: a number that can't be.
+        ConfigurationError: a number is out of range.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class AshaStopper(Stopper):
         if max_steps is not None and max_steps <= last_start:
             raise ConfigurationError(
                 f"max_steps ({max_steps}) must be greater than the first rung of the last bracket ({last_start} = "
-                f"min_steps * reduction ** (brackets - 1)); lower brackets or min_steps"
+                f"min_steps * reduction ** (brackets - 1)). Lower brackets or min_steps"
             )
         self.min_steps = min_steps
         self.reduction = reduction
@@ -65,11 +66,11 @@ class AshaStopper(Stopper):
         self._shares = tuple(accumulate(reduction**n / (n + 1) for n in halvings))
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
-        """Returns whether its last report has reached a rung at which it is not among the best."""
+        """Returns whether the last report reached a rung and is not among the best there."""
         own, name = self.curve_of(trial), self.metrics[0].name
         if not own.steps or (step := own.steps[-1]) != trial.curve[-1][0] or name not in trial.curve[-1][1]:
             return False
-        if any(at >= step and name in metrics for at, metrics in trial.curve[:-1]):  # judged by an earlier attempt
+        if any(at >= step and name in metrics for at, metrics in trial.curve[:-1]):  # an earlier attempt was judged
             return False
         bracket = self.bracket_of(trial)
         rung = self._rung(bracket, step)
@@ -86,12 +87,12 @@ class AshaStopper(Stopper):
         return n_kept > 0 and sum(rank > own.ranks[-1] for rank in others) >= n_kept
 
     def bracket_of(self, trial: Trial) -> int:
-        """Returns the trial's bracket: by its index, spread evenly, each as often as Hyperband would."""
+        """Returns the bracket of a trial by its index, with the shares of Hyperband."""
         place = (trial.index + 0.5) * _GOLDEN % 1.0 * self._shares[-1]
         return next(bracket for bracket, share in enumerate(self._shares) if place < share)
 
     def _rung(self, bracket: int, step: int) -> int | None:
-        """Returns the last rung of the bracket up to this step, or None."""
+        """Returns the last rung of the bracket at or below this step, or None."""
         rung, found = self.min_steps * self.reduction**bracket, None
         while rung <= step and (self.max_steps is None or rung < self.max_steps):
             rung, found = rung * self.reduction, rung

@@ -1,4 +1,4 @@
-"""Stoppers: watch intermediate results and end hopeless trials."""
+"""The base class of stoppers, which end trials early by their reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nas.stoppers.learning_curve import LearningCurve
 
 
 class Stopper(ABC):
-    """Decides at each report whether a trial ends; a function of the lineage, as a tuner is."""
+    """Decides at each report whether a trial stops; a function of the lineage, like a tuner."""
 
     def __init__(self, metrics: tuple[Metric, ...]) -> None:
         self.metrics = metrics
@@ -19,14 +19,16 @@ class Stopper(ABC):
 
     @abstractmethod
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
-        """Returns whether this running trial should end now; ``trial.curve`` holds what it has reported, newest last.
+        """Returns whether this running trial should stop now.
 
-        The lineage holds the search stage's other trials: the finished ones, and what running ones have reported so
-        far (with ``deterministic``: what the trial's proposal saw, and so no running one).
+        Args:
+            lineage: The other trials of the search stage, running ones with their reports so far. With
+                ``deterministic``: the finished trials that the trial's proposal was based on.
+            trial: The trial. ``trial.curve`` has its reports, newest last.
         """
 
     def curve_of(self, trial: Trial) -> LearningCurve:
-        """What the trial has reported of the first metric; made once for a trial that reports no more."""
+        """Returns the reports of the first metric, cached until the trial reports again."""
         found = self._curves.get(trial.number)
         if found is None or found[0] is not trial.curve:
             found = self._curves[trial.number] = trial.curve, LearningCurve(trial, self.metrics[0])

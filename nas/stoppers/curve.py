@@ -1,8 +1,8 @@
-"""Curve extrapolation (Domhan et al. 2015, IJCAI; NNI's curve fitting): ends a trial that won't beat the best one.
+"""Learning curve extrapolation (Domhan et al. 2015, IJCAI), like NNI's curve fitting assessor.
 
-Differs: each family is brought to the form "value at the target, minus a share of what is still to come", which is
-linear but for its shape. The shapes lie on a grid, each is fitted by least squares with a weak prior, and the posterior
-is the weighted mixture of all: the same on every machine, without sampling, for rising and falling metrics alike.
+Differs: no sampling. Each family is written as "value at the target minus a share of the remaining change". This is
+linear in all parameters except the shape. Shapes are taken from a grid, and each is fitted by least squares with a weak
+prior. The posterior is the weighted mixture of all fits. Results are reproducible, for rising and falling metrics.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from nas.stoppers.base import Stopper
 Array = npt.NDArray[np.float64]
 
 MIN_NOISE = 0.02
-"""The least standard deviation of a report, as a share of the range of its curve."""
+"""The smallest standard deviation of a report, as a share of the range of its curve."""
 SPREAD = 1.0
-"""Standard deviation of the prior of what is still to come; 1: as much as a straight line would bring."""
+"""Standard deviation of the prior of the remaining change; 1: that of a straight line."""
 
 
 class CurveStopper(Stopper):
-    """Ends a trial whose chance to end better than the best finished one is below ``threshold``.
+    """Stops a trial that is unlikely to beat the best finished one.
 
     Args:
-        metrics: The first one is watched.
-        threshold: The chance, in (0, 1).
-        start_step: No trial ends before this step.
-        min_reports: No trial ends with fewer reports; at least 4, as three numbers are fitted.
-        target_step: The step of a full training's last report, at which values are predicted. None: the greatest that
-            a COMPLETE trial has reported; while there is none, no trial ends.
+        metrics: The stopper uses the first one.
+        threshold: A trial stops if this probability is lower than ``threshold``, in (0, 1).
+        start_step: No trial stops before this step.
+        min_reports: No trial stops with fewer reports. At least 4, since three numbers are fitted.
+        target_step: The step of a full training's last report; values are predicted for it. None: the greatest step
+            of a COMPLETE trial. Until a trial is COMPLETE, no trial stops then.
 
     Raises:
-        ConfigurationError: a number that can't be.
+        ConfigurationError: a number is out of range.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CurveStopper(Stopper):
         super().__init__(metrics)
         check_number("threshold", threshold)
         if not 0 < threshold < 1:
-            raise ConfigurationError(f"threshold ({threshold}) must lie between 0 and 1")
+            raise ConfigurationError(f"threshold ({threshold}) must be between 0 and 1")
         check_whole("start_step", start_step, 0)
         check_whole("min_reports", min_reports, 4)
         if target_step is not None:
@@ -67,7 +67,7 @@ class CurveStopper(Stopper):
         self.target_step = target_step
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
-        """Returns whether the chance that it ends better than the best finished one is too small."""
+        """Returns whether the trial is unlikely to beat the best finished one."""
         metric, own = self.metrics[0], self.curve_of(trial)
         if len(own.steps) < self.min_reports or own.steps[-1] < self.start_step:
             return False
@@ -87,17 +87,17 @@ def chance_to_beat(best: float, steps: Sequence[int], ranks: Sequence[float], ta
 
     Args:
         best: The value to beat.
-        steps: Of the curve, in order, at least four.
-        ranks: Its values; greater ones are better.
-        target: A step beyond the last.
+        steps: At least four steps of the curve, in order.
+        ranks: The values of the curve; greater is better.
+        target: A step after the last one.
     """
     values = np.array(ranks)
     low, span = float(values.min()), float(np.ptp(values))
     if not span > 0.0 or not math.isfinite(span):
         return float(values[-1] > best)
-    origin = min(0, steps[0] - 1)  # steps count from 1, or from wherever they begin below
+    origin = min(0, steps[0] - 1)  # steps start at 1, or at the first step if that is lower
     at = np.array([step - origin for step in steps]) / (target - origin)
-    if at[0] > 0.999:  # all reports are from the very end: there is nothing to extrapolate from
+    if at[0] > 0.999:  # all reports are at the end: nothing to extrapolate
         return 1.0
     y = (values - low) / span
     means, deviations, weights = _posterior(at, y)
@@ -106,10 +106,10 @@ def chance_to_beat(best: float, steps: Sequence[int], ranks: Sequence[float], ta
 
 
 def _posterior(at: Array, y: Array) -> tuple[Array, Array, Array]:
-    """What each shape of curve predicts for the target: means, standard deviations and weights, ``(shapes,)`` each.
+    """Returns mean, standard deviation and weight of each shape's prediction.
 
-    ``y = end - rest * share`` with the shares ``(shapes, reports)`` given, which fall from 1 at the first report to 0
-    at the target; end and rest are normal, before (around the last report) and after.
+    The model is ``y = end - rest * share``. The shares, ``(shapes, reports)``, fall from 1 at the first report to 0 at
+    the target. The prior and posterior of end and rest are normal; the prior is centered on the last report.
     """
     shares, log_prior = _shares(at)
     n, precision = len(y), (float(at[-1]) / SPREAD) ** 2
@@ -117,7 +117,7 @@ def _posterior(at: Array, y: Array) -> tuple[Array, Array, Array]:
     s_1, s_2, sy, s_y = shares.sum(1), (shares**2).sum(1), y.sum(), shares @ y
 
     def fit(noise: float) -> tuple[Array, Array, Array, Array]:
-        """Returns the means of end and rest, the variance of end, and the logarithm of the evidence."""
+        """Returns the means of end and rest, the variance of end, and the log evidence."""
         a, b, d = n / noise + precision, -s_1 / noise, s_2 / noise + precision
         e, f = sy / noise + precision * prior[0], -s_y / noise + precision * prior[1]
         determinant = a * d - b**2
@@ -126,7 +126,7 @@ def _posterior(at: Array, y: Array) -> tuple[Array, Array, Array]:
 
     end, rest, _, _ = fit(MIN_NOISE**2)
     squares = ((y - end[:, None] + rest[:, None] * shares) ** 2).sum(1)
-    noise = (float(squares.min()) + 2 * MIN_NOISE**2) / (n - 1)  # two reports of the least noise, less three fitted
+    noise = (float(squares.min()) + 2 * MIN_NOISE**2) / (n - 1)  # 2 more reports of the least noise, 3 fitted numbers
     noise = max(noise, MIN_NOISE**2)
     end, _, variance, evidence = fit(noise)
     log_weights = evidence + log_prior
@@ -135,10 +135,10 @@ def _posterior(at: Array, y: Array) -> tuple[Array, Array, Array]:
 
 
 def _shares(at: Array) -> tuple[Array, Array]:
-    """The share of what is still to come at each report, for each shape; and the logarithms of their prior weights.
+    """Returns the remaining share of the change at each report per shape, and log prior weights.
 
     Args:
-        at: When the reports were made, as shares of the way to the target.
+        at: Steps of the reports, as shares of the target step.
     """
     rows, priors = [], []
     x = np.append(at, 1.0)
@@ -150,7 +150,7 @@ def _shares(at: Array) -> tuple[Array, Array]:
 
 
 def _families(x: Array) -> Iterator[list[Array]]:
-    """Domhan et al.'s families, table 1: how the distance from the limit falls, for each shape on a grid."""
+    """Yields the families of Domhan et al. (table 1) as distances from the limit."""
     yield [x**-power for power in np.linspace(0.1, 2.0, 12)]  # pow3
     yield [np.exp(-(rate * x)) for rate in np.geomspace(0.5, 30.0, 12)]  # exp4 with power 1
     yield [np.exp(-((rate * x) ** power)) for power in (0.3, 0.5, 0.7, 1.5) for rate in np.geomspace(0.5, 30.0, 8)]

@@ -1,4 +1,4 @@
-"""What a trial has reported of one metric, in the order of steps, ready to be compared."""
+"""The reports of one metric of a trial, by step."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from nas.core.trial import Trial
 
 
 class LearningCurve:
-    """The reports of a metric by step, as ranks: greater ones are better.
+    """The reports of a metric by step, as ranks; greater ranks are better.
 
-    A step that was reported again (by an attempt that went on from an earlier save) counts as it was reported last;
-    reports without the metric, or where it is not finite, are left out.
+    If a resumed attempt reported a step again, its last report counts. Reports without a finite value are left out.
     """
 
     def __init__(self, trial: Trial, metric: Metric) -> None:
@@ -24,7 +23,7 @@ class LearningCurve:
         self.ranks = [rank for _, rank in found]
 
     def best_until(self, step: int) -> float | None:
-        """Returns the best rank up to this step, itself too, or None."""
+        """Returns the best rank up to and including this step, or None."""
         place = bisect_right(self.steps, step)
         return self._bests[place - 1] if place else None
 

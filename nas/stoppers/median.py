@@ -1,4 +1,7 @@
-"""The median stopping rule (Golovin et al. 2017, Google Vizier, section 3.1). Differs: bests, not running averages."""
+"""Median stopping rule (Golovin et al. 2017, Google Vizier, section 3.1).
+
+Differs: compares best values, not running averages.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,17 @@ from nas.stoppers.base import Stopper
 
 
 class MedianStopper(Stopper):
-    """Ends a trial whose best report so far is worse than the median of the others' bests at the same step.
+    """Stops a trial if its best report is worse than the median of other trials' bests.
+
+    The bests of the other trials are those up to the same step.
 
     Args:
-        metrics: The first one is watched.
-        warmup_steps: No trial ends at its first reports, this many.
-        min_trials: No trial ends before this many others have reported at the step.
+        metrics: The stopper uses the first one.
+        warmup_steps: No trial stops at its first ``warmup_steps`` reports.
+        min_trials: No trial stops until ``min_trials`` others have reached the step.
 
     Raises:
-        ConfigurationError: a number that can't be.
+        ConfigurationError: a number is out of range.
     """
 
     def __init__(self, metrics: tuple[Metric, ...], *, warmup_steps: int = 1, min_trials: int = 5) -> None:
@@ -31,7 +36,7 @@ class MedianStopper(Stopper):
         self.min_trials = min_trials
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
-        """Returns whether the trial's best so far is strictly worse than the median."""
+        """Returns whether the trial's best report is strictly worse than the median."""
         if len(trial.curve) <= self.warmup_steps:
             return False
         step = trial.curve[-1][0]

@@ -1,4 +1,4 @@
-"""Patience: a trial that no longer improves ends (early stopping; Prechelt 1998, criterion UP). No other is asked."""
+"""Early stopping by patience (Prechelt 1998, criterion UP), independent of other trials."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from nas.stoppers.base import Stopper
 
 
 class PatienceStopper(Stopper):
-    """Ends a trial whose last reports have not improved on its best before them.
+    """Stops a trial if its last ``n_reports`` reports did not improve on its best.
 
     Args:
-        metrics: The first one is watched.
-        n_reports: How many reports in a row must be no improvement.
-        min_delta: What counts as an improvement is more than this, in the metric's own unit.
+        metrics: The stopper uses the first one.
+        n_reports: The number of reports without an improvement.
+        min_delta: An improvement is greater than this, in the unit of the metric.
 
     Raises:
-        ConfigurationError: a number that can't be.
+        ConfigurationError: a number is out of range.
     """
 
     def __init__(self, metrics: tuple[Metric, ...], *, n_reports: int = 5, min_delta: float = 0.0) -> None:
@@ -31,7 +31,7 @@ class PatienceStopper(Stopper):
         self.min_delta = min_delta
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
-        """Whether the best of its last ``n_reports`` beats its best before them by no more than ``min_delta``."""
+        """Returns whether the last ``n_reports`` beat the best before them by at most ``min_delta``."""
         ranks = self.curve_of(trial).ranks
         before, last = ranks[: -self.n_reports], ranks[-self.n_reports :]
         return bool(before) and max(last) - max(before) <= self.min_delta

@@ -44,9 +44,9 @@ def test_plan_is_read_from_plain_data() -> None:
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
-        ({"policies": []}, "must hold `name`"),
+        ({"policies": []}, "must have the key `name`"),
         ({"name": "a", "polices": []}, "stage a: no key polices; its keys are policies, name, warm, best, share"),
-        ("search", "stage 'search' must hold `name`"),
+        ("search", "stage 'search' must have the key `name`"),
         ({"name": "a", "policies": "SHARE_PARAMS"}, "must be a list"),
         ({"name": "a", "policies": 3}, "must be a list"),
         ({"name": "a", "policies": ["FAST"]}, "unknown policy"),
@@ -61,7 +61,7 @@ def test_wrong_stage_is_refused(stage: Any, message: str) -> None:
 @pytest.mark.parametrize("names", [(), ("search", "search")])
 def test_stages_need_distinct_names(names: tuple[str, ...]) -> None:
     """A plan has at least one stage, and no name twice."""
-    with pytest.raises(ConfigurationError, match="at least one stage and distinct names"):
+    with pytest.raises(ConfigurationError, match="at least one stage, and distinct names"):
         plan(*((name, set()) for name in names))
 
 
@@ -97,13 +97,13 @@ def test_wrong_share_is_refused(best: object) -> None:
 @pytest.mark.parametrize("share", [0, 0.0, -0.1, 1.5, True, "half", float("nan")])
 def test_wrong_share_of_the_hours_is_refused(share: object) -> None:
     """``share`` is a part of the hours."""
-    with pytest.raises(ConfigurationError, match=r"stage a: share \(.*\) must be a part of the hours, above 0"):
+    with pytest.raises(ConfigurationError, match=r"stage a: share \(.*\) must be a share of the hours: above 0"):
         PolicyPlan.from_stages([{"name": "a", "share": share}])
 
 
 def test_shares_of_the_hours_make_at_most_one() -> None:
     """No two stages get the same hour."""
-    with pytest.raises(ConfigurationError, match=r"shares of the hours make 1\.1; together they are at most 1"):
+    with pytest.raises(ConfigurationError, match=r"sum of the stages' shares \(1\.1\) must be at most 1"):
         PolicyPlan.from_stages([{"name": "a", "share": 0.7}, {"name": "b", "share": 0.4}])
 
 
@@ -124,8 +124,8 @@ def test_warm_stage_shares_parameters() -> None:
 
 
 def test_first_stage_chooses_nothing() -> None:
-    """There is no stage before it."""
-    with pytest.raises(ConfigurationError, match="stage a is the first"):
+    """The first stage has no previous stage whose best trials it could retrain."""
+    with pytest.raises(ConfigurationError, match="stage a: best must not be set"):
         PolicyPlan.from_stages([{"name": "a", "best": 2}, {"name": "b"}])
 
 

@@ -83,7 +83,7 @@ def test_description_leaves_out_what_it_is_told() -> None:
         ("EvolutionTuner", "must be a dotted path"),
         ("nas.tuners.evolution.Evolution", "module nas.tuners.evolution has no Evolution"),
         ("nas.tuners.evolved.EvolutionTuner", "no module nas.tuners.evolved"),
-        ("no_such_package.sub.MyProblem", "no module no_such_package; run the command in the folder that holds it"),
+        ("no_such_package.sub.MyProblem", "no module no_such_package. Run the command in the folder that contains it"),
         ("nas.core.budget.DEFAULT_TRIALS", "must be a class, not 16"),
     ],
 )

@@ -163,7 +163,7 @@ def test_trial_is_frozen_and_travels() -> None:
 @pytest.mark.parametrize("fidelity", [0, 0.0, -0.5, 1.5, math.nan, True, "0.5"])
 def test_fidelity_is_a_share(fidelity: float) -> None:
     """A fidelity outside (0, 1] is refused."""
-    with pytest.raises(ConfigurationError, match=r"fidelity \(.*\) must be a number that lies in \(0, 1\]"):
+    with pytest.raises(ConfigurationError, match=r"fidelity \(.*\) must be a number in \(0, 1\]"):
         Proposal(point={}, fidelity=fidelity)
 
 

@@ -146,7 +146,7 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
         ({"data_root": "nowhere://x"}, r"nowhere://x/train-.* can't be reached \(ValueError: Protocol not known"),
         ({"data_root": "memory://none"}, "memory://none/train-images-idx3-ubyte.gz is not there"),
         ({"n_epochs": 0}, r"problem.n_epochs \(0\) must be a whole number of at least 1"),
-        ({"max_flops": 8e7}, r"max_flops \(80000000.0\) must be .* of at least 1, and written as one: 80000000"),
+        ({"max_flops": 8e7}, r"max_flops \(80000000.0\) must be .* of at least 1\. Write 80000000"),
         (
             {"space": "blocks", "n_search_images": 0},
             r"problem.n_search_images \(0\) must be a whole number of at least 1",

@@ -120,7 +120,7 @@ def test_steps_may_begin_anywhere(curve: dict[int, float]) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"threshold": 0.0}, r"threshold \(0.0\) must lie between 0 and 1"),
+        ({"threshold": 0.0}, r"threshold \(0.0\) must be between 0 and 1"),
         ({"min_reports": 3}, r"min_reports \(3\) must be a whole number of at least 4"),
         ({"threshold": "high"}, r"threshold \('high'\) must be a number"),
         ({"threshold": float("nan")}, r"threshold \(nan\) must be a number"),

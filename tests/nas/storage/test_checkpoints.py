@@ -260,7 +260,7 @@ class TestFetchFolder:
         folder = SavedFolder(path="files/s", n_files=len(saved), bytes=4 + 3 * len(paths), on_disk=4096 * len(saved))
         checkpoint = Checkpoint(manifest=reference, packs=(), saved=folder)
 
-        with pytest.raises(CorruptError, match=r"two files|does not lie in files/s/"):
+        with pytest.raises(CorruptError, match=r"two files|is not in files/s/"):
             fetch_folder(files, checkpoint, tmp_path / "fetched")
         assert not (tmp_path / "fetched").exists()
 

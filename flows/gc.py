@@ -192,9 +192,7 @@ def read_collection(invocation: Invocation) -> Collection:
     retention, n_finalists = read_retention(values), positive_int("finalists", values["finalists"])
     root = reach_root(values)
     if root.in_process:
-        raise ConfigurationError(
-            f"storage.root={root.url}: exists only in the process of the search. Use a folder or an object store."
-        )
+        raise ConfigurationError(f"storage.root={root.url} exists in the searching process only; use a folder")
     records = Records(find_search(root, str(values["name"]), time.time(), complain))
     header = read_header(records, str(values["name"]))
     return Collection(
@@ -232,7 +230,7 @@ def _tuner(identity: Mapping[str, Any], invocation: Invocation) -> Tuner | None:
 
 
 def plan_columns(plan: CollectionPlan) -> dict[str, list[str]]:
-    """Returns the table of a plan: a row per trial that loses its weights, then per orphan."""
+    """Returns a table of the trials that lose their weights, then of the orphans."""
     from flows.cli.formatting import clean, size
 
     files_of: dict[int, list[BlobInfo]] = {}

@@ -1,4 +1,4 @@
-"""``python -m flows.verify name=N``: what of a search is lost; without a name: whether a root keeps its promises."""
+"""``python -m flows.verify name=N``: verifies a search; without a name: checks a storage root."""
 
 from __future__ import annotations
 
@@ -14,23 +14,31 @@ from nas.core.errors import ConfigurationError, SearchNotFoundError
 
 if TYPE_CHECKING:
     from nas.storage.blobs import BlobStore
+    from nas.storage.maintenance.backend_checks.check import CheckResult
     from nas.storage.maintenance.damage import Damage
-    from nas.storage.maintenance.guarantees import Promise
-    from nas.storage.maintenance.verification import Findings
+    from nas.storage.maintenance.verification import VerificationReport
 
 PROGRESS_S = 10.0
+"""Seconds between two progress lines."""
 _N_TRIALS = 8
-"""How many of the touched trials a row names."""
+"""Maximum number of trials in a row of the report."""
 
 
 def main() -> int:
-    """Runs the command; gives its exit status."""
+    """Runs the command; returns its exit status."""
     return run_command("verify", verify)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked for; only combinations that make sense."""
+    """Options of the command, checked.
+
+    Attributes:
+        name: The search to verify, or None: check the root.
+        second: Another mount of the root on this machine, or None.
+        machines: Number of machines that check the root together, 1 or 2.
+        wait_s: Seconds to wait for the second machine.
+    """
 
     name: str | None
     second: str | None
@@ -39,34 +47,36 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.machines not in (1, 2):
-            raise ConfigurationError(f"machines ({self.machines}) must be 1 or 2")
+            raise ConfigurationError(f"machines={self.machines}: must be 1 or 2")
         if self.wait_s <= 0:
-            raise ConfigurationError(f"wait_s ({self.wait_s:g}) must be a number of seconds greater than 0")
+            raise ConfigurationError(f"wait_s={self.wait_s:g}: must be a number of seconds greater than 0")
         if self.name is not None and (self.second is not None or self.machines == 2):
             raise ConfigurationError(
-                f"name={self.name} verifies a search; second and machines belong to the check of a root: leave one out"
+                f"name={self.name}: can't be combined with second or machines, which check a root. Leave one out."
             )
         if self.second is not None and self.machines == 2:
-            raise ConfigurationError("second is another mount on this machine: leave it out, or machines=2")
+            raise ConfigurationError(
+                "second: can't be combined with machines=2, since it is a mount on this machine. Leave one out."
+            )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Request:
-        """Returns the request that a configuration makes.
+        """Returns the request of a configuration.
 
         Raises:
-            ConfigurationError: a value of the wrong kind, or values that do not go together.
+            ConfigurationError: an invalid value, or an invalid combination.
         """
         machines, wait_s = values["machines"], values["wait_s"]
         if isinstance(wait_s, bool) or not isinstance(wait_s, int | float):
-            raise ConfigurationError(f"wait_s ({wait_s!r}) must be a number of seconds greater than 0")
+            raise ConfigurationError(f"wait_s={wait_s!r}: must be a number of seconds greater than 0")
         if isinstance(machines, bool) or not isinstance(machines, int):
-            raise ConfigurationError(f"machines ({machines!r}) must be 1 or 2")
+            raise ConfigurationError(f"machines={machines!r}: must be 1 or 2")
         texts = {key: None if values[key] is None else str(values[key]) for key in ("name", "second")}
         return cls(**texts, machines=machines, wait_s=float(wait_s))
 
 
 def verify(invocation: Invocation) -> int:
-    """Verifies the search of a name, or checks the root."""
+    """Verifies a search, or checks the root."""
     from flows.cli.settings import reach_root
 
     request = Request.of(invocation.values)
@@ -80,25 +90,25 @@ def verify(invocation: Invocation) -> int:
 
 
 def verify_one(name: str, root: BlobStore, invocation: Invocation) -> int:
-    """Prints what was read of a search and what of it is lost."""
+    """Verifies a search and prints the report."""
     from flows.cli.settings import read_root
     from nas.storage.maintenance.verification import RETRY_S, verify_search
     from nas.storage.open import open_root
 
     name = _found_name(root, name)
     files = open_root(*read_root(invocation.values), retry_s=RETRY_S).below(name)
-    began = time.monotonic()
-    findings = verify_search(files, progress=_Progress())
-    show_findings(name, findings, time.monotonic() - began)
+    started = time.monotonic()
+    report = verify_search(files, progress=_Progress())
+    show_report(name, report, time.monotonic() - started)
     sys.stdout.flush()
-    return FAILED if findings.damages else OK
+    return FAILED if report.damages else OK
 
 
 def _found_name(root: BlobStore, name: str) -> str:
-    """Returns the name of the search, also where its own record is lost.
+    """Returns the name of the search, also if its own record is damaged.
 
     Raises:
-        ConfigurationError: there is no such search, or nothing of it outlives its process.
+        ConfigurationError: there is no such search, or it exists only in its process.
     """
     from flows.views.searches import LAST, find_search
     from nas.core.errors import CorruptError
@@ -114,52 +124,52 @@ def _found_name(root: BlobStore, name: str) -> str:
 
 
 class _Progress:
-    """Says every ten seconds how much was read."""
+    """Prints every ten seconds how much was read."""
 
     def __init__(self) -> None:
         self._next_s = time.monotonic() + PROGRESS_S
 
-    def __call__(self, findings: Findings) -> None:
+    def __call__(self, report: VerificationReport) -> None:
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + PROGRESS_S
-            complain(f"{_amount(findings)} read")
+            complain(f"{_amount(report)} read")
 
 
-def _amount(findings: Findings) -> str:
+def _amount(report: VerificationReport) -> str:
     from flows.cli.formatting import count, size
 
-    tallies = findings.tallies.values()
-    return f"{count(sum(t.n_files for t in tallies), 'file')}, {size(sum(t.n_bytes for t in tallies))}"
+    counts = report.counts.values()
+    n_files, n_bytes = sum(one.n_files for one in counts), sum(one.n_bytes for one in counts)
+    return f"{count(n_files, 'file')}, {size(n_bytes)}"
 
 
-def show_findings(name: str, findings: Findings, seconds: float) -> None:
-    """Prints what was read, by kind, then each loss, then what follows from it."""
+def show_report(name: str, report: VerificationReport, seconds: float) -> None:
+    """Prints the files read by kind, then each damage, then the consequences."""
     from flows.cli.formatting import clean, count, duration, size
     from flows.views.terminal import open_console, print_table
 
-    console, damages = open_console(), findings.damages
-    tallies = findings.tallies
-    lost = {kind: sum(damage.kind == kind for damage in damages) for kind in tallies}
+    console, damages, counts = open_console(), report.damages, report.counts
+    n_damaged = {kind: sum(damage.kind == kind for damage in damages) for kind in counts}
     columns = {
-        "kind": list(tallies),
-        "read": [f"{tally.n_files:,}" for tally in tallies.values()],
-        "size": [size(tally.n_bytes) for tally in tallies.values()],
-        "lost": [f"{lost[kind]:,}" for kind in tallies],
+        "kind": list(counts),
+        "read": [f"{one.n_files:,}" for one in counts.values()],
+        "size": [size(one.n_bytes) for one in counts.values()],
+        "damaged": [f"{n_damaged[kind]:,}" for kind in counts],
     }
-    print_table(console, columns, frozenset({"read", "size", "lost"}))
+    print_table(console, columns, frozenset({"read", "size", "damaged"}))
     print()
     if damages:
         rows = {
-            "lost": [damage.kind for damage in damages],
+            "kind": [damage.kind for damage in damages],
             "path": [clean(damage.path) for damage in damages],
-            "how": [clean(f"{damage.fate}: {damage.detail}" if damage.detail else damage.fate) for damage in damages],
+            "damage": [clean(": ".join(filter(None, (damage.state, damage.detail)))) for damage in damages],
             "trials": [_trials(damage.trials) for damage in damages],
         }
         print_table(console, rows)
         print()
-    verdict = f"{count(len(damages), 'file')} lost or corrupt" if damages else "all whole"
-    console.print(f"{name}: {verdict} ({_amount(findings)}, {duration(seconds)})", soft_wrap=True)
-    for line in _consequences(damages, findings):
+    outcome = f"{count(len(damages), 'file')} damaged" if damages else "no damage"
+    console.print(f"{name}: {outcome} ({_amount(report)}, {duration(seconds)})", soft_wrap=True)
+    for line in _consequences(report):
         console.print(line, soft_wrap=True)
 
 
@@ -169,122 +179,125 @@ def _trials(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, ordered[:_N_TRIALS])) + more
 
 
-def _consequences(damages: Sequence[Damage], findings: Findings) -> Iterator[str]:
-    """What the losses mean for the search, and what ends them."""
-    from nas.storage.maintenance.damage import Fate
+def _consequences(report: VerificationReport) -> Iterator[str]:
+    """Yields what the damages mean for the search, and what to do."""
+    records = [damage for damage in report.damages if damage.kind == "record"]
+    if any(_stops_search(record) for record in records):
+        yield "The search can't continue until these records are restored; to run a trial again, delete its result."
+    if any(record.state == "missing" and record.path.endswith(".result.json") for record in records):
+        yield "A trial without a result runs again when the search continues."
+    if any(damage.path.startswith("resume/") for damage in report.damages):
+        yield "A trial with a damaged resume point continues from the one before it, or from the beginning."
+    if report.affected:
+        yield f"Trials with damaged weights or files, which children can't fully inherit: {_trials(report.affected)}."
+    if report.unfinished:
+        yield f"Unfinished trials that name one of these as donor: {_trials(report.unfinished)}."
+    if report.damages:
+        yield "Restore the files from a backup under the same names and verify again."
 
-    records = {damage.path: damage.fate for damage in damages if damage.kind == "record"}
-    if any(fate != Fate.MISSING or path.endswith((".proposal.json", "search.json")) for path, fate in records.items()):
-        yield "The search can't go on before these records are back; where a result is deleted its trial runs again."
-    if any(fate == Fate.MISSING and path.endswith(".result.json") for path, fate in records.items()):
-        yield "A trial whose result is missing runs again when the search goes on."
-    if any(damage.path.startswith("resume/") for damage in damages):
-        yield "A trial goes on from the partial checkpoint before the one that is lost, or from the beginning."
-    if findings.touched:
-        yield f"No child can take all that these trials have left: {_trials(findings.touched)}."
-    if findings.unfinished:
-        yield f"Unfinished trials that name one of these as donor: {_trials(findings.unfinished)}."
-    if damages:
-        yield "Copy the files back from a backup under the same names, and verify again."
+
+def _stops_search(record: Damage) -> bool:
+    is_needed = record.path.endswith((".proposal.json", "search.json"))
+    return record.state != "missing" or is_needed
 
 
 # ---- a root
 
 
 def check(request: Request, root: BlobStore, invocation: Invocation) -> int:
-    """Prints which promises a root keeps."""
+    """Checks a root and prints the results."""
     from flows.cli.settings import read_root
-    from nas.storage.maintenance.backend_check import check_root
-    from nas.storage.maintenance.guarantees import Verdict, workplace
+    from nas.storage.maintenance.backend_checks.check import CheckStatus
+    from nas.storage.maintenance.backend_checks.folder import check_folder
+    from nas.storage.maintenance.backend_checks.one_host import check_root
+    from nas.storage.maintenance.backend_checks.two_hosts import check_two_mounts
     from nas.storage.open import open_root
 
     if request.second is not None:
         _, options = read_root(invocation.values)
         second = open_root(request.second, options if "://" in request.second else {})
         second.check_reachable()
-    show_places(root, None if request.second is None else second)
-    with workplace(root) as folder:
-        promises = list(check_root(root.below(folder)))
-        is_usable = promises[0].verdict != Verdict.BROKEN
+    show_mounts(root, None if request.second is None else second)
+    with check_folder(root) as folder:
+        results = list(check_root(root.below(folder)))
+        is_usable = results[0].status != CheckStatus.FAILED
         if request.second is not None and is_usable:
-            from nas.storage.maintenance.two_host_check import hand_over_here
-
-            with workplace(second, folder):
-                sides = f"{folder}/sides"
-                promises += hand_over_here(root.below(sides), second.below(sides))
+            with check_folder(second, folder):
+                shared = f"{folder}/shared"
+                results += check_two_mounts(root.below(shared), second.below(shared))
         elif request.machines == 2 and is_usable:
-            promises += _with_another_machine(root, request.wait_s)
-    show_promises(promises)
+            results += _with_another_machine(root, request.wait_s)
+    show_results(results)
     sys.stdout.flush()
-    return FAILED if any(promise.verdict == Verdict.BROKEN for promise in promises) else OK
+    return FAILED if any(result.status == CheckStatus.FAILED for result in results) else OK
 
 
-def _with_another_machine(root: BlobStore, wait_s: float) -> Iterator[Promise]:
-    from nas.storage.maintenance.mailbox import meet
-    from nas.storage.maintenance.two_host_check import hand_over
+def _with_another_machine(root: BlobStore, wait_s: float) -> Iterator[CheckResult]:
+    from nas.storage.maintenance.backend_checks.two_hosts import check_with_peer, find_peer
 
     complain(f"start the same command on the other machine now, with its path of this root; waiting {wait_s:g} s")
-    side = meet(root, wait_s=wait_s)
-    complain("the other machine is there")
-    yield from hand_over(side)
+    peer = find_peer(root, wait_s=wait_s)
+    complain("the other machine has joined")
+    yield from check_with_peer(peer)
 
 
-def show_places(root: BlobStore, second: BlobStore | None) -> None:
-    """Prints where the roots are, on which mounts, and how much is free there."""
+def show_mounts(root: BlobStore, second: BlobStore | None) -> None:
+    """Prints the roots, their mounts and their free space."""
     import shutil
 
     from flows.cli.formatting import size
-    from nas.storage.maintenance.guarantees import existing_folder
+    from nas.storage.maintenance.backend_checks.folder import existing_folder
     from nas.storage.mounts import mount_of
 
-    for what, files in (("storage.root", root), ("second", second)):
+    for title, files in (("storage.root", root), ("second", second)):
         if files is None:
             continue
-        print(f"{what:12}  {files.url}")
-        if (place := files.local_path("x")) is not None:
-            print(f"{'  mount':12}  {mount_of(place) or 'unknown'}")
-            with suppress(OSError):  # a lost server; what is tried out next says so
-                print(f"{'  free':12}  {size(shutil.disk_usage(existing_folder(place)).free)}")
+        print(f"{title:12}  {files.url}")
+        if (path := files.local_path("x")) is not None:
+            print(f"{'  mount':12}  {mount_of(path) or 'unknown'}")
+            with suppress(OSError):  # a lost server: the checks report it
+                print(f"{'  free':12}  {size(shutil.disk_usage(existing_folder(path)).free)}")
     print(flush=True)
 
 
-def show_promises(promises: Sequence[Promise]) -> None:
-    """Prints the promises, then what to change where one is not kept."""
+def show_results(results: Sequence[CheckResult]) -> None:
+    """Prints the results, then the hints."""
     from flows.cli.formatting import clean, count
     from flows.views.terminal import open_console, print_table
-    from nas.storage.maintenance.guarantees import Verdict
+    from nas.storage.maintenance.backend_checks.check import CheckStatus
 
     console = open_console()
     columns = {
-        "promise": [promise.name for promise in promises],
-        "verdict": [str(promise.verdict) for promise in promises],
-        "ms p50": [_ms(promise.quantile_ms(0.5)) for promise in promises],
-        "ms p99": [_ms(promise.quantile_ms(0.99)) for promise in promises],
-        "seen": [clean(promise.seen) for promise in promises],
+        "check": [result.name for result in results],
+        "status": [str(result.status) for result in results],
+        "ms p50": [_ms(result.quantile_ms(0.5)) for result in results],
+        "ms p99": [_ms(result.quantile_ms(0.99)) for result in results],
+        "observed": [clean(result.observed) for result in results],
     }
     print_table(console, columns, frozenset({"ms p50", "ms p99"}))
     print()
-    counts = {verdict: sum(promise.verdict == verdict for promise in promises) for verdict in Verdict}
-    said = [f"{n} {verdict}" for verdict, n in counts.items() if n]
-    console.print(f"{count(len(promises), 'promise')}: {', '.join(said)}", soft_wrap=True)
-    for line in _remedies(promises):
+    counts = {status: sum(result.status == status for result in results) for status in CheckStatus}
+    summary = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+    console.print(f"{count(len(results), 'check')}: {summary}", soft_wrap=True)
+    for line in _hints(results):
         console.print(clean(line), soft_wrap=True)
 
 
-def _remedies(promises: Sequence[Promise]) -> Iterator[str]:
-    """What to change, said once for all promises that have the same cause."""
-    same: dict[tuple[str, str, str], list[str]] = {}
-    for promise in promises:
-        if promise.remedy:
-            same.setdefault((promise.verdict, promise.seen, promise.remedy), []).append(promise.name)
-    for (verdict, seen, remedy), names in same.items():
-        yield f"{verdict}: {', '.join(names)} ({seen}): {remedy}"
+def _hints(results: Sequence[CheckResult]) -> Iterator[str]:
+    """Yields the hints, one for all checks with the same cause."""
+    names_of: dict[tuple[str, str, str], list[str]] = {}
+    for result in results:
+        if result.hint:
+            names_of.setdefault((result.status, result.observed, result.hint), []).append(result.name)
+    for (status, observed, hint), names in names_of.items():
+        yield f"{status}: {', '.join(names)} ({observed}): {hint}"
 
 
 def _ms(value: float | None) -> str:
-    return (
-        "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
-    )
+    if value is None:
+        return ""
+    n_digits = 0 if value >= 100 else 1 if value >= 1 else 2
+    return f"{value:,.{n_digits}f}"
 
 
 if __name__ == "__main__":

@@ -310,7 +310,7 @@ MISTAKES = {
     "impossible_budget": (("storage.max_gb=-1",), r"storage\.max_gb=-1: must be a number of gigabytes"),
     "no_switch": (("dry_run=maybe",), r"dry_run \('maybe'\) must be true or false"),
     "unknown_key": (("keeep=all",), r"unknown key keeep; did you mean keep\?"),
-    "in_memory": (("storage=memory", "storage.root=memory://x"), "exists only in the process of the search"),
+    "in_memory": (("storage=memory", "storage.root=memory://x"), "exists in the searching process only"),
 }
 
 

@@ -56,15 +56,15 @@ def test_whole_search(root: Path, asked: Callable[..., tuple[int, str, str]]) ->
     status, output, error = asked(f"storage.root={root}", "name=last")
 
     assert (status, error) == (0, "")
-    assert rows(output)["kind"] == ["read", "size", "lost"]
-    counts = {kind: rows(output)[kind][0] for kind in ("record", "manifest", "pack", "file", "partial", "export")}
-    assert counts == {"record": "20", "manifest": "4", "pack": "2", "file": "1", "partial": "0", "export": "2"}
-    assert "stored: all whole (29 files" in output
+    assert rows(output)["kind"] == ["read", "size", "damaged"]
+    counts = {kind: rows(output)[kind][0] for kind in ("record", "manifest", "pack", "file", "resume", "export")}
+    assert counts == {"record": "20", "manifest": "4", "pack": "2", "file": "1", "resume": "0", "export": "2"}
+    assert "stored: no damage (29 files" in output
     assert everything(root) == before
 
 
 def test_broken_search(root: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
-    """Exit 1, a row a lost file with what is lost and the trials that it touches, and what follows from it."""
+    """Exit 1, a row per damaged file with the damage and the affected trials, then the consequences."""
     data = bytearray((root / "stored" / PACK).read_bytes())
     data[-1] ^= 1
     (root / "stored" / PACK).write_bytes(data)
@@ -76,12 +76,16 @@ def test_broken_search(root: Path, asked: Callable[..., tuple[int, str, str]]) -
     assert (status, error) == (1, "")
     lines = [" ".join(line.split()) for line in output.splitlines()]
     assert f"pack {PACK} corrupt: 1 of its 1 tensors: head 1" in lines
-    assert [line for line in lines if line.startswith("record trials/000002.result.json missing: although the tuner")]
-    assert "record trials/000003.proposal.json corrupt: no JSON object 3" in lines
-    assert [line for line in lines if line.startswith("stored: 3 files lost or corrupt (27 files")]
-    assert "No child can take all that these trials have left: 1." in lines
-    assert "A trial whose result is missing runs again when the search goes on." in lines
-    assert [line for line in lines if line.startswith("The search can't go on before these records are back")]
+    assert [
+        line
+        for line in lines
+        if line.startswith("record trials/000002.result.json missing: expected because the tuner")
+    ]
+    assert "record trials/000003.proposal.json corrupt: not a JSON object 3" in lines
+    assert [line for line in lines if line.startswith("stored: 3 files damaged (27 files")]
+    assert "Trials with damaged weights or files, which children can't fully inherit: 1." in lines
+    assert "A trial without a result runs again when the search continues." in lines
+    assert [line for line in lines if line.startswith("The search can't continue until these records are restored")]
 
 
 @pytest.mark.slow
@@ -93,8 +97,8 @@ def test_search_whose_own_record_is_lost(root: Path, asked: Callable[..., tuple[
     missing = asked(f"storage.root={root}", "name=stored")
 
     assert (corrupt[0], missing[0]) == (1, 1)
-    assert "corrupt: no JSON object" in corrupt[1]
-    assert "missing: although every search has one" in missing[1]
+    assert "corrupt: not a JSON object" in corrupt[1]
+    assert "missing: expected because every search has one" in missing[1]
 
 
 @pytest.mark.parametrize(
@@ -102,13 +106,13 @@ def test_search_whose_own_record_is_lost(root: Path, asked: Callable[..., tuple[
     [
         (("name=other",), "no search other among 1 under"),
         (("name=a/b",), "name (a/b) must be"),
-        (("name=stored", "second=/mnt"), "second and machines belong to the check of a root"),
-        (("name=stored", "machines=2"), "second and machines belong to the check of a root"),
-        (("second=/mnt", "machines=2"), "leave it out, or machines=2"),
-        (("machines=3",), "machines (3) must be 1 or 2"),
-        (("machines=two",), "machines ('two') must be 1 or 2"),
-        (("machines=2", "wait_s=0"), "wait_s (0) must be"),
-        (("wait_s=long",), "wait_s ('long') must be"),
+        (("name=stored", "second=/mnt"), "can't be combined with second or machines"),
+        (("name=stored", "machines=2"), "can't be combined with second or machines"),
+        (("second=/mnt", "machines=2"), "can't be combined with machines=2"),
+        (("machines=3",), "machines=3: must be 1 or 2"),
+        (("machines=two",), "machines='two': must be 1 or 2"),
+        (("machines=2", "wait_s=0"), "wait_s=0: must be"),
+        (("wait_s=long",), "wait_s='long': must be"),
         (("nme=stored",), "unknown key nme; did you mean name?"),
         (("storage.root=nope://x",), "nope://x: unknown protocol"),
         (("storage=memory", "name=stored"), "exists in the searching process only"),
@@ -129,15 +133,15 @@ def test_mistakes(
 
 
 def test_good_root(tmp_path: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
-    """Exit 0, the mount, a row a promise with milliseconds; the root, which is new, is gone again."""
+    """Exit 0, the mount and a row per check with milliseconds; a new root is removed again."""
     status, output, error = asked(f"storage.root={tmp_path}/new/root")
 
     assert (status, error) == (0, "")
     assert f"storage.root  {tmp_path}/new/root" in output
     assert "mount" in output
-    assert output.partition("hard link")[2].split()[0] == "kept"
-    header = next(line for line in output.splitlines() if line.startswith("promise"))
-    assert header.split() == ["promise", "verdict", "ms", "p50", "ms", "p99", "seen"]
+    assert output.partition("hard link")[2].split()[0] == "passed"
+    header = next(line for line in output.splitlines() if line.startswith("check"))
+    assert header.split() == ["check", "status", "ms", "p50", "ms", "p99", "observed"]
     assert everything(tmp_path) == []
 
 
@@ -149,29 +153,29 @@ def test_root_with_searches_stays_as_it_is(root: Path, asked: Callable[..., tupl
     status, output, _ = asked(f"storage.root={root}", f"second={root}")
 
     assert status == 0, output
-    assert "what the other side publishes is read" in output
-    assert "at risk: two mounts, two caches" in output
+    assert "files of the other host are read" in output
+    assert "warning: the mounts have separate caches" in output
     assert everything(root) == before
 
 
 def test_bad_root(tmp_path: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
-    """Exit 1 where a promise is broken; its remedy stands below the table."""
+    """Exit 1 if a check fails, with a hint below the table."""
     (tmp_path / "file").write_text("no folder")
 
     status, output, error = asked(f"storage.root={tmp_path}/file")
 
     assert (status, error) == (1, "")
-    assert "1 promise: 1 broken" in output
-    assert "broken: files can be written" in output
+    assert "1 check: 1 failed" in output
+    assert "failed: files can be written" in output
     assert "choose another storage.root" in output
 
 
 def test_memory_is_one_process_only(asked: Callable[..., tuple[int, str, str]]) -> None:
-    """memory:// is no mistake: its promises are kept, in one process."""
+    """memory:// is no mistake: it passes, with a warning."""
     status, output, _ = asked(f"storage.root=memory://{uuid4().hex}")
 
     assert status == 0
-    assert "at risk: others see it (memory://: this process only)" in output
+    assert "warning: other processes see the files (memory://: this process only)" in output
 
 
 @pytest.mark.slow
@@ -183,7 +187,7 @@ def test_several_roots(tmp_path: Path, asked: Callable[..., tuple[int, str, str]
 
     assert status == 1
     assert output.count("storage.root  ") == 2
-    assert output.count("broken: ") == 1
+    assert output.count("failed: ") == 1
 
 
 @pytest.mark.slow
@@ -200,7 +204,7 @@ def test_two_processes_check_a_root_together(tmp_path: Path) -> None:
 
     for done in ended:
         assert done.status == 0, done
-        assert "records of the other side are seen" in done.out
+        assert "records of the other host are seen" in done.out
         assert "start the same command on the other machine now" in done.err
     assert everything(root) == []
 

@@ -235,7 +235,7 @@ def assert_whole(root: Path) -> None:
     for trial in Records(files).load()[0]:
         if trial.checkpoint is not None:
             StoredWeights(files, trial.checkpoint).read_all()
-    assert verify_search(files, pause_s=0).touched == ()
+    assert verify_search(files, pause_s=0).affected == ()
 
 
 def results(root: Path) -> dict[str, bytes]:

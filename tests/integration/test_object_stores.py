@@ -83,7 +83,7 @@ def test_search_and_report(remote: Remote, here: Path) -> None:
     assert any(row["donor"] is not None and row["inherited"] > 0 for row in rows)
     assert (whole.status, root.status, weights_deleted.status) == (0, 0, 0)
     assert "far: all whole" in whole.out
-    assert "9 promises: 9 kept" in root.out
+    assert "9 checks: 9 passed" in root.out
     assert (here / "far.html").stat().st_size > 10_000
     assert "model.safetensors" in remote.files.names(f"far/{_export(remote.files)}")
     said = (

@@ -1,42 +1,36 @@
-"""Damages: what became of a file that should be there and whole."""
+"""Damages: files of a search that are missing, corrupt or unreadable."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal, TypeAlias
 
-
-class Fate(StrEnum):
-    """What became of a file."""
-
-    MISSING = "missing"
-    CORRUPT = "corrupt"
-    UNREADABLE = "unreadable"
-    """The storage refuses to read it: no permission, a disk's error."""
+DamageState: TypeAlias = Literal["missing", "corrupt", "unreadable"]
+"""State of a damaged file; unreadable: no permission, or a disk error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """A file that should be there and whole, and is not.
+    """A file that is not what the records say.
 
     Attributes:
-        kind: ``record``, ``manifest``, ``pack``, ``file`` (of a ``save_dir``), ``partial`` (a pack of a trial without a
-            result) or ``export``.
+        kind: ``record``, ``manifest``, ``pack``, ``file`` (of a ``save_dir``), ``resume`` (a pack of a resume point) or
+            ``export``.
         path: Relative to the search's folder.
-        fate: Missing, corrupt, unreadable.
-        detail: How it shows.
-        trials: Those that it touches: whose record it is, or whose weights, files or export can't be read whole.
+        state: Missing, corrupt or unreadable.
+        detail: What was found instead.
+        trials: Affected trials: those whose record, weights, files or export can't be read.
     """
 
     kind: str
     path: str
-    fate: Fate
+    state: DamageState
     detail: str = ""
     trials: tuple[int, ...] = ()
 
 
 def reason_of(error: BaseException) -> str:
-    """What the system said, in a word or two."""
+    """Returns the system's message for an error, without path and number."""
     for source in (error.__cause__, error):
         if isinstance(source, OSError) and source.strerror:
             return source.strerror

@@ -1,7 +1,6 @@
-"""The inventory of a search: which records should be there, which are lost, and what they promise.
+"""Inventory of a search: the files that its records name, and the records that are damaged.
 
-A record has no digest. It is lost where it is missing although another record shows that it was there, and corrupt
-where it is not what Heirloom writes under its name.
+A record is missing if another record shows that it existed. It is corrupt if its content is invalid.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from nas.core.reference import Reference, references
 from nas.core.trial import State, Trial
 from nas.core.validation import checked_fields, whole
 from nas.storage.blobs import BlobStore
-from nas.storage.maintenance.damage import Damage, Fate, reason_of
+from nas.storage.maintenance.damage import Damage, DamageState, reason_of
 from nas.storage.manifest import Manifest
 from nas.storage.records import from_bytes
 from nas.storage.search_records import check_sweep
@@ -26,49 +25,52 @@ from nas.storage.trial_records import trial_from_records
 from nas.storage.verified import digest_of
 
 MAX_MISSING = 1000
-"""How many records of one series are told to be missing."""
+"""Maximum number of missing records reported per series."""
 
 
 @dataclass(slots=True)
 class Inventory:
-    """What the records say that there is.
+    """Contents of a search by its records.
 
     Attributes:
-        trials: By number, each with its result where it has one; those without a readable proposal are left out.
-        checkpoints: What finished trials published, by number.
-        exports: The files of the winners' folders, each with its trial.
-        partials: The packs of partial checkpoints, each with its trial, which has no result yet.
-        damages: Records that are lost.
-        n_records: Records that were read.
-        n_bytes: Their size.
+        trials: Trials by number, each with its result if there is one; without trials whose proposal is damaged.
+        checkpoints: Checkpoints of finished trials, by number.
+        exports: Exported files of winners, each with its trial.
+        resume_packs: Packs of resume points of unfinished trials, each with its trial.
+        damages: Damaged records.
+        n_records: Number of records that were read.
+        n_bytes: Size of these records.
     """
 
     trials: dict[int, Trial] = field(default_factory=dict)
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
     exports: list[tuple[int, Reference]] = field(default_factory=list)
-    partials: list[tuple[int, Reference]] = field(default_factory=list)
+    resume_packs: list[tuple[int, Reference]] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     n_records: int = 0
     n_bytes: int = 0
 
 
-def take_inventory(files: BlobStore) -> Inventory:
-    """Reads all records of the search whose folder is the root of ``files``.
+def read_inventory(files: BlobStore) -> Inventory:
+    """Reads all records of a search.
+
+    Args:
+        files: The search's folder.
 
     Raises:
-        StorageError: its folders can't be listed.
+        StorageError: the folder can't be listed.
     """
     return _Reader(files).read()
 
 
 class _Reader:
-    """Reads the records of one search, each for itself, so that one that is lost hides no other."""
+    """Reads the records of a search separately, so that a damaged one hides no other."""
 
     def __init__(self, files: BlobStore) -> None:
         self._files = files
-        self._found = Inventory()
-        self._there: set[str] = set()
-        self._proof: dict[str, tuple[str, tuple[int, ...]]] = {}  # path -> why it should be there, whose it is
+        self._inventory = Inventory()
+        self._present: set[str] = set()
+        self._expected: dict[str, tuple[str, tuple[int, ...]]] = {}  # path -> reason, trials
 
     def read(self) -> Inventory:
         """Returns the inventory."""
@@ -80,20 +82,20 @@ class _Reader:
         ended = self._sessions(starts)
         self._expect_results_of_manifests(starts, ended)
         for number in self._numbered("tests", ".json"):
-            self._expect_result(number, f"tests/{number:06d}.json is there")
+            self._expect_result(number, f"tests/{number:06d}.json exists")
         for number in self._numbered("jobs", ".json"):
-            self._expect(f"trials/{number:06d}.proposal.json", f"jobs/{number:06d}.json is there", (number,))
-        self._bests()
-        self._partials(results)
-        for path, (why, trials) in sorted(self._proof.items()):
-            if path not in self._there:
-                self._lose(path, Fate.MISSING, f"although {why}", trials)
-        return self._found
+            self._expect(f"trials/{number:06d}.proposal.json", f"jobs/{number:06d}.json exists", (number,))
+        self._winners()
+        self._resume_points(results)
+        for path, (reason, trials) in sorted(self._expected.items()):
+            if path not in self._present:
+                self._add_damage(path, "missing", f"expected because {reason}", trials)
+        return self._inventory
 
     # ---- reading
 
     def _numbered(self, folder: str, suffix: str) -> dict[int, dict[str, Any]]:
-        """Returns the records of a folder whose names are a number and this suffix."""
+        """Returns the records of a folder that are named by a number and this suffix."""
         found = {}
         for name, content in self._contents(folder, suffix).items():
             if re.fullmatch("[0-9]{4,18}", stem := name.removesuffix(suffix)):
@@ -114,7 +116,7 @@ class _Reader:
         return found
 
     def _contents(self, folder: str, suffix: str) -> dict[str, bytes | StorageError]:
-        """Returns the records of a folder; where one can't be read, each is read for itself."""
+        """Returns the records of a folder; if one can't be read, reads each separately."""
         try:
             return dict(self._files.read_all(folder, suffix))
         except StorageError:
@@ -129,52 +131,54 @@ class _Reader:
             return error
 
     def _parse(self, path: str, content: bytes | StorageError, trials: tuple[int, ...] = ()) -> dict[str, Any] | None:
-        """Returns the record; None where it is lost, which is noted."""
-        self._there.add(path)
+        """Returns the record, or None after adding a damage."""
+        self._present.add(path)
         if isinstance(content, StorageError):
-            self._lose(path, Fate.UNREADABLE, reason_of(content), trials)
+            self._add_damage(path, "unreadable", reason_of(content), trials)
             return None
-        self._found.n_records += 1
-        self._found.n_bytes += len(content)
+        self._inventory.n_records += 1
+        self._inventory.n_bytes += len(content)
         try:
             return from_bytes(content, path)
         except CorruptError:
-            self._lose(path, Fate.CORRUPT, "no JSON object", trials)
+            self._add_damage(path, "corrupt", "not a JSON object", trials)
             return None
 
-    def _lose(self, path: str, fate: Fate, detail: str, trials: tuple[int, ...]) -> None:
-        self._found.damages.append(Damage(kind="record", path=path, fate=fate, detail=detail, trials=trials))
+    def _add_damage(self, path: str, state: DamageState, detail: str, trials: tuple[int, ...]) -> None:
+        self._inventory.damages.append(Damage(kind="record", path=path, state=state, detail=detail, trials=trials))
 
-    # ---- what should be there
+    # ---- expected records
 
-    def _expect(self, path: str, why: str, trials: tuple[int, ...] = ()) -> None:
-        self._proof.setdefault(path, (why, trials))
+    def _expect(self, path: str, reason: str, trials: tuple[int, ...] = ()) -> None:
+        self._expected.setdefault(path, (reason, trials))
 
-    def _expect_result(self, number: int, why: str) -> None:
-        self._expect(f"trials/{number:06d}.result.json", why, (number,))
+    def _expect_result(self, number: int, reason: str) -> None:
+        self._expect(f"trials/{number:06d}.result.json", reason, (number,))
 
     def _expect_series(self, pattern: str, numbers: Collection[int]) -> None:
-        """Numbers are given without gaps, from 1 on."""
-        self._expect_all(pattern, 1, max(numbers, default=0), f"{pattern} is there")
+        """Expects all records of a series, which is numbered from 1."""
+        self._expect_all(pattern, 1, max(numbers, default=0), f"{pattern} exists")
 
-    def _expect_all(self, pattern: str, first: int, last: int, why: str) -> None:
-        """All numbers up to the last one; where a record has an absurd one, not so many as that says."""
+    def _expect_all(self, pattern: str, first: int, last: int, reason: str) -> None:
+        """Expects all records from the first number to the last; stops after ``MAX_MISSING``."""
         n_missing = 0
         for number in range(first, last + 1):
-            n_missing += pattern.format(number) not in self._there
+            n_missing += pattern.format(number) not in self._present
             if n_missing > MAX_MISSING:
                 break
-            self._expect(pattern.format(number), why.format(last), (number,) if pattern.startswith("trials/") else ())
+            self._expect(
+                pattern.format(number), reason.format(last), (number,) if pattern.startswith("trials/") else ()
+            )
 
     def _search(self) -> None:
         self._expect("search.json", "every search has one")
         if (content := self._content("search.json")) is not None:
             record = self._parse("search.json", content)
             if record is not None and not record.keys() >= {"format", "identity", "metrics"}:
-                self._lose("search.json", Fate.CORRUPT, "no record of a search", ())
+                self._add_damage("search.json", "corrupt", "not a valid search record", ())
 
     def _weights_deleted(self) -> set[int]:
-        """Returns the trials whose weights were deleted to make room."""
+        """Returns the trials whose weights were deleted."""
         collections = self._numbered("gc", ".json")
         self._expect_series("gc/{:04d}.json", collections)
         weights_deleted: set[int] = set()
@@ -182,7 +186,7 @@ class _Reader:
             try:
                 weights_deleted |= check_sweep(record)
             except CorruptError as error:
-                self._lose(f"gc/{number:04d}.json", Fate.CORRUPT, f"no record of a garbage collection: {error}", ())
+                self._add_damage(f"gc/{number:04d}.json", "corrupt", f"not a valid gc record: {error}", ())
         return weights_deleted
 
     def _trials(
@@ -193,20 +197,20 @@ class _Reader:
     ) -> None:
         for number, proposal in proposals.items():
             if (trial := self._parsed(f"trials/{number:06d}.proposal.json", number, proposal)) is not None:
-                self._found.trials[number] = trial
+                self._inventory.trials[number] = trial
         for number, result in results.items():
             path = f"trials/{number:06d}.result.json"
-            proposal = proposals[number] if number in self._found.trials else {**_STAND_IN, "trial": number}
+            proposal = proposals[number] if number in self._inventory.trials else {**_UNKNOWN_PROPOSAL, "trial": number}
             trial = self._parsed(path, number, proposal, result)
             if trial is None:
                 continue
-            if number in self._found.trials:
-                self._found.trials[number] = trial
+            if number in self._inventory.trials:
+                self._inventory.trials[number] = trial
             if trial.checkpoint is not None and number not in weights_deleted:
-                self._found.checkpoints[number] = trial.checkpoint
-            if trial.state != State.FAILED:  # one may fail before its attempt starts
-                why = "its result is of this attempt"
-                self._expect(f"trials/{number:06d}.start-{trial.attempt}.json", why, (number,))
+                self._inventory.checkpoints[number] = trial.checkpoint
+            if trial.state != State.FAILED:  # a trial may fail before its attempt starts
+                reason = "the trial's result is from this attempt"
+                self._expect(f"trials/{number:06d}.start-{trial.attempt}.json", reason, (number,))
 
     def _parsed(
         self, path: str, number: int, proposal: Mapping[str, Any], result: Mapping[str, Any] | None = None
@@ -214,47 +218,46 @@ class _Reader:
         try:
             return trial_from_records(proposal, result, number=number)
         except CorruptError as error:
-            why = str(error.__cause__ or error)
-            self._lose(path, Fate.CORRUPT, f"no record of a trial: {why}", (number,))
+            reason = str(error.__cause__ or error)
+            self._add_damage(path, "corrupt", f"not a valid trial record: {reason}", (number,))
             return None
 
     def _expect_trials(self, starts: Mapping[int, object]) -> None:
-        """Proposals without gaps, and the results that other trials built on."""
-        trials = self._found.trials
-        known = {int(match[1]) for path in self._there if (match := re.match(r"trials/([0-9]{6,18})\.", path))}
+        """Expects all proposals, and the results that other trials used."""
+        trials = self._inventory.trials
+        known = {int(match[1]) for path in self._present if (match := re.match(r"trials/([0-9]{6,18})\.", path))}
         known |= {seen for trial in trials.values() for seen in (*trial.learned, *trial.parents)}
-        self._expect_all("trials/{:06d}.proposal.json", 0, max(known, default=-1), "trial {} is there")
+        self._expect_all("trials/{:06d}.proposal.json", 0, max(known, default=-1), "trial {} exists")
         for trial in trials.values():
             for seen in trial.learned:
                 self._expect_result(seen, f"the tuner knew it when it proposed trial {trial.number}")
             if trial.is_finished or trial.number in starts:
-                for elder in (*trial.parents, *trial.proposal.weight_donors):
-                    if isinstance(elder, int):
-                        self._expect_result(elder, f"trial {trial.number}, its child, has run")
+                for source in (*trial.parents, *trial.proposal.weight_donors):
+                    if isinstance(source, int):
+                        self._expect_result(source, f"its child, trial {trial.number}, has run")
 
     def _sessions(self, starts: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> set[int]:
-        """Returns the sessions that have ended in order."""
+        """Returns the sessions that ended normally."""
         self._expect_series("sessions/{:04d}.json", self._numbered("sessions", ".json"))
         for number, attempts in starts.items():
             for attempt, record in attempts.items():
                 if type(session := record.get("session")) is int and session > 0:
-                    self._expect(f"sessions/{session:04d}.json", f"attempt {attempt} of trial {number} belongs to it")
+                    self._expect(f"sessions/{session:04d}.json", f"attempt {attempt} of trial {number} ran in it")
         return {number for number, beat in self._numbered("sessions", ".beat").items() if beat.get("ended") is True}
 
     def _expect_results_of_manifests(
         self, starts: Mapping[int, Mapping[int, Mapping[str, Any]]], ended: Collection[int]
     ) -> None:
-        """A manifest is followed by its trial's result, unless that very moment was its session's last."""
+        """Expects the result of each manifest whose session ended normally."""
         for name in self._files.names("manifests"):
             number = int(stem) if re.fullmatch("[0-9]{6,18}", stem := name.partition("-")[0]) else -1
             if attempts := starts.get(number):
                 last = attempts[max(attempts)].get("session")
                 if type(last) is int and last in ended:
-                    why = f"manifests/{name} is there and session {last} has ended in order"
-                    self._expect_result(number, why)
+                    self._expect_result(number, f"manifests/{name} exists and session {last} ended normally")
 
-    def _bests(self) -> None:
-        """The records of the winners, and the files that they promise."""
+    def _winners(self) -> None:
+        """Reads the records of winners, which name the exported files."""
         contents = {n: c for n, c in self._contents("", ".json").items() if re.fullmatch(r"best-[0-9]{4,9}\.json", n)}
         self._expect_series("best-{:04d}.json", [int(name[5:-5]) for name in contents])
         for path, content in contents.items():
@@ -265,34 +268,34 @@ class _Reader:
                 number = whole(fields["trial"], "trial")
                 exported = [(number, reference) for reference in references(fields["files"])]
             except CorruptError as error:
-                self._lose(path, Fate.CORRUPT, f"no record of a winner: {error}", ())
+                self._add_damage(path, "corrupt", f"not a valid winner record: {error}", ())
                 continue
-            self._found.exports += exported
+            self._inventory.exports += exported
             self._expect_result(number, f"{path} names it")
 
-    def _partials(self, results: Container[int]) -> None:
-        """What trials without a result have reached; the name of each record holds its digest."""
+    def _resume_points(self, results: Container[int]) -> None:
+        """Reads the resume points of trials without a result; a record's name holds its digest."""
         for folder in self._files.names("resume"):
             if not re.fullmatch("[0-9]{6,18}", folder) or (number := int(folder)) in results:
-                continue  # the result sweeps them
+                continue  # deleted with the result
             for name in self._files.names(f"resume/{folder}"):
                 path = f"resume/{folder}/{name}"
                 if not (match := re.fullmatch(r"\d+-([0-9a-f]{64})\.json", name)):
                     continue
                 if (content := self._content(path)) is None:
-                    continue  # swept since
+                    continue  # deleted meanwhile
                 if isinstance(content, bytes) and digest_of(content) != f"blake3:{match[1]}":
-                    self._lose(path, Fate.CORRUPT, "other contents", (number,))
+                    self._add_damage(path, "corrupt", "wrong contents", (number,))
                 elif (record := self._parse(path, content, (number,))) is not None:
                     try:
                         manifest = Manifest.from_bytes(json.dumps(record["manifest"]).encode())
                     except (CorruptError, KeyError) as error:
-                        self._lose(path, Fate.CORRUPT, f"no partial checkpoint: {error!r}", (number,))
+                        self._add_damage(path, "corrupt", f"not a valid resume point: {error!r}", (number,))
                         continue
-                    self._found.partials += [(number, pack) for pack in manifest.packs]
+                    self._inventory.resume_packs += [(number, pack) for pack in manifest.packs]
 
 
-_STAND_IN: Mapping[str, Any] = {
+_UNKNOWN_PROPOSAL: Mapping[str, Any] = {
     **dict.fromkeys(("index", "job", "seed", "generation"), 0),
     **{"stage": "unknown", "policies": [], "created": None, "learned": []},
     "proposal": {
@@ -300,4 +303,4 @@ _STAND_IN: Mapping[str, Any] = {
         **{"point": {}, "parents": [], "reason": ""},
     },
 }
-"""What stands for a proposal that is lost, so that its trial's result can be read all the same."""
+"""Replacement for a damaged proposal, so that the trial's result can be read."""

@@ -1,7 +1,7 @@
-"""Verification: everything that a search's records promise is read and hashed, and what is lost is named.
+"""Verification of a search: reads and hashes all files that its records name.
 
-One pass in little memory: a manifest is read when its trial's turn comes, and a pack when that of the last trial has
-come that takes tensors from it. Nothing is written, also while the search runs.
+It needs little memory: it reads a manifest with its trial, and a pack with the last trial that uses it. It writes
+nothing, so that it may run during a search.
 """
 
 from __future__ import annotations
@@ -16,96 +16,100 @@ from nas.core.errors import CorruptError, MissingError, StorageError
 from nas.core.reference import Reference
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest
-from nas.storage.maintenance.damage import Damage, Fate, reason_of
+from nas.storage.maintenance.damage import Damage, DamageState, reason_of
 from nas.storage.maintenance.gc.mark import counted_name, file_sizes
-from nas.storage.maintenance.inventory import Inventory, take_inventory
-from nas.storage.maintenance.parts import Part, PartHashes, parts_of
+from nas.storage.maintenance.inventory import Inventory, read_inventory
+from nas.storage.maintenance.tensor_ranges import RangeHasher, TensorRange, tensor_ranges
 from nas.storage.verified import OnBlock
 
 RETRY_S = 0.02
-"""Enough for one more look past the caches; what still seems lost is looked at again at the end."""
+"""Seconds to retry a missing file: one more look past the caches.
+
+Damaged files are read again at the end.
+"""
 PAUSE_S = 1.0
-KINDS = ("record", "manifest", "pack", "file", "partial", "export")
+KINDS = ("record", "manifest", "pack", "file", "resume", "export")
 
 
 @dataclass(slots=True)
-class Tally:
-    """How much of one kind was read."""
+class FileCount:
+    """Number and size of the files of one kind that were read."""
 
     n_files: int = 0
     n_bytes: int = 0
 
 
 @dataclass(slots=True)
-class Findings:
-    """What a verification has found.
+class VerificationReport:
+    """Result of a verification.
 
     Attributes:
-        tallies: What was read, by kind, in the order of the report.
-        damages: What is lost.
-        unfinished: Trials without a result that name a touched trial as donor.
+        counts: Files that were read, by kind, in the order of the report.
+        damages: The damaged files.
+        unfinished: Trials without a result that name an affected trial as donor.
     """
 
-    tallies: dict[str, Tally] = field(default_factory=lambda: {kind: Tally() for kind in KINDS})
+    counts: dict[str, FileCount] = field(default_factory=lambda: {kind: FileCount() for kind in KINDS})
     damages: list[Damage] = field(default_factory=list)
     unfinished: tuple[int, ...] = ()
 
     @property
-    def touched(self) -> tuple[int, ...]:
-        """The trials whose weights or files can't be read whole, so that no child can have them."""
+    def affected(self) -> tuple[int, ...]:
+        """The trials whose weights or saved files are damaged: no child can inherit them fully."""
         kinds = ("manifest", "pack", "file")
-        return tuple(sorted({number for d in self.damages if d.kind in kinds for number in d.trials}))
+        damages = [damage for damage in self.damages if damage.kind in kinds]
+        return tuple(sorted({number for damage in damages for number in damage.trials}))
 
 
-Progress = Callable[[Findings], None]
-"""Told after each file."""
+Progress = Callable[[VerificationReport], None]
+"""Called after each file."""
 
 
 def verify_search(
-    files: BlobStore, *, progress: Progress = lambda findings: None, pause_s: float = PAUSE_S
-) -> Findings:
-    """Reads all records of a search and everything that they promise, and compares sizes and digests.
+    files: BlobStore, *, progress: Progress = lambda report: None, pause_s: float = PAUSE_S
+) -> VerificationReport:
+    """Compares the records of a search, and all files that they name, with their digests.
 
-    What seems lost is looked at once more at the end: a search that runs may have deleted or committed it meanwhile, a
-    cache may not have shown it yet.
+    Damaged files are read again at the end. A running search may have deleted or added them meanwhile, or a cache may
+    not have shown them yet.
 
     Args:
-        files: The search's folder, opened with ``retry_s=RETRY_S``: each lost file costs that much.
-        progress: See there.
-        pause_s: How long after the first look the second one is taken.
+        files: The search's folder, opened with ``retry_s=RETRY_S``: each missing file costs that much.
+        progress: Called after each file of the first pass.
+        pause_s: Seconds between the two passes.
 
     Raises:
         StorageError: the folder can't be listed.
     """
-    inventory = take_inventory(files)
-    findings = _verify(files, inventory, Findings(), progress)
-    if findings.damages:
+    inventory = read_inventory(files)
+    report = _verify(files, inventory, progress)
+    if report.damages:
         time.sleep(pause_s)
-        suspects = {damage.path for damage in findings.damages}
-        inventory = take_inventory(files)
-        again = _verify(files, inventory, Findings(), lambda findings: None, suspects)
-        findings.damages = [damage for damage in again.damages if damage.path in suspects]
-    findings.damages.sort(key=lambda damage: (KINDS.index(damage.kind), damage.path))
-    touched = set(findings.touched)
-    findings.unfinished = tuple(
+        paths = {damage.path for damage in report.damages}
+        inventory = read_inventory(files)
+        again = _verify(files, inventory, lambda report: None, paths)
+        report.damages = [damage for damage in again.damages if damage.path in paths]
+    report.damages.sort(key=lambda damage: (KINDS.index(damage.kind), damage.path))
+    affected = set(report.affected)
+    report.unfinished = tuple(
         number
         for number, trial in sorted(inventory.trials.items())
-        if not trial.is_finished and not touched.isdisjoint(trial.proposal.weight_donors)
+        if not trial.is_finished and not affected.isdisjoint(trial.proposal.weight_donors)
     )
-    return findings
+    return report
 
 
 def _verify(
-    files: BlobStore, inventory: Inventory, findings: Findings, progress: Progress, only: Collection[str] | None = None
-) -> Findings:
-    findings.damages += inventory.damages
-    findings.tallies["record"] = Tally(inventory.n_records, inventory.n_bytes)
-    verification = _Verification(files, inventory.checkpoints, findings, progress, only)
+    files: BlobStore, inventory: Inventory, progress: Progress, only: Collection[str] | None = None
+) -> VerificationReport:
+    report = VerificationReport(damages=list(inventory.damages))
+    report.counts["record"] = FileCount(inventory.n_records, inventory.n_bytes)
+    verification = _Verification(files, inventory.checkpoints, report, progress, only)
     verification.run()
-    for kind, promised in (("partial", inventory.partials), ("export", inventory.exports)):
-        for number, reference in promised:
+    for kind, references in (("resume", inventory.resume_packs), ("export", inventory.exports)):
+        for number, reference in references:
             verification.check_file(kind, reference, (number,))
-    return findings
+    return report
 
 
 class _Verification:
@@ -115,112 +119,117 @@ class _Verification:
         self,
         files: BlobStore,
         checkpoints: Mapping[int, Checkpoint],
-        findings: Findings,
+        report: VerificationReport,
         progress: Progress,
         only: Collection[str] | None,
     ) -> None:
         self._files = files
         self._checkpoints = checkpoints
-        self._findings = findings
+        self._report = report
         self._progress = progress
         self._only = only
-        self._suspects = {counted_name(path) for path in only or ()}
-        self._takers: dict[Reference, list[int]] = {}  # a pack -> the trials that take tensors from it
+        self._only_names = {counted_name(path) for path in only or ()}
+        self._users: dict[Reference, list[int]] = {}  # pack -> trials that use its tensors
         for number, checkpoint in sorted(checkpoints.items()):
             for pack in checkpoint.packs:
-                self._takers.setdefault(pack, []).append(number)
-        self._parts: dict[Reference, set[Part]] = {}
+                self._users.setdefault(pack, []).append(number)
+        self._ranges: dict[Reference, set[TensorRange]] = {}
 
     def run(self) -> None:
         """Verifies the checkpoints in the order of their trials."""
         for number, checkpoint in sorted(self._checkpoints.items()):
             saved = self._check_manifest(number, checkpoint)
             for pack in checkpoint.packs:
-                if self._takers[pack][-1] == number:
-                    self._check_pack(pack, self._parts.pop(pack, set()))
+                if self._users[pack][-1] == number:
+                    self._check_pack(pack, self._ranges.pop(pack, set()))
             for reference in saved:
                 self.check_file("file", reference, (number,))
 
     def check_file(self, kind: str, reference: Reference, trials: tuple[int, ...]) -> None:
-        """Reads a file as a whole."""
+        """Verifies a file as a whole."""
         self._check(kind, reference, (), trials)
 
     def _check_manifest(self, number: int, checkpoint: Checkpoint) -> tuple[Reference, ...]:
-        """Reads the manifest, where it is needed; gives the files that the trial saved."""
+        """Verifies the manifest, if this pass needs it; returns the files that the trial saved."""
         reference = checkpoint.manifest
-        if self._only is not None and self._suspects.isdisjoint(file_sizes(checkpoint)):
+        if self._only is not None and self._only_names.isdisjoint(file_sizes(checkpoint)):
             return ()
         saved: tuple[Reference, ...] = ()
         try:
             manifest = load_manifest(self._files, checkpoint)
             saved = manifest.files
             packs = {pack.path: pack for pack in manifest.packs}
-            for path, parts in parts_of(manifest).items():
-                self._parts.setdefault(packs[path], set()).update(parts)
+            for path, ranges in tensor_ranges(manifest).items():
+                self._ranges.setdefault(packs[path], set()).update(ranges)
         except StorageError as error:
-            self._lose("manifest", reference, _fate(error), _detail(error, reference), (number,))
+            self._add_damage("manifest", reference, _state(error), _detail(error, reference), (number,))
         self._count("manifest", reference)
         return saved
 
-    def _check_pack(self, pack: Reference, parts: Collection[Part]) -> None:
-        takers = tuple(self._takers[pack])
-        wrong = self._check("pack", pack, parts, takers)
+    def _check_pack(self, pack: Reference, ranges: Collection[TensorRange]) -> None:
+        users = tuple(self._users[pack])
+        wrong = self._check("pack", pack, ranges, users)
         if wrong is None:
             return
-        by_trial = {number: _names(self._files, self._checkpoints[number], pack, wrong) for number in takers}
-        touched = tuple(number for number, found in by_trial.items() if found != [])
-        names = max((found or [] for found in by_trial.values()), key=len)
-        detail = f"{len(wrong)} of its {len(parts)} tensors: {_few(names)}"
+        names_of = {number: _names(self._files, self._checkpoints[number], pack, wrong) for number in users}
+        affected = tuple(number for number, names in names_of.items() if names != [])
+        names = max((names or [] for names in names_of.values()), key=len)
+        detail = f"{len(wrong)} of its {len(ranges)} tensors: {_few(names)}"
         if not wrong:
-            detail = "outside of the tensors that trials take"
-        self._lose("pack", pack, Fate.CORRUPT, detail, touched)
+            detail = "outside of the tensors that trials use"
+        self._add_damage("pack", pack, "corrupt", detail, affected)
 
     def _check(
-        self, kind: str, reference: Reference, parts: Collection[Part], trials: tuple[int, ...]
-    ) -> set[Part] | None:
-        """Reads a file; which parts are wrong where its size is right and its contents are not, else None."""
+        self, kind: str, reference: Reference, ranges: Collection[TensorRange], trials: tuple[int, ...]
+    ) -> set[TensorRange] | None:
+        """Verifies a file; returns the corrupt ranges of a pack of the right size, else None."""
         if self._only is not None and reference.path not in self._only:
             return None
-        hashes: PartHashes | None = None
+        hasher: RangeHasher | None = None
 
         def on_block() -> OnBlock:
-            nonlocal hashes
-            hashes = PartHashes(parts)
-            return hashes.see
+            nonlocal hasher
+            hasher = RangeHasher(ranges)
+            return hasher.update
 
-        wrong: set[Part] | None = None
+        wrong: set[TensorRange] | None = None
         try:
             self._files.check_contents(reference, on_block)
-            assert hashes is not None
-            wrong = hashes.wrong() or None
+            assert hasher is not None
+            wrong = hasher.mismatches() or None
         except CorruptError as error:
-            if hashes is None or kind != "pack":
-                self._lose(kind, reference, Fate.CORRUPT, _detail(error, reference), trials)
+            if hasher is None or kind != "pack":
+                self._add_damage(kind, reference, "corrupt", _detail(error, reference), trials)
             else:
-                wrong = hashes.wrong()
+                wrong = hasher.mismatches()
         except StorageError as error:
-            self._lose(kind, reference, _fate(error), _detail(error, reference), trials)
+            self._add_damage(kind, reference, _state(error), _detail(error, reference), trials)
         self._count(kind, reference)
         return wrong
 
-    def _lose(self, kind: str, reference: Reference, fate: Fate, detail: str, trials: tuple[int, ...]) -> None:
-        self._findings.damages.append(Damage(kind=kind, path=reference.path, fate=fate, detail=detail, trials=trials))
+    def _add_damage(
+        self, kind: str, reference: Reference, state: DamageState, detail: str, trials: tuple[int, ...]
+    ) -> None:
+        damage = Damage(kind=kind, path=reference.path, state=state, detail=detail, trials=trials)
+        self._report.damages.append(damage)
 
     def _count(self, kind: str, reference: Reference) -> None:
-        tally = self._findings.tallies[kind]
-        tally.n_files += 1
-        tally.n_bytes += reference.bytes
-        self._progress(self._findings)
+        count = self._report.counts[kind]
+        count.n_files += 1
+        count.n_bytes += reference.bytes
+        self._progress(self._report)
 
 
-def _names(files: BlobStore, checkpoint: Checkpoint, pack: Reference, wrong: Collection[Part]) -> list[str] | None:
-    """Returns the checkpoint's tensors that lie in these parts of a pack; None where its manifest can't tell."""
+def _names(
+    files: BlobStore, checkpoint: Checkpoint, pack: Reference, wrong: Collection[TensorRange]
+) -> list[str] | None:
+    """Returns the tensors in these ranges of a pack; None without a readable manifest."""
     try:
         tensors = load_manifest(files, checkpoint).tensors
     except StorageError:
         return None
-    entries = ((n, e) for n, e in tensors.items() if e.pack == pack.path)
-    return [name for name, e in entries if Part(e.offset, e.bytes, e.digest) in wrong]
+    in_pack = [(name, entry) for name, entry in tensors.items() if entry.pack == pack.path]
+    return [name for name, entry in in_pack if TensorRange(entry.offset, entry.bytes, entry.digest) in wrong]
 
 
 def _few(names: Iterable[str]) -> str:
@@ -228,14 +237,14 @@ def _few(names: Iterable[str]) -> str:
     return ", ".join(some[:3]) + (f" and {len(some) - 3} more" if len(some) > 3 else "")
 
 
-def _fate(error: StorageError) -> Fate:
+def _state(error: StorageError) -> DamageState:
     if isinstance(error, MissingError):
-        return Fate.MISSING
-    return Fate.CORRUPT if isinstance(error, CorruptError) else Fate.UNREADABLE
+        return "missing"
+    return "corrupt" if isinstance(error, CorruptError) else "unreadable"
 
 
 def _detail(error: StorageError, reference: Reference) -> str:
-    """How a damage shows, without the path and the mount, which the caller knows."""
+    """Returns what is wrong with a file, without its path and mount."""
     if isinstance(error, MissingError):
         return ""
     if not isinstance(error, CorruptError):
@@ -243,4 +252,4 @@ def _detail(error: StorageError, reference: Reference) -> str:
     if not (found := re.search(r"found (\d+) bytes", str(error))):
         return str(error).rpartition(" is corrupt: ")[2]
     size = int(found[1])
-    return "other contents" if size == reference.bytes else f"{size:,} of {reference.bytes:,} bytes"
+    return "wrong contents" if size == reference.bytes else f"{size:,} of {reference.bytes:,} bytes"

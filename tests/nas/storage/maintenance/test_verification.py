@@ -1,4 +1,4 @@
-"""Verification of a search: every file that its records promise, broken on purpose, is found and named."""
+"""Verification of a search: every damaged file is found and named."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nas.storage.maintenance.damage import Damage, Fate
-from nas.storage.maintenance.parts import Part, PartHashes
-from nas.storage.maintenance.verification import RETRY_S, Findings, verify_search
+from nas.storage.maintenance.damage import Damage
+from nas.storage.maintenance.tensor_ranges import RangeHasher, TensorRange
+from nas.storage.maintenance.verification import RETRY_S, VerificationReport, verify_search
 from nas.storage.manifest import Manifest
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -41,17 +41,17 @@ def place(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "search"))
 
 
-def verified(place: Path, progress: Callable[[Findings], None] = lambda findings: None) -> Findings:
+def verified(place: Path, progress: Callable[[VerificationReport], None] = lambda report: None) -> VerificationReport:
     return verify_search(open_root(str(place), retry_s=RETRY_S), progress=progress, pause_s=0)
 
 
 def found(place: Path) -> list[tuple[str, str, str, tuple[int, ...]]]:
-    """What is lost, without the details."""
-    return [(d.kind, d.path, str(d.fate), d.trials) for d in verified(place).damages]
+    """Returns the damages without details."""
+    return [(d.kind, d.path, d.state, d.trials) for d in verified(place).damages]
 
 
 def only(place: Path) -> Damage:
-    """The one thing that is lost."""
+    """Returns the only damage."""
     [damage] = verified(place).damages
     return damage
 
@@ -71,29 +71,29 @@ def edit(path: Path, change: Callable[[Any], object]) -> None:
 
 
 def test_whole_search_is_whole(place: Path) -> None:
-    """Nothing is lost, every file is counted once, and nothing is written."""
+    """Nothing is damaged, every file is counted once, and nothing is written."""
     before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
 
-    findings = verified(place)
+    report = verified(place)
 
-    assert findings.damages == []
-    assert findings.unfinished == ()
-    counts = {kind: tally.n_files for kind, tally in findings.tallies.items()}
-    assert counts == {"record": 20, "manifest": 4, "pack": 2, "file": 1, "partial": 0, "export": 2}
+    assert report.damages == []
+    assert report.unfinished == ()
+    counts = {kind: count.n_files for kind, count in report.counts.items()}
+    assert counts == {"record": 20, "manifest": 4, "pack": 2, "file": 1, "resume": 0, "export": 2}
     on_disk = [path for path in place.rglob("*") if path.is_file()]
     assert sum(counts.values()) == len(on_disk)
-    assert sum(tally.n_bytes for tally in findings.tallies.values()) == sum(path.stat().st_size for path in on_disk)
+    assert sum(count.n_bytes for count in report.counts.values()) == sum(path.stat().st_size for path in on_disk)
     assert before == {path: path.stat().st_mtime_ns for path in place.rglob("*")}
 
 
-def test_flipped_bit_touches_who_takes_that_tensor(place: Path) -> None:
-    """A wrong bit in a tensor that children share touches them all; in one that a child replaced, the founder only."""
+def test_flipped_bit_affects_the_users_of_that_tensor(place: Path) -> None:
+    """A wrong bit in a tensor that children share affects them all; in one that a child replaced, only the founder."""
     manifest = Manifest.from_bytes((place / "manifests/000000-aa.json").read_bytes())
     flip(place / PACKS[0], manifest.tensors["body"].offset + 7)
 
     shared = only(place)
 
-    assert (shared.path, shared.fate, shared.trials) == (PACKS[0], Fate.CORRUPT, (0, 1, 2))
+    assert (shared.path, shared.state, shared.trials) == (PACKS[0], "corrupt", (0, 1, 2))
     assert shared.detail == "1 of its 3 tensors: body"
     flip(place / PACKS[0], manifest.tensors["body"].offset + 7)
     flip(place / PACKS[0], manifest.tensors["head"].offset)
@@ -102,33 +102,33 @@ def test_flipped_bit_touches_who_takes_that_tensor(place: Path) -> None:
     assert replaced.detail == "1 of its 3 tensors: head"
 
 
-def test_flipped_bit_outside_of_tensors_touches_nobody(place: Path) -> None:
+def test_flipped_bit_outside_of_tensors_affects_no_trial(place: Path) -> None:
     """A wrong bit in a pack's header is found, and that no trial needs it."""
     flip(place / PACKS[1], 20)
 
     damage = only(place)
 
-    assert (damage.path, damage.fate, damage.trials) == (PACKS[1], Fate.CORRUPT, ())
+    assert (damage.path, damage.state, damage.trials) == (PACKS[1], "corrupt", ())
     assert "outside of the tensors" in damage.detail
 
 
-def test_lost_pack_touches_all_who_name_it(place: Path) -> None:
+def test_lost_pack_affects_all_trials_that_use_it(place: Path) -> None:
     """A deleted, a truncated and a grown pack is lost for its trial and those that took tensors from it."""
     pack = place / PACKS[0]
     data = pack.read_bytes()
 
-    for contents, fate in ((data[:100], Fate.CORRUPT), (data + b"more", Fate.CORRUPT)):
+    for contents, state in ((data[:100], "corrupt"), (data + b"more", "corrupt")):
         pack.write_bytes(contents)
         damage = only(place)
-        assert (damage.fate, damage.trials) == (fate, (0, 1, 2))
+        assert (damage.state, damage.trials) == (state, (0, 1, 2))
         assert damage.detail == f"{len(contents):,} of {len(data):,} bytes"
     pack.unlink()
     damage = only(place)
-    assert (damage.fate, damage.detail, damage.trials) == (Fate.MISSING, "", (0, 1, 2))
+    assert (damage.state, damage.detail, damage.trials) == ("missing", "", (0, 1, 2))
 
 
 def test_unreadable_pack_says_why(place: Path) -> None:
-    """What the system refuses to read is told in its words, and hides nothing else."""
+    """An unreadable file is reported with the system's message, and hides no other damage."""
     (place / PACKS[0]).unlink()
     (place / PACKS[0]).mkdir()
     (place / "manifests/000003-aa.json").unlink()
@@ -141,7 +141,7 @@ def test_unreadable_pack_says_why(place: Path) -> None:
 
 
 def test_damaged_manifest_is_its_trials(place: Path) -> None:
-    """A manifest with a wrong bit is corrupt; the packs that it names are hashed all the same."""
+    """A manifest with a wrong bit is corrupt; the packs that it names are still hashed."""
     flip(place / "manifests/000001-aa.json", 30)
     flip(place / PACKS[1], -1)
 
@@ -151,8 +151,8 @@ def test_damaged_manifest_is_its_trials(place: Path) -> None:
     ]
 
 
-def test_manifest_that_lies_is_corrupt(place: Path, tmp_path: Path) -> None:
-    """A manifest of the promised digest is corrupt where a tensor leaves its pack, or shares bytes with another."""
+def test_invalid_manifest_is_corrupt(place: Path, tmp_path: Path) -> None:
+    """A manifest with the right digest is corrupt if a tensor exceeds its pack or overlaps another."""
     records = Records(open_root(str(place)))
     whole = Manifest.from_bytes((place / "manifests/000000-aa.json").read_bytes())
 
@@ -174,57 +174,57 @@ def test_manifest_that_lies_is_corrupt(place: Path, tmp_path: Path) -> None:
 
 
 def test_saved_files_and_exports_are_read(place: Path) -> None:
-    """A wrong bit in what a problem saved, and in the winner's export, is found, each with its trial."""
+    """Damage to a saved file and to the winner's export is found, each with its trial."""
     flip(place / "files/000003-aa/model/weights.bin", 500)
     (place / "best/000002-aa/model.safetensors").unlink()
 
-    findings = verified(place)
+    report = verified(place)
 
     assert found(place) == [
         ("file", "files/000003-aa/model/weights.bin", "corrupt", (3,)),
         ("export", "best/000002-aa/model.safetensors", "missing", (2,)),
     ]
-    assert findings.damages[0].detail == "other contents"
-    assert findings.touched == (3,)
+    assert report.damages[0].detail == "wrong contents"
+    assert report.affected == (3,)
 
 
-def test_unfinished_heirs_are_named(place: Path) -> None:
-    """Trials that wait for weights that are lost are named; those of others are not."""
+def test_unfinished_children_are_named(place: Path) -> None:
+    """Unfinished trials that need damaged weights are named, and no others."""
     (place / PACKS[1]).unlink()
 
-    findings = verified(place)
+    report = verified(place)
 
-    assert findings.touched == (1, 2)
-    assert findings.unfinished == (5,)
+    assert report.affected == (1, 2)
+    assert report.unfinished == (5,)
 
 
 @pytest.mark.parametrize(
     ("path", "trials", "why"),
     [
         ("search.json", (), "every search has one"),
-        ("sessions/0001.json", (), "attempt 1 of trial 0 belongs to it"),
-        ("trials/000003.proposal.json", (3,), "trial 5 is there"),
+        ("sessions/0001.json", (), "attempt 1 of trial 0 ran in it"),
+        ("trials/000003.proposal.json", (3,), "trial 5 exists"),
         ("trials/000005.proposal.json", (), ""),
-        ("trials/000001.start-1.json", (1,), "its result is of this attempt"),
+        ("trials/000001.start-1.json", (1,), "the trial's result is from this attempt"),
         ("trials/000004.result.json", (4,), "the tuner knew it when it proposed trial 5"),
         ("trials/000002.result.json", (2,), "the tuner knew it"),
-        ("trials/000003.result.json", (3,), "manifests/000003-aa.json is there and session 1 has ended in order"),
+        ("trials/000003.result.json", (3,), "manifests/000003-aa.json exists and session 1 ended normally"),
     ],
 )
 def test_lost_record_is_missed(place: Path, path: str, trials: tuple[int, ...], why: str) -> None:
-    """A deleted record is missed where another record shows that it was there; the last proposal leaves no trace."""
+    """A deleted record is reported if another one shows that it existed; the last proposal leaves no trace."""
     (place / path).unlink()
 
     if not why:
         assert found(place) == []
         return
     damage = only(place)
-    assert (damage.kind, damage.path, damage.fate, damage.trials) == ("record", path, Fate.MISSING, trials)
+    assert (damage.kind, damage.path, damage.state, damage.trials) == ("record", path, "missing", trials)
     assert why in damage.detail
 
 
 def test_result_that_its_children_show_is_missed(place: Path) -> None:
-    """A result is missed where a child has run, where a test or the winner's record names it; else it is to come."""
+    """A result is missing if a child has run, or a test or the winner's record names it."""
     edit(place / "trials/000001.proposal.json", lambda record: record.update(learned=[]))
     edit(place / "trials/000005.proposal.json", lambda record: record.update(learned=[]))
     shutil.rmtree(place / "manifests")
@@ -234,15 +234,15 @@ def test_result_that_its_children_show_is_missed(place: Path) -> None:
     missed = {d.path: d.detail for d in verified(place).damages if d.kind == "record"}
 
     assert missed == {
-        "trials/000000.result.json": "although trial 1, its child, has run",
-        "trials/000002.result.json": "although tests/000002.json is there",
+        "trials/000000.result.json": "expected because its child, trial 1, has run",
+        "trials/000002.result.json": "expected because tests/000002.json exists",
     }
     (place / "tests/000002.json").unlink()
-    assert "although best-0001.json names it" in [d.detail for d in verified(place).damages]
+    assert "expected because best-0001.json names it" in [d.detail for d in verified(place).damages]
 
 
 def test_killed_session_loses_no_result(place: Path) -> None:
-    """A manifest without a result is no loss where its session was killed, maybe in between."""
+    """A manifest without a result is no damage if its session was killed."""
     (place / "trials/000003.result.json").unlink()
     (place / "sessions/0001.beat").write_text('{"beat": 9, "time": 2.0, "hours": 0.1, "ended": false}')
 
@@ -255,7 +255,7 @@ def test_killed_session_loses_no_result(place: Path) -> None:
     ids=["empty", "cut", "no_object", "no_text", "deep", "nothing", "little", "other"],
 )
 def test_record_that_is_none_is_corrupt(place: Path, contents: bytes | None) -> None:
-    """A result that is cut, no JSON, lacks keys or is another trial's is corrupt, and hides no other loss."""
+    """A result that is cut, no JSON, lacks keys or is another trial's is corrupt, and hides no other damage."""
     path = place / "trials/000001.result.json"
     path.write_bytes((place / "trials/000002.result.json").read_bytes() if contents is None else contents)
     (place / "manifests/000000-aa.json").unlink()
@@ -277,8 +277,8 @@ def test_lost_proposal_hides_no_weights(place: Path) -> None:
     ]
 
 
-def test_records_of_sessions_winners_and_sweeps_have_no_gaps(place: Path) -> None:
-    """Sessions, winners and sweeps are numbered from 1, so that one that is missing in between is missed."""
+def test_series_of_records_have_no_gaps(place: Path) -> None:
+    """Sessions, winners and gc records are numbered from 1, so that a gap is a missing record."""
     for name in ("sessions/0003.json", "best-0003.json", "gc/0002.json"):
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text('{"trial": 2, "trials": {}, "files": []}')
@@ -287,7 +287,7 @@ def test_records_of_sessions_winners_and_sweeps_have_no_gaps(place: Path) -> Non
 
 
 def test_records_of_another_shape_are_corrupt(place: Path) -> None:
-    """What is JSON but not what Heirloom writes under that name is corrupt: search, winner, sweep, manifest's path."""
+    """A record of valid JSON but another shape is corrupt: search, winner, gc, result."""
     (place / "search.json").write_text('{"format": 1}')
     edit(place / "best-0001.json", lambda record: record.update(files=[{"path": "../up", "bytes": 1, "digest": ""}]))
     Records(open_root(str(place))).publish("gc/0001.json", {"trials": None})
@@ -297,8 +297,8 @@ def test_records_of_another_shape_are_corrupt(place: Path) -> None:
     assert [(path, fate) for _, path, fate, _ in found(place)] == [(path, "corrupt") for path in paths]
 
 
-def test_swept_trial_is_no_loss(place: Path) -> None:
-    """Weights that were deleted to make room are not missed; a pack that a living trial names still is."""
+def test_deleted_weights_are_no_damage(place: Path) -> None:
+    """Files of deleted weights may be missing, but not a pack that another trial uses."""
     Records(open_root(str(place))).publish("gc/0001.json", {"gc": 1, "trials": [1, 3]})
     for path in ("manifests/000001-aa.json", "manifests/000003-aa.json", "files/000003-aa/model/weights.bin"):
         (place / path).unlink()
@@ -308,12 +308,12 @@ def test_swept_trial_is_no_loss(place: Path) -> None:
     assert found(place) == [("pack", PACKS[1], "missing", (2,))]
 
 
-def test_partial_checkpoints_of_unfinished_trials_are_read(place: Path) -> None:
-    """Those of a trial without a result are promised, record and pack; those of a finished one are garbage."""
+def test_resume_points_of_unfinished_trials_are_read(place: Path) -> None:
+    """Resume points of unfinished trials are verified, record and pack; those of finished ones are garbage."""
     files = open_root(str(place))
     for number in (1, 5):
         PartialCheckpoints(files, number).publish({"step": 3, "names": ["stem"]}, {"stem": TENSORS["stem"]})
-    assert verified(place).tallies["partial"].n_files == 1
+    assert verified(place).counts["resume"].n_files == 1
     assert found(place) == []
     [record] = (place / "resume/000005").glob("*.json")
     [pack] = (place / "resume/000005").glob("*.safetensors")
@@ -321,33 +321,33 @@ def test_partial_checkpoints_of_unfinished_trials_are_read(place: Path) -> None:
         path.unlink()
 
     flip(pack, -1)
-    assert found(place) == [("partial", str(pack.relative_to(place)), "corrupt", (5,))]
-    assert verified(place).touched == ()
+    assert found(place) == [("resume", str(pack.relative_to(place)), "corrupt", (5,))]
+    assert verified(place).affected == ()
     flip(record, 5)
     assert found(place) == [("record", str(record.relative_to(place)), "corrupt", (5,))]
 
 
-def test_what_comes_back_is_not_lost(place: Path) -> None:
-    """What is whole at the second look, as a cache may show it late, is not reported."""
+def test_file_that_appears_late_is_no_damage(place: Path) -> None:
+    """A file that is whole in the second pass is not reported, since a cache may show it late."""
     pack = place / PACKS[0]
     data = pack.read_bytes()
     pack.unlink()
 
-    findings = verified(place, progress=lambda findings: pack.write_bytes(data) and None)
+    report = verified(place, progress=lambda report: pack.write_bytes(data) and None)
 
-    assert findings.damages == []
+    assert report.damages == []
 
 
-def test_what_is_swept_meanwhile_is_not_lost(place: Path) -> None:
-    """A trial that is swept while it is verified is no loss."""
+def test_weights_deleted_meanwhile_are_no_damage(place: Path) -> None:
+    """Weights that are deleted during the verification are no damage."""
     records = Records(open_root(str(place)))
     (place / "files/000003-aa/model/weights.bin").unlink()
 
-    def sweep(_: Findings) -> None:
+    def delete(_: VerificationReport) -> None:
         if records.read("gc/0001.json") is None:
             records.publish("gc/0001.json", {"gc": 1, "trials": {"3": "keep=best:1"}})
 
-    assert verified(place, progress=sweep).damages == []
+    assert verified(place, progress=delete).damages == []
 
 
 def test_every_file_is_missed(place: Path) -> None:
@@ -384,24 +384,24 @@ def test_memory_is_little(tmp_path: Path) -> None:
 
 
 @given(st.data())
-def test_parts_are_hashed_as_they_pass(data: st.DataObject) -> None:
-    """Whatever the blocks, a part is wrong exactly where its bytes are others than its digest says, or not there."""
+def test_ranges_are_hashed_block_by_block(data: st.DataObject) -> None:
+    """Whatever the blocks, exactly the ranges with wrong or missing bytes are mismatches."""
     size = data.draw(st.integers(0, 200))
     contents = random.Random(size).randbytes(size)
     spans = data.draw(st.lists(st.tuples(st.integers(0, 220), st.integers(0, 60), st.booleans()), max_size=8))
-    parts, wrong = set(), set()
+    ranges, wrong = set(), set()
     for offset, length, lies in spans:
         inside = contents[offset : offset + length]
-        part = Part(offset, length, digest_of(inside + b"!" if lies else inside))
-        parts.add(part)
+        tensor = TensorRange(offset, length, digest_of(inside + b"!" if lies else inside))
+        ranges.add(tensor)
         if lies or offset + length > size:
-            wrong.add(part)
-    hashes = PartHashes(parts)
+            wrong.add(tensor)
+    hasher = RangeHasher(ranges)
 
     at = 0
     while at < size:
         step = data.draw(st.integers(1, 64))
-        hashes.see(memoryview(contents)[at : at + step])
+        hasher.update(memoryview(contents)[at : at + step])
         at += step
 
-    assert hashes.wrong() == wrong
+    assert hasher.mismatches() == wrong

@@ -5,7 +5,7 @@
     python benchmarks/headline.py                                     # the table of the results that are kept
 
 ``DIR`` holds the four files; ``--results`` names another csv file for runs of your own. Each row of docs/headline.csv
-is one run of a command, with nothing beside it but what docs/headline.md says. The arms: the search by
+is one run of a command, with nothing beside it but what docs/benchmarks.md says. The arms: the search by
 ``network_morphism``; by ``random`` on the same space; and ``hand``, a network made by hand (five 3x3 convolutions of
 32, 32, 64, 64 and 128 channels with batch-norm), trained alone for the same time, which is as many epochs as that has
 room for by a run of two. Both searches have the options of their row: an hour has two finals of 24 epochs; half an hour

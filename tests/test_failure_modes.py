@@ -1,4 +1,4 @@
-"""docs/faults.md shows each fault's test: every one of them is there."""
+"""Each test that docs/explanation/failure_modes.md names exists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TABLE = (ROOT / "docs" / "faults.md").read_text()
+TABLE = (ROOT / "docs" / "explanation" / "failure_modes.md").read_text()
 
 
 def nodes_in(body: list[ast.stmt], stem: str) -> Iterator[str]:
@@ -21,7 +21,7 @@ def nodes_in(body: list[ast.stmt], stem: str) -> Iterator[str]:
 
 
 def test_every_fault_names_a_test_that_is_there() -> None:
-    """Each row of docs/faults.md ends with the node ids of tests that exist, and no row lacks one."""
+    """Each row of the page on failure modes ends with the node ids of tests that exist."""
     rows = re.findall(r"^\| (?!\*\*|---|fault).* \| (.*) \|$", TABLE, re.MULTILINE)
     named = [re.findall(r"`(tests/[\w/]+\.py::[\w:]+)`", row) for row in rows]
     nodes = {node for nodes in named for node in nodes}

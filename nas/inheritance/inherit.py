@@ -7,7 +7,7 @@ What follows the weights, and what does not, is said by `nas.inheritance.rules.R
   variance 1. ``num_batches_tracked`` comes along (integers are copied whole or not at all).
 * **Optimizer state** is inherited where a problem publishes and asks for it (`nas.inheritance.optimizer_state`).
 * **Warm-up and freezing are the problem's to do**, by ``Rules.warm_up`` and `nas.inheritance.freezing`. Whether
-  they pay is measured in docs/inheritance.md.
+  they pay is measured in docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def open_root(url: str, options: Mapping[str, object] | None = None, *, retry_s:
 
     Args:
         url: The root; it need not exist yet.
-        options: What the root's driver takes (docs/object_stores.md): endpoints, credentials. No message shows them.
+        options: Endpoints and credentials of the backend (docs/guides/object_stores.md). No message shows them.
         retry_s: How long caches and silent servers are lasted out; by default 60, on a disk of this machine 2.
 
     Raises:

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 class TrialRun(PolicyScaling):
     """What a problem's ``train`` is given: the point to train, how, and where to leave weights.
 
-    A long training goes on where an attempt was ended from outside, if it says what to save (docs/long_trials.md)::
+    A long training continues after an interruption if it names what to save (docs/guides/long_trials.md)::
 
         if resumed := run.resumed_from():
             resumed.load(network, optimizer)

@@ -220,8 +220,8 @@ def test_lonely_machine_gives_up(here: Path) -> None:
 
 
 def test_commands_of_the_documents_can_be_said(asked: Callable[..., tuple[int, str, str]]) -> None:
-    """Every flows.verify command in docs/nfs.md and the README has keys that exist."""
-    documents = [ROOT / "docs" / "nfs.md", ROOT / "README.md"]
+    """Every flows.verify command in docs/guides/nfs.md and the README has keys that exist."""
+    documents = [ROOT / "docs" / "guides" / "nfs.md", ROOT / "README.md"]
     text = "\n".join(document.read_text() for document in documents)
     commands = set(re.findall(r"python -m flows\.verify ([^`\n]+)", text))
 

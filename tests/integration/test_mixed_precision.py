@@ -67,8 +67,8 @@ def test_weights_have_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_guide_shows_the_example() -> None:
-    """The lines that docs/jobs.md quotes are the example's."""
-    quoted = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "jobs.md").read_text(), re.DOTALL)
+    """The lines that docs/guides/jobs.md quotes are the example's."""
+    quoted = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "jobs.md").read_text(), re.DOTALL)
     [controller] = [block for block in quoted if "previous" in block]
 
     assert textwrap.indent(controller, " " * 8) in (EXAMPLE / "mixed_precision.py").read_text()

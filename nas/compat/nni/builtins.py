@@ -73,7 +73,7 @@ def stopper_spec(choice: TunerChoice) -> Spec:
     else:
         what = "its own class" if choice.builtin is None else repr(choice.builtin)
         raise ConfigurationError(
-            f"assessor ({what}): Medianstop and Curvefitting are there; write others as a stopper (docs/stoppers.md)"
+            f"assessor ({what}): Medianstop and Curvefitting are there; write a stopper (docs/guides/stoppers.md)"
         )
     if arguments:
         raise ConfigurationError(f"assessor.classArgs.{sorted(arguments)[0]}: no argument of {choice.builtin}")
@@ -141,10 +141,10 @@ _TUNERS: Mapping[str, _StandIn] = {
 }
 _NO_TUNERS: Mapping[str, str] = {
     "NetworkMorphism": "its networks are built by NNI itself; evolution over a space of layers with inherited weights "
-    "takes its place (docs/tuners.md)",
+    "takes its place (docs/reference/tuners.md)",
     "PBTTuner": "it passes folders of checkpoints; `python -m flows.search +tuner=pbt` keeps weights in the store "
-    "(docs/tuners.md)",
-    "PPOTuner": "`python -m flows.search +tuner=reinforce` takes its place (docs/tuners.md)",
-    "Hyperband": "use `python -m flows.search stopper=asha` (docs/stoppers.md)",
-    "BOHB": "use `python -m flows.search +tuner=tpe stopper=asha` (docs/stoppers.md)",
+    "(docs/reference/tuners.md)",
+    "PPOTuner": "`python -m flows.search +tuner=reinforce` takes its place (docs/reference/tuners.md)",
+    "Hyperband": "use `python -m flows.search stopper=asha` (docs/guides/stoppers.md)",
+    "BOHB": "use `python -m flows.search +tuner=tpe stopper=asha` (docs/guides/stoppers.md)",
 }

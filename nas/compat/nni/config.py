@@ -15,7 +15,7 @@ from typing import Any
 from nas.core.errors import ConfigurationError, check_whole
 
 PLATFORMS = ("remote", "pai", "paiYarn", "openpai", "kubeflow", "frameworkcontroller", "dlts", "aml", "adl", "hybrid")
-_HERE = "trials run as processes of this machine, or, with runner=remote, of others (docs/remote_workers.md)"
+_HERE = "trials run as processes of this machine, or, with runner=remote, of others (docs/guides/remote_workers.md)"
 _HANDLED = """
     experimentName experimentType trialConcurrency maxTrialNum maxTrialNumber maxExecDuration maxExperimentDuration
     maxTrialDuration trainingServicePlatform trainingService searchSpacePath searchSpaceFile searchSpace useAnnotation
@@ -46,7 +46,7 @@ _CHOICE_NO_EFFECT = frozenset(("gpuNum", "gpuIndices", "checkpointDir"))
 _LOCAL_NO_EFFECT = frozenset(("maxTrialNumPerGpu", "maxTrialNumberPerGpu", "useActiveGpu"))
 _REFUSED = {
     "advisor": "advisors (Hyperband, BOHB) are not supported: for successive halving use `python -m flows.search "
-    "stopper=asha` (docs/stoppers.md)",
+    "stopper=asha` (docs/guides/stoppers.md)",
     "useAnnotation": "annotated code is not supported: write searchSpacePath and call nni.get_next_parameter()",
     "nasMode": "the NAS mode of v1.0 is not supported",
 }
@@ -179,7 +179,7 @@ class _Reader:
         if unknown:
             raise ConfigurationError(
                 f"{', '.join(sorted(unknown))}: no field of NNI's v1 or v2 configuration that is known here; "
-                "docs/coming_from_nni.md lists them"
+                "docs/reference/nni.md lists them"
             )
         kind = self._content.get("experimentType", "hpo")
         if kind != "hpo":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class BudgetOption:
-    """Keys of a budget; see docs/coming_from_rafiki.md for what is made of them."""
+    """Keys of a budget; see docs/reference/rafiki.md for what is made of them."""
 
     GPU_COUNT = "GPU_COUNT"
     TIME_HOURS = "TIME_HOURS"

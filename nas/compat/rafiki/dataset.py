@@ -188,7 +188,7 @@ class DatasetUtils:
     """What ``utils.dataset`` offers. Everything is read into memory each time, but for ``lazy_load``."""
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"utils.dataset has no {name}; docs/coming_from_rafiki.md lists what it has")
+        raise AttributeError(f"utils.dataset has no {name}; docs/reference/rafiki.md lists what it has")
 
     def load_dataset_of_image_files(
         self,

@@ -99,7 +99,7 @@ def _parameter(name: str, knob: BaseKnob) -> Any:
     if isinstance(knob, ArchKnob):
         return {str(place): _choice(values) for place, values in enumerate(knob.items)}
     if not isinstance(knob, IntegerKnob | FloatKnob):
-        raise ConfigurationError(f"{type(knob).__name__} is no knob of Rafiki's; docs/coming_from_rafiki.md lists them")
+        raise ConfigurationError(f"{type(knob).__name__} is no knob of Rafiki's; docs/reference/rafiki.md lists them")
     if knob.is_exp not in (True, False):
         logger.warning(
             "knob %s: is_exp (%r) is taken for True: the third argument of %s says whether its scale is logarithmic",

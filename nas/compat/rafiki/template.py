@@ -263,7 +263,7 @@ def _module(path: Path, digest: str) -> ModuleType:
     except ModuleNotFoundError as error:
         del sys.modules[name]
         known = (error.name or "").partition(".")[0] in OURS
-        remedy = "docs/coming_from_rafiki.md lists what is" if known else "install it where the search runs"
+        remedy = "docs/reference/rafiki.md lists what is" if known else "install it where the search runs"
         raise ConfigurationError(f"{path} imports {error.name}, which is not here; {remedy}") from error
     except BaseException as error:
         del sys.modules[name]

@@ -1,4 +1,4 @@
-"""docs/coming_from_nni.md says of every field, method and command what it is here."""
+"""docs/reference/nni.md says of every field, method and command what it is here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from nas.compat.nni import config
 from nas.compat.nni.host import SDK
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "coming_from_nni.md").read_text()
+GUIDE = (Path(__file__).parents[3] / "docs" / "reference" / "nni.md").read_text()
 NAMED = {name for code in re.findall(r"`([^`\n]+)`", GUIDE) for name in re.findall(r"\w+", code)}
 COMMANDS = {
     "create": (),

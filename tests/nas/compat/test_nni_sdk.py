@@ -113,7 +113,7 @@ def test_a_trial_that_nobody_runs() -> None:
         ("from nni.hyperopt_tuner.hyperopt_tuner import HyperoptTuner", "is not here: name builtinTunerName"),
         ("from nni import retiarii", "nni.retiarii is not here: this is the module of NNI v0.5 to v1.9"),
         ("import nni\nnni.get_next_parameters()", "nni.get_next_parameters is not here: use nni.get_next_parameter"),
-        ("import nni.whatever", "nni.whatever is not here: docs/coming_from_nni.md lists what is"),
+        ("import nni.whatever", "nni.whatever is not here: docs/reference/nni.md lists what is"),
     ],
 )
 def test_what_is_not_there_is_refused_by_name(code: str, told: str) -> None:

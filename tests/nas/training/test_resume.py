@@ -791,7 +791,7 @@ class TestInheritance:
         assert (result.inheritance["lost"], result.inheritance["n_copied"]) == ([0], 9)
 
 
-EXAMPLE = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "long_trials.md").read_text(), re.DOTALL)
+EXAMPLE = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "long_trials.md").read_text(), re.DOTALL)
 
 
 class Documented:
@@ -826,7 +826,7 @@ X = torch.arange(16.0).reshape(8, 2) / 16
 
 
 def test_the_documents_example() -> None:
-    """docs/long_trials.md shows at most 15 lines, which do what it says."""
+    """docs/guides/long_trials.md shows at most 15 lines, which do what it says."""
     (example,) = EXAMPLE
     namespace: dict[str, Any] = {"torch": torch, "optim": torch.optim}
     exec(example, namespace)

@@ -28,7 +28,7 @@ _WHY = {
 
 def explain(name: str) -> str:
     """Why ``nni.<name>`` is not here."""
-    return f"nni.{name} is not here: {_WHY.get(name.partition('.')[0], 'docs/coming_from_nni.md lists what is')}"
+    return f"nni.{name} is not here: {_WHY.get(name.partition('.')[0], 'docs/reference/nni.md lists what is')}"
 
 
 class MissingFinder:

@@ -69,4 +69,4 @@ _GONE = {
 def __getattr__(name: str) -> object:
     if name in _GONE:  # an ImportError reaches the user through `from rafiki.model import ...`
         raise ImportError(f"{__name__} has no {name}: {_GONE[name]}")
-    raise AttributeError(f"{__name__} has no {name}; docs/coming_from_rafiki.md lists what it has")
+    raise AttributeError(f"{__name__} has no {name}; docs/reference/rafiki.md lists what it has")

@@ -1,0 +1,160 @@
+"""The documents agree with the code, and stay short."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from nas.search.definition import TWO_STAGE
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+FIRST_SEARCH = ROOT / "docs" / "tutorial" / "first_search.md"
+TUNERS = ROOT / "docs" / "reference" / "tuners.md"
+OWN_PROBLEM = ROOT / "docs" / "tutorial" / "own_problem.md"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+DECISIONS = [page for page in PAGES if page.parent.name == "decisions"]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *PAGES,
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
+MAX_COLUMNS = 120
+MAX_WORDS_OF_DOCS = 15_000
+REWRITE = "garbage_collection inheritance jobs long_trials nfs object_stores objectives remote_workers stoppers"
+UNFINISHED = [
+    *DECISIONS,
+    *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "docs/benchmarks.md", "docs/search_quality.md")),
+    ROOT / "docs" / "explanation" / "failure_modes.md",
+    *(ROOT / "docs" / "guides" / f"{name}.md" for name in REWRITE.split()),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
+"""Pages that are not rewritten yet; the list empties."""
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """Returns the code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def prose(page: Path) -> str:
+    """Returns the text outside code blocks and comments."""
+    return re.sub(r"^```.*?^```$|<!--.*?-->", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def n_words(page: Path) -> int:
+    """Returns the number of words outside code blocks; figures, marks of tables and targets of links are none."""
+    text = re.sub(r"\]\([^)]*\)", "]", prose(page))
+    return sum(re.search("[A-Za-z]", word) is not None for word in text.split())
+
+
+def relative(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def max_words(page: Path) -> int | None:
+    """Returns the most words that a page may have; None for a page without a limit of its own."""
+    if page.parent.name == "decisions":
+        return 250
+    if page.parent.name == "guides":
+        return 900
+    return {"README.md": 700, "ARCHITECTURE.md": 900}.get(relative(page))
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=relative)
+def test_page_is_short(page: Path) -> None:
+    """README, ARCHITECTURE, guides and decisions keep their limits of words."""
+    limit = None if page in UNFINISHED else max_words(page)
+
+    assert limit is None or n_words(page) <= limit
+
+
+def test_docs_are_short() -> None:
+    """All pages of docs/ together keep their limit of words, decisions not counted."""
+    pages = [page for page in PAGES if page not in DECISIONS and page not in UNFINISHED]
+
+    assert sum(n_words(page) for page in pages) <= MAX_WORDS_OF_DOCS
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=relative)
+def test_lines_fit(page: Path) -> None:
+    """Lines have at most 120 columns; tables, code and lines with a link are exempt."""
+    lines = [line for line in prose(page).splitlines() if not line.startswith("|") and "](" not in line]
+
+    assert page in UNFINISHED or [line for line in lines if len(line) > MAX_COLUMNS] == []
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=relative)
+def test_links_lead_to_files(page: Path) -> None:
+    """Each relative link, and each path in backquotes below a folder of the repository, exists."""
+    links = re.findall(r"\]\(((?!http|#)[^)#]+)", prose(page))
+    paths = re.findall(
+        r"`((?:nas|flows|conf|docs|examples|benchmarks|tests)/[\w./-]+\.(?:py|yaml|md|csv))`", prose(page)
+    )
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+    assert [path for path in paths if "NAME" not in path and not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=relative)
+def test_links_lead_to_headings(page: Path) -> None:
+    """Each link with a fragment leads to a heading of its page."""
+    missing = []
+    for target, fragment in re.findall(r"\]\(((?!http)[^)#]*)#([^)]+)\)", prose(page)):
+        text = prose(page.parent / target) if target else prose(page)
+        headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        if fragment not in slugs:
+            missing.append(f"{target}#{fragment}")
+
+    assert missing == []
+
+
+def test_examples_are_shown_word_for_word() -> None:
+    """The programs of the README, the tutorial and the reference are files of examples/, which other tests run."""
+    problem = (ROOT / "examples" / "02_bring_your_problem" / "my_problem.py").read_text()
+
+    assert problem in blocks(README, "python")
+    assert problem in blocks(OWN_PROBLEM, "python")
+    assert (ROOT / "examples" / "02_bring_your_problem" / "my_tuner.py").read_text() in blocks(TUNERS, "python")
+    assert (ROOT / "examples" / "01_first_search.py").read_text() in blocks(FIRST_SEARCH, "python")
+
+
+def test_tutorial_quotes_the_line_on_policies() -> None:
+    """The line that the tutorial explains is the one that the command prints for the tutorial's problem."""
+    line = re.search(r"progress\.note\(f\"(policies skipped[^{]*)", (ROOT / "flows/engine/runner.py").read_text())
+    problem = (ROOT / "examples/02_bring_your_problem/my_problem.py").read_text()
+    left_out = ", ".join(sorted(p for p in TWO_STAGE.search.policies if f"Policy.{p}" not in problem))
+
+    assert line is not None
+    assert f"`{line[1]}{left_out}`" in OWN_PROBLEM.read_text()
+
+
+def test_ci_runs_the_readmes_test_command() -> None:
+    """The block after the marker is one line that installs and tests, which .ci/run takes from here."""
+    found = re.findall(r"<!-- test command -->\n```bash\n(.*?)\n```", README.read_text())
+
+    assert found == ['pip install -c constraints.txt -e ".[test]" && python -m pytest -n 2 --dist loadfile']
+    assert "<!-- test command -->" in (ROOT / ".ci/run").read_text()
+
+
+def test_readme_has_the_search_command() -> None:
+    """The block after the marker is one line that installs and searches."""
+    found = re.findall(r"<!-- search command -->\n```bash\n(.*?)\n```", README.read_text())
+
+    assert found == ["pip install -c constraints.txt . && python -m flows.search +tuner=evolution"]
+
+
+def test_constraints_pin_every_dependency() -> None:
+    """Each dependency of pyproject.toml has a pinned version in constraints.txt."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    names = {re.split(r"[^A-Za-z0-9_.-]", one)[0].lower() for one in wanted} - {project["name"]}
+    pinned = {
+        line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+    }
+
+    assert names - pinned == set()

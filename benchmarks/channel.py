@@ -93,7 +93,7 @@ def asks_of_loop(runner: str) -> list[float]:
     """Seconds of each question of a job to a loop without Prefect."""
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="channel-") as folder:
         out, name, workers = f"{folder}/asks", "search", []
-        files = open_root(folder).below(name)
+        files = open_root(folder).subfolder(name)
         files.publish("search.json", [b"{}"])
         problem = Spec("channel.AskingProblem", {"out": out})
         spec = RuntimeSpec(problem=problem, url=files.url, options={}, session=1, jobs_request_trials=True)

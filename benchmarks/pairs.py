@@ -176,7 +176,7 @@ class Setting:
         """Returns a trial's point and seed for so many epochs; without a donor from scratch."""
         problem = PairedProblem(self.data, n_images=self.images, n_epochs=n_epochs, saves=False)
         donors = [] if donor is None or donor.checkpoint is None else [DonorWeights(donor.number, donor.checkpoint)]
-        files = open_root(self.root).below(self.name)
+        files = open_root(self.root).subfolder(self.name)
         run = TrialRun(trial, files, donors=donors, checkpoint_every_s=math.inf)
         torch.set_num_threads(1)
         try:
@@ -190,7 +190,7 @@ class Setting:
 
     def n_trained(self) -> int:
         """How many trials the search has, all of them below its root."""
-        trials, _ = Records(open_root(self.root).below(self.name)).load()
+        trials, _ = Records(open_root(self.root).subfolder(self.name)).load()
         return sum(trial.is_finished for trial in trials)
 
 

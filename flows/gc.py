@@ -80,7 +80,7 @@ class Collection:
         from nas.core.errors import StorageError
         from nas.search.lease import Session, have_ended
         from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
-        from nas.storage.posix import DISK_FULL
+        from nas.storage.os_errors import DISK_FULL
 
         grace_s = SHORT_GRACE_S if have_ended(self.records) else LONG_GRACE_S
         settings = {"command": "gc", "keep": self.retention.keep, "max_gb": self.retention.max_gb}

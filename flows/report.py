@@ -146,7 +146,7 @@ def _show_trial(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
         return
     from flows.views.terminal import print_trial, trial_record
 
-    records = Records(root.below(snapshot.name))
+    records = Records(root.subfolder(snapshot.name))
     logs = {"": records.log(trial.number), **records.other_logs(trial)}
     if request.format == "json":
         import json

@@ -73,7 +73,7 @@ def _candidates(invocation: Invocation) -> dict[str, Records] | None:
         return None
     files, prefix = open_root(root), f"{problem.name}-{tuner.name}-"
     may_be = (found for found in files.names() if (found.startswith(prefix) if name is None else found == str(name)))
-    return {found: Records(files.below(found)) for found in may_be}
+    return {found: Records(files.subfolder(found)) for found in may_be}
 
 
 def _check_not_driven(candidates: dict[str, Records], *, is_named: bool) -> None:

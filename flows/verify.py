@@ -96,7 +96,7 @@ def verify_one(name: str, root: BlobStore, invocation: Invocation) -> int:
     from nas.storage.open import open_root
 
     name = _found_name(root, name)
-    files = open_root(*read_root(invocation.values), retry_s=RETRY_S).below(name)
+    files = open_root(*read_root(invocation.values), retry_s=RETRY_S).subfolder(name)
     started = time.monotonic()
     report = verify_search(files, progress=_Progress())
     show_report(name, report, time.monotonic() - started)
@@ -118,7 +118,7 @@ def _found_name(root: BlobStore, name: str) -> str:
     try:
         return find_search(root, name, time.time(), complain).url.rstrip("/").rpartition("/")[2]
     except (CorruptError, SearchNotFoundError):
-        if name == LAST or not root.below(name).names("trials"):
+        if name == LAST or not root.subfolder(name).names("trials"):
             raise
         return name
 
@@ -219,12 +219,12 @@ def check(request: Request, root: BlobStore, invocation: Invocation) -> int:
         second.check_reachable()
     show_mounts(root, None if request.second is None else second)
     with check_folder(root) as folder:
-        results = list(check_root(root.below(folder)))
+        results = list(check_root(root.subfolder(folder)))
         is_usable = results[0].status != CheckStatus.FAILED
         if request.second is not None and is_usable:
             with check_folder(second, folder):
                 shared = f"{folder}/shared"
-                results += check_two_mounts(root.below(shared), second.below(shared))
+                results += check_two_mounts(root.subfolder(shared), second.subfolder(shared))
         elif request.machines == 2 and is_usable:
             results += _with_another_machine(root, request.wait_s)
     show_results(results)

@@ -339,7 +339,7 @@ def search_url(root: str, files: BlobStore, name: str) -> str:
         files: The root as returned by ``reach_root``.
         name: The search's name.
     """
-    return f"{root.rstrip('/')}/{name}" if "://" in root else files.below(name).url
+    return f"{root.rstrip('/')}/{name}" if "://" in root else files.subfolder(name).url
 
 
 def _check_mounted(url: str) -> None:

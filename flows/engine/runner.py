@@ -109,7 +109,7 @@ class Engine:
                 f"but runner={machine.runner} uses several: "
                 "add runner=debug or runner=threads, or choose another root"
             )
-        records = Records(files.below(name))
+        records = Records(files.subfolder(name))
         return SearchContext(name, root, search_url(root, files, name), options, records, machine, invocation)
 
     def run(

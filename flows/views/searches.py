@@ -53,7 +53,7 @@ def find_searches(root: BlobStore, now: float, warn: Warn) -> list[Found]:
         if not NAME.fullmatch(name):
             others.append(name)
             continue
-        records = Records(root.below(name))
+        records = Records(root.subfolder(name))
         try:
             if records.read("search.json") is None:
                 others.append(name)
@@ -82,7 +82,7 @@ def find_search(root: BlobStore, name: str, now: float, warn: Warn) -> BlobStore
         if not searches:
             raise SearchNotFoundError(_none_under(root))
         return searches[0].files
-    files = root.below(check_name(name))
+    files = root.subfolder(check_name(name))
     if Records(files).read("search.json") is not None:
         return files
     names = [search.name for search in find_searches(root, now, lambda line: None)]

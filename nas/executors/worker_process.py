@@ -351,7 +351,7 @@ class WorkerProcess:
             text = file.read()
         if text:
             self._log.write_bytes(b"")
-            open_root(self._spec.url, self._spec.options).put(path, text)
+            open_root(self._spec.url, self._spec.options).replace(path, text, durable=False)
 
 
 def _describe_exit(code: int | None) -> str:

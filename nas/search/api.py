@@ -41,7 +41,7 @@ def run_search(
     if search.deterministic and search.slots != 1:
         raise ConfigurationError(f"slots ({search.slots}) must be 1: run_search runs one trial at a time")
     prepared = replace(search, slots=1).build()
-    files: BlobStore = open_root(root, options).below(check_name(name or prepared.default_name))
+    files: BlobStore = open_root(root, options).subfolder(check_name(name or prepared.default_name))
     records = open_records(files)
     claim_identity(records, prepared)
     pipeline = SearchPipeline(prepared, records, budget or Budget(), finalists=finalists, retention=retention)

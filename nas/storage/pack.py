@@ -22,7 +22,7 @@ from nas.storage.background import Background, share
 from nas.storage.blobs import BlobStore
 from nas.storage.manifest import MAX_DIMENSIONS, TensorEntry
 from nas.storage.manifest_checks import MAX_NAMES, check_entries, dtype_of
-from nas.storage.verified import Buffer, Span, digest_of
+from nas.storage.verified import Buffer, ByteRange, digest_of
 
 __all__ = ["TensorEntry", "equal_tensors", "read_into", "read_tensors", "stream_tensors", "write_pack"]
 
@@ -311,20 +311,20 @@ def _read_batch(
     packs: Mapping[str, Reference],
     targets: Mapping[str, torch.Tensor],
 ) -> None:
-    spans: dict[str, dict[tuple[int, int, str], Span]] = {}
+    spans: dict[str, dict[tuple[int, int, str], ByteRange]] = {}
     later: list[tuple[str, Callable[[], torch.Tensor]]] = []
     for name, entry in entries.items():
         inside = spans.setdefault(entry.pack, {})
         key = (entry.offset, entry.bytes, entry.digest)
         memory = _own_memory(targets[name])
         if key not in inside and memory is not None:
-            inside[key] = Span(entry.offset, entry.digest, memory)
+            inside[key] = ByteRange(entry.offset, entry.digest, memory)
             continue
         if key not in inside:
-            inside[key] = Span(entry.offset, entry.digest, memoryview(bytearray(entry.bytes)))
+            inside[key] = ByteRange(entry.offset, entry.digest, memoryview(bytearray(entry.bytes)))
         later.append((name, partial(_tensor, inside[key].memory, entry)))
     for path, inside in spans.items():
-        files.read_spans(packs[path], list(inside.values()))
+        files.read_ranges(packs[path], list(inside.values()))
     with torch.no_grad():
         for name, tensor in later:
             targets[name].copy_(tensor())

@@ -263,7 +263,7 @@ class Records:
 
     def _read_all(self, suffix: str) -> dict[int, dict[str, Any]]:
         """Returns the records of one kind by trial; what has another name than ours is left out."""
-        found = self.files.read_all("trials", suffix)
+        found = self.files.read_folder("trials", suffix)
         paths = {_number_in(name.removesuffix(suffix)): name for name in found}
         return {
             number: from_bytes(found[name], self.place(f"trials/{name}"))
@@ -299,7 +299,7 @@ class Records:
 
     def tests(self) -> dict[int, dict[str, Any]]:
         """Returns the finalists' test records by trial."""
-        found = self.files.read_all("tests", ".json")
+        found = self.files.read_folder("tests", ".json")
         tests: dict[int, dict[str, Any]] = {}
         for name, data in found.items():
             number, place = _number_in(name.removesuffix(".json")), self.place(f"tests/{name}")

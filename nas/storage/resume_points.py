@@ -94,7 +94,7 @@ class PartialCheckpoints:
 
     def sweep(self) -> None:
         """Deletes all of them, and what a killed attempt was about to publish: the trial has its result."""
-        found = [stored.path for stored in self._files.below(self.folder).walk()]
+        found = [stored.path for stored in self._files.subfolder(self.folder).walk()]
         self._delete([path for path in found if is_path(path, unfinished=True)])
 
     def _names(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ _SESSION = re.compile(r"[0-9]{4,9}\.json")
 
 def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
     """Returns the sessions of a search by number, oldest first."""
-    found = records.files.read_all("sessions", ".json")
+    found = records.files.read_folder("sessions", ".json")
     numbers = {int(name.removesuffix(".json")): name for name in found if _SESSION.fullmatch(name)}
     return {
         number: _checked_session(found[name], records.place(f"sessions/{name}"))

@@ -31,7 +31,7 @@ def earlier_log_path(number: int, attempt: int) -> str:
 def set_earlier_log_aside(files: BlobStore, number: int, attempt: int) -> None:
     """Gives the log of the attempt before this one, where it left any, the name that it keeps."""
     if attempt > 1 and (log := files.read_if_present(log_path(number))) is not None:
-        files.put(earlier_log_path(number, attempt - 1), log)
+        files.replace(earlier_log_path(number, attempt - 1), log, durable=False)
         files.delete(log_path(number))
 
 
@@ -69,7 +69,7 @@ class TrialLog:
     def put(self, files: BlobStore, path: str) -> None:
         """Stores the log, where anything was written."""
         if self._parts:
-            files.put(path, "".join(self._parts).encode(errors="replace")[-MAX_LOG_BYTES:])
+            files.replace(path, "".join(self._parts).encode(errors="replace")[-MAX_LOG_BYTES:], durable=False)
 
 
 class _ThreadStream:

@@ -1,28 +1,25 @@
-"""Digests, and reading that checks them."""
+"""Digests, and reads that are retried until the contents have the expected digest."""
 
 from __future__ import annotations
 
-import errno
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from blake3 import blake3
 
 from nas.core.errors import CorruptError, MissingError, StorageError
 from nas.core.reference import Reference
-
-T = TypeVar("T")
-
+from nas.storage.os_errors import is_stale
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 OnBlock: TypeAlias = Callable[[memoryview], object]
-"""Is shown the contents of a file block by block; a block's memory is used again afterwards."""
+"""A function that gets the contents of a file block by block. A block is valid only during the call."""
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:
@@ -30,29 +27,37 @@ def digest_of(data: bytes | bytearray | memoryview) -> str:
     return f"blake3:{blake3(data).hexdigest()}"
 
 
-def is_stale(error: OSError) -> bool:
-    """Returns whether a network file system's server has lost the file behind a cached name: opening it again helps."""
-    return error.errno == errno.ESTALE
+def ignore_block(block: memoryview) -> None:
+    """Does nothing."""
+
+
+def digest_of_blocks(blocks: Iterable[memoryview], on_block: OnBlock = ignore_block) -> str:
+    """Returns the digest of all blocks, after calling ``on_block`` with each one."""
+    hasher = blake3()
+    for block in blocks:
+        hasher.update(block)
+        on_block(block)
+    return f"blake3:{hasher.hexdigest()}"
 
 
 def waits(retry_s: float, *, first_s: float = 0.005, longest_s: float = 0.25) -> Iterator[float]:
-    """Yields the seconds to wait before each attempt: none before the first, then longer and longer until the bound."""
-    give_up_s = time.monotonic() + retry_s
+    """Yields the seconds to wait before each attempt: 0 before the first, then doubling, until ``retry_s`` is over."""
+    end_s = time.monotonic() + retry_s
     yield 0.0
     wait_s = first_s
-    while (left_s := give_up_s - time.monotonic()) > 0:
+    while (left_s := end_s - time.monotonic()) > 0:
         yield min(wait_s, left_s)
         wait_s = min(2 * wait_s, longest_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A part of a published file, and the memory that takes it.
+class ByteRange:
+    """A range of a published file, and the memory that takes it.
 
     Attributes:
-        offset: Where the part begins, in bytes.
-        digest: What it holds, as ``digest_of`` writes it.
-        memory: Writable bytes, as many as the part has.
+        offset: Start of the range in the file, in bytes.
+        digest: Expected digest of the range, as ``digest_of`` writes it.
+        memory: Writable bytes, as many as the range has.
     """
 
     offset: int
@@ -61,17 +66,17 @@ class Span:
 
     @property
     def end(self) -> int:
-        """Where the part ends."""
+        """End of the range in the file, in bytes."""
         return self.offset + self.memory.nbytes
 
 
-def checked_spans(reference: Reference, spans: Sequence[Span]) -> list[Span]:
-    """Returns the parts in the order of their offsets.
+def sorted_ranges(reference: Reference, ranges: Sequence[ByteRange]) -> list[ByteRange]:
+    """Returns the ranges in the order of their offsets.
 
     Raises:
-        CorruptError: two overlap, or one lies outside the file.
+        CorruptError: two ranges overlap, or one lies outside the file.
     """
-    ordered = sorted(spans, key=lambda span: (span.offset, span.end))
+    ordered = sorted(ranges, key=lambda part: (part.offset, part.end))
     for one, other in pairwise(ordered):
         if other.offset < one.end:
             raise CorruptError(f"{reference.path}: two parts can't share bytes, at {other.offset}")
@@ -81,53 +86,61 @@ def checked_spans(reference: Reference, spans: Sequence[Span]) -> list[Span]:
 
 
 class WrongContentsError(Exception):
-    """An attempt to read a file found other contents than were promised; the message says what it found."""
+    """An attempt to read a file found other contents than expected; the message says what it found."""
 
 
-def expect(reference: Reference, data: bytes | bytearray | memoryview) -> None:
-    """Compares contents with the reference.
+class WrongSizeError(WrongContentsError):
+    """An attempt to read a file found another size than expected.
+
+    Attributes:
+        size: The size found, in bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"{size} bytes")
+        self.size = size
+
+
+def check_range(reference: Reference, part: ByteRange, digest: str) -> None:
+    """Compares the digest found for a range with the expected one.
 
     Raises:
-        WrongContentsError: they are others.
+        WrongContentsError: they differ.
     """
-    if len(data) != reference.bytes or digest_of(data) != reference.digest:
-        raise WrongContentsError(f"{len(data)} bytes {digest_of(data)}")
+    if digest == part.digest:
+        return
+    if part.memory.nbytes == reference.bytes:
+        raise WrongContentsError(f"{reference.bytes} bytes {digest}")
+    raise WrongContentsError(
+        f"{reference.bytes} bytes, of which those from {part.offset} to {part.end} are {digest} "
+        f"instead of {part.digest}"
+    )
 
 
-def expect_span(reference: Reference, span: Span, digest: str) -> None:
-    """Compares the digest of a part with the promised one.
-
-    Raises:
-        WrongContentsError: it is another.
-    """
-    if digest != span.digest:
-        raise WrongContentsError(
-            f"{reference.bytes} bytes, of which those from {span.offset} to {span.end} are {digest} "
-            f"instead of {span.digest}"
-        )
-
-
-def read_verified(reference: Reference, attempt: Callable[[bool], T], where: Callable[[], str], retry_s: float) -> T:
-    """What the first attempt gives that finds what was promised; they go on while a cache may be at fault.
+def retry_read(
+    reference: Reference, attempt: Callable[[bool], object], location: Callable[[], str], retry_s: float
+) -> None:
+    """Calls ``attempt`` until it finds the expected contents, because caches may hide them for a while.
 
     Args:
-        reference: What to read.
-        attempt: Reads the file; raises ``WrongContentsError`` where it holds something else. Told whether to go around
-            the caches, because the last contents were wrong.
-        where: Names the file and its mount for the error.
-        retry_s: The bound; at least one attempt is made.
+        reference: The file.
+        attempt: Reads the file and raises ``WrongContentsError`` if it finds other contents. Its argument is True, to
+            bypass caches, after an attempt that found other contents.
+        location: Returns the file's name and mount, for the error.
+        retry_s: Seconds after which no new attempt begins; at least one is made.
 
     Raises:
-        MissingError: not found within the bound.
-        CorruptError: other contents than promised, still at the bound.
+        MissingError: the last attempt did not find the file.
+        CorruptError: the last attempt found other contents.
     """
     kind: type[StorageError] = MissingError
     reason, cause = "", None
     for wait_s in waits(retry_s):
-        if wait_s:  # sleep(0) would give the processor away
+        if wait_s:  # sleep(0) would yield the processor
             time.sleep(wait_s)
         try:
-            return attempt(kind is CorruptError)
+            attempt(kind is CorruptError)
+            return
         except WrongContentsError as error:
             kind, reason, cause = CorruptError, str(error), None
         except OSError as error:
@@ -135,11 +148,6 @@ def read_verified(reference: Reference, attempt: Callable[[bool], T], where: Cal
                 raise
             kind, reason, cause = MissingError, error.strerror or "no such file", error
     raise kind(
-        f"{where()} on host {socket.gethostname()} is {'missing' if kind is MissingError else 'corrupt'}: expected "
-        f"{reference.bytes} bytes {reference.digest}, found {reason}, looked for {retry_s:g} s"
+        f"{location()} on host {socket.gethostname()} is {'missing' if kind is MissingError else 'corrupt'}: expected "
+        f"{reference.bytes} bytes {reference.digest}, found {reason}, tried for {retry_s:g} s"
     ) from cause
-
-
-def ignore_block() -> OnBlock:
-    """One that does not look."""
-    return lambda block: None

@@ -13,7 +13,7 @@ from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptEr
 from nas.core.reference import Reference
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
-from nas.storage.verified import Buffer, Span, digest_of
+from nas.storage.verified import Buffer, ByteRange, digest_of
 from nas.testing.expectations import expect, expect_raises, in_another_process
 
 
@@ -31,7 +31,7 @@ def check_blob_store(url: str, options: Mapping[str, object] | None = None) -> N
         ConfigurationError: the storage can't be used at all.
         StorageError: the storage fails.
     """
-    files = open_root(url, options, retry_s=0.2).below(f"contract-{uuid4().hex[:12]}")
+    files = open_root(url, options, retry_s=0.2).subfolder(f"contract-{uuid4().hex[:12]}")
     try:
         files.check_writable()
         for check in (_check_whole, _check_exclusive, _check_verified, _check_records, _check_paths):
@@ -50,8 +50,8 @@ def _check_whole(files: BlobStore) -> None:
     expect(reference.bytes == len(data) and files.read(reference) == data, "what was published did not come back")
     buffer = bytearray(len(data))
     parts = [(2_000_000, 3_000_001), (0, 4), (4, 4), (10, 1_000_000)]
-    spans = [Span(begin, digest_of(data[begin:end]), memoryview(buffer)[begin:end]) for begin, end in parts]
-    files.read_spans(reference, spans)
+    spans = [ByteRange(begin, digest_of(data[begin:end]), memoryview(buffer)[begin:end]) for begin, end in parts]
+    files.read_ranges(reference, spans)
     same = all(buffer[begin:end] == data[begin:end] for begin, end in parts)
     expect(same, "parts of what was published did not come back into memory of the caller's")
     files.check_size(reference)
@@ -88,15 +88,15 @@ def _check_verified(files: BlobStore) -> None:
     files.replace(reference.path, b"as it is!")
     expect_raises(CorruptError, lambda: files.read(reference))
     expect_raises(CorruptError, lambda: files.check_contents(reference))
-    good, bad = Span(0, digest_of(b"as it "), _memory(6)), Span(6, digest_of(b"was"), _memory(3))
-    files.read_spans(reference, [good])
-    expect_raises(CorruptError, lambda: files.read_spans(reference, [good, bad]))
+    good, bad = ByteRange(0, digest_of(b"as it "), _memory(6)), ByteRange(6, digest_of(b"was"), _memory(3))
+    files.read_ranges(reference, [good])
+    expect_raises(CorruptError, lambda: files.read_ranges(reference, [good, bad]))
     files.replace(reference.path, b"short")
-    for read in (files.read, files.check_size, files.check_contents, lambda r: files.read_spans(r, [good])):
+    for read in (files.read, files.check_size, files.check_contents, lambda r: files.read_ranges(r, [good])):
         expect_raises(CorruptError, partial(read, reference))
     files.delete(reference.path)
     files.delete_all([reference.path, reference.path])
-    for read in (files.read, files.check_size, files.check_contents, lambda r: files.read_spans(r, [good])):
+    for read in (files.read, files.check_size, files.check_contents, lambda r: files.read_ranges(r, [good])):
         expect_raises(MissingError, partial(read, reference))
 
 
@@ -106,24 +106,24 @@ def _memory(size: int) -> memoryview:
 
 def _check_records(files: BlobStore) -> None:
     expect(files.read_if_present("nowhere/at/all") is None, "a file that is not there was read")
-    expect(not files.names("nowhere") and not files.read_all("nowhere", ""), "a folder that is not there has files")
+    expect(not files.names("nowhere") and not files.read_folder("nowhere", ""), "a folder that is not there has files")
     for name in ("b.json", "a.json", "a.log"):
         files.publish(f"records/{name}", [name.encode()], exclusive=True)
-    files.put("records/a.log", b"a longer log")
-    files.put("records/a.log", b"a log")
+    files.replace("records/a.log", b"a longer log", durable=False)
+    files.replace("records/a.log", b"a log", durable=False)
     expect(files.names("records") == ["a.json", "a.log", "b.json"], f"names are {files.names('records')}")
-    found = files.read_all("records", ".json")
+    found = files.read_folder("records", ".json")
     expect(found == {"a.json": b"a.json", "b.json": b"b.json"}, f"read_all gave {found}")
     expect(files.read_if_present("records/a.log") == b"a log", "put left more than the last bytes")
-    files.put("records/folder/inner", b"deep")
+    files.replace("records/folder/inner", b"deep", durable=False)
     found_sizes = {stored.path: stored.bytes for stored in files.walk() if stored.path.startswith("records/")}
     expected = {"records/a.json": 6, "records/a.log": 5, "records/b.json": 6, "records/folder/inner": 4}
     expect(found_sizes == expected, f"walk gave {found_sizes}")
     files.delete("records/folder/inner")
     expect(files.names("records") == ["a.json", "a.log", "b.json"], f"delete left {files.names('records')}")
-    expect("records" in files.below("x").siblings(), f"siblings are {files.below('x').siblings()}")
-    expect(files.below("records").read_if_present("a.json") == b"a.json", "below() has other files")
-    expect(files.below("x").sibling("records").read_if_present("a.json") == b"a.json", "sibling() has other files")
+    expect("records" in files.subfolder("x").sibling_names(), f"siblings are {files.subfolder('x').sibling_names()}")
+    expect(files.subfolder("records").read_if_present("a.json") == b"a.json", "below() has other files")
+    expect(files.subfolder("x").sibling("records").read_if_present("a.json") == b"a.json", "sibling() has other files")
 
 
 def _check_paths(files: BlobStore) -> None:

@@ -205,7 +205,7 @@ class Attempt:
         if "n_unlisted" in result.inheritance:
             lines = (f"{name}: {why}\n" for name, why in whole.inheritance["not_copied"].items())
             text = "".join(lines).encode(errors="backslashreplace")
-            self._runtime.files.put(log_path(whole.number, "inheritance"), text[-MAX_LOG_BYTES:])
+            self._runtime.files.replace(log_path(whole.number, "inheritance"), text[-MAX_LOG_BYTES:], durable=False)
 
     def _start(self, trial: Trial) -> Trial:
         """The trial, its attempt on record; as a later one where a worker that outlived its driver began this one."""

@@ -268,7 +268,7 @@ class TrialRun(PolicyScaling):
         logger.warning("trial %d has its result; a later one changes nothing: %.1000s", self.number, result)
         self._late.append(f"{result}\n")
         text = "".join(self._late).encode(errors="backslashreplace")
-        self._files.put(log_path(self.number, "extra_results"), text[-MAX_LOG_BYTES:])
+        self._files.replace(log_path(self.number, "extra_results"), text[-MAX_LOG_BYTES:], durable=False)
         if self._channel is not None:
             self._channel.extra_result(result)
 

@@ -333,7 +333,7 @@ def test_a_root_below_a_file_is_refused(here: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = run(here, *DEBUG, f"storage.root={tmp_path}/file/root")
 
-    assert f"{tmp_path}/file is no folder" in done.complaint
+    assert f"{tmp_path}/file is not a folder" in done.complaint
     assert done.status == 2
 
 

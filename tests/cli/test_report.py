@@ -38,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("root")
     tests = {N - 1: {"metrics": {"accuracy": 0.75}}, N - 2: {"metrics": {"accuracy": 0.5}}}
     records = write_search(folder, "newer-evolution-1a", evolved(N), active=BEGAN + 500, tests=tests)
-    records.files.put("logs/000012.log", "hällo\n\x1b[1mepoch 1\x1b[0m".encode() + b"\xff\n")
+    records.files.replace("logs/000012.log", "hällo\n\x1b[1mepoch 1\x1b[0m".encode() + b"\xff\n")
     write_search(folder, "a-random-2b", [trial(0, score=0.25)], active=BEGAN + 100)
     return folder
 
@@ -252,7 +252,7 @@ def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     records = write_search(tmp_path, "mine", [trial(0, score=0.5, attempt=12)])
     said = {"-2": "two", "-11": "eleven\n", "": "twelve\n", ".test": "tested\n", ".export": "exported\n"}
     for name, text in said.items():
-        records.files.put(f"logs/000000{name}.log", text.encode())
+        records.files.replace(f"logs/000000{name}.log", text.encode())
     assert asked(tmp_path, "name=mine", "trial=0") == 0
     shown = capsys.readouterr().out
     assert asked(tmp_path, "name=mine", "trial=0", "format=json") == 0

@@ -186,7 +186,7 @@ class TestReading:
         patient = open_root(files.url, retry_s=5)
         for read in (
             lambda: patient.read_if_present("trials/whole"),
-            lambda: patient.read_all("trials", "whole")["whole"],
+            lambda: patient.read_folder("trials", "whole")["whole"],
         ):
             with disk.failing("open", errno.ESTALE, times=3):
                 assert read() == b"whole"
@@ -213,7 +213,7 @@ class TestReading:
 
     def test_broken_listing_is_an_error(self, disk: FaultyDisk, files: BlobStore) -> None:
         """A folder that can't be listed is StorageError, not an empty folder."""
-        for read in (lambda: files.names("trials"), lambda: files.read_all("trials", "")):
+        for read in (lambda: files.names("trials"), lambda: files.read_folder("trials", "")):
             with disk.failing("list", errno.EIO), pytest.raises(StorageError, match="trials: Input/output error"):
                 read()
 

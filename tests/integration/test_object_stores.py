@@ -127,7 +127,7 @@ def test_search_outlives_lost_connections(remote: Remote, here: Path) -> None:
             stop.set()
             cutter.join()
 
-    trials, starts = Records(remote.files.below("far")).load()
+    trials, starts = Records(remote.files.subfolder("far")).load()
     assert done.status == 0, done.err
     assert len(trials) == 17
     assert {trial.attempt for trial in trials} == {1}
@@ -143,4 +143,4 @@ def _export(files: BlobStore) -> str:
 
 def _folders(files: BlobStore) -> Iterator[dict[str, bytes]]:
     for folder in ("far", *(f"far/{name}" for name in ("sessions", "trials", "manifests", "logs", "tests"))):
-        yield files.read_all(folder, ".log" if folder.endswith("logs") else ".json")
+        yield files.read_folder(folder, ".log" if folder.endswith("logs") else ".json")

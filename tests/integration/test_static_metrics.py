@@ -84,7 +84,7 @@ def search(problem: type[Problem], **more: Any) -> tuple[list[Trial], Records]:
     root, arguments = f"memory://static_metrics/{uuid4().hex}", more.pop("arguments", {})
     prepared = Search(problem=Spec.of(problem, **arguments), tuner=Spec.of(GridTuner), **more)
     run_search(prepared, root=root, name="it", budget=Budget(trials=1))
-    records = Records(open_root(root).below("it"))
+    records = Records(open_root(root).subfolder("it"))
     return records.load()[0], records
 
 

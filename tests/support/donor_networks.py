@@ -89,7 +89,7 @@ def best_of(wanted: Network, networks: Mapping[int, Network], trials: Iterable[T
 
 def begin(root: BlobStore, name: str, *, problem: str = "tests.Some", metric: str = "score") -> Records:
     """The records of a new search."""
-    records = Records(root.below(name))
+    records = Records(root.subfolder(name))
     identity = {"problem": {"target": problem}, "space": SPACE, "policy": [{"name": "search"}]}
     records.publish(
         "search.json",

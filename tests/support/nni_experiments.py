@@ -102,7 +102,7 @@ class Shop:
         """One session, which is interrupted when something holds; the trials that the records hold after it."""
         experiment = read_experiment(self.write(**fields))
         name, search = nni_search(experiment, name="mine", parents=self.parents, patience_s=self.patience_s)
-        files = open_root(str(self.folder / "root")).below(name)
+        files = open_root(str(self.folder / "root")).subfolder(name)
         records = open_records(files)
         built = search.build()
         claim_identity(records, built)

@@ -355,12 +355,12 @@ def assert_walked(root: BlobStore, other: BlobStore) -> None:
     assert other.walk() == []
     for name in ("trials/1.json", "files/000001-aa/deep/notes", "search.json"):
         root.publish(name, [name.encode()])
-    root.below("inner").publish("a", [b"a"])
+    root.subfolder("inner").publish("a", [b"a"])
     found = {stored.path: stored for stored in other.walk()}
     sizes = {path: stored.bytes for path, stored in found.items()}
     assert sizes == {"files/000001-aa/deep/notes": 26, "inner/a": 1, "search.json": 11, "trials/1.json": 13}
     assert all(abs((stored.modified or 0.0) - before) < 60 for stored in found.values())
-    assert other.below("inner").siblings() == ["files", "search.json", "trials"]
+    assert other.subfolder("inner").sibling_names() == ["files", "search.json", "trials"]
     other.delete("files/000001-aa/deep/notes")
     other.delete("trials/.tmp-0123")
     assert [stored.path for stored in root.walk()] == ["inner/a", "search.json", "trials/1.json"]

@@ -132,7 +132,7 @@ class _View:
     """The records of one search, read so far."""
 
     def __init__(self, root: BlobStore, name: str) -> None:
-        self.records = Records(root.below(name))
+        self.records = Records(root.subfolder(name))
         header = self.records.read("search.json")
         if header is None:
             raise SearchNotFoundError(f"no search {name} under {root.url}; python -m flows.report lists the searches")

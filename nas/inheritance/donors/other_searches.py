@@ -36,7 +36,7 @@ def donors_for_other_searches(records: Records) -> frozenset[int]:
     """
     prefix = records.files.url.rstrip("/").rpartition("/")[2] + ":"
     found: set[str] = set()
-    for name in filter(NAME.fullmatch, records.files.siblings()):
+    for name in filter(NAME.fullmatch, records.files.sibling_names()):
         try:
             unfinished = Records(records.files.sibling(name)).unfinished()
         except CorruptError as error:  # which stops that search, too

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from blake3 import blake3
 
-from nas.storage.verified import Buffer, Span
+from nas.storage.verified import Buffer, ByteRange
 
 GAP = 1 << 20
 """Unwanted bytes between two parts that cost less to get than another request."""
@@ -110,7 +110,7 @@ def runs_of(size: int, block: int = 0) -> Iterator[Run]:
         yield Run(begin, [memoryview(bytearray(min(block, size - begin)))])
 
 
-def runs_for(spans: Sequence[Span]) -> Iterator[Run]:
+def runs_for(spans: Sequence[ByteRange]) -> Iterator[Run]:
     """What is got for these parts, which are in order and have bytes: near ones in one go."""
     gap = memoryview(bytearray(GAP))
     for group in _near(spans):
@@ -132,8 +132,8 @@ def runs_for(spans: Sequence[Span]) -> Iterator[Run]:
             yield Run(begin, views)
 
 
-def _near(spans: Sequence[Span]) -> Iterator[list[Span]]:
-    group: list[Span] = []
+def _near(spans: Sequence[ByteRange]) -> Iterator[list[ByteRange]]:
+    group: list[ByteRange] = []
     for span in spans:
         if group and span.offset - group[-1].end > GAP:
             yield group

@@ -1,7 +1,8 @@
-"""A root in a folder of this machine or of NFS: nothing torn, nothing lost, no locks.
+"""A root in a folder of this machine or on NFS: no torn files, no lost files, no locks.
 
-Publishing: a temporary file in the target folder, fsync, rename (or link, where the name must be new), fsync of the
-folder. Looking: opening a file's folder first, which alone ends NFS's 30 s of stale "no such file".
+Publishing: a temporary file in the target folder, fsync, rename (or link, if the name must be new), fsync of the
+folder. Reading: the folder is opened first, which ends the 30 s in which an NFS client answers "no such file" from its
+cache.
 """
 
 from __future__ import annotations
@@ -10,54 +11,51 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar, final
+from io import FileIO
+from typing import final
 
 from nas.core.errors import ConfigurationError, StorageError
 from nas.core.reference import TEMPORARY, Reference, checked_path
 from nas.storage.blobs import BlobInfo, BlobStore
-from nas.storage.mounts import mount_of
-from nas.storage.posix import (
-    NO_LINKS,
-    ask_again,
-    check_contents,
-    check_size,
-    despite_stale_handles,
-    link_new,
-    look,
-    promised_content,
-    read_spans,
-    refused,
-    rename_new,
-    sync_folder,
-    write_durably,
-)
-from nas.storage.regular_files import content, overwrite
-from nas.storage.verified import Buffer, OnBlock, Span, checked_spans, ignore_block, read_verified
+from nas.storage.file_blocks import blocks_of, drop_page_cache, fill_ranges
+from nas.storage.nfs_caches import refresh_folder, retry_missing, retry_stale
+from nas.storage.os_errors import NO_LINKS, storage_errors
+from nas.storage.posix import link_new, rename_new, sync_folder, write_durably
+from nas.storage.regular_files import open_regular, overwrite, read_record
+from nas.storage.verified import Buffer, ByteRange, WrongSizeError
 
 _OTHER_ROOT = NO_LINKS | {errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
-"""Refusals that end only when the user chooses another root."""
-_HIDDEN = (TEMPORARY, ".nfs")
-"""Unfinished files, and those that an NFS client keeps because somebody still has them open."""
-
-T = TypeVar("T")
+"""Errors that end only if the user chooses another root."""
+_NFS_DELETED = ".nfs"
+"""Prefix of files that are deleted but still open, as an NFS client names them."""
+_HIDDEN = (TEMPORARY, _NFS_DELETED)
 
 
 @final
 class LocalBlobStore(BlobStore):
-    """The files under one folder; what each method promises stands at ``BlobStore``."""
+    """The files under one folder.
+
+    Args:
+        root: An absolute path.
+        retry_s: Seconds to retry while a file is not visible.
+    """
 
     def __init__(self, root: str, *, retry_s: float) -> None:
         self.url = root
+        self.folder = root
         self.retry_s = retry_s
-        self._made: set[str] = set()
-        self._new: list[str] = []
+        self._durable_folders: set[str] = set()
+        self._new_folders: list[str] = []
 
     def publish(self, path: str, chunks: Iterable[Buffer], *, exclusive: bool = False) -> Reference:
-        """Temporary file, fsync, rename or link, fsync of the folder. A failed fsync is final: publish afresh."""
-        target = self.local_path(path)
-        with self._unpublished(target, chunks) as (temporary, size, digest), refused("publish", target):
+        """Writes a temporary file, fsyncs, renames or links it, and fsyncs the folder.
+
+        A failed fsync is never repeated on the same file: publish again.
+        """
+        target = self._target(path)
+        with self._temporary_file(target, chunks) as (temporary, size, digest), storage_errors("publish", target):
             if exclusive:
                 link_new(temporary, target)
             else:
@@ -65,180 +63,159 @@ class LocalBlobStore(BlobStore):
             sync_folder(os.path.dirname(target))
         return Reference(path, size, digest)
 
-    def read(self, reference: Reference) -> bytes:
-        """Looks anew where the name is missing, opens anew where the handle is stale, reads anew what is wrong."""
-        return self._read(reference, promised_content)
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Writes a temporary file, fsyncs and renames it; or overwrites in place, if it need not be durable."""
+        target = self._target(path)
+        if durable:
+            with self._temporary_file(target, [data]) as (temporary, _, digest), storage_errors("replace", target):
+                rename_new(temporary, target, digest)
+        else:
+            with storage_errors("write", target):
+                self._make_folder(os.path.dirname(target))
+                overwrite(target, data)
 
-    def read_spans(self, reference: Reference, spans: Sequence[Span]) -> None:
-        """As ``read``, without memory of its own."""
-        self._read(reference, read_spans, checked_spans(reference, spans))
+    @contextmanager
+    def open(self, reference: Reference) -> Iterator[Iterator[memoryview]]:
+        """Opens the file, which makes an NFS client ask for its size, and drops its page cache."""
+        with self._open(reference.path) as file:
+            drop_page_cache(file)
+            _check_size(file, reference)
+            yield blocks_of(file)
 
-    def check_size(self, reference: Reference) -> None:
-        """Opens the file, as ``read`` does."""
-        self._read(reference, check_size)
+    def fill(self, reference: Reference, ranges: Sequence[ByteRange], *, bypass_cache: bool) -> None:
+        """Reads straight into the memory of the ranges."""
+        with self._open(reference.path) as file:
+            if bypass_cache:
+                drop_page_cache(file)
+            _check_size(file, reference)
+            fill_ranges(file, reference, ranges)
 
-    def check_contents(self, reference: Reference, on_block: Callable[[], OnBlock] = ignore_block) -> None:
-        """From the disk or the server, block by block."""
-        self._read(reference, check_contents, on_block)
+    def size(self, path: str) -> int:
+        """Returns the size of the opened file: stat() alone may be answered from an NFS cache."""
+        with self._open(path) as file:
+            return os.fstat(file.fileno()).st_size
 
-    def read_if_present(self, path: str) -> bytes | None:
-        """Opens the folder first, so that the answer is the server's and not a cache's."""
-        target = self.local_path(path)
-
-        def attempt() -> bytes | None:
-            with suppress(FileNotFoundError):
-                return content(target) if look(os.path.dirname(target)) else None
-            return None
-
-        with refused("read", target):
-            return despite_stale_handles(attempt, self.retry_s)
-
-    def read_all(self, folder: str, suffix: str) -> dict[str, bytes]:
-        """Opens the folder once, then each file."""
-        place = self._folder(folder)
-
-        def attempt() -> dict[str, bytes]:
-            found = {}
-            for name in os.listdir(place) if look(place) else ():
-                if name.endswith(suffix) and not name.startswith(_HIDDEN):
-                    with suppress(FileNotFoundError):
-                        found[name] = content(f"{place}/{name}")
-            return found
-
-        with refused("read", place):
-            return despite_stale_handles(attempt, self.retry_s)
+    def read_records(self, paths: Sequence[str], *, just_listed: bool = False) -> list[bytes | None]:
+        """Reads file by file; opens the folder of each first, unless it was just listed."""
+        return [self._read_record(path, just_listed) for path in paths]
 
     def names(self, folder: str = "") -> list[str]:
-        """Returns a listing of now: opening the folder makes an NFS client ask."""
-        place = self._folder(folder)
+        """Lists a folder after opening it, which makes an NFS client ask the server."""
+        path = self._target(folder) if folder else self.url
 
         def attempt() -> list[str]:
             with suppress(FileNotFoundError):
-                return os.listdir(place) if look(place) else []
+                return os.listdir(path) if refresh_folder(path) else []
             return []
 
-        with refused("list", place):
-            found = despite_stale_handles(attempt, self.retry_s)
+        with storage_errors("list", path):
+            found = retry_stale(attempt, self.retry_s)
         return sorted(name for name in found if not name.startswith(_HIDDEN))
-
-    def replace(self, path: str, data: bytes) -> None:
-        """Temporary file, fsync, rename."""
-        target = self.local_path(path)
-        with self._unpublished(target, [data]) as (temporary, _, digest), refused("replace", target):
-            rename_new(temporary, target, digest)
-
-    def put(self, path: str, data: bytes) -> None:
-        """Overwrites in place; a reader may see a part, and a crash may leave one."""
-        target = self.local_path(path)
-        with refused("write", target):
-            self._make(os.path.dirname(target))
-            overwrite(target, data)
-
-    def delete(self, path: str) -> None:
-        """Unlinks, also a name that this client believes to be missing; then a checkpoint's folder that is empty."""
-        target = os.path.join(self.url, checked_path(path, unfinished=True))
-        with refused("delete", target), suppress(FileNotFoundError):
-            try:
-                os.unlink(target)
-            except FileNotFoundError:
-                if look(os.path.dirname(target)):
-                    os.unlink(target)
-        folder = os.path.dirname(path)
-        with suppress(OSError):  # not empty, or gone
-            while "/" in folder:  # files/<stem>/, but never files/ itself
-                os.rmdir(os.path.join(self.url, folder))
-                folder = os.path.dirname(folder)
 
     def walk(self) -> list[BlobInfo]:
         """Lists folder by folder, opening each first."""
-        with refused("list", self.url):
-            return despite_stale_handles(lambda: sorted(_below(self.url), key=lambda s: s.path), self.retry_s)
+        with storage_errors("list", self.url):
+            return retry_stale(lambda: sorted(_walk(self.url), key=lambda info: info.path), self.retry_s)
+
+    def delete_all(self, paths: Iterable[str]) -> None:
+        """Unlinks each file, even if a cache says that it is missing; then a checkpoint's folders if they are empty."""
+        for path in paths:
+            self._delete(path)
 
     def check_writable(self) -> None:
-        """Publishes, reads and deletes one small file, as every record is published."""
+        """Publishes, reads and deletes one small file in the way of records."""
         try:
             reference = self.publish(f"check-{secrets.token_hex(8)}", [b"heirloom"], exclusive=True)
             self.read(reference)
             self.delete(reference.path)
         except StorageError as error:
-            for folder in reversed(self._new):  # nothing is left behind where nothing can be begun
+            for folder in reversed(self._new_folders):  # leave nothing in a root that can't be used
                 with suppress(OSError):
                     os.rmdir(folder)
             cause = error.__cause__
-            other = isinstance(cause, OSError) and cause.errno in _OTHER_ROOT
-            kind = ConfigurationError if other else StorageError
+            needs_other_root = isinstance(cause, OSError) and cause.errno in _OTHER_ROOT
+            kind = ConfigurationError if needs_other_root else StorageError
             raise kind(f"storage root {self.url} can't be used: {error}") from error
 
-    def below(self, folder: str) -> LocalBlobStore:
+    def subfolder(self, folder: str) -> LocalBlobStore:
         """Returns the files under a folder of this one."""
-        return LocalBlobStore(self.local_path(folder), retry_s=self.retry_s)
+        return LocalBlobStore(self._target(folder), retry_s=self.retry_s)
 
-    def sibling(self, name: str) -> LocalBlobStore:
-        """Returns the files under the folder of that name beside this one."""
-        return LocalBlobStore(os.path.dirname(self.url), retry_s=self.retry_s).below(name)
+    def parent(self) -> LocalBlobStore:
+        """Returns the files under the folder above."""
+        return LocalBlobStore(os.path.dirname(self.url), retry_s=self.retry_s)
 
-    def siblings(self) -> list[str]:
-        """Returns the names in the folder above, without this one's."""
-        folder, own = os.path.split(self.url)
-        return [name for name in LocalBlobStore(folder, retry_s=self.retry_s).names() if name != own]
-
-    def local_path(self, path: str) -> str:
-        """Returns the absolute path."""
+    def _target(self, path: str) -> str:
         return os.path.join(self.url, checked_path(path))
 
-    def _read(self, reference: Reference, attempt: Callable[..., T], *details: object) -> T:
-        target = self.local_path(reference.path)
-        with refused("read", target):
-            return read_verified(
-                reference,
-                lambda around_cache: ask_again(
-                    target, lambda: attempt(target, reference, *details, around_cache=around_cache)
-                ),
-                lambda: f"{target} ({mount_of(target)})",
-                self.retry_s,
-            )
+    def _open(self, path: str) -> FileIO:
+        target = self._target(path)
+        return retry_missing(target, lambda: open_regular(target))
 
-    def _folder(self, folder: str) -> str:
-        return self.local_path(folder) if folder else self.url
+    def _read_record(self, path: str, just_listed: bool) -> bytes | None:
+        target = os.path.join(self.url, path)
 
-    def _make(self, folder: str) -> None:
-        """Creates a folder, durably: also one that another process has just made is synced in its parent, once."""
-        if folder in self._made:
+        def attempt() -> bytes | None:
+            with suppress(FileNotFoundError):
+                if just_listed or refresh_folder(os.path.dirname(target)):
+                    return read_record(target)
+            return None
+
+        with storage_errors("read", target):
+            return retry_stale(attempt, self.retry_s)
+
+    def _delete(self, path: str) -> None:
+        target = os.path.join(self.url, checked_path(path, unfinished=True))
+        with storage_errors("delete", target), suppress(FileNotFoundError):
+            try:
+                os.unlink(target)
+            except FileNotFoundError:
+                if refresh_folder(os.path.dirname(target)):
+                    os.unlink(target)
+        folder = os.path.dirname(path)
+        with suppress(OSError):  # not empty, or deleted already
+            while "/" in folder:  # files/<stem>/, but never files/ itself
+                os.rmdir(os.path.join(self.url, folder))
+                folder = os.path.dirname(folder)
+
+    def _make_folder(self, folder: str) -> None:
+        """Creates a folder durably. One that another process has just created is fsynced in its parent too, once."""
+        if folder in self._durable_folders:
             return
         if folder.startswith(f"{self.url}/") or not os.path.isdir(folder):
             parent = os.path.dirname(folder)
-            self._make(parent)
+            self._make_folder(parent)
             try:
                 os.mkdir(folder)
-                self._new.append(folder)
+                self._new_folders.append(folder)
             except FileExistsError:
                 if not stat.S_ISDIR(os.stat(folder).st_mode):
-                    raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder") from None
+                    raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a folder") from None
             sync_folder(parent)
-        self._made.add(folder)
+        self._durable_folders.add(folder)
 
     def _create(self, folder: str) -> tuple[str, int]:
         temporary = f"{folder}/{TEMPORARY}{secrets.token_hex(8)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            self._make(folder)
+            self._make_folder(folder)
             return temporary, os.open(temporary, flags, 0o666)
-        except FileNotFoundError:  # somebody deleted the folder since, perhaps on another machine, unseen by this one
-            look(folder)
-            self._made.clear()
-            self._make(folder)
+        except FileNotFoundError:  # the folder was deleted meanwhile, perhaps on another machine
+            refresh_folder(folder)
+            self._durable_folders.clear()
+            self._make_folder(folder)
             return temporary, os.open(temporary, flags, 0o666)
 
     @contextmanager
-    def _unpublished(self, target: str, chunks: Iterable[Buffer]) -> Iterator[tuple[str, int, str]]:
-        """A durable temporary file beside the target (name, size, digest), removed where the body fails."""
-        with refused("write", target):
+    def _temporary_file(self, target: str, chunks: Iterable[Buffer]) -> Iterator[tuple[str, int, str]]:
+        """Yields name, size and digest of a durable temporary file beside the target; deletes it if the block fails."""
+        with storage_errors("write", target):
             temporary, fd = self._create(os.path.dirname(target))
         try:
             try:
                 size, digest = write_durably(fd, chunks, target)
             finally:
-                with refused("write", target):
+                with storage_errors("write", target):
                     os.close(fd)
             yield temporary, size, digest
         except BaseException:
@@ -247,18 +224,23 @@ class LocalBlobStore(BlobStore):
             raise
 
 
-def _below(root: str) -> Iterator[BlobInfo]:
-    """Yields the files below a folder; what vanishes meanwhile is left out."""
+def _check_size(file: FileIO, reference: Reference) -> None:
+    if (size := os.fstat(file.fileno()).st_size) != reference.bytes:
+        raise WrongSizeError(size)
+
+
+def _walk(root: str) -> Iterator[BlobInfo]:
+    """Yields the files below a folder; those deleted meanwhile are omitted."""
     folders = [root]
     while folders:
         folder = folders.pop()
-        if not look(folder):
+        if not refresh_folder(folder):
             continue
         with suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
-                elif not entry.name.startswith(".nfs"):
+                elif not entry.name.startswith(_NFS_DELETED):
                     with suppress(FileNotFoundError):
                         found = entry.stat(follow_symlinks=False)
                         yield BlobInfo(os.path.relpath(entry.path, root), found.st_size, found.st_mtime)

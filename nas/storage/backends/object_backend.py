@@ -114,13 +114,14 @@ class ObjectBackend(ABC):
             FileNotFoundError: there is none, where the store tells.
         """
 
-    @abstractmethod
     def reach(self, folder: str) -> None:
         """Asks the store for anything, to learn whether it answers; the folder need not be there.
 
         Raises:
             FileNotFoundError: there is no such bucket, where the store tells.
         """
+        with suppress(FileNotFoundError):
+            self.size(folder)
 
     def prune(self, folder: str) -> bool:
         """Removes a folder that is empty, and says whether it did; for stores that have folders."""

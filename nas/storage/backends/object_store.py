@@ -9,34 +9,22 @@ from __future__ import annotations
 import errno
 import secrets
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from threading import Thread
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StorageError
 from nas.core.redaction import without_passwords
 from nas.core.reference import TEMPORARY, Reference, checked_path
-from nas.core.validation import MAX_RECORD_BYTES
 from nas.storage.backends.chunks import BLOCK, Hashed, Run, runs_for, runs_of
 from nas.storage.backends.object_backend import SMALL_AT_ONCE, ObjectBackend, open_backend
 from nas.storage.backends.retry import in_order
 from nas.storage.backends.secrets import Secrets
 from nas.storage.blobs import BlobInfo, BlobStore
-from nas.storage.verified import (
-    Buffer,
-    OnBlock,
-    Span,
-    WrongContentsError,
-    checked_spans,
-    digest_of,
-    expect,
-    expect_span,
-    ignore_block,
-    read_verified,
-)
+from nas.storage.verified import Buffer, ByteRange, WrongContentsError, WrongSizeError, check_range, digest_of
 
 _PACKAGES = {"smbclient": "smbprotocol"}
 """The package that brings a module, where their names differ."""
@@ -44,8 +32,6 @@ _CHECK_S = 5.0
 """How long a root is tried again, at the start of a command, that can't be reached ..."""
 _SILENT_S = 10.0
 """... and how long one is waited for that says nothing at all."""
-
-T = TypeVar("T")
 
 
 @final
@@ -74,69 +60,34 @@ class ObjectBlobStore(BlobStore):
             self._driver.put(self._target(path), hashed, exclusive=exclusive)
         return Reference(path, hashed.bytes, hashed.digest)
 
-    def read(self, reference: Reference) -> bytes:
-        """Gets the object; one that is missing or wrong is tried again, as some stores show new objects late."""
+    @contextmanager
+    def open(self, reference: Reference) -> Iterator[Iterator[memoryview]]:
+        """Asks for the size, then gets the object block by block."""
+        self._expect_size(reference, self.size(reference.path))
+        with closing(self._fill(reference, runs_of(reference.bytes, BLOCK))) as runs:
+            yield (run.views[0] for run in runs)
 
-        def attempt() -> bytes:
-            with closing(self._fill(reference, runs_of(reference.bytes))) as runs:
-                data = b"".join(run.views[0] for run in runs)
-            expect(reference, data)
-            return data
+    def fill(self, reference: Reference, ranges: Sequence[ByteRange], *, bypass_cache: bool) -> None:
+        """Gets ranges, near ones in one request, straight into their memory."""
+        waiting = deque(ranges)
+        runs = runs_for([part for part in ranges if part.memory.nbytes])
+        with closing(self._fill(reference, runs)) as filled:
+            for run in filled:
+                while waiting and waiting[0].end <= run.begin + run.bytes:
+                    check_range(reference, part := waiting.popleft(), digest_of(part.memory))
+        for part in waiting:  # without bytes
+            check_range(reference, part, digest_of(part.memory))
 
-        return self._read(reference, attempt)
-
-    def read_spans(self, reference: Reference, spans: Sequence[Span]) -> None:
-        """Gets ranges, near parts in one, straight into their memory."""
-        ordered = checked_spans(reference, spans)
-        runs = list(runs_for([span for span in ordered if span.memory.nbytes]))
-
-        def attempt() -> None:
-            waiting = deque(ordered)
-            with closing(self._fill(reference, runs)) as filled:
-                for run in filled:
-                    while waiting and waiting[0].end <= run.begin + run.bytes:
-                        expect_span(reference, span := waiting.popleft(), digest_of(span.memory))
-            for span in waiting:  # without bytes
-                expect_span(reference, span, digest_of(span.memory))
-
-        self._read(reference, attempt)
-
-    def check_size(self, reference: Reference) -> None:
+    def size(self, path: str) -> int:
         """Asks for the object's size."""
+        with self._calling("read", path):
+            return self._driver.size(self._target(path))
 
-        def attempt() -> None:
-            with self._calling("read", reference.path):
-                self._expect_size(reference, self._driver.size(self._target(reference.path)))
-
-        self._read(reference, attempt)
-
-    def check_contents(self, reference: Reference, on_block: Callable[[], OnBlock] = ignore_block) -> None:
-        """Gets the object block by block."""
-
-        def attempt() -> None:
-            self.check_size(reference)
-            show = on_block()
-            with closing(self._fill(reference, runs_of(reference.bytes, BLOCK))) as runs:
-                found = Hashed(run.views[0] for run in runs)
-                for block in found:
-                    show(block)
-            if found.digest != reference.digest:
-                raise WrongContentsError(f"{found.bytes} bytes {found.digest}")
-
-        self._read(reference, attempt)
-
-    def read_if_present(self, path: str) -> bytes | None:
-        """Gets the object and does not ask first whether there is one."""
-        with suppress(FileNotFoundError), self._calling("read", path):
-            return self._driver.get(self._target(path))
-        return None
-
-    def read_all(self, folder: str, suffix: str) -> dict[str, bytes]:
-        """Lists the folder and gets its objects, many at once."""
-        names = [name for name in self.names(folder) if name.endswith(suffix)]
-        with self._calling("read", folder):
-            contents = self._driver.get_all([f"{self._folder(folder)}/{name}" for name in names])
-        return {name: content for name, content in zip(names, contents, strict=True) if content is not None}
+    def read_records(self, paths: Sequence[str], *, just_listed: bool = False) -> list[bytes | None]:
+        """Gets many objects at once, and does not ask first whether they are there."""
+        where = paths[0] if len(paths) == 1 else "".join(paths[:1]).rpartition("/")[0]
+        with self._calling("read", where):
+            return self._driver.get_all([f"{self._root}/{path}" for path in paths])
 
     def names(self, folder: str = "") -> list[str]:
         """A listing that no cache answers."""
@@ -145,19 +96,11 @@ class ObjectBlobStore(BlobStore):
             found = self._driver.names(self._folder(folder))
         return sorted(name for name in set(found) if name and not name.startswith(TEMPORARY))
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """One put of the whole object."""
         source = Hashed([data])
         with self._calling("replace", path, source):
             self._driver.put(self._target(path), source, exclusive=False)
-
-    def put(self, path: str, data: bytes) -> None:
-        """One put of the whole object."""
-        self.replace(path, data)
-
-    def delete(self, path: str) -> None:
-        """Removes the object; then a checkpoint's folder that is empty, where there are folders."""
-        self.delete_all([path])
 
     def delete_all(self, paths: Iterable[str]) -> None:
         """Removes the objects, several at once; then checkpoints' folders that are empty, where there are folders."""
@@ -221,26 +164,14 @@ class ObjectBlobStore(BlobStore):
                 "honors conditional writes (S3's If-None-Match), or a folder"
             )
 
-    def below(self, folder: str) -> ObjectBlobStore:
+    def subfolder(self, folder: str) -> ObjectBlobStore:
         """The objects under a folder of this root."""
-        return self._with(_root=self._target(folder), url=f"{self.url.rstrip('/')}/{folder}")
+        return self._with(_root=self._target(folder), url=f"{self.url.removesuffix('/')}/{folder}")
 
-    def sibling(self, name: str) -> ObjectBlobStore:
-        """The objects under the folder of that name beside this root."""
-        parent, _, own = self._root.rpartition("/")
-        url = self.url.rstrip("/").removesuffix(own) + name
-        return self._with(_root=f"{parent}/{checked_path(name)}", url=url)
-
-    def siblings(self) -> list[str]:
-        """The names in the folder above, without this one's."""
-        parent, _, own = self._root.rpartition("/")
-        above = self._with(_root=parent, url=self.url.rstrip("/").removesuffix(own).rstrip("/"))
-        return [name for name in above.names() if name != own]
-
-    def local_path(self, path: str) -> str | None:
-        """None: the objects are elsewhere."""
-        checked_path(path)
-        return None
+    def parent(self) -> ObjectBlobStore:
+        """The objects under the folder above."""
+        above, _, own = self._root.rpartition("/")
+        return self._with(_root=above, url=self.url.rstrip("/").removesuffix(own))
 
     def _unusable(self, why: object, cause: BaseException | None) -> ConfigurationError | StorageError:
         """The line on a root that does not do, by what the driver said."""
@@ -289,10 +220,6 @@ class ObjectBlobStore(BlobStore):
     def _folder(self, folder: str) -> str:
         return self._target(folder) if folder else self._root
 
-    def _read(self, reference: Reference, attempt: Callable[[], T]) -> T:
-        where = f"{self.url}/{reference.path}"
-        return read_verified(reference, lambda _around_cache: attempt(), lambda: where, self.retry_s)
-
     def _fill(self, reference: Reference, runs: Iterable[Run]) -> Generator[Run, None, None]:
         """The runs, filled, if the object's size is the promised one."""
         target, is_known = self._target(reference.path), False
@@ -307,12 +234,7 @@ class ObjectBlobStore(BlobStore):
 
     def _expect_size(self, reference: Reference, size: int) -> None:
         if size != reference.bytes:
-            if size > MAX_RECORD_BYTES:  # a terabyte is not got for a message
-                raise WrongContentsError(f"{size} bytes")
-            runs = self._driver.fill(self._target(reference.path), runs_of(size, BLOCK))
-            found = Hashed(run.views[0] for _, run in runs)
-            deque(found, maxlen=0)
-            raise WrongContentsError(f"{found.bytes} bytes {found.digest}")
+            raise WrongSizeError(size)
 
     @contextmanager
     def _calling(self, doing: str, path: str, source: Hashed | None = None) -> Iterator[None]:

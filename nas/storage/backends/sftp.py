@@ -77,11 +77,6 @@ class SftpBackend(ObjectBackend):
         """The server's own word."""
         return self._reading(lambda client: client.stat(target)).size or 0
 
-    def reach(self, folder: str) -> None:
-        """Connects, and asks for the folder."""
-        with suppress(FileNotFoundError):
-            self.size(folder)
-
     def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
         """Several runs at once, each in many requests."""
 

@@ -118,7 +118,7 @@ class _Reader:
     def _contents(self, folder: str, suffix: str) -> dict[str, bytes | StorageError]:
         """Returns the records of a folder; if one can't be read, reads each separately."""
         try:
-            return dict(self._files.read_all(folder, suffix))
+            return dict(self._files.read_folder(folder, suffix))
         except StorageError:
             names = [name for name in self._files.names(folder) if name.endswith(suffix)]
             found = {name: self._content(f"{folder}/{name}" if folder else name) for name in names}

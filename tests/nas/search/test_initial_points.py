@@ -278,7 +278,7 @@ def test_weights_that_fit_nothing_are_told(
     save_file(tensors, tmp_path / "w.safetensors")
     init = SearchInit.read(None, str(tmp_path / "w.safetensors"))
     prepared = replace(search("random.RandomTuner", init), problem=Spec.of(kind)).build()
-    records = open_records(open_root(str(tmp_path / "root")).below("search"))
+    records = open_records(open_root(str(tmp_path / "root")).subfolder("search"))
     claim_identity(records, prepared)
     import_weights(records, init)
     events: list[Event] = []

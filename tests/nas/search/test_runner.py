@@ -68,7 +68,7 @@ class Bureau:
         return run_search(search, root=self.root, name=name, budget=budget, finalists=finalists)
 
     def records(self, name: str = "search") -> Records:
-        return Records(open_root(self.root, retry_s=0).below(name))
+        return Records(open_root(self.root, retry_s=0).subfolder(name))
 
     def paths(self) -> list[str]:
         """Every file, in the order in which they were published; without logs and beats, which are put again."""
@@ -580,7 +580,7 @@ class TestHours:
         problem = Spec.of(BodyProblem)
         prepared = Search(problem=problem, tuner=Spec.of(RandomTuner), trials_per_job=trials_per_job).build()
         root = f"memory://program/{uuid4().hex}"
-        records = Records(open_root(root, retry_s=0).below("search"))
+        records = Records(open_root(root, retry_s=0).subfolder("search"))
         pipeline = SearchPipeline(prepared, records, Budget(hours=1 / 3600, at_deadline="stop"))
         session = Session(records)
         runtime = RuntimeSpec(

@@ -22,7 +22,7 @@ from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptEr
 from nas.core.reference import Reference
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
-from nas.storage.verified import Span, digest_of
+from nas.storage.verified import ByteRange, digest_of
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -78,8 +78,11 @@ class TestEveryRoot:
         reference = files.publish("packs/a.bin", [data[:7], data[7:]])
         first, rest = bytearray(3), bytearray(len(data) - 3)
 
-        parts = [Span(3, digest_of(data[3:]), memoryview(rest)), Span(0, digest_of(data[:3]), memoryview(first))]
-        files.read_spans(reference, parts)
+        parts = [
+            ByteRange(3, digest_of(data[3:]), memoryview(rest)),
+            ByteRange(0, digest_of(data[:3]), memoryview(first)),
+        ]
+        files.read_ranges(reference, parts)
 
         assert files.read(reference) == data
         assert first + rest == data
@@ -134,12 +137,12 @@ class TestEveryRoot:
         assert files.read_if_present("trials/a.json") == b"{}"
 
     def test_folder_is_read_by_suffix(self, files: BlobStore) -> None:
-        """read_all gives the files of one suffix by name, and nothing where there is no folder."""
+        """read_folder returns the files of one suffix by name, and nothing where there is no folder."""
         for name in ("2.json", "1.json", "1.log"):
             files.publish(f"trials/{name}", [name.encode()])
 
-        assert files.read_all("trials", ".json") == {"1.json": b"1.json", "2.json": b"2.json"}
-        assert files.read_all("nowhere", ".json") == {}
+        assert files.read_folder("trials", ".json") == {"1.json": b"1.json", "2.json": b"2.json"}
+        assert files.read_folder("nowhere", ".json") == {}
 
     def test_names_are_sorted_and_fresh(self, files: BlobStore) -> None:
         """names lists files and folders, right after they come and go."""
@@ -152,10 +155,10 @@ class TestEveryRoot:
         assert files.names("nowhere") == []
 
     def test_replaced_name_has_the_last_bytes(self, files: BlobStore) -> None:
-        """replace and put both leave the last bytes, shorter or longer."""
+        """A replaced file has the last bytes, shorter or longer, durable or not."""
         for data in (b"1", b"1234567", b"12"):
             files.replace("sessions/0001.beat", data)
-            files.put("logs/000001.log", data)
+            files.replace("logs/000001.log", data, durable=False)
 
         assert files.read_if_present("sessions/0001.beat") == b"12"
         assert files.read_if_present("logs/000001.log") == b"12"
@@ -175,7 +178,7 @@ class TestEveryRoot:
         reference = files.publish("packs/a", [b"12345678"])
 
         for wrong in (b"12345679", b"1234567", b"123456789"):
-            files.put("packs/a", wrong)
+            files.replace("packs/a", wrong)
             for read in (files.read, files.check_contents):
                 with pytest.raises(CorruptError) as caught:
                     read(reference)
@@ -213,10 +216,10 @@ class TestEveryRoot:
             lambda: files.publish(path, [b""]),
             lambda: files.read_if_present(path),
             lambda: files.replace(path, b""),
-            lambda: files.put(path, b""),
+            lambda: files.replace(path, b"", durable=False),
             lambda: files.delete(path.replace("a/.tmp-1", "../.tmp-1")),  # the name itself may be deleted
             lambda: files.local_path(path),
-            lambda: files.below(path),
+            lambda: files.subfolder(path),
             lambda: files.sibling(path),
             lambda: Reference(path, 0, digest_of(b"")),
         ]
@@ -227,11 +230,11 @@ class TestEveryRoot:
 
     def test_other_searches_are_reached(self, files: BlobStore) -> None:
         """below gives a folder of the root as a root, sibling the folder beside it."""
-        reference = files.below("one").publish("packs/a", [b"1"])
+        reference = files.subfolder("one").publish("packs/a", [b"1"])
 
-        assert files.below("two").sibling("one").read(reference) == b"1"
-        assert files.below("one").url.endswith("/one")
-        assert files.below("two").sibling("one").url == files.below("one").url
+        assert files.subfolder("two").sibling("one").read(reference) == b"1"
+        assert files.subfolder("one").url.endswith("/one")
+        assert files.subfolder("two").sibling("one").url == files.subfolder("one").url
 
     def test_siblings_are_listed(self, files: BlobStore) -> None:
         """The searches beside this one are listed without it."""
@@ -239,8 +242,8 @@ class TestEveryRoot:
             files.sibling(name).publish("search.json", [b"{}"])
         files.publish("search.json", [b"{}"])
 
-        assert files.siblings() == ["a", "b"]
-        assert files.below("nowhere").siblings() == ["search.json"]
+        assert files.sibling_names() == ["a", "b"]
+        assert files.subfolder("nowhere").sibling_names() == ["search.json"]
 
     def test_of_many_threads_one_publishes(self, files: BlobStore) -> None:
         """Of eight threads that publish the same names at once, each name has exactly one winner."""
@@ -358,7 +361,7 @@ class TestLocal:
             (tmp_path / "root" / "trials" / name).write_bytes(b"torn")
 
         assert local.names("trials") == ["a.json"]
-        assert local.read_all("trials", ".json") == {"a.json": b"1"}
+        assert local.read_folder("trials", ".json") == {"a.json": b"1"}
 
     def test_unfinished_files_are_walked_and_deleted(self, local: BlobStore, tmp_path: Path) -> None:
         """A walk shows everything with sizes and times, unfinished files too, which can be deleted; links it leaves."""
@@ -493,7 +496,7 @@ class TestLocal:
         for read in (
             lambda: local.read(reference),
             lambda: local.read_if_present("trials/a.json"),
-            lambda: local.read_all("trials", ".json")["a.json"],
+            lambda: local.read_folder("trials", ".json")["a.json"],
         ):
             left[0] = 2
             assert read() == b"1"
@@ -553,7 +556,7 @@ class TestLocal:
         """A root below a file is refused."""
         (tmp_path / "file").write_text("")
 
-        with pytest.raises(ConfigurationError, match="no folder"):
+        with pytest.raises(ConfigurationError, match="not a folder"):
             open_root(f"{tmp_path}/file").check_writable()
 
     @pytest.mark.slow
@@ -565,7 +568,7 @@ class TestLocal:
             (folder / f"{number:06d}.json").write_bytes(b"{}")
         began_s = time.monotonic()
 
-        assert len(local.read_all("trials", ".json")) == 10_000
+        assert len(local.read_folder("trials", ".json")) == 10_000
         assert time.monotonic() - began_s < 5
 
 
@@ -620,7 +623,7 @@ class TestOtherProcesses:
         processes = [python(PUBLISH_ALL, tmp_path / "root", who, start_s) for who in "ab"]
 
         won = [int(process.communicate()[0].split()[-1]) for process in processes]
-        records = local.read_all("trials", "")
+        records = local.read_folder("trials", "")
         assert sum(won) == len(records) == 200
         assert sorted(records.values()) == [b"a" * 100] * won[0] + [b"b" * 100] * won[1]
 

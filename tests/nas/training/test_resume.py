@@ -674,7 +674,7 @@ class TestDamage:
         ended(shop, save_two)
         packs = [name for name in shop.kept if name.endswith(".safetensors")]
         for name in packs[2 - n_torn :]:
-            shop.files.put(f"resume/000001/{name}", b"torn")
+            shop.files.replace(f"resume/000001/{name}", b"torn")
         found: list[object] = []
 
         def body(run: TrialRun) -> object:
@@ -722,7 +722,7 @@ class TestInheritance:
         for pack in donor.checkpoint.packs if fate != "kept" else ():
             shop.files.delete(pack.path)
             if fate == "torn":
-                shop.files.put(pack.path, b"torn")
+                shop.files.replace(pack.path, b"torn")
         result = shop.attempt(self.body, donors=[donor], resolved_donor=0, inheritance={})
 
         assert result is not None

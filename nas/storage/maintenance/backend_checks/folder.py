@@ -35,7 +35,7 @@ def check_folder(root: BlobStore, folder: str = "") -> Iterator[str]:
     try:
         yield folder
     finally:
-        remove_files(root.below(folder))
+        remove_files(root.subfolder(folder))
         deadline = time.monotonic() + (_OTHER_CHECKS_S if len(created) > 1 else 0)
         for path in created:
             while _is_used(path) and time.monotonic() < deadline:

@@ -7,7 +7,7 @@ import os
 
 from nas.core.errors import CorruptError, MissingError
 from nas.storage.mounts import Mount
-from nas.storage.posix import DISK_FULL, NO_LINKS
+from nas.storage.os_errors import DISK_FULL, NO_LINKS
 
 
 def hint_for(error: BaseException, mount: Mount | None, folder: str | None) -> str:

@@ -134,7 +134,7 @@ def find_peer(root: BlobStore, *, wait_s: float) -> Peer:
     Raises:
         StorageError: no host came within ``wait_s``.
     """
-    meetings = root.below(CHECKS)
+    meetings = root.subfolder(CHECKS)
     own = f"meeting-{secrets.token_hex(8)}"
     deadline, n_beats, is_joined = time.monotonic() + wait_s, 0, False
     first_seen: dict[str, bytes] = {}
@@ -145,15 +145,15 @@ def find_peer(root: BlobStore, *, wait_s: float) -> Peer:
             time.sleep(_HEARTBEAT_S)
             if meetings.read_if_present(f"{own}/guest") is not None:
                 is_joined = True
-                return Peer(meetings.below(own), "a")
+                return Peer(meetings.subfolder(own), "a")
             for other in (name for name in meetings.names() if name.startswith("meeting-") and name < own):
                 beat = meetings.read_if_present(f"{other}/beat")
                 is_alive = beat is not None and first_seen.setdefault(other, beat) != beat
                 if is_alive and _join(meetings, other):
-                    return Peer(meetings.below(other), "b")
+                    return Peer(meetings.subfolder(other), "b")
     finally:
         if not is_joined:
-            remove_files(meetings.below(own))
+            remove_files(meetings.subfolder(own))
     raise StorageError(
         f"no other machine came within {wait_s:g} s. Start the same command there in this time. If it did run there, "
         f"its storage.root is not the folder {root.url} of this machine, or one of the clients shows old contents."

@@ -294,7 +294,7 @@ sys.path.insert(0, sys.argv[1])
 from tests.support.donor_networks import chain, offer
 from nas.storage.open import open_root
 from nas.storage.records import Records
-records, own, n = Records(open_root(sys.argv[2]).below("search")), int(sys.argv[3]), int(sys.argv[4])
+records, own, n = Records(open_root(sys.argv[2]).subfolder("search")), int(sys.argv[3]), int(sys.argv[4])
 for number in range(n):
     trial = offer(number, chain(*(4 + 4 * (number // 3**place % 3) for place in range(4))), score=number * 7 % 10 / 10)
     if own == 0:

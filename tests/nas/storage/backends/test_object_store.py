@@ -66,7 +66,7 @@ def test_ordinary_file_system_keeps_the_contract(plain: BlobStore, tmp_path: Pat
     with pytest.raises(AlreadyPublishedError):
         plain.publish("trials/1.json", [b"2"], exclusive=True)
     assert plain.read(reference) == b"1"
-    assert plain.read_all("trials", ".json") == {"1.json": b"1"}
+    assert plain.read_folder("trials", ".json") == {"1.json": b"1"}
     assert plain.names() == ["trials"]
     assert (tmp_path / "root/trials/1.json").read_bytes() == b"1"
     plain.delete("trials/1.json")

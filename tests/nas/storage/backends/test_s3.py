@@ -17,7 +17,7 @@ from nas.core.reference import Reference
 from nas.storage.backends import s3 as module
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
-from nas.storage.verified import Span, digest_of
+from nas.storage.verified import ByteRange, digest_of
 from tests.support.servers import KEY_ID, S3, SECRET, HttpProxy, assert_walked, eventually, s3_server
 
 pytestmark = pytest.mark.usefixtures("silence")
@@ -66,7 +66,7 @@ class TestPlain:
         with pytest.raises(AlreadyPublishedError):
             other.publish("trials/1.json", [b"2"], exclusive=True)
         assert other.read(reference) == b"1"
-        assert other.read_all("trials", ".json") == {"1.json": b"1"}
+        assert other.read_folder("trials", ".json") == {"1.json": b"1"}
         assert other.names() == ["trials"]
         files.replace("beat", b"1")
         files.replace("beat", b"22")
@@ -77,7 +77,7 @@ class TestPlain:
         assert other.names("trials") == []
         with pytest.raises(MissingError):
             other.read(reference)
-        assert files.below("one").sibling("two").url == f"{url}/two"
+        assert files.subfolder("one").sibling("two").url == f"{url}/two"
 
     def test_bucket_is_not_made_by_mistake(self, s3: S3) -> None:
         """A bucket that does not exist is refused, not created."""
@@ -144,10 +144,10 @@ class TestPlain:
         wanted = [(0, 1000), (900_000, 901_000), (9_000_000, 9_001_000), (16_999_000, 17_000_000)]
         proxy.seen.clear()
 
-        files.read_spans(
+        files.read_ranges(
             reference,
             [
-                Span(begin, digest_of(LARGE[begin:end]), memoryview(memory)[1000 * n : 1000 * n + 1000])
+                ByteRange(begin, digest_of(LARGE[begin:end]), memoryview(memory)[1000 * n : 1000 * n + 1000])
                 for n, (begin, end) in enumerate(wanted)
             ],
         )
@@ -160,7 +160,7 @@ class TestPlain:
         reference = files.publish("packs/a", [b"12345678"])
 
         for wrong in (b"1234", b"", b"123456789"):
-            files.put("packs/a", wrong)
+            files.replace("packs/a", wrong)
             for read in (files.read, files.check_size, files.check_contents):
                 with pytest.raises(CorruptError, match=f"found {len(wrong)} bytes {digest_of(wrong)}"):
                     read(reference)
@@ -170,17 +170,17 @@ class TestPlain:
         files.publish("trials/a.json", [bytes(2001)])
         monkeypatch.setattr("nas.storage.backends.object_backend.MAX_RECORD_BYTES", 2000)
 
-        for read in (lambda: files.read_if_present("trials/a.json"), lambda: files.read_all("trials", ".json")):
+        for read in (lambda: files.read_if_present("trials/a.json"), lambda: files.read_folder("trials", ".json")):
             with pytest.raises(CorruptError, match=r"trials/a\.json holds 2001 bytes; a record has at most 2000"):
                 read()
 
     def test_giant_is_not_got_for_a_message(self, files: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """An object of another size that is larger than any record is corrupt by its size alone."""
         reference = files.publish("packs/a", [b"12345678"])
-        files.put("packs/a", bytes(2001))
-        monkeypatch.setattr("nas.storage.backends.object_store.MAX_RECORD_BYTES", 2000)
+        files.replace("packs/a", bytes(2001))
+        monkeypatch.setattr("nas.storage.blobs.MAX_RECORD_BYTES", 2000)
 
-        with pytest.raises(CorruptError, match="found 2001 bytes, looked"):
+        with pytest.raises(CorruptError, match="found 2001 bytes, tried"):
             files.check_size(reference)
 
 
@@ -300,10 +300,10 @@ class TestFaults:
             proxy.fail(fault, method="GET")
             assert patient.read(reference) == b"contents" * 1000
             proxy.fail(fault, method="GET")
-            patient.read_spans(reference, [Span(8, digest_of(b"contents"), memoryview(memory))])
+            patient.read_ranges(reference, [ByteRange(8, digest_of(b"contents"), memoryview(memory))])
             assert memory == b"contents"
             proxy.fail(fault, method="GET", times=2)
-            assert list(patient.read_all("trials", ".json")) == ["1.json"]
+            assert list(patient.read_folder("trials", ".json")) == ["1.json"]
             if fault != "short":  # these have no body
                 proxy.fail(fault, method="HEAD")
                 patient.check_size(reference)
@@ -404,7 +404,7 @@ CALLS: dict[str, Callable[[BlobStore], object]] = {
     "read": lambda files: files.read(Reference("packs/a", 1, digest_of(b"1"))),
     "check_size": lambda files: files.check_size(Reference("packs/a", 1, digest_of(b"1"))),
     "names": lambda files: files.names("packs"),
-    "read_all": lambda files: files.read_all("packs", ""),
+    "read_folder": lambda files: files.read_folder("packs", ""),
     "read_if_present": lambda files: files.read_if_present("packs/a"),
 }
 

@@ -18,7 +18,7 @@ from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptEr
 from nas.core.reference import Reference
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
-from nas.storage.verified import Span, digest_of
+from nas.storage.verified import ByteRange, digest_of
 from nas.testing import check_blob_store
 from tests.support.servers import SECRET, TcpProxy, assert_walked, openssh_server, sftp_root, sftp_server
 
@@ -62,7 +62,7 @@ class TestPlain:
         with pytest.raises(AlreadyPublishedError):
             other.publish("trials/1.json", [b"2"], exclusive=True)
         assert other.read(reference) == b"1"
-        assert other.read_all("trials", ".json") == {"1.json": b"1"}
+        assert other.read_folder("trials", ".json") == {"1.json": b"1"}
         files.replace("beat", b"1")
         files.replace("beat", b"22")
         assert other.read_if_present("beat") == b"22"
@@ -79,10 +79,10 @@ class TestPlain:
         parts = [(500, 1500), (16_999_000, 17_000_000)]
 
         spans = [
-            Span(begin, digest_of(LARGE[begin:end]), memoryview(memory)[1000 * n : 1000 * n + 1000])
+            ByteRange(begin, digest_of(LARGE[begin:end]), memoryview(memory)[1000 * n : 1000 * n + 1000])
             for n, (begin, end) in enumerate(parts)
         ]
-        files.read_spans(reference, spans)
+        files.read_ranges(reference, spans)
 
         assert (tmp_path / "root/packs/a").read_bytes() == LARGE == files.read(reference)
         assert bytes(memory) == b"".join(LARGE[begin:end] for begin, end in parts)
@@ -122,7 +122,7 @@ class TestPlain:
         files.publish("trials/a.json", [b"{}"])
         os.truncate(tmp_path / "root/trials/a.json", 1 << 40)  # takes no room on the disk
 
-        for read in (lambda: files.read_if_present("trials/a.json"), lambda: files.read_all("trials", ".json")):
+        for read in (lambda: files.read_if_present("trials/a.json"), lambda: files.read_folder("trials", ".json")):
             with pytest.raises(CorruptError, match=r"trials/a\.json holds \d+ bytes; a record has at most \d+"):
                 read()
 
@@ -267,7 +267,7 @@ class TestRefusals:
             lambda: files.read(reference),
             lambda: files.check_size(reference),
             lambda: files.read_if_present("beat"),
-            lambda: files.read_all("trials", ".json"),
+            lambda: files.read_folder("trials", ".json"),
             lambda: files.walk(),
             lambda: files.delete("beat"),
             lambda: files.check_writable(),

@@ -36,7 +36,7 @@ class OverwritingFileSystem(LocalFileSystem):  # type: ignore[misc]
 def check(url: str, n: int = 3) -> dict[str, CheckResult]:
     root = open_root(url, retry_s=0.1)
     with check_folder(root) as folder:
-        return {result.name: result for result in check_root(root.below(folder), n=n)}
+        return {result.name: result for result in check_root(root.subfolder(folder), n=n)}
 
 
 def failed(found: dict[str, CheckResult]) -> list[str]:

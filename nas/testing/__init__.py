@@ -6,7 +6,7 @@ test framework: ``check_tuner(Spec.of(MyTuner), space, metrics)`` is a test by i
 Some checks start another process: in a script, call them under ``if __name__ == "__main__":``.
 """
 
-from nas.testing.files import check_blob_store
+from nas.testing.blob_stores import check_blob_store
 from nas.testing.problems import check_problem
 from nas.testing.stoppers import check_stopper
 from nas.testing.tuners import check_tuner

@@ -20,7 +20,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def share(items: Iterable[T], n_bytes: int, work: Callable[[T], object]) -> None:
+def run_in_parallel(items: Iterable[T], n_bytes: int, work: Callable[[T], object]) -> None:
     """Calls ``work`` for each item, on two threads where there is much to do; each takes the next item when it is free.
 
     So none waits for the other. Handing pieces of some 100 kB from thread to thread costs as much as hashing them.

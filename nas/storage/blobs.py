@@ -1,13 +1,12 @@
-"""Blob stores: a root folder on a disk, on NFS or in an object store, in which a published file is whole or absent.
+"""Contract of blob stores: a root on a disk, NFS or an object store.
 
-The contract is small. A storage publishes, opens (a stream of blocks), fills ranges, lists, deletes, replaces and tells
-sizes; all other reading is written once, here. These abstract methods can't be built on the seven without more
-requests, or with less safety:
+A published file is whole or absent. A storage publishes, replaces, opens, fills ranges, tells sizes, lists and deletes.
+All other methods are written once, here. These abstract methods can't be built on the seven without more requests:
 
-* ``walk``: a listing of all files with sizes and times. An object store gives it in one request for 1,000 files.
+* ``walk``: all files with sizes and times. An object store lists 1,000 of them in one request.
 * ``read_records``: small files of unknown sizes. An object store gets many at once, in one request each.
 * ``subfolder`` and ``parent``: the same storage, and the same connection, with another root.
-* ``check_writable``: which errors mean "choose another root" is known to the storage alone.
+* ``check_writable``: only the storage knows which errors mean that another root is needed.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ class BlobInfo:
 
 
 class BlobStore(ABC):
-    """The files under one root folder; every path is relative to it and '/'-separated.
+    """The files under one root folder.
 
-    A published file never changes, so its reference (name, size, digest) is enough to read it. Methods raise
-    StorageError in one line if the storage refuses; ``open``, ``fill`` and ``size``, on which the others are built,
-    raise what each says.
+    Paths are relative to the root. A published file never changes, so its reference (name, size,
+    digest) is enough to read it. All methods but ``open``, ``fill`` and ``size`` raise StorageError, with a message of
+    one line, if the storage refuses.
     """
 
     url: str
@@ -76,7 +75,9 @@ class BlobStore(ABC):
 
     @abstractmethod
     def publish(self, path: str, chunks: Iterable[Buffer], *, exclusive: bool = False) -> Reference:
-        """Writes a file that appears under its name only when it is whole and durable, and never changes again.
+        """Writes a file, which appears under its name only when it is whole and durable.
+
+        It never changes again.
 
         Args:
             path: With a nonce, so that it is never used again; or a name that only the first writer gets.
@@ -95,15 +96,15 @@ class BlobStore(ABC):
         Args:
             path: The heartbeat's name, which is the only one that is ever replaced; or that of a log.
             data: The contents.
-            durable: False for logs: the file may be overwritten in place, a reader may see a part, and a crash may lose
+            durable: False for logs: the file may be overwritten in place. A reader may see a part, and a crash may lose
                 it. A symbolic link of that name is refused.
         """
 
     @abstractmethod
     def open(self, reference: Reference) -> AbstractContextManager[Iterator[memoryview]]:
-        """Opens a file to stream its contents from the disk or the server, not from a cache.
+        """Opens a file to stream its contents block by block, not from a cache.
 
-        Its digest is not compared. A block is valid until the next one is read.
+        The digest is not compared. A block is valid until the next one is read.
 
         Raises:
             FileNotFoundError: it is missing.
@@ -113,7 +114,9 @@ class BlobStore(ABC):
 
     @abstractmethod
     def fill(self, reference: Reference, ranges: Sequence[ByteRange], *, bypass_cache: bool) -> None:
-        """Reads ranges of a file, once, and compares their digests; ranges close together are read in one go.
+        """Reads ranges of a file, without retries, and compares their digests.
+
+        Ranges close together are read in one go.
 
         Args:
             reference: The file.
@@ -147,11 +150,17 @@ class BlobStore(ABC):
 
     @abstractmethod
     def names(self, folder: str = "") -> list[str]:
-        """Returns the present names in a folder, sorted, without unfinished files; none if there is no such folder."""
+        """Returns the present names in a folder, sorted; none if there is no such folder.
+
+        Unfinished files are omitted.
+        """
 
     @abstractmethod
     def walk(self) -> list[BlobInfo]:
-        """Returns all present files below the root, unfinished ones too, by path; symbolic links are not followed."""
+        """Returns all present files below the root by path, unfinished ones too.
+
+        Symbolic links are not followed.
+        """
 
     @abstractmethod
     def delete_all(self, paths: Iterable[str]) -> None:
@@ -162,7 +171,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def check_writable(self) -> None:
-        """Creates the root if it is missing, and checks that records can be published, read and deleted.
+        """Checks that records can be published, read and deleted; creates the root if necessary.
 
         Raises:
             ConfigurationError: another root is needed (no permission, read-only, no hard links).
@@ -202,7 +211,7 @@ class BlobStore(ABC):
         return bytes(memory)
 
     def read_ranges(self, reference: Reference, ranges: Sequence[ByteRange]) -> None:
-        """Reads ranges of a file into the caller's memory and verifies each by its own digest.
+        """Reads ranges of a file into the caller's memory and verifies each digest.
 
         The memory is valid only after this method returns. The rest of the file is not checked.
 
@@ -213,7 +222,7 @@ class BlobStore(ABC):
         self._retry(reference, lambda bypass_cache: self.fill(reference, ordered, bypass_cache=bypass_cache))
 
     def check_size(self, reference: Reference) -> None:
-        """Checks that a file exists and has the expected size, before memory is taken for parts of it.
+        """Checks that a file exists and has the expected size.
 
         Raises:
             MissingError, CorruptError: as ``read``.
@@ -254,7 +263,9 @@ class BlobStore(ABC):
         return self.read_records([checked_path(path)])[0]
 
     def read_folder(self, folder: str, suffix: str) -> dict[str, bytes]:
-        """Returns the contents by name of a folder's files with that suffix; files deleted meanwhile are omitted.
+        """Returns the contents of a folder's files with that suffix, by name.
+
+        Files deleted meanwhile are omitted.
 
         Raises:
             CorruptError: as ``read_records``.
@@ -269,7 +280,7 @@ class BlobStore(ABC):
         self.delete_all([path])
 
     def sibling(self, name: str) -> BlobStore:
-        """Returns the same storage with the folder of that name beside this root as its root: another search."""
+        """Returns the same storage with a folder beside this root as its root: another search."""
         return self.parent().subfolder(name)
 
     def sibling_names(self) -> list[str]:

@@ -9,44 +9,49 @@ from io import FileIO
 from blake3 import blake3
 
 from nas.core.reference import Reference
-from nas.storage.background import Background, share
+from nas.storage.background import Background, run_in_parallel
 from nas.storage.verified import ByteRange, WrongContentsError, check_range, digest_of
 
 _BLOCK = 1 << 20
 """Bytes that one call reads."""
 _LARGE_BLOCK = 4 << 20
-"""Bytes of a large range that one call reads, while the block before it is hashed."""
+"""Bytes of a large range that one call reads while the previous block is hashed."""
 _GAP = 1 << 16
 """Bytes between two ranges that are faster read than skipped by another call."""
 _MAX_RANGES = 128
-"""Ranges that one call fills, with as many gaps; the system's own limit is 1,024 memory views."""
+"""Ranges that one call fills; with their gaps, the system's limit is 512."""
 
 
 def blocks_of(file: FileIO) -> Iterator[memoryview]:
-    """Yields the contents of a file; each block is valid until the next one is read."""
+    """Yields the blocks of a file; each is valid until the next one is read."""
     block = memoryview(bytearray(_BLOCK))
     while n := file.readinto(block):
         yield block[:n]
 
 
 def drop_page_cache(file: FileIO) -> None:
-    """Drops the cached contents of a file, so that the disk or the server is read."""
+    """Drops cached contents, so that the disk or the server is read."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def fill_ranges(file: FileIO, reference: Reference, ranges: Sequence[ByteRange]) -> None:
-    """Reads the ranges, which are in order and do not overlap, into their memory and compares their digests.
+    """Reads ranges into their memory and compares their digests.
+
+    Args:
+        file: The file.
+        reference: The file's reference, for errors.
+        ranges: In the order of their offsets, without overlaps.
 
     Raises:
         WrongContentsError: the file ends before a range does, or a range has another digest.
     """
     n_bytes = sum(part.memory.nbytes for part in ranges)
-    share(_groups(ranges), n_bytes, lambda group: _fill_group(file, reference, group))
+    run_in_parallel(_groups(ranges), n_bytes, lambda group: _fill_group(file, reference, group))
 
 
 def _groups(ranges: Sequence[ByteRange]) -> Iterator[list[ByteRange]]:
-    """Yields the ranges that one call reads: small ones close together. A large range is a group of its own."""
+    """Yields the ranges of each read call: small ones close together, or a large one."""
     group: list[ByteRange] = []
     for part in ranges:
         is_far = group and part.offset - group[-1].end > _GAP

@@ -1,4 +1,4 @@
-"""Which mount a path lies on: source, type and options explain most surprises of network file systems."""
+"""Mounts of this machine: their source, type and options explain most problems of network file systems."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Mount(NamedTuple):
 
     @property
     def is_nfs(self) -> bool:
-        """Whether a server keeps the files, and speaks NFS."""
+        """Whether it is an NFS mount."""
         return self.kind in ("nfs", "nfs4")
 
     @property
     def is_local(self) -> bool:
-        """Whether it is known to keep the files on this machine: a disk's file system, an overlay or memory."""
+        """Whether its files are on this machine: a disk's file system, an overlay or memory."""
         return self.kind in _LOCAL
 
     def has(self, *options: str) -> bool:
@@ -31,21 +31,22 @@ class Mount(NamedTuple):
 
 
 def find_mount(path: str) -> Mount | None:
-    """Returns the mount on which a path lies, or would lie; None where there is no /proc."""
+    """Returns the mount of a path, which need not exist; None on a system without /proc."""
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
             rows = [line.split(" ") for line in file]
     except OSError:
         return None
     real = os.path.realpath(path)
-    best, found = -1, None
+    longest, found = -1, None
     for source, target, kind, options, *_ in rows:
-        place = target.replace("\\040", " ").rstrip("/")
-        if (real == place or real.startswith(f"{place}/")) and len(place) >= best:
-            best, found = len(place), Mount(source, kind, options)
+        point = target.replace("\\040", " ").rstrip("/")
+        is_inside = real == point or real.startswith(f"{point}/")
+        if is_inside and len(point) >= longest:
+            longest, found = len(point), Mount(source, kind, options)
     return found
 
 
 def mount_of(path: str) -> str:
-    """Returns the mount for a message, as ``server:/export nfs4 rw,vers=4.2``; empty where there is no /proc."""
+    """Returns the mount for a message, as ``server:/export nfs4 rw,vers=4.2``; empty on a system without /proc."""
     return " ".join(find_mount(path) or ())

@@ -1,8 +1,7 @@
 """Workarounds for stale caches of NFS clients.
 
-A client that did not find a name once may answer "no such file" for 30 s, whatever other machines have created since.
-Opening the folder makes it ask the server. A cached handle may name a deleted file (ESTALE). Opening the file again
-helps.
+A client that once did not find a name may answer "no such file" for 30 s. Opening the folder makes it ask the server.
+A cached handle may name a deleted file (ESTALE). Opening the file again helps.
 """
 
 from __future__ import annotations
@@ -20,9 +19,12 @@ T = TypeVar("T")
 
 
 def refresh_folder(folder: str) -> bool:
-    """Opens a folder, so that an NFS client drops its cached "no such file" answers; returns whether it exists.
+    """Opens a folder, so that NFS clients drop cached "no such file" answers.
 
-    A folder that seems to be missing is searched for from its parents downwards.
+    If it seems to be missing, the folders above are opened first.
+
+    Returns:
+        Whether the folder exists.
     """
     if _can_open(folder):
         return True
@@ -36,10 +38,10 @@ def refresh_folder(folder: str) -> bool:
 
 
 def retry_missing(path: str, attempt: Callable[[], T]) -> T:
-    """Calls ``attempt``, and calls it again after refreshing the folder of ``path`` if it raises FileNotFoundError.
+    """Calls ``attempt`` again after FileNotFoundError, once the folder of ``path`` is refreshed.
 
-    A refresh opens the folder. If that does not help, the folder is listed: over NFSv3 a folder that changed twice
-    within one tick of the server's clock (1 to 10 ms) seems unchanged.
+    If opening the folder does not help, it is listed. Over NFSv3 a folder that changed twice within one tick of the
+    server's clock (1 to 10 ms) seems unchanged.
     """
     folder = os.path.dirname(path)
     try:

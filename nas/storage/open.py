@@ -1,4 +1,4 @@
-"""Open the root folder of a storage by its URL."""
+"""Opens the root folder of a storage by its URL."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from nas.storage.blobs import BlobStore
 from nas.storage.mounts import find_mount
 
 RETRY_S = 60.0
-"""What common NFS clients take to see what another machine has written, and servers to restart."""
-
+"""Longer than NFS clients cache a missing name, and than servers take to restart."""
 
 DISK_RETRY_S = 2.0
-"""On a disk of this machine what is not there, or wrong, stays so."""
+"""For a disk of this machine: waiting does not change a missing or wrong file."""
 
 
 def open_root(url: str, options: Mapping[str, object] | None = None, *, retry_s: float | None = None) -> BlobStore:
-    """The files under a root: a folder (``~`` is expanded), ``s3://``, ``sftp://``, or any other URL that fsspec knows.
+    """Returns the files under a root.
 
     Args:
-        url: The root; it need not exist yet.
-        options: Endpoints and credentials of the backend (docs/guides/object_stores.md). No message shows them.
-        retry_s: How long caches and silent servers are lasted out; by default 60, on a disk of this machine 2.
+        url: A folder (``~`` is expanded), ``s3://``, ``sftp://`` or any other URL of fsspec. It need not exist yet.
+        options: Endpoints and credentials, by protocol (docs/guides/object_stores.md). No message shows them.
+        retry_s: Seconds to retry while a file is not visible or a server does not respond. The default is 60, on a
+            disk of this machine 2.
 
     Raises:
-        ConfigurationError: an unknown protocol, a driver that is not installed, options that the protocol refuses.
+        ConfigurationError: an unknown protocol, a missing package, or options that the protocol refuses.
     """
     protocol, separator, rest = url.partition("://")
     if separator and protocol not in ("file", "local"):
@@ -35,9 +35,12 @@ def open_root(url: str, options: Mapping[str, object] | None = None, *, retry_s:
         return ObjectBlobStore(url, options or {}, retry_s=RETRY_S if retry_s is None else retry_s)
     folder = os.path.expanduser(rest if separator else url)
     if not folder or (separator and not folder.startswith("/")):
-        raise ConfigurationError(f"storage root {url!r} names no folder; try file:///absolute/path or a plain path")
+        raise ConfigurationError(f"storage.root={url!r}: must name a folder. Use a path or file:///absolute/path.")
     if options:
-        raise ConfigurationError(f"storage root {url} is a folder and takes no options: {', '.join(sorted(options))}")
+        keys = ", ".join(sorted(options))
+        raise ConfigurationError(
+            f"storage.options={keys}: must be empty, because storage.root={url} is a folder. Remove them."
+        )
     from nas.storage.backends.local import LocalBlobStore
 
     if retry_s is None:

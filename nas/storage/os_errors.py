@@ -1,4 +1,4 @@
-"""Errors of the operating system: which ones mean a full disk or no hard links, and one clear line for each."""
+"""Errors of the operating system, and their messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_stale(error: OSError) -> bool:
-    """Returns whether an NFS server no longer knows the file of a cached name. Opening the file again helps."""
+    """Returns whether an NFS server no longer knows a cached file. Opening it again helps."""
     return error.errno == errno.ESTALE
 
 

@@ -18,7 +18,7 @@ import torch
 
 from nas.core.errors import ConfigurationError
 from nas.core.reference import Reference
-from nas.storage.background import Background, share
+from nas.storage.background import Background, run_in_parallel
 from nas.storage.blobs import BlobStore
 from nas.storage.manifest import MAX_DIMENSIONS, TensorEntry
 from nas.storage.manifest_checks import MAX_NAMES, check_entries, dtype_of
@@ -140,7 +140,7 @@ def _digests(memory: Mapping[str, memoryview]) -> dict[str, str]:
     def work(name: str) -> None:
         digests[name] = digest_of(memory[name])
 
-    share(memory, sum(data.nbytes for data in memory.values()), work)
+    run_in_parallel(memory, sum(data.nbytes for data in memory.values()), work)
     return digests
 
 

@@ -1,4 +1,4 @@
-"""POSIX calls that publish files: durable writes, and names that a lost NFS reply does not confuse."""
+"""POSIX file operations that publish files, safe against lost NFS replies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _hash_all(hasher: blake3, views: list[memoryview]) -> None:
 
 
 def _write_groups(chunks: Iterable[Buffer]) -> Iterator[list[memoryview]]:
-    """Yields the views of one write call each: many small chunks, or some MB of large ones."""
+    """Yields the memory of each write call: many small chunks, or some MB of large ones."""
     views: list[memoryview] = []
     n_bytes = 0
     for chunk in chunks:
@@ -103,7 +103,9 @@ _sync_file_range = _find_sync_file_range()
 
 
 def link_new(temporary: str, target: str) -> None:
-    """Names a file by a hard link and removes its temporary name; of several writers on any machines, one succeeds.
+    """Gives a temporary file its final name by a hard link.
+
+    Of several writers, on any machines, exactly one succeeds.
 
     Raises:
         AlreadyPublishedError: another file has the name.
@@ -126,9 +128,9 @@ def link_new(temporary: str, target: str) -> None:
 
 
 def rename_new(temporary: str, target: str, digest: str) -> None:
-    """Renames a file; "no such file" counts as success if the target has the digest.
+    """Gives a temporary file its final name by a rename.
 
-    NFS answers so to a rename that it has done, after the first reply was lost.
+    "No such file" is success if the target has the digest: NFS answers so if its first reply was lost.
     """
     try:
         os.rename(temporary, target)

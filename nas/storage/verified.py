@@ -19,7 +19,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 OnBlock: TypeAlias = Callable[[memoryview], object]
-"""A function that gets the contents of a file block by block. A block is valid only during the call."""
+"""Gets the blocks of a file. A block is valid only during the call."""
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:
@@ -41,7 +41,10 @@ def digest_of_blocks(blocks: Iterable[memoryview], on_block: OnBlock = ignore_bl
 
 
 def waits(retry_s: float, *, first_s: float = 0.005, longest_s: float = 0.25) -> Iterator[float]:
-    """Yields the seconds to wait before each attempt: 0 before the first, then doubling, until ``retry_s`` is over."""
+    """Yields the seconds to wait before each attempt, until ``retry_s`` is over.
+
+    The first is 0, and each of the others is twice the one before, up to ``longest_s``.
+    """
     end_s = time.monotonic() + retry_s
     yield 0.0
     wait_s = first_s
@@ -86,11 +89,11 @@ def sorted_ranges(reference: Reference, ranges: Sequence[ByteRange]) -> list[Byt
 
 
 class WrongContentsError(Exception):
-    """An attempt to read a file found other contents than expected; the message says what it found."""
+    """Other contents than expected; the message says what was found."""
 
 
 class WrongSizeError(WrongContentsError):
-    """An attempt to read a file found another size than expected.
+    """Another size than expected.
 
     Attributes:
         size: The size found, in bytes.

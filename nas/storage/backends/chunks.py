@@ -63,7 +63,7 @@ def pieces(views: Iterable[memoryview], size: int) -> Iterator[bytes]:
         yield b"".join(waiting)
 
 
-def up_to(views: Iterator[memoryview], size: int) -> tuple[list[memoryview], memoryview | None]:
+def take_bytes(views: Iterator[memoryview], size: int) -> tuple[list[memoryview], memoryview | None]:
     """Views of this many bytes or fewer, and the one, if any, that would be too much; nothing is copied."""
     found: list[memoryview] = []
     left = size

@@ -1,6 +1,6 @@
-"""Objects wherever else fsspec reaches (``gs://``, ``abfs://``, ``smb://``), and in ``memory://``.
+"""Objects in any other storage of fsspec (``gs://``, ``abfs://``, ``smb://``), and in ``memory://``.
 
-Its own drivers do as they do: how they retry, and whether an object grows in sight, is theirs.
+Retries, and whether an object is visible while it is written, depend on fsspec's file system.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from nas.storage.backends.object_backend import ObjectBackend, check_small
 from nas.storage.blobs import BlobInfo
 
 _BUCKETS = frozenset({"gs", "gcs", "abfs", "abfss", "az", "adl", "oss"})
-"""Protocols without folders: "not found" on writing means the bucket, and a misspelt bucket is not to be created."""
-_ONE_AT_A_TIME = threading.RLock()
-"""Held around calls of file systems that are not asynchronous: these share open files between threads."""
+"""Protocols without folders: a put that fails with "not found" has a misspelled bucket."""
+_ONE_CALL = threading.RLock()
+"""Held during calls of synchronous file systems, which share open files between threads."""
 
 
 @final
@@ -29,9 +29,9 @@ class FsspecBackend(ObjectBackend):
     """Whole objects by fsspec's own calls.
 
     Args:
-        fs: The file system, which remembers no listings and is nobody else's.
-        protocol: The URL's.
-        retry_s: Unused: only fsspec's driver knows which of its errors pass.
+        fs: The file system, without a cache of listings and not shared with other code.
+        protocol: The protocol of the URL.
+        retry_s: Unused: only fsspec's file system knows which of its errors may pass.
     """
 
     def __init__(self, fs: Any, protocol: str, retry_s: float) -> None:
@@ -41,9 +41,12 @@ class FsspecBackend(ObjectBackend):
         self.in_process = protocol == "memory"
 
     def put(self, target: str, chunks: Hashed, *, exclusive: bool) -> None:
-        """Asks for an exclusive name where the driver knows that (``mode="create"``), else looks first."""
+        """Stores the object in one request.
+
+        For an exclusive name, an asynchronous file system gets ``mode="create"``. Another is asked if the name exists.
+        """
         data = b"".join(chunks)
-        with self._alone():
+        with self._locked():
             if not exclusive:
                 self._put(target, data)
             elif self._fs.async_impl:
@@ -55,16 +58,16 @@ class FsspecBackend(ObjectBackend):
                 self._put(target, data)
 
     def get(self, target: str) -> bytes:
-        """Returns the whole object, in one request: that it is too large is noticed when it is here."""
-        with self._alone():
+        """Returns the object, in one request, which does not tell its size beforehand."""
+        with self._locked():
             data = bytes(self._fs.cat_file(target))
         check_small(target, len(data))
         return data
 
     def get_all(self, targets: Sequence[str]) -> list[bytes | None]:
-        """At once, where the file system can."""
+        """Returns all objects, at once if the file system is asynchronous."""
         everything = [None] * len(targets)
-        with self._alone():
+        with self._locked():
             found = self._fs.cat_ranges(list(targets), everything, everything, on_error="return") if targets else []
         for target, content in zip(targets, found, strict=True):
             if isinstance(content, Exception) and not isinstance(content, FileNotFoundError):
@@ -74,33 +77,33 @@ class FsspecBackend(ObjectBackend):
         return [None if isinstance(content, Exception) else bytes(content) for content in found]
 
     def size(self, target: str) -> int:
-        """What the file system tells."""
-        with self._alone():
+        """Returns the size that the file system reports."""
+        with self._locked():
             return int(self._fs.info(target)["size"])
 
     def reach(self, folder: str) -> None:
-        """What the file system tells of the folder, if it is there."""
-        with suppress(FileNotFoundError), self._alone():
+        """Asks for the folder."""
+        with suppress(FileNotFoundError), self._locked():
             self._fs.info(folder)
 
     def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
-        """One run after the other."""
+        """Fills one run after the other."""
         size = self.size(target)
         for run in runs:
-            with self._alone():
+            with self._locked():
                 run.write(0, self._fs.cat_file(target, start=run.begin, end=min(run.begin + run.bytes, size)))
             yield size, run
 
     def names(self, folder: str) -> list[str]:
-        """Returns a listing that no cache answers."""
-        with self._alone():
+        """Returns the present names, without the listing cache."""
+        with self._locked():
             self._fs.invalidate_cache()
             entries = [str(entry).rstrip("/") for entry in self._fs.ls(folder, detail=False)]
         return [entry.rpartition("/")[2] for entry in entries if entry != folder]
 
     def walk(self, folder: str) -> list[BlobInfo]:
-        """Returns a listing of everything that no cache answers."""
-        with self._alone():
+        """Returns all present objects, without the listing cache."""
+        with self._locked():
             self._fs.invalidate_cache()
             entries = self._fs.find(folder, detail=True)
         return [
@@ -110,7 +113,7 @@ class FsspecBackend(ObjectBackend):
 
     def delete(self, target: str) -> None:
         """Removes the object."""
-        with self._alone():
+        with self._locked():
             self._fs.rm_file(target)
 
     def _put(self, target: str, data: bytes, **mode: str) -> None:
@@ -122,12 +125,12 @@ class FsspecBackend(ObjectBackend):
             self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
             self._fs.pipe_file(target, data, **mode)
 
-    def _alone(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._fs.async_impl else _ONE_AT_A_TIME
+    def _locked(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._fs.async_impl else _ONE_CALL
 
 
 def _modified(info: Mapping[str, Any]) -> float | None:
-    """When an object was written, by whichever name its file system gives that."""
+    """Returns when an object was written; each file system has another key for it."""
     for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
         value = info.get(key)
         if isinstance(value, str):
@@ -141,7 +144,7 @@ def _modified(info: Mapping[str, Any]) -> float | None:
 
 
 def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> tuple[FsspecBackend, str]:
-    """Returns the driver, and the URL's place in it.
+    """Returns the backend, and the full name of the URL's folder in it.
 
     Raises:
         ConfigurationError: an unknown protocol.
@@ -152,7 +155,7 @@ def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> 
         fsspec.get_filesystem_class(url.partition("://")[0])
     except ValueError as error:
         where, known = without_passwords(url), ", ".join(sorted(fsspec.available_protocols()))
-        raise ConfigurationError(f"storage root {where}: unknown protocol; try a folder or one of {known}") from error
+        raise ConfigurationError(f"storage.root={where}: unknown protocol. Use a folder or one of {known}.") from error
     fs, root = fsspec.core.url_to_fs(url, **options, skip_instance_cache=True)
     fs.dircache.use_listings_cache = False
     return FsspecBackend(fs, url.partition("://")[0], retry_s), str(root)

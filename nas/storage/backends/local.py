@@ -1,8 +1,8 @@
-"""A root in a folder of this machine or on NFS: no torn files, no lost files, no locks.
+"""Blob store in a folder of this machine or on NFS, without locks.
 
-Publishing: a temporary file in the target folder, fsync, rename (or link, if the name must be new), fsync of the
-folder. Reading: the folder is opened first, which ends the 30 s in which an NFS client answers "no such file" from its
-cache.
+Publishing writes a temporary file in the target folder, fsyncs it, gives it its name and fsyncs the folder. The name is
+given by a rename, or by a link if it must be new. Before a file counts as missing, its folder is opened, because NFS
+clients cache "no such file" for 30 s.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LocalBlobStore(BlobStore):
         return Reference(path, size, digest)
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Writes a temporary file, fsyncs and renames it; or overwrites in place, if it need not be durable."""
+        """Writes and renames a temporary file, or overwrites in place if not durable."""
         target = self._target(path)
         if durable:
             with self._temporary_file(target, [data]) as (temporary, _, digest), storage_errors("replace", target):
@@ -76,7 +76,7 @@ class LocalBlobStore(BlobStore):
 
     @contextmanager
     def open(self, reference: Reference) -> Iterator[Iterator[memoryview]]:
-        """Opens the file, which makes an NFS client ask for its size, and drops its page cache."""
+        """Opens the file and drops its page cache."""
         with self._open(reference.path) as file:
             drop_page_cache(file)
             _check_size(file, reference)
@@ -118,7 +118,7 @@ class LocalBlobStore(BlobStore):
             return retry_stale(lambda: sorted(_walk(self.url), key=lambda info: info.path), self.retry_s)
 
     def delete_all(self, paths: Iterable[str]) -> None:
-        """Unlinks each file, even if a cache says that it is missing; then a checkpoint's folders if they are empty."""
+        """Unlinks each file, then the folders of a checkpoint that are empty."""
         for path in paths:
             self._delete(path)
 
@@ -169,7 +169,7 @@ class LocalBlobStore(BlobStore):
         with storage_errors("delete", target), suppress(FileNotFoundError):
             try:
                 os.unlink(target)
-            except FileNotFoundError:
+            except FileNotFoundError:  # perhaps from a cache
                 if refresh_folder(os.path.dirname(target)):
                     os.unlink(target)
         folder = os.path.dirname(path)
@@ -179,7 +179,7 @@ class LocalBlobStore(BlobStore):
                 folder = os.path.dirname(folder)
 
     def _make_folder(self, folder: str) -> None:
-        """Creates a folder durably. One that another process has just created is fsynced in its parent too, once."""
+        """Creates a folder durably: its parent is fsynced once, even if another process has created it."""
         if folder in self._durable_folders:
             return
         if folder.startswith(f"{self.url}/") or not os.path.isdir(folder):
@@ -208,7 +208,10 @@ class LocalBlobStore(BlobStore):
 
     @contextmanager
     def _temporary_file(self, target: str, chunks: Iterable[Buffer]) -> Iterator[tuple[str, int, str]]:
-        """Yields name, size and digest of a durable temporary file beside the target; deletes it if the block fails."""
+        """Yields name, size and digest of a durable temporary file beside the target.
+
+        The file is deleted if the block fails.
+        """
         with storage_errors("write", target):
             temporary, fd = self._create(os.path.dirname(target))
         try:

@@ -22,7 +22,7 @@ from botocore import exceptions as boto
 
 from nas.core.reference import TEMPORARY
 from nas.storage.backends.aws import is_passing, make_client, status_of, translated
-from nas.storage.backends.chunks import Hashed, Run, pieces, up_to
+from nas.storage.backends.chunks import Hashed, Run, pieces, take_bytes
 from nas.storage.backends.object_backend import SMALL_AT_ONCE, ObjectBackend, check_small
 from nas.storage.backends.retry import in_order, persist
 from nas.storage.blobs import BlobInfo
@@ -60,7 +60,7 @@ class S3Backend(ObjectBackend):
         condition = {"IfNoneMatch": "*"} if exclusive else {}
         new = {**self._extra, "Metadata": {_WRITER: token}}
         source = iter(chunks)
-        first, rest = up_to(source, SINGLE)
+        first, rest = take_bytes(source, SINGLE)
         if rest is None:
             body = b"".join(first)
             self._create(token, "put_object", **place, **condition, **new, Body=body)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from nas.storage import background
-from nas.storage.background import share
+from nas.storage.background import run_in_parallel
 
 MUCH = 64 << 20
 
@@ -20,14 +20,14 @@ def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_both_threads_work() -> None:
     """Two items that wait for each other are both worked on, so two threads take them."""
     meeting = threading.Barrier(2, timeout=30)
-    share(range(2), MUCH, lambda _: meeting.wait())
+    run_in_parallel(range(2), MUCH, lambda _: meeting.wait())
 
 
 @pytest.mark.parametrize("n_bytes", [0, MUCH])
 def test_each_item_is_taken_once(n_bytes: int) -> None:
     """However the threads take turns, no item is left out or worked on twice."""
     done: list[int] = []
-    share(range(5000), n_bytes, done.append)
+    run_in_parallel(range(5000), n_bytes, done.append)
     assert sorted(done) == list(range(5000))
 
 
@@ -55,5 +55,5 @@ def test_a_failure_is_raised_and_ends_the_work(*, fails_beside: bool) -> None:
         n_later += 1
 
     with pytest.raises(OSError, match="the disk is gone"):
-        share(items(), MUCH, work)
+        run_in_parallel(items(), MUCH, work)
     assert n_later == 0

@@ -115,7 +115,7 @@ def finished(number: int, parent: Trial | None, widths: Widths, rng: random.Rand
         checkpoint=checkpoint,
         donor=None if parent is None else parent.number,
         inherited=rng.random(),
-        inheritance={"share": 0.97, "n_copied": 194, "n_sliced": 6, "n_fresh": 0, "not_copied": changed},
+        inheritance={"share": 0.97, "n_copied": 194, "n_sliced": 6, "n_new": 0, "not_copied": changed},
         attempt=1,
         slot=0,
         started=1e9 + number,

@@ -52,7 +52,7 @@ def inherit(
 
     * what a derivation makes of the parent, or of the best donor that has the tensors of the network which it begins
       with, by name and shape: its operations are replayed ("morphed"; a layer that they put in, and that computes
-      nothing at first, is "made");
+      nothing at first, is "inserted");
     * of a crossing, what its layer had in the parent that it is of, whatever it was called there ("copied", or "sliced"
       where the layer takes other channels now);
     * the tensor of its name and shape, of the best donor that has it ("copied");
@@ -60,7 +60,7 @@ def inherit(
       lacks ("copied"; see ``Rules.first``);
     * of the best donor that has its name with as many dimensions of other sizes, the part that both have ("sliced"):
       channels and features from index 0 on, kernels from the middle. ``Rules.rest`` says what the rest becomes;
-    * nothing: it stays as it is ("fresh").
+    * nothing: it stays as it is ("new").
 
     Where several donors have what a layer's bias, or the norm behind it, may take, the one comes first that gave the
     layer's weight: scales and statistics are of its channels.
@@ -143,7 +143,7 @@ def report_of(
         why = child.refusal or ("no donor has this name" if has_donor else NO_DONOR)
         if any(name in left_out for name in child.names) and child.done is None:
             why = "statistics are reset"
-        done = child.done or TensorInheritance(how="fresh", why=why)
+        done = child.done or TensorInheritance(how="new", why=why)
         tensors |= dict.fromkeys(child.names, done)
         if child.trait.is_parameter and not is_lazy(child.tensor):
             n_elements += child.tensor.numel()

@@ -88,7 +88,7 @@ def _write(
     for (child, name), tensor in zip(found, cast, strict=True):
         child.write(tensor)
         if node_of(name.removeprefix(prefix)) in new:
-            child.done = TensorInheritance(how="made", donor=place, why="operations")
+            child.done = TensorInheritance(how="inserted", donor=place, why="operations")
         elif values[name] is donor.get(name):
             child.done = TensorInheritance(how="copied", share=1.0, donor=place)
         else:

@@ -11,8 +11,8 @@ from nas.core.errors import CorruptError
 from nas.core.validation import checked_fields, number_within, shown, whole
 
 NO_DONOR = "no donor"
-How = Literal["copied", "morphed", "made", "sliced", "fresh"]
-"""``morphed`` and ``made`` by recorded operations: of a donor's tensors, and for a layer that no donor has."""
+How = Literal["copied", "morphed", "inserted", "sliced", "new"]
+"""``morphed`` and ``inserted`` by recorded operations: of a donor's tensors, and for a layer that no donor has."""
 _TENSOR: Mapping[str, tuple[type, ...]] = {
     "how": (str,),
     "share": (int, float),
@@ -92,19 +92,19 @@ class InheritanceReport:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Returns the report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_fresh`` and ``not_copied``.
+        """Returns the report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_new`` and ``not_copied``.
 
         ``not_copied`` maps the tensors that were not copied whole from their namesakes to the reason; without any donor
-        it is empty, since the reason is the same for all. ``n_morphed``, ``n_made`` and ``notes`` are there where there
+        it is empty, since the reason is the same for all. ``n_morphed``, ``n_inserted`` and ``notes`` are there where there
         are some.
         """
         hows = [tensor.how for tensor in self.tensors.values()]
-        by_operations = {f"n_{how}": hows.count(how) for how in ("morphed", "made") if how in hows}
+        by_operations = {f"n_{how}": hows.count(how) for how in ("morphed", "inserted") if how in hows}
         return {
             "share": self.share,
             "n_copied": hows.count("copied"),
             "n_sliced": hows.count("sliced"),
-            "n_fresh": hows.count("fresh"),
+            "n_new": hows.count("new"),
             "not_copied": {name: tensor.why for name, tensor in self.tensors.items() if tensor.is_listed},
             **by_operations,
             **({"notes": list(self.notes)} if self.notes else {}),

@@ -117,7 +117,7 @@ def test_what_is_done_to_a_child_of_two_is_followed() -> None:
     made = [node.id for node in residual.apply(crossing.network).nodes if node.id not in crossing.network]
     convs = [id for id in made if isinstance(child.network[id].layer, Conv)]
     assert convs
-    assert all(report.tensors[f"layers.{id}.weight"].how == "fresh" for id in convs)
+    assert all(report.tensors[f"layers.{id}.weight"].how == "new" for id in convs)
 
 
 def test_any_move_may_follow_a_crossing() -> None:
@@ -174,7 +174,7 @@ def test_what_cannot_be_taken_is_not_the_other_parents() -> None:
     weights[parent][f"layers.{origin}.weight"].fill_(float("nan"))
     report = inherit(GraphModule(crossing.network), weights, derivation=crossing)
 
-    assert report.tensors[f"layers.{output}.weight"].how == "fresh"
+    assert report.tensors[f"layers.{output}.weight"].how == "new"
     assert report.tensors[f"layers.{output}.bias"].how == "copied"
 
 

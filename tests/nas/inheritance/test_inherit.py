@@ -170,14 +170,14 @@ CONVOLUTIONS = {
 @pytest.mark.parametrize(
     ("donor", "child", "how"),
     [
-        (("depthwise", 8, 3), ("dense", 8, 3), "fresh"),
-        (("dense", 8, 3), ("depthwise", 8, 3), "fresh"),
-        (("halves", 8, 3), ("quarters", 8, 3), "fresh"),
-        (("quarters", 8, 3), ("halves", 8, 3), "fresh"),
-        (("halves", 8, 3), ("halves", 12, 3), "fresh"),
-        (("twice", 4, 3), ("twice", 8, 3), "fresh"),
-        (("depthwise", 8, 3), ("twice", 8, 3), "fresh"),
-        (("dense", 8, 3), ("transposed", 8, 3), "fresh"),
+        (("depthwise", 8, 3), ("dense", 8, 3), "new"),
+        (("dense", 8, 3), ("depthwise", 8, 3), "new"),
+        (("halves", 8, 3), ("quarters", 8, 3), "new"),
+        (("quarters", 8, 3), ("halves", 8, 3), "new"),
+        (("halves", 8, 3), ("halves", 12, 3), "new"),
+        (("twice", 4, 3), ("twice", 8, 3), "new"),
+        (("depthwise", 8, 3), ("twice", 8, 3), "new"),
+        (("dense", 8, 3), ("transposed", 8, 3), "new"),
         (("halves", 8, 3), ("halves", 8, 5), "sliced"),
         (("twice", 8, 3), ("twice", 8, 5), "sliced"),
         (("depthwise", 8, 3), ("depthwise", 12, 5), "sliced"),
@@ -195,7 +195,7 @@ def test_weights_of_other_groups_are_not_sliced(
     found = inherit(child_, [donor_.state_dict()]).tensors["weight"]
 
     assert found.how == how
-    assert found.why.startswith("donor at place 0: other groups of channels: (" if how == "fresh" else "(")
+    assert found.why.startswith("donor at place 0: other groups of channels: (" if how == "new" else "(")
 
 
 @pytest.mark.parametrize("n_hidden", [12, 4])
@@ -226,7 +226,7 @@ def test_projections_of_attention_are_not_mixed() -> None:
     """Query, key and value lie one behind the other; what comes after them is sliced as any linear layer."""
     report = inherit(nn.MultiheadAttention(16, 2), [nn.MultiheadAttention(8, 2).state_dict()])
 
-    assert report.tensors["in_proj_weight"].how == report.tensors["in_proj_bias"].how == "fresh"
+    assert report.tensors["in_proj_weight"].how == report.tensors["in_proj_bias"].how == "new"
     assert report.tensors["out_proj.weight"].how == "sliced"
 
 
@@ -312,7 +312,7 @@ def test_shifted_block_is_found_by_structure_first() -> None:
 
     for place in range(4):
         assert torch.equal(child.get_parameter(f"{place + 2}.weight"), donor.get_parameter(f"{place}.weight"))
-    assert [report.tensors[f"{place}.weight"].how for place in range(6)] == ["fresh", "fresh", *["copied"] * 4]
+    assert [report.tensors[f"{place}.weight"].how for place in range(6)] == ["new", "new", *["copied"] * 4]
 
 
 @pytest.mark.parametrize("first", ["name", "structure"])
@@ -440,10 +440,10 @@ def test_recorded_operations_are_replayed() -> None:
     assert report.notes == ()
     assert report.tensors["graph.layers.1.weight"].how == "morphed"
     assert report.tensors["graph.layers.9.weight"].how == "copied"
-    assert report.tensors["extra.weight"].how == "fresh"
+    assert report.tensors["extra.weight"].how == "new"
     hows = [tensor.how for tensor in report.tensors.values()]
     assert report.summary()["n_morphed"] == hows.count("morphed") > 5
-    assert report.summary()["n_made"] == hows.count("made") > 5
+    assert report.summary()["n_inserted"] == hows.count("inserted") > 5
     n_given = sum(
         parameter.numel()
         for name, parameter in child.named_parameters()
@@ -539,8 +539,8 @@ def test_layers_beside_the_graph_are_not_replayed() -> None:
 
     report = inherit(child, [donor], derivation=derivation)
 
-    assert report.tensors["graph.layers.5.weight"].how != "fresh"
-    assert report.tensors["layers.5.weight"].how == "fresh"
+    assert report.tensors["graph.layers.5.weight"].how != "new"
+    assert report.tensors["layers.5.weight"].how == "new"
 
 
 def test_statistics_may_be_reset_where_operations_are_replayed() -> None:
@@ -810,7 +810,7 @@ def test_nothing_outside_the_overlap_changes(child: list[int], donor: list[int])
     assert bits(model.weight.detach()) == bits(expected)
     taken = int((model.weight < 0).sum())
     assert report.share == taken / fresh.numel()
-    assert report.tensors["weight"].how == ("fresh" if not taken else "copied" if child == donor else "sliced")
+    assert report.tensors["weight"].how == ("new" if not taken else "copied" if child == donor else "sliced")
 
 
 @settings(max_examples=30)
@@ -1045,7 +1045,7 @@ def test_copies_that_cannot_be_loaded_stay_fresh() -> None:
     report = inherit(child, [fresh])
 
     assert report.share == 0.0
-    assert {tensor.how for tensor in report.tensors.values()} == {"fresh"}
+    assert {tensor.how for tensor in report.tensors.values()} == {"new"}
     assert "load_state_dict does not take them: Error" in report.tensors["0.weight_copy"].why
     assert all(torch.equal(tensor, fresh[name]) for name, tensor in copy_of(child).items())
 
@@ -1070,7 +1070,7 @@ def test_without_donor_nothing_is_inherited() -> None:
     assert all(torch.equal(tensor, fresh[name]) for name, tensor in child.state_dict().items())
     assert {tensor.why for tensor in report.tensors.values()} == {"no donor"}
     assert report.summary() == {
-        "share": 0.0, "n_copied": 0, "n_sliced": 0, "n_fresh": len(fresh), "not_copied": {}
+        "share": 0.0, "n_copied": 0, "n_sliced": 0, "n_new": len(fresh), "not_copied": {}
     }  # fmt: skip
 
 
@@ -1087,7 +1087,7 @@ def test_summary_is_json() -> None:
     summary = inherit(child, [{"0.weight": torch.rand(2, 2), "1.weight": torch.rand(1, 2)}]).summary()
 
     assert json.loads(json.dumps(summary)) == summary
-    assert (summary["n_copied"], summary["n_sliced"], summary["n_fresh"]) == (1, 1, 78)
+    assert (summary["n_copied"], summary["n_sliced"], summary["n_new"]) == (1, 1, 78)
     assert len(summary["not_copied"]) == 79
     assert summary["share"] == 6 / (40 * 6)
 

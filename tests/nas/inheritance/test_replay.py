@@ -107,7 +107,7 @@ def test_children_start_from_their_parents_function() -> None:
     assert all(abs(trial.metrics["output"] - trials[0].metrics["output"]) < 1e-5 for trial in trials)
     assert trials[0].metrics["share"] == 0.0
     assert all(
-        (0.0 < trial.metrics["share"] < 1.0) if "n_made" in trial.inheritance else trial.metrics["share"] == 1.0
+        (0.0 < trial.metrics["share"] < 1.0) if "n_inserted" in trial.inheritance else trial.metrics["share"] == 1.0
         for trial in trials[1:]
     )
     assert all("notes" not in trial.inheritance for trial in trials)

@@ -137,7 +137,7 @@ def test_a_donors_tensor_without_numbers_gives_nothing(made: Callable[[], Tensor
 
     assert torch.equal(child[0].weight, donor["0.weight"]) and torch.equal(child[1].bias, donor["1.bias"])
     assert torch.equal(child[1].weight, own)
-    assert report.tensors["1.weight"].how == "fresh" and why in report.tensors["1.weight"].why
+    assert report.tensors["1.weight"].how == "new" and why in report.tensors["1.weight"].why
 
 
 class Sparse(nn.Linear):

@@ -464,7 +464,7 @@ class TestWeights:
 
         assert trial.error is None
         assert trial.inherited == 1.0
-        assert trial.inheritance["n_fresh"] == 0
+        assert trial.inheritance["n_new"] == 0
 
     def test_last_save_counts(self, workshop: Workshop) -> None:
         """Of several saves the last is the checkpoint, and the packs of the others are gone."""
@@ -564,7 +564,7 @@ class TestWeights:
         def child(run: TrialRun) -> object:
             model = nn.Sequential(nn.Linear(2, 3, bias=False), *[nn.Linear(2, 2, bias=False) for _ in range(2)])
             report = run.inherit(model, rules=Rules(first="structure", shrink=0.5))
-            assert [tensor.how for tensor in report.tensors.values()] == ["fresh", "copied", "copied"]
+            assert [tensor.how for tensor in report.tensors.values()] == ["new", "copied", "copied"]
             assert report.tensors["2.weight"].why == "by structure, from 1.weight"
             return {"score": float(model[2].weight.detach().sum())}
 

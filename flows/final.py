@@ -67,7 +67,7 @@ def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: 
     from flows.cli.trusted_code import trusted_spec
     from nas.core.policy import PolicyPlan
     from nas.search.definition import Search
-    from nas.search.initial_points import SearchInit
+    from nas.search.search_init import SearchInit
 
     stopper = identity["stopper"]
     return Search(

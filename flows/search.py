@@ -38,8 +38,8 @@ def search(invocation: Invocation, engine: Engine) -> int:
         switch,
     )
     from nas.core.names import check_name
+    from nas.search.imported_weights import import_weights
     from nas.search.runner import SearchPipeline
-    from nas.search.weight_import import import_weights
 
     check_values(invocation)
     candidates = _candidates(invocation)

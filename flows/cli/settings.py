@@ -18,7 +18,7 @@ from nas.core.errors import ConfigurationError, check_whole
 from nas.core.policy import PolicyPlan
 from nas.executors.simulated import Workers
 from nas.search.definition import Search
-from nas.search.initial_points import SearchInit
+from nas.search.search_init import SearchInit
 from nas.storage.maintenance.gc.retention import Retention
 from nas.tuners.shared.constrained import checked_limits
 

@@ -51,7 +51,7 @@ def run_search(
         )
     if pipeline.ended_by():
         return pipeline.summary()
-    from nas.search.weight_import import import_weights  # which runs a program itself
+    from nas.search.imported_weights import import_weights  # which runs a program itself
 
     import_weights(records, search.init)
     run_here(pipeline, options=options)

@@ -13,9 +13,9 @@ from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.core.trial import OnMissingWeights
-from nas.search.initial_points import SearchInit
 from nas.search.initial_tuner import InitialTuner
 from nas.search.job_plan import JobPlan
+from nas.search.search_init import SearchInit
 from nas.stoppers.base import Stopper
 from nas.storage.record_size import METRICS_BYTES, NUMBER_BYTES, json_size
 from nas.training.data_digest import contents
@@ -110,7 +110,7 @@ class Search:
                 f"init.weights ({self.init.weights}): in the stage {plan.search.name!r}, problem "
                 f"{self.problem.target} {why}; leave it out, or choose a policy and a problem that share parameters"
             )
-        if self.init.are_given:
+        if self.init.is_given:
             self.init.check_points(tuner)
             tuner = InitialTuner(tuner, self.init)
         stopper = None if self.stopper is None else self.stopper.build(problem.metrics)
@@ -134,7 +134,7 @@ class Search:
             identity |= {"content": dict(problem.content)}
         if limits:
             identity |= {"constraints": limits}
-        if self.init.are_given:
+        if self.init.is_given:
             identity |= {"init": self.init.describe()}
         if self.deterministic:
             identity |= {"slots": self.slots, "n_threads": self.n_threads}

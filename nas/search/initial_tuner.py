@@ -1,4 +1,4 @@
-"""A tuner that begins with given points, and whose first trials take given weights (`nas.search.initial_points`)."""
+"""A tuner that begins with initial points and weights (`nas.search.search_init`)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import replace
 
 from nas.core.lineage import Lineage
 from nas.core.trial import Proposal, Trial
-from nas.search.initial_points import SearchInit
+from nas.search.search_init import SearchInit
 from nas.tuners.base import Answer, Tuner
 
 
 class InitialTuner(Tuner):
-    """Proposes the founders' points, then what another tuner answers, which sees them in the lineage.
+    """Proposes the initial points, then the proposals of another tuner.
 
     Args:
-        tuner: Asked from its own number 0 on when all points are proposed.
-        founders: Their points, and the donor of every trial that the tuner gives none.
+        tuner: The other tuner, which sees the first trials in its lineage. Its numbers start at 0 after the last
+            initial point.
+        init: The initial points, and the initial weights: the donor of trials to which the tuner gives none.
     """
 
     def __init__(self, tuner: Tuner, init: SearchInit) -> None:
@@ -26,26 +27,26 @@ class InitialTuner(Tuner):
 
     @property
     def shown_name(self) -> str:
-        """The tuner's."""
+        """The name of the other tuner."""
         return self.tuner.shown_name
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns a given point, or the tuner's answer."""
+        """Returns an initial point, or the other tuner's answer."""
         points = self.init.points
         if number < len(points):
-            return self._given(self.tuner.given(points[number], lineage, number))
+            return self._with_weights(self.tuner.given(points[number], lineage, number))
         answer = self.tuner.ask(lineage, number - len(points), job)
-        return self._given(answer) if isinstance(answer, Proposal) else answer
+        return self._with_weights(answer) if isinstance(answer, Proposal) else answer
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Whom the tuner may name."""
+        """Returns the trials that the other tuner may name as donors."""
         return self.tuner.may_inherit_from(lineage)
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """As the tuner ranks them."""
+        """Returns the trials as the other tuner ranks them."""
         return self.tuner.ranked(lineage)
 
-    def _given(self, proposal: Proposal) -> Proposal:
-        """Returns the proposal, with the founders' weights where it has no donor."""
+    def _with_weights(self, proposal: Proposal) -> Proposal:
+        """Returns the proposal, with the initial weights as its donor if it has none."""
         weights = self.init.weights
         return proposal if weights is None or proposal.weight_donors else replace(proposal, donors=(weights,))

@@ -25,8 +25,8 @@ from nas.search.budget.planner import Bound, StagePlanner, Usage
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.crash_tracker import CrashTracker
 from nas.search.definition import PreparedSearch
-from nas.search.initial_points import unused_weights
 from nas.search.lease import Session
+from nas.search.search_init import unused_weights
 from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.records import Records, Starts

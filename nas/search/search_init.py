@@ -1,4 +1,4 @@
-"""What a search begins with besides its tuner: points that are tried first, and weights that first trials take."""
+"""Initial points, proposed before the tuner is asked, and initial weights, the donor of first trials."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from nas.storage.verified import digest_of
 from nas.tuners.base import Tuner
 from nas.tuners.shared.constrained import ConstrainedTuner
 
-_SIBLING = re.compile(r"[^/:]+:\d{1,9}", re.ASCII)
+_OTHER_SEARCH = re.compile(r"[^/:]+:\d{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchInit:
-    """Points that are proposed before the tuner is asked, and whose weights trials without a donor begin from.
+    """The initial points and the initial weights of a search (the options ``init.points`` and ``init.weights``).
 
     Attributes:
-        points: In order, whatever the tuner; part of the search's identity.
-        weights: A trial of another search under the same root, as ``"name:42"``, or None: first trials start afresh.
-        file: The safetensors file that this trial holds, at any fsspec URL, or None: it is another search's own.
+        points: The initial points, in order; part of the search's identity.
+        weights: The donor of trials without another donor: a trial of another search (``"name:42"``), or None.
+        file: The safetensors file whose import is that trial, at any fsspec URL, or None: it is another search's trial.
     """
 
     points: tuple[Point, ...] = ()
@@ -36,18 +36,22 @@ class SearchInit:
 
     @classmethod
     def read(cls, points: object, weights: object) -> SearchInit:
-        """What ``init.points`` and ``init.weights`` say: a file of points, and a file or ``search:trial``.
+        """Returns the initial points and weights that the options name.
 
-        A file of weights is read for its digest, by which the trial that holds it is called.
+        A file of weights is read for its digest, which names the search that imports it.
+
+        Args:
+            points: ``init.points``: a JSON file of points, or None.
+            weights: ``init.weights``: a safetensors file, another search's trial (``"name:42"``), or None.
 
         Raises:
-            ConfigurationError: a file can't be read, or does not hold what it should.
+            ConfigurationError: a file can't be read, or has other content.
         """
         for name, value in (("points", points), ("weights", weights)):
             if value is not None and (not isinstance(value, str) or not value):
                 raise ConfigurationError(f"init.{name} ({value!r}) must be a file's path or URL")
         found = () if points is None else _points(str(points))
-        if weights is None or _SIBLING.fullmatch(str(weights)):
+        if weights is None or _OTHER_SEARCH.fullmatch(str(weights)):
             return cls(points=found, weights=None if weights is None else str(weights))
         content = _content("weights", str(weights))
         _check_tensors(content, str(weights))
@@ -55,42 +59,42 @@ class SearchInit:
         return cls(points=found, weights=f"weights-{digest[:12]}:0", file=str(weights))
 
     @property
-    def are_given(self) -> bool:
-        """Whether there is anything of them."""
+    def is_given(self) -> bool:
+        """Whether there are initial points or weights."""
         return bool(self.points) or self.weights is not None
 
     def describe(self) -> dict[str, Any]:
-        """As JSON, for the identity of a search."""
+        """Returns them as JSON, for the identity of a search."""
         return {"points": list(self.points), "weights": self.weights}
 
     @classmethod
     def of(cls, described: Mapping[str, Any] | None) -> SearchInit:
-        """What an identity says."""
+        """Returns the initial points and weights of an identity."""
         return cls() if described is None else cls(points=tuple(described["points"]), weights=described["weights"])
 
     def check_points(self, tuner: Tuner) -> None:
-        """Returns if all points lie in the tuner's space, and keep its constraints.
+        """Checks that all points are in the tuner's space and keep its constraints.
 
         Raises:
-            ConfigurationError: one does not; the message says which.
+            ConfigurationError: a point is or does not.
         """
         check_points("init.points", self.points, tuner.space)
-        for place, point in enumerate(self.points):
+        for index, point in enumerate(self.points):
             if isinstance(tuner, ConstrainedTuner) and (broken := tuner.broken_by(point)):
-                raise ConfigurationError(f"init.points[{place}] breaks {broken}; leave it out, or allow more")
+                raise ConfigurationError(f"init.points[{index}] breaks {broken}; leave it out, or allow more")
 
 
 def unused_weights(init: SearchInit, trial: Trial) -> str | None:
-    """A line for a person where a trial that called ``run.inherit`` on the founders' weights took no parameter of them.
+    """Returns a notice if a trial inherited no parameter of the initial weights, else None.
 
-    None where it took some; ``trial.inherited`` must be known.
+    The trial must have called ``run.inherit``.
     """
     if trial.inherited:
         return None
     reasons = (f" ({name}: {why})" for name, why in trial.inheritance.get("not_copied", {}).items())
     return (
-        f"init.weights ({init.file or init.weights}): trial {trial.number} took no parameter of them"
-        f"{next(reasons, '')}; are they of another network?"
+        f"init.weights ({init.file or init.weights}): trial {trial.number} inherited no parameter"
+        f"{next(reasons, '')}. Check that they are weights of the same kind of network"
     )
 
 

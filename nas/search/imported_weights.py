@@ -1,4 +1,4 @@
-"""Weights from a file, as a trial of a search of their own: what donors are, records, sweeping and verifying know."""
+"""Imports a safetensors file as a search of one trial, usable like any other donor."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from nas.core.spec import Spec
 from nas.core.trial import State
 from nas.inheritance.donors.other_searches import other_search_checkpoint
 from nas.search.definition import Search
-from nas.search.initial_points import SearchInit
 from nas.search.lease import claim_identity
 from nas.search.runner import SearchPipeline, run_here
+from nas.search.search_init import SearchInit
 from nas.spaces.parameters.space import ParameterSpace
 from nas.storage.records import Records
 from nas.storage.remote_file import read_file
@@ -26,11 +26,11 @@ from nas.training.trial_run import TrialRun
 
 @final
 class WeightsFileProblem(Problem):
-    """Trains nothing: its only trial publishes the tensors of a file.
+    """A problem whose only trial trains nothing and publishes the tensors of a file.
 
     Args:
-        file: Of safetensors, at any fsspec URL.
-        name: Of the search, which holds the file's digest.
+        file: The safetensors file, at any fsspec URL.
+        name: The name of the search, which contains the file's digest.
     """
 
     metrics = (Metric("tensors"),)
@@ -41,10 +41,10 @@ class WeightsFileProblem(Problem):
         self.space = ParameterSpace({"weights": name})
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
-        """Publishes the tensors by their names; their number is the score.
+        """Publishes the tensors; the score is their number.
 
         Raises:
-            StorageError: the file can't be read now, which is no fault of the trial's: it is run again.
+            StorageError: the file can't be read now; the trial runs again.
         """
         from safetensors.torch import load
 
@@ -53,28 +53,28 @@ class WeightsFileProblem(Problem):
         except OSError as error:
             raise StorageError(f"init.weights ({self.file}) can't be read ({error})") from error
         tensors = load(content)
-        run.save({name: tensors[name] for name in sorted(tensors, key=_place)})
+        run.save({name: tensors[name] for name in sorted(tensors, key=_order)})
         return {"tensors": float(len(tensors))}
 
 
-def _place(name: str) -> tuple[list[int | str], str, str]:
-    """Where a tensor comes: by its layer's name, with numbers as numbers, as far as names can tell.
+def _order(name: str) -> tuple[list[int | str], str, str]:
+    """Returns a sort key: the layer's name, with its numbers compared as numbers.
 
-    Files of safetensors are sorted by type and name, and loading them gives their tensors in any order.
+    A safetensors file does not keep the order of definition.
     """
     layer, _, own = name.rpartition(".")
     return [int(part) if n % 2 else part for n, part in enumerate(re.split("([0-9]+)", layer))], layer, own
 
 
 def import_weights(records: Records, init: SearchInit) -> None:
-    """Publishes the founders' weights under the same root, where they come from a file and are not there yet.
+    """Publishes initial weights from a file under the search's root, unless they exist.
 
-    Those of another search's trial must be there when the first trial is proposed; later ones go by
-    ``on_missing_weights``.
+    Weights of another search's trial must exist before the first trial is proposed; later, ``on_missing_weights``
+    applies.
 
     Args:
-        records: Of the search that will take them.
-        founders: Of that search.
+        records: The records of the search that uses the weights.
+        init: The initial points and weights of that search.
 
     Raises:
         ConfigurationError: the file holds no safetensors, or the other search's trial has no weights.

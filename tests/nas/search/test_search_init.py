@@ -21,10 +21,10 @@ from nas.core.trial import State
 from nas.executors.events import Event, Notice
 from nas.search.api import run_search
 from nas.search.definition import Search
-from nas.search.initial_points import SearchInit
+from nas.search.imported_weights import import_weights
 from nas.search.lease import claim_identity, open_records
 from nas.search.runner import SearchPipeline, run_here
-from nas.search.weight_import import import_weights
+from nas.search.search_init import SearchInit
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.training.problem import Problem
@@ -81,7 +81,7 @@ class RenamedProblem(Problem):
 
 
 def search(tuner: str, init: SearchInit, **options: Any) -> Search:
-    problem = Spec("tests.nas.search.test_initial_points.FilledProblem")
+    problem = Spec("tests.nas.search.test_search_init.FilledProblem")
     return Search(problem=problem, tuner=Spec(f"nas.tuners.{tuner}"), init=init, **options)
 
 
@@ -144,7 +144,7 @@ def test_renamed_chains_of_a_file_keep_their_order(tmp_path: Path) -> None:
     """Of twelve equal layers of a file, each layer of a chain that is called otherwise takes the one in its place."""
     save_file(chain("blocks").state_dict(), tmp_path / "w.safetensors")
     init = SearchInit.read(None, str(tmp_path / "w.safetensors"))
-    problem = Spec("tests.nas.search.test_initial_points.RenamedProblem")
+    problem = Spec("tests.nas.search.test_search_init.RenamedProblem")
     wanted = Search(problem=problem, tuner=Spec("nas.tuners.random.RandomTuner"), init=init)
     found = run_search(wanted, root=str(tmp_path / "root"), budget=Budget(trials=1), finalists=1)
 
@@ -286,6 +286,6 @@ def test_weights_that_fit_nothing_are_told(
     run_here(SearchPipeline(prepared, records, Budget(trials=3)), observe=events.append)
 
     assert [event.text for event in events if isinstance(event, Notice)] == (first is not None) * [
-        f"init.weights ({init.file}): trial {first} took no parameter of them (weight: no donor has this "
-        "name); are they of another network?"
+        f"init.weights ({init.file}): trial {first} inherited no parameter (weight: no donor has this "
+        "name). Check that they are weights of the same kind of network"
     ]

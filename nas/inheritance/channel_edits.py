@@ -1,4 +1,4 @@
-"""What a network's weights become when its channels change: the part that all morphisms share."""
+"""Changes weights when the channels of a network change, for all morphisms."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from nas.spaces.graphs.network import Network, Node
 Weights: TypeAlias = dict[str, Tensor]
 """A network's tensors by the names of `nas.spaces.graphs.module.GraphModule`: ``layers.7.weight`` is node 7's."""
 
-_OF_NEW = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
-"""What a new channel has in a layer that keeps channels apart."""
+_NEW_VALUES = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
+"""The values of a new channel in a layer that keeps channels apart."""
 
 
 def tensors_of(weights: Mapping[str, Tensor], node: int) -> Weights:
@@ -32,21 +32,21 @@ def node_of(name: str) -> int:
     return int(name.split(".", 2)[1])
 
 
-def carried(
+def edit_channels(
     parent: Network,
     weights: Mapping[str, Tensor],
     child: Network,
     maps: Mapping[int, ChannelMap],
     shares: Shares | None = None,
 ) -> Weights:
-    """Returns the tensors of the nodes that both have, with the channels that the maps say.
+    """Returns the tensors of the nodes that both networks have, with the channels of the maps.
 
     Args:
         parent: The network of the weights.
-        weights: Left as they are; what does not change is not copied.
-        child: The network that they become.
-        maps: By the parent's nodes, what their consumers are given (`nas.spaces.graphs.channels`).
-        shares: How copies share their outgoing weights; equally by default.
+        weights: The parent's tensors. They are not changed; tensors that stay the same are not copied.
+        child: The network to make.
+        maps: The changed outputs of the parent's nodes (`nas.spaces.graphs.channels`).
+        shares: The shares of copies in their outgoing weights; equal by default.
     """
     shares = shares or Shares()
     own: dict[int, Weights] = {}
@@ -60,11 +60,11 @@ def carried(
 
 
 class Shares:
-    """How the copies of a channel share its outgoing weights: their sum is 1.
+    """The shares of a channel's copies in its outgoing weights; they sum up to 1.
 
     Args:
-        noise: From 0 (equal) to below 1: how far a share may be from the mean, before they are made to sum to 1.
-        seed: Draws them.
+        noise: From 0 (equal shares) to below 1: the greatest deviation from the mean, before the sum is set to 1.
+        seed: Seeds the shares.
     """
 
     def __init__(self, noise: float = 0.0, seed: int = 0) -> None:
@@ -72,12 +72,12 @@ class Shares:
         self.seed = seed
 
     def of(self, channels: ChannelMap, consumer: int) -> list[float]:
-        """Returns the share of each channel in what this consumer takes; 0 for a new one."""
+        """Returns the share of each channel in a consumer's input; 0 if it is new."""
         rng = random.Random(f"{self.seed}/{consumer}")
         raw = [1.0 + self.noise * rng.uniform(-1.0, 1.0) for _ in channels]
         sums: Counter[int] = Counter()
         for channel, share in zip(channels, raw, strict=True):
-            sums[channel] += share  # type: ignore[assignment]  # a counter adds floats as well
+            sums[channel] += share  # type: ignore[assignment]  # a Counter adds floats too
         n_copies = Counter(channels)
         return [
             0.0 if channel == NEW else 1.0 if n_copies[channel] == 1 else share / sums[channel]
@@ -90,12 +90,12 @@ def _changed(node: Node, tensors: Weights, maps: Mapping[int, ChannelMap], share
     incoming = maps.get(node.inputs[0])
     if not isinstance(node.layer, Conv | Linear):
         return [
-            (name, tensor if incoming is None or tensor.dim() == 0 else _spread(name, tensor, incoming))
+            (name, tensor if incoming is None or tensor.dim() == 0 else _mapped(name, tensor, incoming))
             for name, tensor in tensors.items()
         ]
     outgoing = maps.get(node.id)
     found = dict(tensors)
-    if outgoing is not None and NEW not in outgoing:  # with new ones it is who comes behind the node that gives them
+    if outgoing is not None and NEW not in outgoing:  # new channels come from a node behind this one
         found = {name: tensor[_index(outgoing, tensor)] for name, tensor in found.items()}
     if incoming is not None:
         weight = found["weight"]
@@ -104,11 +104,11 @@ def _changed(node: Node, tensors: Weights, maps: Mapping[int, ChannelMap], share
     return list(found.items())
 
 
-def _spread(name: str, tensor: Tensor, channels: ChannelMap) -> Tensor:
-    """Returns a vector over channels, with what new ones begin with."""
+def _mapped(name: str, tensor: Tensor, channels: ChannelMap) -> Tensor:
+    """Returns a vector over the new channels, with start values for those that copy none."""
     index = _index(channels, tensor)
     is_new = torch.tensor([channel == NEW for channel in channels], device=tensor.device)
-    return torch.where(is_new, torch.full_like(tensor[:1], _OF_NEW[name]), tensor[index])
+    return torch.where(is_new, torch.full_like(tensor[:1], _NEW_VALUES[name]), tensor[index])
 
 
 def _index(channels: ChannelMap, like: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which tensors a child of two networks takes: those that its layers had in the parents that they are of."""
+"""Inheritance from two parents: each layer of a crossing takes the tensors of its own parent."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from torch import nn
 
 from nas.core.errors import ConfigurationError, PointError
 from nas.inheritance.channel_edits import node_of
+from nas.inheritance.donor_weights import LazyWeights
 from nas.inheritance.replay import names_in_graph
-from nas.inheritance.tensor_matching import ChildTensor, Offer, Weights
+from nas.inheritance.tensor_matching import ChildTensor, TensorSource
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.module import graph_in
 from nas.spaces.graphs.network import Network
@@ -18,60 +19,72 @@ from nas.spaces.graphs.network import Network
 def prefer_origins(
     crossing: Crossing,
     model: nn.Module,
-    sources: Sequence[Weights],
+    donors: Sequence[LazyWeights],
     children: Sequence[ChildTensor],
-    places: Sequence[int | None],
+    parents: Sequence[int | None],
 ) -> list[str]:
-    """Has each tensor of a child take that of its layer's origin before any other; what stood against it, if anything.
+    """Makes each tensor of a child prefer the tensor that its layer had in its parent.
 
     Args:
-        crossing: How the child's network was made.
+        crossing: The crossing that made the child's network.
         model: The child.
-        sources: The donors, best first. Who stands for a parent that is none of them is the best that has its tensors
-            and does not stand for the other.
+        donors: The donors, best first.
         children: The child's tensors.
-        places: Where the parents stand among the donors, as far as they do.
+        parents: For each parent its index in ``donors``, or None. Then the best donor with the parent's tensors that
+            does not stand for the other parent is used.
+
+    Returns:
+        Notes on what was not possible.
     """
     try:
         prefix, own_network = graph_in(model)
-        network, kept = _kept(crossing)
+        network, kept_nodes = _kept(crossing)
     except PointError as error:
         return [f"not crossed: {error}"]
     if network != own_network:
         return ["not crossed: the crossing makes another network than the child's"]
-    parents = {
-        parent: place
-        for parent, (place, own) in enumerate(zip(places, crossing.networks, strict=False))
-        if place is not None and _is_of(sources[place], prefix, own)
-    }
-    notes = []
-    for parent, own in enumerate(crossing.networks):
-        if parent in parents:
-            continue
-        fitting = (place for place, source in enumerate(sources) if _is_of(source, prefix, own))
-        found = next((place for place in fitting if place not in parents.values()), None)
-        if found is None:
-            notes.append(f"not crossed: no donor is left that has the network of parent {parent}")
-        else:
-            parents[parent] = found
+    donor_of, notes = _donors_of_parents(crossing, donors, parents, prefix)
     for child in children:
         name = next((name for name in child.names if name.startswith(f"{prefix}layers.")), None)
         node = 0 if name is None else node_of(name.removeprefix(prefix))
-        if name is None or node not in kept:
+        if name is None or node not in kept_nodes:
             continue
         parent, origin = crossing.origins[node]
-        if parent in parents:
+        if parent in donor_of:
+            donor = donor_of[parent]
             other = name.replace(f"{prefix}layers.{node}.", f"{prefix}layers.{origin}.", 1)
-            if (tensor := sources[parents[parent]].shapes.get(other)) is not None:
+            if (tensor := donors[donor].shapes.get(other)) is not None:
                 why = "" if other == name else f"by crossing, from {other}"
-                child.prefer(Offer(parents[parent], other, tensor, why), without=parents.values())
+                child.prefer(TensorSource(donor, other, tensor, why), without=donor_of.values())
     return notes
 
 
-def _kept(crossing: Crossing) -> tuple[Network, set[int]]:
-    """What the operations make of the crossing, and the nodes of it that were there all along.
+def _donors_of_parents(
+    crossing: Crossing, donors: Sequence[LazyWeights], parents: Sequence[int | None], prefix: str
+) -> tuple[dict[int, int], list[str]]:
+    """Returns the donor's index for each parent, and notes on parents without a donor."""
+    found = {
+        parent: index
+        for parent, (index, network) in enumerate(zip(parents, crossing.networks, strict=False))
+        if index is not None and _has_tensors_of(donors[index], prefix, network)
+    }
+    notes = []
+    for parent, network in enumerate(crossing.networks):
+        if parent in found:
+            continue
+        fitting = (index for index, donor in enumerate(donors) if _has_tensors_of(donor, prefix, network))
+        donor = next((index for index in fitting if index not in found.values()), None)
+        if donor is None:
+            notes.append(f"not crossed: no donor is left that has the network of parent {parent}")
+        else:
+            found[parent] = donor
+    return found, notes
 
-    Whatever an operation put in, also the second half of a branch, goes by its name: it has no layer of a parent's.
+
+def _kept(crossing: Crossing) -> tuple[Network, set[int]]:
+    """Returns the network after the crossing's operations, and its nodes that existed before them.
+
+    Nodes that an operation put in, also the second half of a branch, come from no parent's layer.
     """
     network = crossing.network
     kept = {node.id for node in network.nodes}
@@ -81,10 +94,9 @@ def _kept(crossing: Crossing) -> tuple[Network, set[int]]:
     return network, kept
 
 
-def _is_of(source: Weights, prefix: str, network: Network) -> bool:
-    """Returns whether a donor's tensors are those of this network."""
+def _has_tensors_of(donor: LazyWeights, prefix: str, network: Network) -> bool:
     try:
-        names_in_graph(source, prefix, network)
+        names_in_graph(donor, prefix, network)
     except ConfigurationError:
         return False
     return True

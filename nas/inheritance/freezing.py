@@ -1,4 +1,4 @@
-"""Inherited tensors that do not learn for the first epochs, so that fresh ones don't spoil them."""
+"""Freezes inherited tensors for the first epochs, so that new ones do not spoil them."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ from torch import nn
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 
-_HELD = "_held_by_rules"
-"""The attribute of a model that names the parameters that are frozen for now."""
+_FROZEN = "_frozen_by_rules"
+"""The attribute of a model that holds the names of the parameters that are frozen now."""
 
 
 def set_frozen(model: nn.Module, report: InheritanceReport, rules: Rules, epoch: int) -> int:
-    """Has the parameters that were copied learn or not, as the rules say for this epoch.
+    """Freezes or unfreezes the copied parameters for an epoch, by the rules.
 
-    Call it before each epoch. What is frozen has no gradient, so an optimizer leaves it alone, weight decay included;
-    batch-norm statistics still follow the data. What operations changed or made learns, as what is sliced or fresh
-    does. What a user froze stays frozen. Where everything that learns was copied, none is frozen. With
-    ``freeze_epochs`` of 0 nothing changes.
+    Call it before each epoch. Frozen parameters have no gradient, so optimizers skip them, weight decay included.
+    Batch-norm statistics still follow the data. Morphed, inserted, sliced and new tensors always learn. Parameters that
+    the user froze stay frozen. If all parameters that learn were copied, none is frozen.
 
     Args:
         model: The child.
-        report: What ``inherit`` did.
-        rules: Of which ``freeze_epochs`` counts.
-        epoch: From 0.
+        report: The report of ``inherit``.
+        rules: The rules; ``freeze_epochs`` is used.
+        epoch: The epoch, from 0.
 
     Returns:
-        How many elements are frozen.
+        The number of frozen elements.
     """
-    held: frozenset[str] = getattr(model, _HELD, frozenset())
-    learning = {name: p for name, p in model.named_parameters() if p.requires_grad or name in held}
+    frozen: frozenset[str] = getattr(model, _FROZEN, frozenset())
+    learning = {name: p for name, p in model.named_parameters() if p.requires_grad or name in frozen}
     copied = {n: p for n, p in learning.items() if n in report.tensors and report.tensors[n].how == "copied"}
     if len(copied) == len(learning) or epoch >= rules.freeze_epochs:
         copied = {}
@@ -37,5 +36,5 @@ def set_frozen(model: nn.Module, report: InheritanceReport, rules: Rules, epoch:
         parameter.requires_grad_(name not in copied)
         if name in copied:
             parameter.grad = None
-    setattr(model, _HELD, frozenset(copied))
+    setattr(model, _FROZEN, frozenset(copied))
     return sum(parameter.numel() for parameter in copied.values())

@@ -1,4 +1,4 @@
-"""Which layer of a donor stands where a layer of the child stands, whatever both are called."""
+"""Aligns the layers of two networks by their order, whatever their names."""
 
 from __future__ import annotations
 
@@ -16,72 +16,81 @@ from torch.nn.parameter import is_lazy
 from nas.core.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
-_MAX_CELLS = 4_000_000  # two thousand blocks each: half a second and 32 MB
+_MAX_CELLS = 4_000_000  # 2,000 blocks each: half a second and 32 MB
 
 
 class LayerTensors(NamedTuple):
-    """A module's own tensors: their common prefix, and name, shape and kind of number of each, by name."""
+    """The tensors of one module, without those of its submodules.
+
+    Attributes:
+        prefix: The prefix of their names.
+        tensors: Name, shape and kind of number of each, sorted by name.
+        n_elements: Their elements.
+        channel_layer: The prefix of the last layer up to this one that mixes channels, as a convolution does, or "".
+    """
 
     prefix: str
     tensors: tuple[tuple[str, tuple[int, ...], str], ...]
     n_elements: int
-    leader: str
-    """The prefix of the last layer up to it that mixes channels, as a convolution does; "" where none does."""
+    channel_layer: str
 
     @property
     def names(self) -> list[str]:
-        """The tensors by their full names."""
+        """The full names of the tensors."""
         return [f"{self.prefix}.{name}" if self.prefix else name for name, _, _ in self.tensors]
 
 
 def layers_of(state: Mapping[str, Tensor], order: Sequence[str] = ()) -> list[LayerTensors]:
-    """Returns the layers that have tensors.
+    """Returns the layers that have tensors, in order.
 
     Args:
-        state: By name, in the order in which they were defined.
-        order: The layers that come first, as ``execution_order`` gives them.
+        state: Tensors by name, in the order of definition.
+        order: The layers that come first (``execution_order``).
     """
     named = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor) and not is_lazy(tensor)}
     own_names: defaultdict[str, list[str]] = defaultdict(list)
     for name in sorted(named):
         own_names[name.rpartition(".")[0]].append(name)
     groups = [(prefix, own_names[prefix]) for prefix in dict.fromkeys(name.rpartition(".")[0] for name in named)]
-    places = {prefix: place for place, prefix in enumerate(order)}
-    groups.sort(key=lambda one: places.get(one[0], len(places)))
-    leader = ""
+    positions = {prefix: position for position, prefix in enumerate(order)}
+    groups.sort(key=lambda group: positions.get(group[0], len(positions)))
+    channel_layer = ""
     layers: list[LayerTensors] = []
     for prefix, names in groups:
         if any(named[name].ndim > 1 for name in names):
-            leader = prefix
+            channel_layer = prefix
         own = tuple((name.rpartition(".")[2], tuple(named[name].shape), _kind(named[name].dtype)) for name in names)
-        layers.append(LayerTensors(prefix, own, sum(named[name].numel() for name in names), leader))
+        layers.append(LayerTensors(prefix, own, sum(named[name].numel() for name in names), channel_layer))
     return layers
 
 
 def _kind(dtype: torch.dtype) -> str:
-    """What a tensor's values are, whatever their size: they are cast to the child's type."""
+    """Returns the kind of number, without its size, since values are cast to the child's type."""
     if dtype.is_floating_point or dtype.is_complex:
         return "complex" if dtype.is_complex else "floating"
     return "bool" if dtype == torch.bool else "integer"
 
 
-def leaders_of(layers: Iterable[LayerTensors]) -> dict[str, str]:
-    """By a tensor's name, the first of those of its layer's leader that mix channels: a convolution's weight, say."""
+def channel_weights(layers: Iterable[LayerTensors]) -> dict[str, str]:
+    """Returns, by tensor name, the name of its channel weight: the weight that makes its channels.
+
+    That of a norm is the weight of the convolution before it.
+    """
     found: dict[str, str] = {}
-    heads: dict[str, str] = {}
+    weights: dict[str, str] = {}
     for layer in layers:
-        if layer.prefix == layer.leader and layer.prefix not in heads:
+        if layer.prefix == layer.channel_layer and layer.prefix not in weights:
             mixing = [own for own, (_, shape, _) in zip(layer.names, layer.tensors, strict=True) if len(shape) > 1]
-            heads |= {layer.prefix: mixing[0]} if mixing else {}
-        if layer.leader in heads:
-            found |= dict.fromkeys(layer.names, heads[layer.leader])
+            weights |= {layer.prefix: mixing[0]} if mixing else {}
+        if layer.channel_layer in weights:
+            found |= dict.fromkeys(layer.names, weights[layer.channel_layer])
     return found
 
 
 def execution_order(module: nn.Module) -> list[str]:
-    """The names of the innermost modules in the order of their first use, and of others when their tensors are used.
+    """Returns the names of the modules in the order in which ``forward`` uses them.
 
-    Its ``forward`` runs, on a copy, so that buffers, attributes and torch's generator stay as they were.
+    ``forward`` is traced on a copy, so that buffers, attributes and torch's generator do not change.
 
     Raises:
         ConfigurationError: torch.fx can't trace the module, or it can't be copied.
@@ -89,56 +98,58 @@ def execution_order(module: nn.Module) -> list[str]:
     try:
         with torch.random.fork_rng(devices=[]):
             graph = fx.Tracer().trace(deepcopy(module))
-    except Exception as error:  # a user's forward, run on proxies: whatever it raises, there is no graph
+    except Exception as error:  # a user's forward may raise anything
         raise ConfigurationError(f"torch.fx can't trace {type(module).__name__}: {error}") from error
     used = [(node.op, str(node.target)) for node in graph.nodes if node.op in ("call_module", "get_attr")]
     return list(dict.fromkeys(name if op == "call_module" else name.rpartition(".")[0] for op, name in used))
 
 
-def renamed(one: Sequence[LayerTensors], other: Sequence[LayerTensors]) -> dict[str, str]:
-    """By a tensor of a child, the tensor of a donor that stands in its place.
+def align(child: Sequence[LayerTensors], donor: Sequence[LayerTensors]) -> dict[str, str]:
+    """Returns the donor's tensor in the same position, for each tensor of the child, by name.
 
-    Layers with equal tensors are aligned in their order, so that as many elements as can be find their place: the
-    heaviest common subsequence. What only scales or shifts channels, as a norm does, goes with the weights before it:
-    a norm whose convolution was not found would be of other channels, however many there are.
+    Layers with equal tensors are aligned in order: the common subsequence with the most elements. A norm, or any other
+    layer that only scales or shifts channels, is aligned together with the convolution before it. Its values belong to
+    that convolution's channels.
 
     Args:
-        one: The child's layers in order.
-        other: The donor's.
+        child: The child's layers, in order.
+        donor: The donor's layers, in order.
     """
-    ours, theirs = _blocks(one), _blocks(other)
+    ours, theirs = _blocks(child), _blocks(donor)
     if len(ours) * len(theirs) > _MAX_CELLS:
-        logger.warning("%d and %d layers are too many to be aligned; they are matched by name", len(one), len(other))
+        logger.warning("%d and %d layers are too many to align; they are matched by name", len(child), len(donor))
         return {}
     kinds: dict[object, int] = {}
-    signs, other_signs = ([kinds.setdefault(_sign(block), len(kinds)) for block in side] for side in (ours, theirs))
-    led: defaultdict[object, dict[int, Block]] = defaultdict(dict)
-    for block, sign in zip(theirs, other_signs, strict=True):
-        led[_led_by(block)][sign] = block
-    gains = {  # of a kind of the child's block: what each kind of the donor's gives it
-        sign: {
-            its_sign: sum(block[place].n_elements + 1 for place, _ in _pairs(block, its))
-            for its_sign, its in led[_led_by(block)].items()
+    our_kinds, their_kinds = (
+        [kinds.setdefault(_kind_key(block), len(kinds)) for block in side] for side in (ours, theirs)
+    )
+    by_first_layer: defaultdict[object, dict[int, Block]] = defaultdict(dict)
+    for block, kind in zip(theirs, their_kinds, strict=True):
+        by_first_layer[_first_layer_key(block)][kind] = block
+    gains = {  # elements that a kind of the child's blocks gets from each kind of the donor's
+        kind: {
+            their_kind: sum(block[index].n_elements + 1 for index, _ in _pairs(block, their_block))
+            for their_kind, their_block in by_first_layer[_first_layer_key(block)].items()
         }
-        for sign, block in dict(zip(signs, ours, strict=True)).items()
+        for kind, block in dict(zip(our_kinds, ours, strict=True)).items()
     }
     weights = [[0] * (len(theirs) + 1) for _ in range(len(ours) + 1)]
     for i in range(len(ours) - 1, -1, -1):
-        row, below, gain = weights[i], weights[i + 1], gains[signs[i]]
+        row, below, gain = weights[i], weights[i + 1], gains[our_kinds[i]]
         best = 0
         for j in range(len(theirs) - 1, -1, -1):
             if below[j] > best:
                 best = below[j]
-            if (weight := gain.get(other_signs[j])) and below[j + 1] + weight > best:
+            if (weight := gain.get(their_kinds[j])) and below[j + 1] + weight > best:
                 best = below[j + 1] + weight
             row[j] = best
     found: dict[str, str] = {}
     i = j = 0
     while i < len(ours) and j < len(theirs):
-        weight = gains[signs[i]].get(other_signs[j])
+        weight = gains[our_kinds[i]].get(their_kinds[j])
         if weight and weights[i][j] == weights[i + 1][j + 1] + weight:
-            for mine, its in _pairs(ours[i], theirs[j]):
-                found |= dict(zip(ours[i][mine].names, theirs[j][its].names, strict=True))
+            for our_index, their_index in _pairs(ours[i], theirs[j]):
+                found |= dict(zip(ours[i][our_index].names, theirs[j][their_index].names, strict=True))
             i, j = i + 1, j + 1
         elif weights[i][j] == weights[i + 1][j]:
             i += 1
@@ -148,30 +159,31 @@ def renamed(one: Sequence[LayerTensors], other: Sequence[LayerTensors]) -> dict[
 
 
 Block = Sequence[LayerTensors]
-"""Layers with one leader: it, where it is to be aligned, and those behind it that only scale or shift its channels."""
+"""A layer that mixes channels, and the layers after it that scale or shift its channels."""
 
 
 def _blocks(layers: Sequence[LayerTensors]) -> list[Block]:
-    return [list(block) for _, block in groupby(layers, key=lambda layer: layer.leader)]
+    return [list(block) for _, block in groupby(layers, key=lambda layer: layer.channel_layer)]
 
 
-def _sign(block: Block) -> tuple[object, ...]:
-    """What two blocks have in common for which ``_pairs`` finds the same."""
-    return (_led_by(block), *(layer.tensors for layer in block))
+def _kind_key(block: Block) -> tuple[object, ...]:
+    """Returns a key that is equal for blocks for which ``_pairs`` gives equal results."""
+    return (_first_layer_key(block), *(layer.tensors for layer in block))
 
 
-def _led_by(block: Block) -> object:
-    """Returns its leader's tensors; its leader's name, where the leader itself is not to be aligned."""
-    return block[0].tensors if block[0].prefix == block[0].leader else block[0].leader
+def _first_layer_key(block: Block) -> object:
+    """Returns the tensors of the block's channel layer; its name if it is elsewhere."""
+    first = block[0]
+    return first.tensors if first.prefix == first.channel_layer else first.channel_layer
 
 
 def _pairs(one: Block, other: Block) -> list[tuple[int, int]]:
-    """Returns the places of the equal layers, in order, of two blocks with equal leaders."""
+    """Returns the index pairs of equal layers, in order, of two blocks with equal channel layers."""
     found: list[tuple[int, int]] = []
-    begin = 0
-    for mine, layer in enumerate(one):
-        its = next((at for at in range(begin, len(other)) if other[at].tensors == layer.tensors), None)
-        if its is not None:
-            found.append((mine, its))
-            begin = its + 1
+    start = 0
+    for index, layer in enumerate(one):
+        match = next((at for at in range(start, len(other)) if other[at].tensors == layer.tensors), None)
+        if match is not None:
+            found.append((index, match))
+            start = match + 1
     return found

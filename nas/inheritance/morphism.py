@@ -1,13 +1,15 @@
-"""Function-preserving morphisms: a network and its weights become another network with weights that computes the same.
+"""Function-preserving morphisms: another network with other weights that computes the same function.
 
-Net2Net (Chen et al. 2016, arXiv:1511.05641), Network Morphism (Wei et al. 2016, arXiv:1603.01670), Auto-Keras (Jin et
-al. 2019, arXiv:1806.10282), NASH (Elsken et al. 2018, arXiv:1711.04528). Differs: copies of a channel are told apart by
-unequal shares of its outgoing weights instead of noise on them, so that nothing is approximate; a new residual branch
-starts with a norm of weight 0, so that it is exact in train mode too.
+* Net2Net (Chen et al. 2016, arXiv:1511.05641)
+* Network Morphism (Wei et al. 2016, arXiv:1603.01670)
+* Auto-Keras (Jin et al. 2019, arXiv:1806.10282)
+* NASH (Elsken et al. 2018, arXiv:1711.04528)
 
-What holds is said by ``Operation.exactness``: ``always``, the same outputs but for rounding in eval mode and in train
-mode (batch-norm by the batch's statistics); ``eval``, in eval mode, while in train mode the new norm takes mean and
-spread out of what it is given; ``no``, none is promised (operations that make a network smaller).
+Differs: copies of a channel get unequal shares of its outgoing weights instead of noise, so that the result is exact. A
+new residual branch starts with a norm of weight 0, so that it is exact in train mode too.
+
+``Operation.exactness`` is ``always`` (the same outputs, but for rounding, in eval mode and in train mode), ``eval`` (in
+eval mode; in train mode the new norm normalizes by the batch), or ``no`` (operations that make a network smaller).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nas.core.errors import ConfigurationError
-from nas.inheritance.channel_edits import Shares, Weights, carried, tensors_of
+from nas.inheritance.channel_edits import Shares, Weights, edit_channels, tensors_of
 from nas.inheritance.shape_rules import storage_refusal
 from nas.spaces.graphs.branching import Branch, Merge, Split
 from nas.spaces.graphs.inserting import InsertResidual
@@ -32,31 +34,31 @@ from nas.spaces.graphs.resizing import GrowKernel, ShrinkKernel, Widen
 from nas.spaces.graphs.skipping import AddSkip
 
 _EPS = 1e-5
-"""What torch's batch-norm adds to the variance by default."""
+"""The default epsilon of torch's batch-norm."""
 
 
 def morph(network: Network, weights: Mapping[str, Tensor], operation: Operation) -> tuple[Network, Weights]:
-    """Returns the network that the operation makes, and its weights; both arguments stay as they are.
+    """Returns the network that the operation makes, and its weights; the arguments are not changed.
 
     Args:
         network: The parent.
-        weights: All its tensors, by the names of a ``GraphModule``, of any floating dtype, on any device.
-        operation: What is done.
+        weights: All its tensors, by their names in a ``GraphModule``, of any floating dtype, on any device.
+        operation: The operation.
 
     Raises:
         PointError: the operation is not possible in this network.
-        ConfigurationError: the weights are not this network's, or have no data.
+        ConfigurationError: the weights are of another network, or have no data.
     """
     _check_data(network, weights)
     return _morphed(network, weights, operation)
 
 
 def replay(network: Network, weights: Mapping[str, Tensor], operations: Iterable[Operation]) -> tuple[Network, Weights]:
-    """What the operations make of a network and its weights, one after the other.
+    """Returns the network and weights after all operations, one after the other.
 
     Raises:
-        PointError: one is not possible where it comes.
-        ConfigurationError: the weights are not this network's, or have no data.
+        PointError: an operation is not possible when its turn comes.
+        ConfigurationError: the weights are of another network, or have no data.
     """
     _check_data(network, weights)
     found = dict(weights)
@@ -66,12 +68,12 @@ def replay(network: Network, weights: Mapping[str, Tensor], operations: Iterable
 
 
 def outcome(network: Network, operations: Iterable[Operation]) -> tuple[Network, set[int]]:
-    """Returns the network that the operations make, and its nodes whose weights come from none of the first one's.
+    """Returns the network after all operations, and its nodes without weights of the first network.
 
-    The second half of a branch or split is no such node: it has a share of the weights of the node that it is made of.
+    The second half of a branch or split is not new: it has a part of its first half's weights.
 
     Raises:
-        PointError: one is not possible where it comes.
+        PointError: an operation is not possible when its turn comes.
     """
     new: set[int] = set()
     for operation in operations:
@@ -84,48 +86,48 @@ def outcome(network: Network, operations: Iterable[Operation]) -> tuple[Network,
 
 
 def check_weights(network: Network, weights: Mapping[str, Tensor]) -> None:
-    """Returns if these are the tensors of this network.
+    """Checks that these are the tensors of this network.
 
     Raises:
-        ConfigurationError: a name or a shape is not; names it.
+        ConfigurationError: a name or a shape differs.
     """
     with torch.device("meta"):
-        wanted = {name: tensor.shape for name, tensor in GraphModule(network).state_dict().items()}
-    for name in sorted(wanted.keys() ^ weights.keys(), key=str):
-        state = "missing" if name in wanted else "of no node"
-        raise ConfigurationError(f"weights: {name} is {state}; give those of this very network")
-    for name, shape in wanted.items():
+        expected = {name: tensor.shape for name, tensor in GraphModule(network).state_dict().items()}
+    for name in sorted(expected.keys() ^ weights.keys(), key=str):
+        state = "missing" if name in expected else "of no node"
+        raise ConfigurationError(f"weights: {name} is {state}; give the weights of this network")
+    for name, shape in expected.items():
         if weights[name].shape != shape:
             raise ConfigurationError(
-                f"weights: {name} has shape {tuple(weights[name].shape)}, and must have {tuple(shape)}; "
-                "give those of this very network"
+                f"weights: {name} has shape {tuple(weights[name].shape)}, must be {tuple(shape)}; "
+                "give the weights of this network"
             )
 
 
 def _check_data(network: Network, weights: Mapping[str, Tensor]) -> None:
-    """Returns if these are the tensors of this network, with numbers to reckon with."""
+    """Checks that these are the tensors of this network, with data."""
     if not isinstance(weights, Mapping) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
         raise ConfigurationError(f"weights (a {type(weights).__name__}) must be a state dict: tensors by name")
     check_weights(network, weights)
     for name, tensor in weights.items():
         if refusal := storage_refusal(tensor):
-            raise ConfigurationError(f"weights: {name}: {refusal}; give tensors with their numbers")
+            raise ConfigurationError(f"weights: {name}: {refusal}; give tensors with data")
 
 
 def _morphed(network: Network, weights: Mapping[str, Tensor], operation: Operation) -> tuple[Network, Weights]:
     child = operation.apply(network)
     shares = Shares(operation.noise, operation.seed) if isinstance(operation, Widen) else None
-    found = carried(network, weights, child, operation.maps(network), shares)
+    found = edit_channels(network, weights, child, operation.maps(network), shares)
     like = next((tensor for tensor in weights.values() if tensor.is_floating_point()), torch.zeros(()))
     for node in child.nodes:
         if node.id not in network and not isinstance(operation, Branch | Split):
-            made = _new_tensors(node.layer, child.shapes[node.inputs[0]][0], operation, like)
-            found |= {f"layers.{node.id}.{name}": tensor for name, tensor in made.items()}
-    return child, found | _reworked(network, weights, child, operation)
+            new = _new_tensors(node.layer, child.shapes[node.inputs[0]][0], operation, like)
+            found |= _named(node.id, new)
+    return child, found | _changed_by(network, weights, child, operation)
 
 
 def _new_tensors(layer: Layer, n_inputs: int, operation: Operation, like: Tensor) -> Weights:
-    """Returns the tensors of a new layer, by their names within it: those of the identity, or of what gives 0."""
+    """Returns the tensors of a new layer: of the identity, or with outputs of 0."""
     new = like.new_zeros
     match layer:
         case Norm():
@@ -147,7 +149,7 @@ def _new_tensors(layer: Layer, n_inputs: int, operation: Operation, like: Tensor
 
 
 def _conv_weight(shape: tuple[int, int, int, int], operation: Operation) -> Tensor:
-    """Of a path that is multiplied by 0 behind it: drawn (He et al. 2015); of one that is not: 0; else the identity."""
+    """Returns He initialization before a norm of 0, zeros for a skip, else the identity."""
     if isinstance(operation, InsertResidual):
         spread = math.sqrt(2.0 / math.prod(shape[1:]))
         return torch.randn(shape, generator=_generator(operation.seed), dtype=torch.float64) * spread
@@ -158,8 +160,8 @@ def _conv_weight(shape: tuple[int, int, int, int], operation: Operation) -> Tens
     return weight
 
 
-def _reworked(network: Network, weights: Mapping[str, Tensor], child: Network, operation: Operation) -> Weights:
-    """Returns the tensors that this operation alone changes."""
+def _changed_by(network: Network, weights: Mapping[str, Tensor], child: Network, operation: Operation) -> Weights:
+    """Returns the tensors that this kind of operation changes, besides their channels."""
     match operation:
         case GrowKernel(node, kernel) | ShrinkKernel(node, kernel):
             own = tensors_of(weights, node)
@@ -185,13 +187,13 @@ def _reworked(network: Network, weights: Mapping[str, Tensor], child: Network, o
 
 
 def _halves(tensors: Weights, operation: Branch) -> tuple[Weights, Weights]:
-    """Two layers' tensors that sum up to these."""
+    """Returns the tensors of two layers that sum up to these."""
     generator = _generator(operation.seed)
     one, other = {}, {}
     for name, tensor in tensors.items():
         spread = operation.noise * float(tensor.std()) if name == "weight" and tensor.numel() > 1 else 0.0
-        apart = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor) * spread
-        one[name] = tensor / 2 + apart
+        difference = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor) * spread
+        one[name] = tensor / 2 + difference
         other[name] = tensor - one[name]
     return one, other
 

@@ -1,13 +1,13 @@
-"""Optimizer state that is inherited: momentum and the like travel with the parameters that they belong to.
+"""Inheritance of optimizer state: momentum and the like follow the parameters that they belong to.
 
-A problem that wants it publishes the state beside the weights and has a child's optimizer take it:
+A problem publishes the state beside the weights, and lets a child's optimizer inherit it:
 
     run.save({**network.state_dict(), **optimizer_tensors(optimizer, network)})
     ...
     run.inherit_optimizer(optimizer, network)
 
-State is found by the parameter's name alone: where weights come of a layer of another name (``Rules.first`` structure,
-a cousin as donor beside a replay, a crossing), momentum is that of the name, or fresh.
+State is found by the parameter's name alone. Weights can come from a layer of another name: by structure, by a
+crossing, or from a further donor beside a replay. The state is that of the name even then, or new.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError
+from nas.inheritance.donor_weights import Donor, LazyWeights, donor_list, weights_of
 from nas.inheritance.inherit import report_of
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
-from nas.inheritance.tensor_matching import ChildTensor, Weights, offers_of, settle
-from nas.inheritance.tensor_roles import Trait, Traits
-from nas.inheritance.tensor_sources import Donor, listed, source_of
+from nas.inheritance.tensor_matching import ChildTensor, inherit_tensors, tensor_sources
+from nas.inheritance.tensor_roles import Role, Roles
 from nas.storage.tensor_names import OPTIMIZER, is_weight
 
 
@@ -33,8 +33,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     """Returns the optimizer's tensors by kind and parameter: ``optimizer/exp_avg/conv.weight``.
 
     Args:
-        optimizer: Of the model's parameters.
-        model: Names them.
+        optimizer: The optimizer of the model's parameters.
+        model: The model, which names them.
     """
     return {
         f"{OPTIMIZER}{kind}/{name}": value.detach()
@@ -45,66 +45,71 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 
 
 def inherit_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, donors: Iterable[Donor]) -> InheritanceReport:
-    """Has a fresh optimizer go on with what fits of the donors' state, by the names of the parameters.
+    """Copies into a new optimizer what fits of the donors' state.
 
-    A parameter takes it from one donor, which published the very kinds that this optimizer keeps of it: Adam takes
-    nothing of SGD. What was sliced comes in part, and the rest is as before the first step; a parameter of which
-    something does not fit begins afresh. Counts of steps come along: else later momentum would be corrected as that of
-    the first steps.
+    State is matched by the names of the parameters. A parameter takes its state from one donor. That donor must have
+    published exactly the kinds that this optimizer keeps: Adam takes nothing from SGD. Sliced state is inherited in
+    part; the rest is as before the first step. If some kind does not fit, the parameter starts without state. Step
+    counts are inherited too: otherwise later momentum would get the bias correction of the first steps.
 
     Args:
-        optimizer: Of the child, before its first step; any of torch's but SparseAdam and LBFGS.
+        optimizer: The child's optimizer, before its first step; any of torch's but SparseAdam and LBFGS.
         model: The child.
-        donors: What was published, among it ``optimizer_tensors``; best first.
+        donors: Published tensors, with those of ``optimizer_tensors``, best first.
 
     Raises:
-        ConfigurationError: donors that are no list of such, or one of the two optimizers.
+        ConfigurationError: ``donors`` is no list of donors, or the optimizer is one of the two.
     """
     if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
         name = type(optimizer).__name__
         raise ConfigurationError(f"optimizer ({name}) can't inherit its state; leave it fresh, or choose another")
-    sources = [source_of(donor) for donor in listed(donors)]
-    published = [_kinds(source) for source in sources]
-    wanted = _first_state(optimizer, model) if any(published) else {}
-    parameters, traits, rules = dict(model.named_parameters()), Traits(model), Rules(rest="own")
+    weights = [weights_of(donor) for donor in donor_list(donors)]
+    published = [_kinds(donor) for donor in weights]
+    first_state = _first_state(optimizer, model) if any(published) else {}
+    parameters, roles, rules = dict(model.named_parameters()), Roles(model), Rules(rest="own")
 
-    def child_of(name: str, kind: str, places: Collection[int]) -> ChildTensor:
-        """One tensor of the state, which takes what donors in these places offer."""
-        key, tensor = f"{OPTIMIZER}{kind}/{name}", wanted[name][kind]
-        trait = traits.of([name]) if tensor.shape == parameters[name].shape else Trait(is_parameter=True)
-        offers = offers_of([key], tensor, sources, [{}] * len(sources), rules)
-        return ChildTensor([key], tensor, [offer for offer in offers if offer.place in places], trait, rules)
+    def child_of(name: str, kind: str, donors: Collection[int]) -> ChildTensor:
+        """Returns one tensor of the state, with its sources among donors with these indices."""
+        key, tensor = f"{OPTIMIZER}{kind}/{name}", first_state[name][kind]
+        role = roles.of([name]) if tensor.shape == parameters[name].shape else Role(is_parameter=True)
+        sources = tensor_sources([key], tensor, weights, [{}] * len(weights), rules)
+        return ChildTensor([key], tensor, [source for source in sources if source.donor in donors], role, rules)
 
     groups: dict[str, dict[str, ChildTensor]] = {}
-    for name, own in wanted.items():
-        places = {place for place, kinds in enumerate(published) if kinds.get(name) == own.keys()}
-        decisive = [kind for kind, value in own.items() if value.dim()] or list(own)  # a count fits anywhere
-        groups[name] = {kind: child_of(name, kind, places) for kind in decisive}
+    for name, state in first_state.items():
+        fitting = {index for index, kinds in enumerate(published) if kinds.get(name) == state.keys()}
+        shaped = [kind for kind, value in state.items() if value.dim()] or list(state)  # a count fits any donor
+        groups[name] = {kind: child_of(name, kind, fitting) for kind in shaped}
     with torch.no_grad():
-        settle([child for group in groups.values() for child in group.values()], sources)
+        inherit_tensors([child for group in groups.values() for child in group.values()], weights)
         counts: list[ChildTensor] = []
         for name, group in groups.items():
-            places = {place for place in range(len(sources)) if all(_is_of(child, place) for child in group.values())}
-            rest = {kind: child_of(name, kind, places) for kind in wanted[name] if kind not in group}
+            fitting = {
+                index for index in range(len(weights)) if all(_is_from(child, index) for child in group.values())
+            }
+            rest = {kind: child_of(name, kind, fitting) for kind in first_state[name] if kind not in group}
             group |= rest
             counts += rest.values()
-        settle(counts, sources)
+        inherit_tensors(counts, weights)
     for name, group in groups.items():
-        donor = next(iter(group.values())).done
-        if donor is not None and all(_is_of(child, donor.donor) for child in group.values()):
-            optimizer.state[parameters[name]] |= wanted[name]
+        result = next(iter(group.values())).result
+        if result is not None and all(_is_from(child, result.donor) for child in group.values()):
+            optimizer.state[parameters[name]] |= first_state[name]
             continue
         for child in group.values():
-            child.done, child.refusal = None, child.refusal or "no donor published all that this optimizer keeps of it"
+            child.result, child.refusal = (
+                None,
+                child.refusal or "no donor published all kinds that this optimizer keeps",
+            )
     children = [child for group in groups.values() for child in group.values()]
-    state = {name: child.tensor for child in children for name in child.names}
-    return report_of(children, state, bool(sources))
+    tensors = {name: child.tensor for child in children for name in child.names}
+    return report_of(children, tensors, bool(weights))
 
 
-def _kinds(source: Weights) -> dict[str, set[str]]:
-    """What a donor published of its optimizer's state: by parameter, the kinds."""
+def _kinds(donor: LazyWeights) -> dict[str, set[str]]:
+    """Returns the kinds of optimizer state that a donor published, by parameter."""
     found: dict[str, set[str]] = {}
-    for key in source.shapes:
+    for key in donor.shapes:
         if not is_weight(key):
             kind, _, name = key.removeprefix(OPTIMIZER).partition("/")
             found.setdefault(name, set()).add(kind)
@@ -112,19 +117,19 @@ def _kinds(source: Weights) -> dict[str, set[str]]:
 
 
 def _first_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, dict[str, Tensor]]:
-    """What the optimizer keeps of each parameter, by kind: as a step on zeros without a gradient leaves it.
+    """Returns the optimizer's state of each parameter, by kind, after a step with zero gradients.
 
-    Parameters of which it keeps nothing, or what is no tensor, are left out.
+    Parameters without state, or with other state than tensors, are left out.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
-    probe = copy(optimizer)  # without hooks, a scheduler's way to count steps, and what a user's class holds
+    probe = copy(optimizer)  # without hooks, a scheduler's step counter, and the attributes of a user's class
     for name, value in optimizer.__dict__.items():
         if name != "step":
             probe.__dict__.setdefault(name, copy(value))
     found: dict[str, dict[str, Tensor]] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if not (state := deepcopy(optimizer.state.get(parameter))):  # some have it from the beginning
+            if not (state := deepcopy(optimizer.state.get(parameter))):  # some optimizers have it before the first step
                 zeros = torch.zeros_like(parameter, requires_grad=True)
                 zeros.grad = torch.zeros_like(parameter)
                 probe.state = defaultdict(dict)
@@ -136,5 +141,5 @@ def _first_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str
     return found
 
 
-def _is_of(child: ChildTensor, place: int | None) -> bool:
-    return child.done is not None and child.done.donor == place
+def _is_from(child: ChildTensor, donor: int | None) -> bool:
+    return child.result is not None and child.result.donor == donor

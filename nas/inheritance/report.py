@@ -1,4 +1,4 @@
-"""What inheritance did, tensor by tensor."""
+"""The report on inheritance, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nas.core.validation import checked_fields, number_within, shown, whole
 
 NO_DONOR = "no donor"
 How = Literal["copied", "morphed", "inserted", "sliced", "new"]
-"""``morphed`` and ``inserted`` by recorded operations: of a donor's tensors, and for a layer that no donor has."""
+"""``morphed``: changed by recorded operations; ``inserted``: of a layer that these operations put in."""
 _TENSOR: Mapping[str, tuple[type, ...]] = {
     "how": (str,),
     "share": (int, float),
@@ -30,53 +30,60 @@ _REPORT: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInheritance:
-    """What became of one tensor."""
+    """The result for one tensor.
+
+    Attributes:
+        how: How it got its values.
+        share: The share of its elements that were inherited.
+        donor: The index of the donor that they came from.
+        why: The reason why it was not copied whole from the donor's tensor of the same name.
+    """
 
     how: How
     share: float = 0.0
-    """Share of its elements that were inherited."""
     donor: int | None = None
-    """The place, among the donors, of the one that it came from."""
     why: str = ""
-    """Why it was not copied whole from the donor's tensor of the same name."""
 
     @property
     def is_listed(self) -> bool:
-        """Whether there is something to be told of it."""
+        """Whether the summary lists it."""
         return bool(self.why) and self.why != NO_DONOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InheritanceReport:
-    """What ``inherit`` did, tensor by tensor, in the order of the network's ``state_dict``."""
+    """The result of ``inherit``.
+
+    Attributes:
+        share: The share of the parameters that were inherited, in elements, without buffers; 0.0 without parameters.
+        given: The part of that share from each donor, by the donor's index; the largest part first, of equals the
+            better donor.
+        tensors: The result for each tensor, in the order of the network's ``state_dict``.
+        replayed: The index of the donor on whose tensors a derivation was replayed, or None.
+        notes: Reasons: a derivation was not replayed, or not on the parent; a module can't be traced.
+    """
 
     share: float
-    """Share of the parameters (elements; buffers don't count) that were inherited; 0.0 where there are none."""
     given: Mapping[int, float]
-    """Of that share, what each donor that gave some has given, by its place among the donors: who gave most comes
-    first, of equals the better."""
     tensors: Mapping[str, TensorInheritance]
     replayed: int | None = None
-    """The place, among the donors, of the one on whose tensors a derivation was replayed; None: it was not."""
     notes: tuple[str, ...] = ()
-    """What else has to be known: why a derivation could not be replayed, on whose tensors it was where that is not the
-    parent, and why a module can't be traced."""
 
     @property
     def main_donor(self) -> int | None:
-        """The place, among the donors, of the one that gave most parameters; None: nobody did."""
+        """The index of the donor that gave the most parameters, or None."""
         return next(iter(self.given), None)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all of it as JSON."""
-        return {**asdict(self), "given": [[place, share] for place, share in self.given.items()]}
+        """Returns the whole report as JSON."""
+        return {**asdict(self), "given": [[donor, share] for donor, share in self.given.items()]}
 
     @classmethod
     def from_json(cls, plain: object) -> InheritanceReport:
-        """Returns the report of which ``to_json`` made this.
+        """Returns the report from the result of ``to_json``.
 
         Raises:
-            CorruptError: it made no such thing.
+            CorruptError: ``plain`` is not such a result.
         """
         fields = checked_fields(plain, _REPORT)
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in fields["given"]):
@@ -85,18 +92,17 @@ class InheritanceReport:
             raise CorruptError(f"notes must not be {shown(fields['notes'])}")
         return cls(
             share=number_within(fields["share"], "share", 0, 1),
-            given={whole(place, "a donor"): number_within(share, "given", 0, 1) for place, share in fields["given"]},
+            given={whole(donor, "a donor"): number_within(share, "given", 0, 1) for donor, share in fields["given"]},
             tensors={name: _tensor(entry) for name, entry in fields["tensors"].items()},
-            replayed=_place(fields["replayed"]),
+            replayed=_index(fields["replayed"]),
             notes=tuple(fields["notes"]),
         )
 
     def summary(self) -> dict[str, Any]:
         """Returns the report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_new`` and ``not_copied``.
 
-        ``not_copied`` maps the tensors that were not copied whole from their namesakes to the reason; without any donor
-        it is empty, since the reason is the same for all. ``n_morphed``, ``n_inserted`` and ``notes`` are there where there
-        are some.
+        ``not_copied`` gives the reason for each tensor that was not copied whole from the tensor of the same name;
+        without a donor it is empty. ``n_morphed``, ``n_inserted`` and ``notes`` are left out if there are none.
         """
         hows = [tensor.how for tensor in self.tensors.values()]
         by_operations = {f"n_{how}": hows.count(how) for how in ("morphed", "inserted") if how in hows}
@@ -116,8 +122,8 @@ def _tensor(plain: object) -> TensorInheritance:
     if fields["how"] not in get_args(How):
         raise CorruptError(f"how must not be {shown(fields['how'])}")
     share = number_within(fields["share"], "share", 0, 1)
-    return TensorInheritance(how=fields["how"], share=share, donor=_place(fields["donor"]), why=fields["why"])
+    return TensorInheritance(how=fields["how"], share=share, donor=_index(fields["donor"]), why=fields["why"])
 
 
-def _place(value: int | None) -> int | None:
+def _index(value: int | None) -> int | None:
     return None if value is None else whole(value, "a donor")

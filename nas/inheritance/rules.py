@@ -1,4 +1,4 @@
-"""The rules of inheritance: what follows the weights, and how much of it a child keeps."""
+"""The rules of inheritance, as a problem's ``rules`` option gives them."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ OptimizerState = Literal["fresh", "inherit"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How a child takes its donors' weights. The defaults leave what was inherited whole as it was.
+    """The rules by which a child takes its donors' weights; by default copies are exact.
 
     Attributes:
-        first: What is believed where both would give a tensor whole: its ``name``, or the ``structure``. With the name,
-            structure places only the layers whose names no donor has; with the structure, the layers of both networks
-            are aligned in their order, so that a chain with one layer more at its beginning keeps all others although
-            each has another's name.
-        rest: What a tensor becomes that is sliced. ``scaled``, of the weight of a convolution or linear layer without
-            groups: inherited rows (outputs) have 0 for new inputs, so that they give what they gave, and are scaled up
-            where inputs are lost; new rows are the child's own, scaled to the spread of the inherited ones. ``own``,
-            and of all other tensors: what is inherited is as it was, and what is new the child's own, as it is.
-        statistics: Of batch-norm. ``inherit``: mean, variance and count travel with their channels. ``reset``: they are
-            a fresh network's.
-        shrink: What parameters that inherit are multiplied by, also what is new in them (shrink and perturb, Ash and
-            Adams 2020, arXiv:1910.08475).
-        perturb: How much of the child's own initial values is added to them.
-        optimizer: Of its state. ``fresh``: a child's has none. ``inherit``: it goes on from the donor's, where the
-            problem hands it down (`nas.inheritance.optimizer_state`).
-        warm_up_steps: In so many steps the learning rate rises to what it is meant to be (``warm_up``).
-        freeze_epochs: For so many epochs the tensors that were copied do not learn (`nas.inheritance.freezing`).
+        first: What decides if both the ``name`` and the ``structure`` would give a whole tensor. With ``name``, only
+            layers whose names no donor has are matched by structure. With ``structure``, all layers are aligned in
+            order: a chain with a new first layer keeps all others under new names.
+        rest: How a sliced tensor is filled. ``scaled`` applies to weights of linear layers and of convolutions without
+            groups. Inherited rows (outputs) get 0 for new inputs, so that their outputs do not change. They are scaled
+            up if inputs are lost. New rows keep the child's values, scaled to the spread of the inherited rows. With
+            ``own``, and in all other tensors, inherited and new values stay as they are.
+        statistics: Of batch-norm. ``inherit``: mean, variance and count follow their channels. ``reset``: they are
+            those of a new network.
+        shrink: The factor on parameters that inherit, including their new part (shrink and perturb, Ash and Adams 2020,
+            arXiv:1910.08475).
+        perturb: The share of the child's own initial values that is added to them.
+        optimizer: ``fresh``: the child's optimizer starts without state. ``inherit``: it continues from the donor's, if
+            the problem implements it (`nas.inheritance.optimizer_state`).
+        warm_up_steps: The number of steps in which the learning rate rises to its full value (``warm_up``).
+        freeze_epochs: The number of epochs in which copied tensors do not learn (`nas.inheritance.freezing`).
 
     Raises:
-        ConfigurationError: one is not what is allowed.
+        ConfigurationError: a value is not allowed.
     """
 
     first: Match = "name"
@@ -69,21 +68,22 @@ class Rules:
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> Rules:
-        """Returns the rules that a configuration names, the others by default; None: all by default.
+        """Returns the rules of a configuration; rules that it does not name keep their defaults.
 
         Raises:
-            ConfigurationError: there is no such rule, or one is not what is allowed.
+            ConfigurationError: a rule is unknown, or its value is not allowed.
         """
         if options is not None and not isinstance(options, Mapping):
             raise ConfigurationError(
-                f"rules ({options!r}) must be a dict: 'problem.rules={{shrink:0.8,perturb:0.1}}', quoted, or a "
-                "shell takes it apart"
+                f"rules ({options!r}) must be a dict: 'problem.rules={{shrink:0.8,perturb:0.1}}'. Quote it in a shell"
             )
         known = [field.name for field in fields(cls)]
         if unknown := [str(name) for name in options or {} if name not in known]:
-            raise ConfigurationError(f"rules: there is no {unknown[0]!r}; choose of {nearest_first(unknown[0], known)}")
+            raise ConfigurationError(
+                f"rules: unknown rule {unknown[0]!r}. Choose one of {nearest_first(unknown[0], known)}"
+            )
         return cls(**(options or {}))
 
     def warm_up(self, step: int) -> float:
-        """Returns the share of the learning rate at a step, from 0: linear up to 1, and 1 from then on."""
+        """Returns the factor on the learning rate at a step, which rises linearly to 1."""
         return min(1.0, (step + 1) / (self.warm_up_steps + 1))

@@ -1,4 +1,4 @@
-"""Whether a tensor can give another anything: by kind, shape and groups, and by its values."""
+"""Reasons why a tensor can't be inherited: its kind of number, shape, groups or values."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from nas.inheritance.tensor_roles import Trait
+from nas.inheritance.tensor_roles import Role
 
 NO_DATA = "it is on the device meta, without data"
 
 
 def layout_refusal(tensor: Tensor) -> str | None:
-    """Why a tensor's elements can't be told by their places, or None."""
+    """Returns why a tensor's elements have no fixed positions, or None."""
     if is_lazy(tensor):
         return "its shape is not known yet"
     if tensor.layout != torch.strided or tensor.is_quantized:
@@ -23,25 +23,27 @@ def layout_refusal(tensor: Tensor) -> str | None:
 
 
 def storage_refusal(tensor: Tensor) -> str | None:
-    """Why nothing can be written into a tensor, or None."""
+    """Returns why nothing can be written into a tensor, or None."""
     return layout_refusal(tensor) or (NO_DATA if tensor.is_meta else None)
 
 
-def reckonable(values: Tensor) -> Tensor:
-    """Returns the same values in a type that torch computes with: it only keeps floats of eight bits."""
+def upcast_float8(values: Tensor) -> Tensor:
+    """Returns the values, as float32 if they are float8, with which torch can't compute."""
     return values.float() if values.is_floating_point() and values.dtype.itemsize == 1 else values
 
 
 def all_finite(values: Tensor) -> bool:
     """Returns whether there is no NaN and no infinity."""
-    values = reckonable(values)
+    values = upcast_float8(values)
     if values.is_floating_point() and values.numel():
-        return bool(torch.stack(torch.aminmax(values)).isfinite().all())  # a NaN is both; without a mask as large
+        return bool(
+            torch.stack(torch.aminmax(values)).isfinite().all()
+        )  # a NaN is both; needs no mask of the same size
     return bool(values.isfinite().all())
 
 
 def value_refusal(values: Tensor, donor: Tensor) -> str | None:
-    """Why the child can't hold what the donor's values became in its type, or None."""
+    """Returns why the donor's values, cast to the child's type, can't be used, or None."""
     if not all_finite(values):
         return "not finite"
     is_whole = not (values.is_floating_point() or values.is_complex())
@@ -50,8 +52,8 @@ def value_refusal(values: Tensor, donor: Tensor) -> str | None:
     return None
 
 
-def shape_refusal(child: Tensor, donor: Tensor, trait: Trait) -> str | None:
-    """Why the donor's tensor can't give anything, or None."""
+def shape_refusal(child: Tensor, donor: Tensor, role: Role) -> str | None:
+    """Returns why nothing of the donor's tensor can be used, or None."""
     if (refusal := layout_refusal(donor)) is not None:
         return refusal
     if not torch.can_cast(donor.dtype, child.dtype):
@@ -59,23 +61,23 @@ def shape_refusal(child: Tensor, donor: Tensor, trait: Trait) -> str | None:
     if child.shape == donor.shape:
         return None
     if child.dim() != donor.dim():
-        return f"other rank: {shapes_told(child, donor)}"
+        return f"other rank: {shape_text(child, donor)}"
     if not (child.is_floating_point() or child.is_complex()):
-        return f"integers are not sliced: {shapes_told(child, donor)}"
+        return f"integers are not sliced: {shape_text(child, donor)}"
     if 0 in (*child.shape, *donor.shape):
-        return f"no overlap: {shapes_told(child, donor)}"
-    if trait.n_stacked > 1 and child.shape[0] != donor.shape[0]:
-        return f"{trait.n_stacked} parts of other sizes, one behind the other: {shapes_told(child, donor)}"
-    if trait.groups and _is_grouped_otherwise(child.shape, donor.shape, trait.groups):
-        return f"other groups of channels: {shapes_told(child, donor)}"
+        return f"no overlap: {shape_text(child, donor)}"
+    if role.n_stacked > 1 and child.shape[0] != donor.shape[0]:
+        return f"{role.n_stacked} stacked parts of other sizes: {shape_text(child, donor)}"
+    if role.groups and _is_grouped_otherwise(child.shape, donor.shape, role.groups):
+        return f"other groups of channels: {shape_text(child, donor)}"
     return None
 
 
 def _is_grouped_otherwise(child: Sequence[int], donor: Sequence[int], groups: int) -> bool:
-    """Returns whether what both have of two convolutions' weights would be of other pairs of channels.
+    """Returns whether the overlap of two convolutions' weights connects other channels in each of them.
 
-    Groups of a donor can only be told from its shape: one with a single input channel may be depthwise. Those of a
-    child move where its channels do, unless each channel is a group.
+    The donor's groups are known from its shape alone: with a single input channel it may be depthwise. The child's
+    groups move with its channels, unless each channel is a group.
     """
     if groups == 1:
         return donor[0] > donor[1] == 1 < child[1]
@@ -83,6 +85,6 @@ def _is_grouped_otherwise(child: Sequence[int], donor: Sequence[int], groups: in
     return child[1] != donor[1] or (child[0] != donor[0] and not is_depthwise)
 
 
-def shapes_told(child: Tensor, donor: Tensor) -> str:
-    """What is sliced into what."""
+def shape_text(child: Tensor, donor: Tensor) -> str:
+    """Returns both shapes as text, the donor's first."""
     return f"{tuple(donor.shape)} into {tuple(child.shape)}"

@@ -1,222 +1,245 @@
-"""A tensor of a child: what it may take of the donors', and how it takes it."""
+"""Tensors of a child and their sources: the donors' tensors from which they take values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Container, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from nas.inheritance.donor_weights import LazyWeights
 from nas.inheritance.report import TensorInheritance
 from nas.inheritance.rules import Rules
-from nas.inheritance.shape_rules import NO_DATA, reckonable, shape_refusal, shapes_told, storage_refusal, value_refusal
-from nas.inheritance.tensor_roles import Trait
+from nas.inheritance.shape_rules import (
+    NO_DATA,
+    shape_refusal,
+    shape_text,
+    storage_refusal,
+    upcast_float8,
+    value_refusal,
+)
+from nas.inheritance.tensor_roles import Role
 
 
-class Weights(Protocol):
-    """Tensors that are read only when they are wanted (``nas.storage.lazy_weights.StoredWeights``)."""
+class TensorSource(NamedTuple):
+    """A donor's tensor from which a child's tensor may take its values.
 
-    @property
-    def shapes(self) -> Mapping[str, Tensor]:
-        """Every tensor by name, without its data: on torch's device ``meta``, or with it."""
+    Attributes:
+        donor: The index of the donor.
+        name: The tensor's name in the donor.
+        tensor: The tensor, maybe without data.
+        why: The reason, if it is not the tensor of the same name.
+    """
 
-    def read(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yields the tensors of these names, in any order; each counts only until the next one."""
-
-
-class Offer(NamedTuple):
-    """A donor's tensor that a child's may take."""
-
-    place: int
+    donor: int
     name: str
     tensor: Tensor
     why: str
-    """Why it is not simply the one of the same name."""
 
 
 class ChildTensor:
-    """A tensor of the child, with all of its names, what it may take, and what became of it."""
+    """A tensor of the child with its names, its possible sources, and its result.
+
+    Attributes:
+        names: All names of the tensor; several for tied weights.
+        tensor: The tensor in the model.
+        role: The role of the tensor in the model.
+        result: What was inherited, or None: nothing so far.
+        refusal: The reason why the tensor, or its first source, can't be used, or None.
+    """
 
     def __init__(
-        self, names: Sequence[str], tensor: Tensor, offers: Sequence[Offer], trait: Trait, rules: Rules
+        self, names: Sequence[str], tensor: Tensor, sources: Sequence[TensorSource], role: Role, rules: Rules
     ) -> None:
         self.names = names
         self.tensor = tensor
-        self.trait = trait
-        self.done: TensorInheritance | None = None
+        self.role = role
+        self.result: TensorInheritance | None = None
         self.refusal: str | None = None
         self._rules = rules
-        self._offers = offers
+        self._sources = sources
         self._n_refused = 0
         if (refusal := storage_refusal(tensor)) is not None:
             self.refusal = f"{refusal}; run one batch through the model first" if is_lazy(tensor) else refusal
         elif any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-            self.refusal = "elements of it are one in memory, as expand makes them; clone it"
+            self.refusal = "several elements share memory, as after expand; clone it"
 
-    def prefer(self, offer: Offer, without: Container[int]) -> None:
-        """Has it take this before all else, and nothing else of the donors in these places."""
-        self._offers = [offer, *(other for other in self._offers if other.place not in without)]
+    def prefer(self, source: TensorSource, without: Container[int]) -> None:
+        """Puts a source first, and removes all other sources from the donors with these indices."""
+        self._sources = [source, *(other for other in self._sources if other.donor not in without)]
 
-    def go_with(self, place: int) -> None:
-        """Has it take what the donor in this place offers before what others do."""
-        self._offers = sorted(self._offers, key=lambda offer: offer.place != place)
+    def prefer_donor(self, donor: int) -> None:
+        """Puts the sources from this donor first."""
+        self._sources = sorted(self._sources, key=lambda source: source.donor != donor)
 
-    def next_offer(self) -> Offer | None:
-        """Returns the best tensor that is left and may fit."""
-        while self._n_refused < len(self._offers):
-            offer = self._offers[self._n_refused]
-            if (refusal := shape_refusal(self.tensor, offer.tensor, self.trait)) is None:
-                return offer
-            self._refuse(offer.place, refusal)
+    def next_source(self) -> TensorSource | None:
+        """Returns the best source that is left and has a fitting shape."""
+        while self._n_refused < len(self._sources):
+            source = self._sources[self._n_refused]
+            if (refusal := shape_refusal(self.tensor, source.tensor, self.role)) is None:
+                return source
+            self._refuse(source.donor, refusal)
         return None
 
-    def take(self, donor: Tensor) -> None:
-        """Writes the values of the donor that ``next_offer`` gave, where they overlap and all are finite."""
-        place, _, _, why = self._offers[self._n_refused]
+    def take(self, values: Tensor) -> None:
+        """Copies the values of the source that ``next_source`` returned, if all are finite."""
+        source = self._sources[self._n_refused]
         child = self.tensor
-        if donor.is_meta:
-            self._refuse(place, NO_DATA)
+        if values.is_meta:
+            self._refuse(source.donor, NO_DATA)
             return
-        values = donor.to(child.device, child.dtype)
-        if values.untyped_storage().data_ptr() == child.untyped_storage().data_ptr():
-            values = values.clone()  # a part of a supernet, say, which would be written over while it is read
-        if (refusal := value_refusal(values, donor)) is not None:
-            self._refuse(place, refusal)
+        cast = values.to(child.device, child.dtype)
+        if cast.untyped_storage().data_ptr() == child.untyped_storage().data_ptr():
+            cast = cast.clone()  # a slice of a supernet, say, which would be overwritten while it is read
+        if (refusal := value_refusal(cast, values)) is not None:
+            self._refuse(source.donor, refusal)
             return
-        if child.shape == donor.shape:
-            self.write(values)
-            self.done = TensorInheritance(how="copied", share=1.0, donor=place, why=why)
+        if child.shape == values.shape:
+            self.write(cast)
+            self.result = TensorInheritance(how="copied", share=1.0, donor=source.donor, why=source.why)
             return
-        share = self._write_part(values)
-        self.done = TensorInheritance(how="sliced", share=share, donor=place, why=shapes_told(child, donor))
+        share = self._write_part(cast)
+        why = shape_text(child, values)
+        self.result = TensorInheritance(how="sliced", share=share, donor=source.donor, why=why)
 
     def write(self, values: Tensor) -> None:
-        """Becomes these values, shrunk and perturbed as the rules say."""
+        """Sets the tensor to these values, shrunk and perturbed by the rules."""
         rules = self._rules
-        if self.trait.is_parameter and (rules.shrink, rules.perturb) != (1.0, 0.0):
-            values = rules.shrink * reckonable(values) + rules.perturb * reckonable(self.tensor)
+        if self._is_mixed:
+            values = rules.shrink * upcast_float8(values) + rules.perturb * upcast_float8(self.tensor)
         self.tensor.copy_(values)
 
+    @property
+    def _is_mixed(self) -> bool:
+        """Whether the rules shrink or perturb this tensor."""
+        return self.role.is_parameter and (self._rules.shrink, self._rules.perturb) != (1.0, 0.0)
+
     def _write_part(self, values: Tensor) -> float:
-        """Becomes these values where both are, and what the rules say elsewhere; the share of the first."""
+        """Copies the overlap, fills the rest by the rules, and returns the inherited share."""
         child, rules = self.tensor, self._rules
-        here, there = _overlap(child.shape, values.shape, child.dim() - self.trait.n_kernel_dims)
-        is_mixed = self.trait.is_parameter and (rules.shrink, rules.perturb) != (1.0, 0.0)
-        is_direct = not is_mixed and reckonable(child) is child
-        whole = child if is_direct else reckonable(child).clone()
-        part = reckonable(values)[there]
-        if rules.rest == "scaled" and self.trait.is_weight:
+        child_part, donor_part = _overlap(child.shape, values.shape, child.dim() - self.role.n_kernel_dims)
+        is_direct = not self._is_mixed and upcast_float8(child) is child
+        whole = child if is_direct else upcast_float8(child).clone()
+        part = upcast_float8(values)[donor_part]
+        if rules.rest == "scaled" and self.role.is_weight:
             n_rows = part.shape[0]
-            lost = math.sqrt(values[0].numel() / part[0].numel())
-            part = part * lost if lost > 1 else part
-            own = whole[n_rows:]
-            if own.numel() and (spread := _spread(own)) > 0:
-                own *= _spread(part) / spread * math.sqrt(part[0].numel() / own[0].numel())
+            scale = math.sqrt(values[0].numel() / part[0].numel())
+            part = part * scale if scale > 1 else part
+            new_rows = whole[n_rows:]
+            if new_rows.numel() and (rms := _root_mean_square(new_rows)) > 0:
+                new_rows *= _root_mean_square(part) / rms * math.sqrt(part[0].numel() / new_rows[0].numel())
             if whole[0].numel() > part[0].numel():
                 whole[:n_rows] = 0
-        whole[here] = part
+        whole[child_part] = part
         if not is_direct:
             self.write(whole)
         return part.numel() / child.numel()
 
-    def _refuse(self, place: int, why: str) -> None:
+    def _refuse(self, donor: int, why: str) -> None:
         if self._n_refused == 0:
-            self.refusal = f"donor at place {place}: {why}"
+            self.refusal = f"donor at index {donor}: {why}"
         self._n_refused += 1
 
 
-def offers_of(
+def tensor_sources(
     names: Sequence[str],
     tensor: Tensor,
-    sources: Sequence[Weights],
+    donors: Sequence[LazyWeights],
     aligned: Sequence[Mapping[str, str]],
     rules: Rules,
-) -> list[Offer]:
-    """What a child's tensor may take, the best first."""
+) -> list[TensorSource]:
+    """Returns the possible sources of a child's tensor, best first.
+
+    Args:
+        names: The names of the tensor.
+        tensor: The tensor.
+        donors: The donors, best first.
+        aligned: For each donor, its tensor by the child's, if their layers have the same position.
+        rules: Whether names or positions come first.
+    """
     if is_lazy(tensor):
         return []
-    named: list[Offer] = []
-    placed: list[Offer] = []
-    parts: list[Offer] = []
-    for place, (source, pairs) in enumerate(zip(sources, aligned, strict=True)):
-        taken = set(pairs.values()) if rules.first == "structure" else set()
+    by_name: list[TensorSource] = []
+    by_structure: list[TensorSource] = []
+    parts: list[TensorSource] = []
+    for index, (donor, pairs) in enumerate(zip(donors, aligned, strict=True)):
+        used = set(pairs.values()) if rules.first == "structure" else set()
         for name in names:
             if name in pairs and pairs[name] != name:
                 other = pairs[name]
-                placed.append(Offer(place, other, source.shapes[other], f"by structure, from {other}"))
-            elif name in source.shapes and (name in pairs or name not in taken):
-                offer = Offer(place, name, source.shapes[name], "")
-                fits = not is_lazy(offer.tensor) and offer.tensor.shape == tensor.shape
-                (named if fits else parts).append(offer)
-    return [*placed, *named, *parts] if rules.first == "structure" else [*named, *placed, *parts]
+                by_structure.append(TensorSource(index, other, donor.shapes[other], f"by structure, from {other}"))
+            elif name in donor.shapes and (name in pairs or name not in used):
+                source = TensorSource(index, name, donor.shapes[name], "")
+                fits = not is_lazy(source.tensor) and source.tensor.shape == tensor.shape
+                (by_name if fits else parts).append(source)
+    return [*by_structure, *by_name, *parts] if rules.first == "structure" else [*by_name, *by_structure, *parts]
 
 
-def settle_by_leaders(
+def inherit_by_layer(
     children: Sequence[ChildTensor],
-    of_all: Sequence[ChildTensor],
-    leaders: Mapping[str, str],
-    sources: Sequence[Weights],
+    whole_model: Sequence[ChildTensor],
+    channel_weights: Mapping[str, str],
+    donors: Sequence[LazyWeights],
 ) -> None:
-    """Settles weights first, and then has what goes with each take of the same donor, where that has it.
+    """Inherits channel weights first; the other tensors of their channels then prefer the same donor.
 
     Args:
-        children: Those that are to be settled.
-        of_all: Those of the whole model, of which some have taken something already.
-        leaders: By a tensor's name, that of the weight that it goes with, as ``leaders_of`` tells.
-        sources: The donors.
+        children: The tensors that have no result yet.
+        whole_model: All tensors of the model, with the results so far.
+        channel_weights: By tensor name, the name of its channel weight (``layer_alignment.channel_weights``).
+        donors: The donors, best first.
     """
-    heads = set(leaders.values())
-    settle([child for child in children if not heads.isdisjoint(child.names)], sources)
-    gave = {
-        name: child.done.donor
-        for child in of_all
-        for name in child.names
-        if child.done and child.done.donor is not None
-    }
-    left = [child for child in children if child.done is None and heads.isdisjoint(child.names)]
-    for child in left:
-        places = (gave.get(leaders[name]) for name in child.names if name in leaders)
-        if (place := next((place for place in places if place is not None), None)) is not None:
-            child.go_with(place)
-    settle(left, sources)
+    first = set(channel_weights.values())
+    inherit_tensors([child for child in children if not first.isdisjoint(child.names)], donors)
+    donor_by_name = {name: child.result.donor for child in whole_model if child.result for name in child.names}
+    others = [child for child in children if child.result is None and first.isdisjoint(child.names)]
+    for child in others:
+        found = (donor_by_name.get(channel_weights[name]) for name in child.names if name in channel_weights)
+        donor = next((donor for donor in found if donor is not None), None)
+        if donor is not None:
+            child.prefer_donor(donor)
+    inherit_tensors(others, donors)
 
 
-def settle(children: Sequence[ChildTensor], sources: Sequence[Weights]) -> None:
-    """Offers each child what it may take until it has something or there is nothing left."""
-    while children := _offer(children, sources):
+def inherit_tensors(children: Sequence[ChildTensor], donors: Sequence[LazyWeights]) -> None:
+    """Copies into each child tensor from the best of its sources that works."""
+    while children := _try_sources(children, donors):
         pass
 
 
-def _offer(children: Sequence[ChildTensor], sources: Sequence[Weights]) -> list[ChildTensor]:
-    """Offers each child its best donor that is left; the children that asked for one and could not take it."""
-    wanted: dict[int, dict[str, list[ChildTensor]]] = {}
-    asked = []
+def _try_sources(children: Sequence[ChildTensor], donors: Sequence[LazyWeights]) -> list[ChildTensor]:
+    """Tries the next source of each child tensor; returns the tensors that could not take theirs."""
+    needed: dict[int, dict[str, list[ChildTensor]]] = {}
+    tried = []
     for child in children:
-        if (offer := child.next_offer()) is not None:
-            wanted.setdefault(offer.place, {}).setdefault(offer.name, []).append(child)
-            asked.append(child)
-    for place, by_name in sorted(wanted.items()):
-        for name, values in sources[place].read(by_name):
+        if (source := child.next_source()) is not None:
+            needed.setdefault(source.donor, {}).setdefault(source.name, []).append(child)
+            tried.append(child)
+    for donor, by_name in sorted(needed.items()):
+        for name, values in donors[donor].read(by_name):
             for child in by_name[name]:
                 child.take(values)
-    return [child for child in asked if child.done is None]
+    return [child for child in tried if child.result is None]
 
 
 def _overlap(child: Sequence[int], donor: Sequence[int], n_plain: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """What both have, in the child and in the donor: from index 0 on, and of the dimensions behind from the middle."""
-    here, there = [], []
-    for n, (one, other) in enumerate(zip(child, donor, strict=True)):
-        size = min(one, other)
-        margins = (0, 0) if n < n_plain else ((one - size) // 2, (other - size) // 2)
-        here.append(slice(margins[0], margins[0] + size))
-        there.append(slice(margins[1], margins[1] + size))
-    return tuple(here), tuple(there)
+    """Returns the overlap as slices of the child and of the donor.
+
+    The first ``n_plain`` dimensions overlap from index 0 on, the others (of a kernel) around the middle.
+    """
+    child_part, donor_part = [], []
+    for dimension, (child_size, donor_size) in enumerate(zip(child, donor, strict=True)):
+        size = min(child_size, donor_size)
+        is_plain = dimension < n_plain
+        child_start, donor_start = (0, 0) if is_plain else ((child_size - size) // 2, (donor_size - size) // 2)
+        child_part.append(slice(child_start, child_start + size))
+        donor_part.append(slice(donor_start, donor_start + size))
+    return tuple(child_part), tuple(donor_part)
 
 
-def _spread(values: Tensor) -> float:
-    """Returns the root of the mean square."""
-    wide = torch.promote_types(values.dtype, torch.float32)  # sums of squares are beyond float16
+def _root_mean_square(values: Tensor) -> float:
+    wide = torch.promote_types(values.dtype, torch.float32)  # sums of squares overflow float16
     return float(torch.linalg.vector_norm(values, dtype=wide)) / math.sqrt(values.numel())

@@ -1,4 +1,4 @@
-"""What the tensors of a model are for."""
+"""The roles of the tensors of a model."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 
-class Trait(NamedTuple):
-    """What a tensor is for."""
+class Role(NamedTuple):
+    """The role of a tensor.
+
+    Attributes:
+        is_parameter: Whether it is a parameter, not a buffer.
+        is_weight: Whether it is the weight of a linear layer or of a convolution without groups: ``(outputs, inputs,
+            ...)``.
+        n_kernel_dims: The number of kernel dimensions, the last ones.
+        groups: The groups of a convolution; 0 for other layers.
+        n_stacked: The number of parts stacked in it: gates of a recurrent layer, projections of an attention.
+    """
 
     is_parameter: bool
     is_weight: bool = False
-    """Of a convolution or linear layer, without groups: outputs first, then inputs."""
     n_kernel_dims: int = 0
     groups: int = 0
-    """Of a convolution; 0 for anything else."""
     n_stacked: int = 1
-    """How many matrices or vectors lie in it one behind the other: the gates of a recurrent layer, an attention's three
-    projections."""
 
 
-class Traits:
-    """What the tensors of a model are for."""
+class Roles:
+    """The roles of the tensors of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
@@ -36,11 +41,11 @@ class Traits:
             if isinstance(module, nn.Linear | _ConvNd):
                 self._weights[f"{prefix}.weight" if prefix else "weight"] = module
 
-    def of(self, names: Sequence[str]) -> Trait:
-        """Of the tensor with these names."""
+    def of(self, names: Sequence[str]) -> Role:
+        """Returns the role of the tensor with these names."""
         modules = [self._weights[name] for name in names if name in self._weights]
         convolutions = [module for module in modules if isinstance(module, _ConvNd)]
-        return Trait(
+        return Role(
             is_parameter=not self._parameters.isdisjoint(names),
             is_weight=bool(modules) and not any(conv.groups > 1 or conv.transposed for conv in convolutions),
             n_kernel_dims=max((len(conv.kernel_size) for conv in convolutions), default=0),
@@ -50,7 +55,7 @@ class Traits:
 
 
 def _stacks(module: nn.Module) -> Iterator[tuple[str, int]]:
-    """Yields the tensors of its own in which several lie one behind the other, and how many."""
+    """Yields the stacked tensors of a module, and the number of parts of each."""
     n_gates = {nn.LSTM: 4, nn.LSTMCell: 4, nn.GRU: 3, nn.GRUCell: 3}
     for kind, n_stacked in n_gates.items():
         if isinstance(module, kind):

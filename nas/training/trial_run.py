@@ -93,7 +93,7 @@ class TrialRun(PolicyScaling):
         self._folders: dict[str, tempfile.TemporaryDirectory[str]] = {}
         self.lost: tuple[Donor, MissingError | CorruptError] | None = None
         self._taken_whole: Donor | None = None
-        self._weights: list[_Offered] = []
+        self._donor_tensors: list[_DonorTensors] = []
         self._unreadable: tuple[Donor, MissingError | CorruptError] | None = None
         self.checkpointer = Checkpointer(self, trial, files, channel, checkpoint_every_s)
 
@@ -103,19 +103,19 @@ class TrialRun(PolicyScaling):
         return bool(self.donors)
 
     def load_donors(self) -> None:
-        """Reads the donors' manifests, and makes sure that the weights are there; called before the problem's code.
+        """Reads the donors' manifests and checks their weights; called before the problem's code.
 
         Raises:
-            MissingError: a file of a donor is gone; ``lost`` names the donor.
-            CorruptError: a donor's bytes are not those that were published; likewise.
+            MissingError: a donor's file is missing; ``lost`` names the donor.
+            CorruptError: a donor's file has other content than was published; likewise.
         """
         from nas.storage.lazy_weights import StoredWeights
 
-        for place, donor in enumerate(self.donors):
+        for index, donor in enumerate(self.donors):
             files = self._files_of(donor.donor)
             with self._watch(donor.donor):
-                self._weights.append(_Offered(self, donor.donor, StoredWeights(files, donor.checkpoint)))
-                if place == 0 and donor.checkpoint.saved is not None:
+                self._donor_tensors.append(_DonorTensors(self, donor.donor, StoredWeights(files, donor.checkpoint)))
+                if index == 0 and donor.checkpoint.saved is not None:
                     fetch_folder(files, donor.checkpoint, self._folder("restore"))
 
     def ignore_missing_donor(self) -> None:
@@ -132,36 +132,36 @@ class TrialRun(PolicyScaling):
     def inherit(
         self, model: torch.nn.Module, cache: Mapping[str, torch.Tensor] | None = None, *, rules: Rules | None = None
     ) -> InheritanceReport:
-        """Copies into ``model`` what fits of the donors' weights, the best donor first, and says what was done.
+        """Copies into ``model`` what fits of the donors' weights, and returns a report.
 
-        Without a donor nothing is copied, and the report says so. The last report is kept on the trial. Where the tuner
-        recorded the operations that made the network (`nas.spaces.graphs.derivation`), they are replayed on the weights
-        of the parent, or else of the best donor that has the tensors of the network which they begin with, and a note
-        says so; of a crossing, each part is its own parent's.
+        See `nas.inheritance.inherit`. Without a donor nothing is copied. The trial keeps the last report.
+
+        If the tuner recorded the operations that made the network (`nas.spaces.graphs.derivation`), they are replayed
+        on the parent's weights. If the parent is no donor, the best donor with the same tensors is used, and a note
+        says so. In a crossing each part inherits from its own parent.
 
         Args:
-            model: The network, freshly initialized.
-            cache: Tensors in memory, by name (``train_many``: the state dict of the trial before). One that holds, byte
-                for byte, what a donor published under its name, by the digest, is not read from the store; any other
-                is not looked at. So with it and without the result is the same.
-            rules: What follows the weights, and how much of it is kept (`nas.inheritance.rules`).
+            model: The network, newly initialized.
+            cache: Tensors in memory, by name (``train_many``: the state dict of the trial before). A tensor whose
+                digest equals that of the donor's tensor is not read from storage. The result is the same without it.
+            rules: The rules of inheritance (`nas.inheritance.rules`).
 
         Raises:
-            PointError: the derivation holds operations that can't be.
-            MissingError: a donor's weights have gone; the trial is FAILED then, whatever the problem's code does.
-            CorruptError: they are not those that were published; likewise.
+            PointError: the derivation has invalid operations.
+            MissingError: a donor's weights are missing; the trial is FAILED, whatever the problem's code does.
+            CorruptError: they have other content than was published; likewise.
         """
         from nas.inheritance.inherit import inherit
         from nas.spaces.graphs.derivation import derivation_from_json
 
         self._check_open("inherit")
         self._check_readable()
-        for offered in self._weights:
-            offered.cache = cache or {}
+        for tensors in self._donor_tensors:
+            tensors.cache = cache or {}
         derivation = derivation_from_json(self.derivation)
-        places = {offered.donor: place for place, offered in enumerate(self.donors)}
-        parents = [places.get(parent) for parent in self._parents]
-        report = inherit(model, self._weights, rules=rules, derivation=derivation, parents=parents)
+        index_of = {donor.donor: index for index, donor in enumerate(self.donors)}
+        parents = [index_of.get(parent) for parent in self._parents]
+        report = inherit(model, self._donor_tensors, rules=rules, derivation=derivation, parents=parents)
         donor = None if report.replayed is None else self.donors[report.replayed].donor
         if donor is not None and self._parents and donor not in self._parents:
             names = " or ".join(map(str, self._parents))
@@ -171,15 +171,13 @@ class TrialRun(PolicyScaling):
         return report
 
     def inherit_optimizer(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> InheritanceReport:
-        """Has a fresh optimizer go on with what fits of the state that donors published.
+        """Copies into a new optimizer what fits of the state that donors published.
 
-        See `nas.inheritance.optimizer_state`.
-
-        The report is not the trial's, which tells of the weights.
+        See `nas.inheritance.optimizer_state`. The trial's record keeps the report on weights, not this one.
 
         Args:
-            optimizer: Of the model's parameters, before its first step; any of torch's but SparseAdam and LBFGS.
-            model: Names the parameters.
+            optimizer: The optimizer of the model, before its first step; any of torch's but SparseAdam and LBFGS.
+            model: The model, which names the parameters.
 
         Raises:
             MissingError: as ``inherit`` does.
@@ -189,12 +187,12 @@ class TrialRun(PolicyScaling):
 
         self._check_open("inherit_optimizer")
         self._check_readable()
-        return inherit_optimizer(optimizer, model, self._weights)
+        return inherit_optimizer(optimizer, model, self._donor_tensors)
 
     def inherit_tensors(self) -> dict[str, torch.Tensor] | None:
-        """All that the best donor published, in main memory, for code that takes by itself what fits; None: no donor.
+        """Returns all tensors of the best donor, in main memory, or None without a donor.
 
-        The trial names it as its donor; what share of it went in nobody knows (``inherited`` is None).
+        For code that does its own inheritance. The trial's ``inherited`` share is then unknown (None).
 
         Raises:
             MissingError: as ``inherit`` does.
@@ -202,9 +200,9 @@ class TrialRun(PolicyScaling):
         """
         self._check_open("inherit_tensors")
         self._check_readable()
-        if not self._weights:
+        if not self._donor_tensors:
             return None
-        best = self._weights[0]
+        best = self._donor_tensors[0]
         with self._watch(best.donor):
             tensors = best.weights.read_all()
         self._taken_whole = best.donor
@@ -347,7 +345,7 @@ class TrialRun(PolicyScaling):
 
         self._check_open("save")
         tensors = model.state_dict() if isinstance(model, nn.Module) else model
-        donors = [offered.weights.manifest for offered in self._weights if isinstance(offered.donor, int)]
+        donors = [tensors.weights.manifest for tensors in self._donor_tensors if isinstance(tensors.donor, int)]
         earlier, path = self._saved, f"packs/{self._stem}-{self._n_packs}.safetensors"
         self._n_packs += 1
         self._saved = publish_tensors(self._files, path, tensors, donors)
@@ -392,7 +390,7 @@ class TrialRun(PolicyScaling):
         for folder in self._folders.values():
             folder.cleanup()
         self._folders.clear()
-        self._weights.clear()
+        self._donor_tensors.clear()
 
     def _check_open(self, what: str) -> None:
         """Refuses what would belong to no trial."""
@@ -426,25 +424,25 @@ class TrialRun(PolicyScaling):
 
     @property
     def donor(self) -> Donor | None:
-        """Whose weights went in, most of them, by the last ``inherit`` or ``inherit_tensors``; None: nobody's."""
+        """The donor that gave the most by the last ``inherit`` or ``inherit_tensors``, or None."""
         if self.inheritance is None:
             return self._taken_whole
-        place = self.inheritance.main_donor
-        return None if place is None else self.donors[place].donor
+        index = self.inheritance.main_donor
+        return None if index is None else self.donors[index].donor
 
     def summary(self) -> dict[str, Any]:
-        """What ``inherit`` did, for the trial's record: where several donors gave, ``given`` says how much each.
+        """Returns the summary of the report, for the trial's record.
 
-        By its number, or ``"name:42"``, as a share of all parameters.
+        If several donors gave parameters, ``given`` has the share of each, by its name.
         """
         if self.inheritance is None:
             return {}
-        given = {str(self.donors[place].donor): share for place, share in self.inheritance.given.items()}
+        given = {str(self.donors[index].donor): share for index, share in self.inheritance.given.items()}
         return {**self.inheritance.summary(), **({"given": given} if len(given) > 1 else {})}
 
 
-class _Offered:
-    """A donor's weights; the run learns where they can't be read."""
+class _DonorTensors:
+    """The tensors of a donor; a failed read makes it the run's lost donor."""
 
     def __init__(self, run: TrialRun, donor: Donor, weights: StoredWeights) -> None:
         self.run = run

@@ -26,8 +26,8 @@ class DonorChooser:
             * ``none``: no donor;
             * ``nearest``: the trial with weights that has the nearest point (``Space.distance``), of equals the better;
             * ``best``: the best trial with weights;
-            * ``best_donor``: the trial whose architecture shares the most entries with the new one, from the first on
-              (``nas.inheritance.donors.lineage_donors``), of equals the better;
+            * ``best_donor``: the trial whose architecture has the most first entries in common with the new one
+              (`nas.inheritance.donors.lineage_donors`), of equals the better;
             * a ``DonorRule``, which is applied when the trial starts.
         space: The space of the points.
         metric: Compares trials.

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @final
 class DonorIndex:
-    """Finds the checkpoint that shares the most with a new network, among all under a root, from records alone.
+    """Finds the stored checkpoint that shares the most with a new network, from the records alone.
 
         donors = DonorIndex(open_root("heirloom"), "digits-evolution-1a2b3c4d")
         found = donors.best_donor(Signature.of(network))
@@ -76,8 +76,8 @@ class DonorIndex:
         Args:
             wanted: ``Signature.of(network)``, or a point. A point says less: the same point trained under DOWNSCALE is
                 another network.
-            measure: How much two networks share: ``common_prefix``, which needs no scan, or any function, called once
-                for each different network (``common_layers``: some seconds for 100,000).
+            measure: The measure of similarity. ``common_prefix`` needs no scan. Any other function is called once for
+                each different network (``common_layers``: some seconds for 100,000).
 
         Raises:
             CorruptError: a record can't be read.
@@ -147,7 +147,7 @@ class _View:
         self._weights_deleted: frozenset[int] = frozenset()
 
     def news(self) -> tuple[list[Trial], frozenset[int]]:
-        """Returns the trials that finished since the last call, and the numbers of those that lost their weights."""
+        """Returns the trials that finished, and those that lost their weights, since the last call."""
         if self._n_proposed == 0:
             proposed, _ = self.records.load()
             trials = proposed

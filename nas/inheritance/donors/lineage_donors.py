@@ -18,9 +18,9 @@ from nas.storage.signature import Signature
 class LineageDonors:
     """Finds the trial of a lineage that shares the most with a new point or network.
 
-    The answer depends on the lineage alone, as a tuner's must: of equals, the trial with the highest number wins, and a
-    trial without a score comes last. Keep the object as an attribute: it reads each trial once, and starts over when it
-    is given another lineage.
+    The answer depends on the lineage alone, as a tuner's must. Of equals, the trial with the highest number wins; a
+    trial without a score comes last. Keep the object as an attribute: it reads each trial once, and starts over with
+    another lineage.
 
         self.donors = LineageDonors(space, metrics[0])
         ...
@@ -43,7 +43,7 @@ class LineageDonors:
     def best_donor(
         self, lineage: Lineage, wanted: Signature | Point, *, measure: Measure = common_prefix
     ) -> BestDonor | None:
-        """Returns the finished trial with weights that shares the most, or None if no trial shares anything.
+        """Returns the trial with weights that shares the most, or None if none shares anything.
 
         Args:
             lineage: The tuner's lineage.

@@ -12,10 +12,10 @@ PointEntries: TypeAlias = Callable[[Point], Iterable[str]]
 
 
 def architecture_entries(point: Point, space: Mapping[str, Any]) -> list[str]:
-    """Returns the entries of a point as texts, equal if name and value are; of lists and dicts, the entries within.
+    """Returns the entries of a point as texts, equal if name and value are equal.
 
-    The values of a ``Float`` are left out, since a learning rate or a dropout changes no tensor's shape. So are
-    constants.
+    Lists and dicts are replaced by their entries. Constants are left out, and the values of a ``Float``: a learning
+    rate or a dropout changes no tensor's shape.
 
     Args:
         point: The point, in any order of keys.
@@ -25,7 +25,7 @@ def architecture_entries(point: Point, space: Mapping[str, Any]) -> list[str]:
 
 
 def _entries(value: Any, described: Sequence[Mapping[str, Any]], path: str) -> Iterator[str]:
-    """Yields the entries of a value, given the space's description of each option that it may be."""
+    """Yields the entries of a value, given the descriptions of its options."""
     if value and isinstance(value, dict):
         groups = [one for one in described if isinstance(one.get("parameters"), Mapping)]
         names = dict.fromkeys(name for group in groups for name in group.get("order") or ())
@@ -42,13 +42,13 @@ def _entries(value: Any, described: Sequence[Mapping[str, Any]], path: str) -> I
 
 
 def _options(described: Any) -> list[Mapping[str, Any]]:
-    """Returns the descriptions of what a value may be, as far as they are in ``ParameterSpace``'s form."""
+    """Returns the descriptions of a value's options, if they have ``ParameterSpace``'s form."""
     is_choice = isinstance(described, Mapping) and described.get("type") == "Choice"
     options = described.get("options") or () if is_choice else (described,)
     return [option for option in options if isinstance(option, Mapping)]
 
 
 def _is_left_out(described: Sequence[Mapping[str, Any]], *, is_option: bool) -> bool:
-    """Returns whether the value is no architecture choice: a ``Float``, or a constant that marks no option."""
+    """Returns whether the value is no architecture choice: a ``Float`` or a constant."""
     kinds = [one.get("type") for one in described]
     return {*kinds} == {"Float"} or (kinds == ["constant"] and not is_option)

@@ -102,7 +102,7 @@ class DonorResolver:
         return ancestor_with_weights(self._trials, donor, self._lost)
 
     def _weights_of(self, donor: Donor) -> Checkpoint | None:
-        """Returns the donor's checkpoint, or None if it has none or a trial found it missing or corrupt."""
+        """Returns the donor's checkpoint, or None if it is absent, missing or corrupt."""
         if donor in self._lost:
             return None
         return self._trials[donor].checkpoint if isinstance(donor, int) else self._other_search_checkpoint(donor)

@@ -9,7 +9,7 @@ from nas.core.checkpoint import LETTERS
 from nas.storage.signature import Signature
 
 Measure: TypeAlias = Callable[[Signature, str], float]
-"""Returns how much a new network shares with a donor, given the text of the donor's signature; 0: nothing."""
+"""Returns how much a new network shares with a donor, given the text of its signature."""
 
 
 def common_prefix(wanted: Signature, donor: str) -> float:
@@ -18,9 +18,9 @@ def common_prefix(wanted: Signature, donor: str) -> float:
 
 
 def common_layers(wanted: Signature, donor: str) -> float:
-    """Returns the share of the new network's elements that are in layers of the donor, in any position.
+    """Returns the share of the new network's elements in layers that the donor has too.
 
-    ``inherit`` copies these layers whole, and slices others.
+    Positions do not count. ``inherit`` copies these layers whole, and slices others.
     """
     donor_digests = {*_digests(donor)}
     pairs = zip(_digests(wanted.text), wanted.sizes, strict=True)

@@ -1,4 +1,4 @@
-"""A table of trials with weights that finds the one most similar to a new network or point."""
+"""A table of trials with weights, searched for the most similar network or point."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nas.storage.signature import Signature
 Key: TypeAlias = tuple[str, int]
 """A trial: the name of its search (empty: this search) and its number."""
 Rank: TypeAlias = tuple[float, float, Key]
-"""Score, time and key; of two trials that share as much, the one with the greater rank is better."""
+"""Score, time and key; if two trials share as much, the greater rank is better."""
 _SORT_ALL_BELOW = 200  # rows for each new one: then sorting all costs less than inserting one by one
 
 
@@ -69,7 +69,7 @@ class DonorTable:
         self._points.remove(keys)
 
     def best(self, wanted: Signature | Point, measure: Measure) -> tuple[float, Key] | None:
-        """Returns the measure and the key of the best trial, or None if no trial shares anything."""
+        """Returns the measure and key of the best trial, or None if none shares anything."""
         if isinstance(wanted, Signature):
             return self._networks.best(wanted, measure)
         self._add_points()
@@ -82,7 +82,7 @@ class DonorTable:
 
 
 def usable_checkpoint(trial: Trial) -> Checkpoint | None:
-    """Returns the weights of a COMPLETE or STOPPED trial, if it has any; it needs no score."""
+    """Returns the weights of a COMPLETE or STOPPED trial, if any; it needs no score."""
     return trial.checkpoint if trial.state in (State.COMPLETE, State.STOPPED) else None
 
 

@@ -195,13 +195,13 @@ def test_weights_of_other_groups_are_not_sliced(
     found = inherit(child_, [donor_.state_dict()]).tensors["weight"]
 
     assert found.how == how
-    assert found.why.startswith("donor at place 0: other groups of channels: (" if how == "new" else "(")
+    assert found.why.startswith("donor at index 0: other groups of channels: (" if how == "new" else "(")
 
 
 @pytest.mark.parametrize("n_hidden", [12, 4])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell])
 def test_gates_of_other_sizes_are_not_mixed(kind: Callable[[int, int], nn.Module], n_hidden: int) -> None:
-    """Gates lie one behind the other: with another number of units none takes the rows of another one."""
+    """Gates are stacked: with another number of units no gate takes the rows of another gate."""
     child = kind(3, n_hidden)
     before = {name: tensor.clone() for name, tensor in child.state_dict().items()}
 
@@ -209,7 +209,7 @@ def test_gates_of_other_sizes_are_not_mixed(kind: Callable[[int, int], nn.Module
 
     assert report.share == 0.0
     assert all(tensor.equal(before[name]) for name, tensor in child.state_dict().items())
-    assert "parts of other sizes, one behind the other: (" in next(iter(report.tensors.values())).why
+    assert "stacked parts of other sizes: (" in next(iter(report.tensors.values())).why
 
 
 def test_gates_take_more_inputs() -> None:
@@ -223,7 +223,7 @@ def test_gates_take_more_inputs() -> None:
 
 
 def test_projections_of_attention_are_not_mixed() -> None:
-    """Query, key and value lie one behind the other; what comes after them is sliced as any linear layer."""
+    """Query, key and value are stacked; what comes after them is sliced as any linear layer."""
     report = inherit(nn.MultiheadAttention(16, 2), [nn.MultiheadAttention(8, 2).state_dict()])
 
     assert report.tensors["in_proj_weight"].how == report.tensors["in_proj_bias"].how == "new"
@@ -863,13 +863,13 @@ def test_fresh_tensors_say_why() -> None:
     assert report.share == 0.0
     assert report.summary()["not_copied"] == {
         "here": "no donor has this name",
-        "rank": "donor at place 0: other rank: (3, 1) into (3,)",
-        "nan": "donor at place 0: not finite",
-        "inf": "donor at place 0: not finite",
-        "kind": "donor at place 0: torch.complex64 does not fit torch.float32",
-        "empty": "donor at place 0: no overlap: (0,) into (3,)",
-        "count": "donor at place 0: integers are not sliced: (2,) into (3,)",
-        "whole": "donor at place 0: torch.float32 does not fit torch.int64",
+        "rank": "donor at index 0: other rank: (3, 1) into (3,)",
+        "nan": "donor at index 0: not finite",
+        "inf": "donor at index 0: not finite",
+        "kind": "donor at index 0: torch.complex64 does not fit torch.float32",
+        "empty": "donor at index 0: no overlap: (0,) into (3,)",
+        "count": "donor at index 0: integers are not sliced: (2,) into (3,)",
+        "whole": "donor at index 0: torch.float32 does not fit torch.int64",
     }
     assert all(torch.equal(tensor, fresh[name]) for name, tensor in child.state_dict().items())
 
@@ -902,7 +902,7 @@ def test_overflow_in_the_dtype_of_the_child_is_refused() -> None:
     """A finite value that would be infinite in the child is not inherited."""
     child = nn.Linear(1, 1).half()
 
-    assert inherit(child, [{"weight": torch.tensor([[1e6]])}]).tensors["weight"].why == "donor at place 0: not finite"
+    assert inherit(child, [{"weight": torch.tensor([[1e6]])}]).tensors["weight"].why == "donor at index 0: not finite"
 
     assert child.weight.isfinite().all()
 
@@ -921,7 +921,7 @@ def test_whole_numbers_that_do_not_fit_are_refused(dtype: torch.dtype, value: in
     model.register_buffer("n", torch.tensor([5, 6]).to(child))
 
     refused = inherit(model, [{"n": torch.tensor([value, 1], dtype=dtype)}]).tensors["n"]
-    assert refused.why == f"donor at place 0: values of {dtype} do not fit {child}"
+    assert refused.why == f"donor at index 0: values of {dtype} do not fit {child}"
     assert model.n.tolist() == [5, 6]
 
     assert inherit(model, [{"n": torch.tensor([7, 8], dtype=dtype)}]).tensors["n"].how == "copied"
@@ -949,15 +949,15 @@ def test_floats_of_eight_bits_are_inherited(dtype: torch.dtype, n_donor: int, ru
     if n_donor < 4:
         assert float(child.weight.detach()[0, 0].float()) == (2.0 if rules.shrink == 1.0 else 1.5)
     broken = torch.full((3,), math.nan).to(dtype)
-    assert inherit(layer(3, 1.0), [{"scale": broken}]).tensors["scale"].why == "donor at place 0: not finite"
+    assert inherit(layer(3, 1.0), [{"scale": broken}]).tensors["scale"].why == "donor at index 0: not finite"
 
 
 def test_expanded_buffers_stay_fresh() -> None:
-    """A buffer whose elements are one in memory can't be written, and says so."""
+    """A buffer with several elements in one memory cell is not written, and the report says so."""
     model = nn.Module()
     model.register_buffer("ones", torch.ones(1).expand(3))
 
-    assert "elements of it are one in memory" in inherit(model, [{"ones": torch.zeros(3)}]).tensors["ones"].why
+    assert "several elements share memory" in inherit(model, [{"ones": torch.zeros(3)}]).tensors["ones"].why
 
 
 @pytest.mark.parametrize("given_", ["encoder", "decoder", "both"])

@@ -389,7 +389,7 @@ def test_foreign_weights_are_refused() -> None:
         (weights | {"layers.9.bias": torch.zeros(1)}, "layers.9.bias is of no node"),
         (
             weights | {"layers.4.weight": torch.zeros(2, 4)},
-            r"layers.4.weight has shape \(2, 4\), and must have",
+            r"layers.4.weight has shape \(2, 4\), must be",
         ),
     ):
         with pytest.raises(ConfigurationError, match=message):

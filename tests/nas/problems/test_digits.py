@@ -226,7 +226,7 @@ def test_rules_hand_down_the_optimizer(train: Train) -> None:
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({"shrnk": 0.5}, r"rules: there is no 'shrnk'; choose of shrink, first"),
+        ({"shrnk": 0.5}, r"rules: unknown rule 'shrnk'. Choose one of shrink, first"),
         ({"shrink": 2}, r"rules.shrink \(2\) must be a number from 0 to 1"),
         ({"optimizer": "keep"}, r"rules.optimizer \('keep'\) must be one of fresh, inherit"),
         ("shrink", r"rules \('shrink'\) must be a dict"),

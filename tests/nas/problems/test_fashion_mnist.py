@@ -170,7 +170,7 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
         ({"space": "cells"}, r"problem.space \('cells'\) must be one of graphs, blocks"),
         ({"flip": "no"}, r"problem.flip \('no'\) must be true or false"),
         ({"data_root": 2024}, r"data_root \(2024\) must be a folder's path or URL"),
-        ({"rules": {"freeze": 1}}, r"rules: there is no 'freeze'; choose of freeze_epochs"),
+        ({"rules": {"freeze": 1}}, r"rules: unknown rule 'freeze'. Choose one of freeze_epochs"),
         ({"precision": "half"}, r"problem.precision \('half'\) must be one of auto, float32, bfloat16"),
     ],
 )

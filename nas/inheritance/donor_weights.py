@@ -1,20 +1,32 @@
-"""Donors as they are given: state dicts, modules, or weights that are still to be read."""
+"""The weights of donors: state dicts, modules, or stored weights that are read when needed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError
-from nas.inheritance.tensor_matching import Weights
 
-Donor: TypeAlias = Mapping[str, Tensor] | Weights | nn.Module
-_EXTRA = "_extra_state"  # what a module's get_extra_state returns may be anything
+_EXTRA = "_extra_state"  # the result of a module's get_extra_state, of any type
 
 
-class _Loaded:
+class LazyWeights(Protocol):
+    """A donor's tensors, read when needed (``nas.storage.lazy_weights.StoredWeights``)."""
+
+    @property
+    def shapes(self) -> Mapping[str, Tensor]:
+        """All tensors by name, with their data or without it (on torch's device ``meta``)."""
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yields the tensors of these names, in any order; each is valid until the next one."""
+
+
+Donor: TypeAlias = Mapping[str, Tensor] | LazyWeights | nn.Module
+
+
+class _LoadedWeights:
     """A state dict."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -24,22 +36,22 @@ class _Loaded:
         return ((name, self.shapes[name]) for name in names)
 
 
-def listed(donors: Iterable[Donor]) -> list[Donor]:
-    """Returns the donors of a call, in their order.
+def donor_list(donors: Iterable[Donor]) -> list[Donor]:
+    """Returns the donors of a call as a list.
 
     Raises:
-        ConfigurationError: they are one donor, or nothing that can be gone through.
+        ConfigurationError: ``donors`` is a single donor, or no iterable.
     """
     if isinstance(donors, Mapping | nn.Module | str) or not isinstance(donors, Iterable):
         raise ConfigurationError(f"donors (a {type(donors).__name__}) must be a list, the best first; give [donor]")
     return list(donors)
 
 
-def source_of(donor: Donor) -> Weights:
-    """Returns a donor's tensors, read when they are wanted.
+def weights_of(donor: Donor) -> LazyWeights:
+    """Returns a donor's tensors.
 
     Raises:
-        ConfigurationError: it is no donor, or a dict of other things than tensors.
+        ConfigurationError: ``donor`` is of another type, or a dict that holds other things than tensors.
     """
     if isinstance(donor, nn.Module):
         donor = donor.state_dict()
@@ -52,4 +64,4 @@ def source_of(donor: Donor) -> Weights:
             continue
         what = "a dict: give that" if isinstance(value, Mapping) else f"a {type(value).__name__}: leave it out"
         raise ConfigurationError(f"a donor must be a state dict: tensors by name; {name!r} of it is {what}")
-    return _Loaded({name: tensor for name, tensor in donor.items() if isinstance(tensor, Tensor)})
+    return _LoadedWeights({name: tensor for name, tensor in donor.items() if isinstance(tensor, Tensor)})

@@ -217,7 +217,7 @@ def test_donors_are_gone_through_once() -> None:
             {"derivation": {"morphism": {}}},
             r"derivation \(a dict\) must be a Derivation or a Crossing; .*derivation_from_json",
         ),
-        ({"parents": (5,)}, r"parents\[0\] \(5\) must be None or the place of one of the 1 donors, from 0"),
+        ({"parents": (5,)}, r"parents\[0\] \(5\) must be None or the index of one of the 1 donors, from 0"),
         ({"parents": (None, True)}, r"parents\[1\] \(True\) must be"),
     ],
 )

@@ -33,7 +33,7 @@ from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.distance import edit_distance, steps_of
 from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.module import GraphModule
-from nas.spaces.graphs.moves import MOVES, drawn_move
+from nas.spaces.graphs.moves import MOVES, draw_move
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.starts import nas_bench_201, plain_cnn, resnet
 
@@ -62,7 +62,7 @@ def chain(seed: int) -> tuple[int, float, float | None]:
     left_out = SHRINKING if seed % 2 else (*SHRINKING, "deepen")
     kinds = [kind for kind in MOVES if kind not in left_out]
     for _ in range(N_MORPHISMS):
-        move = drawn_move(network, kinds, Limits(size=48), rng)
+        move = draw_move(network, kinds, Limits(size=48), rng)
         if move is None:
             break
         operations.append(move.operation)
@@ -163,7 +163,7 @@ def print_costs() -> None:
     for seed in range(200):
         network = STARTS[seed % len(STARTS)]
         for _ in range(rng.randrange(10)):
-            move = drawn_move(network, list(MOVES), Limits(), rng)
+            move = draw_move(network, list(MOVES), Limits(), rng)
             network = network if move is None else move.network
         networks.append(network)
     sizes = [len(network.nodes) for network in networks]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.search.runner import Summary as Summary
     from nas.spaces.graphs.limits import Limits as Limits
     from nas.spaces.graphs.module import GraphModule as GraphModule
-    from nas.spaces.graphs.moves import drawn_move as drawn_move
+    from nas.spaces.graphs.moves import draw_move as draw_move
     from nas.spaces.graphs.network import Network as Network
     from nas.spaces.graphs.space import GraphSpace as GraphSpace
     from nas.spaces.graphs.starts import plain_cnn as plain_cnn

@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from nas import GraphModule, Limits, drawn_move, morph, resnet
+from nas import GraphModule, Limits, draw_move, morph, resnet
 
 torch.manual_seed(0)
 rng = random.Random(0)
@@ -15,7 +15,7 @@ weights = module.state_dict()
 images = torch.randn(8, 3, 16, 16)
 before = module.eval()(images)
 for _ in range(10):
-    move = drawn_move(network, ["widen", "deepen", "residual", "grow_kernel", "add_skip", "branch"], Limits(), rng)
+    move = draw_move(network, ["widen", "deepen", "residual", "grow_kernel", "add_skip", "branch"], Limits(), rng)
     network, weights = morph(network, weights, move.operation)
     grown = GraphModule(network)
     grown.load_state_dict(weights)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nas.spaces.graphs.layers import Conv, GlobalPool, Linear, Norm
 from nas.spaces.graphs.limits import Limits
-from nas.spaces.graphs.moves import MOVES, drawn_move
+from nas.spaces.graphs.moves import MOVES, draw_move
 from nas.spaces.graphs.network import INPUT, Network, Node
 from nas.spaces.graphs.operation import Operation
 from nas.spaces.graphs.starts import mlp, nas_bench_201, plain_cnn, resnet
@@ -32,7 +32,7 @@ def walk(seed: int, n_moves: int, kinds: tuple[str, ...] = tuple(MOVES)) -> tupl
     start = network = rng.choice(STARTS)
     operations: list[Operation] = []
     for _ in range(n_moves):
-        move = drawn_move(network, kinds, LIMITS, rng)
+        move = draw_move(network, kinds, LIMITS, rng)
         if move is None:
             break
         operations.append(move.operation)

@@ -1,4 +1,4 @@
-"""Operations that make two layers of one, and one of two."""
+"""Operations that turn one layer into two, or two into one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from nas.spaces.graphs.rewiring import replaced
 
 @dataclass(frozen=True, slots=True)
 class Branch(Operation):
-    """A convolution or linear layer becomes the sum of two, whose weights sum up to its own.
+    """Replaces a convolution or linear layer by the sum of two.
 
     Attributes:
-        node: The layer, which becomes the first of the two.
-        noise: How far the two are apart: the standard deviation of what one has more and the other less, in standard
-            deviations of the weights.
-        seed: Draws that.
+        node: The layer, which becomes the first of the two. Their weights sum up to its own.
+        noise: The difference of the two. A random part is added to one and subtracted from the other; this is its
+            standard deviation, in standard deviations of the weights.
+        seed: Seeds the random part.
     """
 
     kind: ClassVar[str] = "branch"
@@ -29,7 +29,6 @@ class Branch(Operation):
     seed: int = 0
 
     def _applied(self, network: Network) -> Network:
-        """With the second layer and the add."""
         node = network[self.node]
         size_of(node)
         twin, add = network.new_ids(2)
@@ -38,11 +37,11 @@ class Branch(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Split(Operation):
-    """A convolution or linear layer becomes two, one for the first channels, one for the rest.
+    """Splits a convolution or linear layer into two, for the first channels and for the rest.
 
     Attributes:
-        node: The layer, which keeps the first ones.
-        at: How many.
+        node: The layer, which keeps the first channels.
+        at: The number of these channels.
     """
 
     kind: ClassVar[str] = "split"
@@ -50,7 +49,6 @@ class Split(Operation):
     at: int
 
     def _applied(self, network: Network) -> Network:
-        """With the second layer and the concat."""
         node = network[self.node]
         size = size_of(node)
         if not 1 <= self.at < size:
@@ -65,11 +63,11 @@ class Split(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Merge(Operation):
-    """Two like convolutions or linear layers of the same input, which an add or a concat joins, become one.
+    """Merges two equal convolutions or linear layers whose outputs one add or concat joins.
 
     Attributes:
-        first: The one that stays; in a concat the other one comes right behind it.
-        second: The one that goes.
+        first: The layer that stays. In a concat, the second comes right after it.
+        second: The layer that is removed; it has the same input.
     """
 
     kind: ClassVar[str] = "merge"
@@ -77,7 +75,6 @@ class Merge(Operation):
     second: int
 
     def _applied(self, network: Network) -> Network:
-        """Without the second layer, and without the join where nothing else is left to be joined."""
         first, second = network[self.first], network[self.second]
         size = size_of(first), size_of(second)
         users = {node.id for one in (first, second) for node in network.consumers(one.id)}
@@ -85,14 +82,14 @@ class Merge(Operation):
         like = first.inputs == second.inputs and with_size(second.layer, size[0]) == first.layer
         if join is None or not isinstance(join.layer, Add | Concat) or not like or first.id == second.id:
             raise PointError(
-                f"{first} and {second} must have the same input, the same attributes but for the size, and one add or "
-                "concat that alone takes them both; choose others"
+                f"{first} and {second} must have the same input, the same attributes except the size, and one add or "
+                "concat as their only consumer; choose others"
             )
         layer = first.layer
         if isinstance(join.layer, Concat):
             place = join.inputs.index(first.id)
             if join.inputs[place + 1 : place + 2] != (second.id,):
-                raise PointError(f"{second} must come right behind {first} in {join}; choose others")
+                raise PointError(f"{second} must come right after {first} in {join}; choose others")
             layer = with_size(layer, sum(size))
         nodes = [node for node in network.nodes if node.id != second.id]
         left = tuple(source for source in join.inputs if source != second.id)

@@ -1,9 +1,9 @@
-"""What becomes of the channels of a whole network when those of one node change.
+"""Propagates a change of one node's channels through a network.
 
-A channel map says of each channel (or feature) of a node's new output which of the old ones it is a copy of: ``[0, 1,
-2, 1]`` is three channels and a copy of the second, ``[0, 2]`` what is left when the second has gone, and `NEW` stands
-for a channel that no old one is copied to. Who takes copies has to share their weights out among them, who takes a new
-one begins with weights of 0, and then the network computes what it did (Net2Net, arXiv:1511.05641).
+A channel map gives, for each channel (or feature) of a node's new output, the old channel that it copies. ``[0, 1, 2,
+1]`` is three channels and a copy of the second. ``[0, 2]`` is what remains after the second is removed. `NEW` is a
+channel that copies none. Consumers divide their weights among copies, and start with weights of 0 for new channels.
+Then the network computes the same function (Net2Net, arXiv:1511.05641).
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ NEW = -1
 
 
 def spread(network: Network, given: Mapping[int, ChannelMap]) -> dict[int, ChannelMap]:
-    """Returns the channel maps of all nodes whose outputs change, if those of ``given`` do as it says.
+    """Returns the channel maps of all nodes whose outputs change with the nodes of ``given``.
 
-    A change goes on through layers that keep channels apart and through concats, and ends where a convolution or linear
-    layer takes it in. An add wants the same of all its inputs: what gives them is changed likewise.
+    A change passes layers that keep channels apart, and concats. It ends at a convolution or linear layer. An add needs
+    the same change of all its inputs, so their sources change as well.
 
     Raises:
-        PointError: it would come to the network's input or output, to two adds that want different things, or to what
-            gives a node of ``given`` its channels.
+        PointError: the change reaches the network's input or output, or an input of a node of ``given``; or two adds
+            need different changes.
     """
-    wanted = dict(given)
+    required = dict(given)
     while True:
         maps: dict[int, ChannelMap] = {}
-        n_wanted = len(wanted)
+        n_required = len(required)
         for node in network.nodes:
-            found = wanted.get(node.id)
+            found = required.get(node.id)
             if found is None:
-                found = _passed_on(network, node, maps, wanted)
+                found = _output_map(network, node, maps, required)
             elif not isinstance(node.layer, Conv | Linear) and not maps.keys().isdisjoint(node.inputs):
-                raise PointError(f"{node}: its inputs would change as well, as an add ties them to it; choose another")
+                raise PointError(
+                    f"{node}: its inputs would change as well, because an add connects them to it; choose another"
+                )
             if found is not None:
                 maps[node.id] = found
-            if len(wanted) > n_wanted:  # something earlier has to change as well: begin again
+            if len(required) > n_required:  # an earlier node has to change as well: start over
                 break
         else:
             break
@@ -52,7 +54,7 @@ def spread(network: Network, given: Mapping[int, ChannelMap]) -> dict[int, Chann
 
 
 def resized(network: Network, maps: Mapping[int, ChannelMap]) -> list[Node]:
-    """Returns the nodes, where convolutions and linear layers have as many channels as their maps."""
+    """Returns the nodes; convolutions and linear layers have as many channels as their maps."""
     nodes = []
     for node in network.nodes:
         layer = node.layer
@@ -64,10 +66,10 @@ def resized(network: Network, maps: Mapping[int, ChannelMap]) -> list[Node]:
     return nodes
 
 
-def _passed_on(
-    network: Network, node: Node, maps: Mapping[int, ChannelMap], wanted: dict[int, ChannelMap]
+def _output_map(
+    network: Network, node: Node, maps: Mapping[int, ChannelMap], required: dict[int, ChannelMap]
 ) -> ChannelMap | None:
-    """Returns the map of a node's output by those of its inputs; None: nothing changes. May add to what is wanted."""
+    """Returns the map of a node's output, or None; may add to ``required``."""
     incoming = [maps.get(source) for source in node.inputs]
     changed = [one for one in incoming if one is not None]
     if not changed or isinstance(node.layer, Conv | Linear):
@@ -76,47 +78,49 @@ def _passed_on(
         n_pixels = math.prod(network.shapes[node.inputs[0]][1:])
         return tuple(NEW if c == NEW else c * n_pixels + p for c in changed[0] for p in range(n_pixels))
     if isinstance(node.layer, Concat):
-        return _stacked([one or _same(network, s) for s, one in zip(node.inputs, incoming, strict=True)], network, node)
+        return _concat_map(
+            [one or _identity(network, s) for s, one in zip(node.inputs, incoming, strict=True)], network, node
+        )
     if isinstance(node.layer, Add):
         for source, one in zip(node.inputs, incoming, strict=True):
             if one is None:
-                _want(network, source, changed[0], wanted, set())
+                _require(network, source, changed[0], required, set())
             elif one != changed[0]:
                 raise PointError(f"{node}: its inputs would change differently; choose another node")
     return changed[0]
 
 
-def _want(
-    network: Network, id: int, change: ChannelMap, wanted: dict[int, ChannelMap], seen: set[tuple[int, ChannelMap]]
+def _require(
+    network: Network, id: int, change: ChannelMap, required: dict[int, ChannelMap], seen: set[tuple[int, ChannelMap]]
 ) -> None:
-    """Has the output of a node changed so, by what gives its channels; each node once, however many ways lead to it."""
+    """Requires this change of a node's output from the nodes that make its channels."""
     if (id, change) in seen:
         return
     seen.add((id, change))
     if id == INPUT or NEW in change:
         what = "the network's input" if id == INPUT else network[id]
-        raise PointError(f"{what}: its channels can't change as an add with others would need; choose another node")
+        raise PointError(f"{what}: its channels can't change, but an add needs it; choose another node")
     node = network[id]
     if isinstance(node.layer, Conv | Linear):
-        if wanted.setdefault(id, change) != change:
+        if required.setdefault(id, change) != change:
             raise PointError(f"{node}: two adds would change it differently; choose another node")
     elif isinstance(node.layer, Concat):
-        for source, part in zip(node.inputs, _parted(network, node, change), strict=True):
-            if part != _same(network, source):
-                _want(network, source, part, wanted, seen)
+        for source, part in zip(node.inputs, _input_maps(network, node, change), strict=True):
+            if part != _identity(network, source):
+                _require(network, source, part, required, seen)
     elif isinstance(node.layer, Flatten):
         raise PointError(f"{node}: single features of an image can't change; choose another node")
     else:
         for source in node.inputs:
-            _want(network, source, change, wanted, seen)
+            _require(network, source, change, required, seen)
 
 
-def _same(network: Network, id: int) -> ChannelMap:
+def _identity(network: Network, id: int) -> ChannelMap:
     return tuple(range(network.shapes[id][0]))
 
 
-def _stacked(parts: Sequence[ChannelMap], network: Network, node: Node) -> ChannelMap:
-    """Returns the map of a concat, by those of its inputs."""
+def _concat_map(parts: Sequence[ChannelMap], network: Network, node: Node) -> ChannelMap:
+    """Returns the map of a concat from the maps of its inputs."""
     stacked: list[int] = []
     offset = 0
     for source, part in zip(node.inputs, parts, strict=True):
@@ -125,8 +129,8 @@ def _stacked(parts: Sequence[ChannelMap], network: Network, node: Node) -> Chann
     return tuple(stacked)
 
 
-def _parted(network: Network, node: Node, change: ChannelMap) -> list[ChannelMap]:
-    """Returns the maps of a concat's inputs that stack to this one."""
+def _input_maps(network: Network, node: Node, change: ChannelMap) -> list[ChannelMap]:
+    """Returns the maps of a concat's inputs that give this map."""
     parts, offset, place = [], 0, 0
     for source in node.inputs:
         end, start = offset + network.shapes[source][0], place
@@ -135,5 +139,5 @@ def _parted(network: Network, node: Node, change: ChannelMap) -> list[ChannelMap
         parts.append(tuple(channel - offset for channel in change[start:place]))
         offset = end
     if place < len(change) or () in parts:
-        raise PointError(f"{node}: its inputs can't change as an add with others would need; choose another node")
+        raise PointError(f"{node}: its inputs can't change, but an add needs it; choose another node")
     return parts

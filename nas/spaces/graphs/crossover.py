@@ -1,4 +1,4 @@
-"""Crossover of two networks: the beginning of one and the end of the other, cut where all goes through one node."""
+"""Crossover of two networks: the first part of one and the last part of the other."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from nas.spaces.graphs.operation import Operation
 from nas.spaces.graphs.operations import operations_from_json
 
 CROSSING = "crossing"
-"""Where a proposal's derivation holds one."""
+"""The key of a crossing in a proposal's derivation."""
 _FIELDS = ("networks", "cuts", "begins", "operations")
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """How a network was made of two: recorded in a proposal, so that each node takes the weights that were its own.
+    """A network made of two, as recorded in a proposal.
 
     Attributes:
-        networks: The two, in the order of the proposal's parents.
-        cuts: A node of each: the child has all up to that of one, and then all that is behind that of the other.
-        begins: The place of the one whose beginning it is, 0 or 1.
-        operations: What was done to the child then, in order.
+        networks: The two networks, in the order of the proposal's parents.
+        cuts: A node of each. The child has the nodes of one up to its cut, then the nodes of the other after its cut.
+        begins: The index of the network that gives the first part, 0 or 1.
+        operations: The operations on the child afterwards, in order.
         network: The child, before any operation.
-        origins: By its nodes, the place of the network that each is of, and what it is called there.
+        origins: For each node of it, the index of the network that it comes from, and its id there.
 
     Raises:
-        PointError: not all goes through a cut, or what one gives does not fit the other's end; says which and why.
+        PointError: a path passes beside a cut, or the two parts do not fit.
     """
 
     networks: tuple[Network, Network]
@@ -42,14 +42,16 @@ class Crossing:
     origins: dict[int, tuple[int, int]] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for place, (network, cut) in enumerate(zip(self.networks, self.cuts, strict=True)):
+        for index, (network, cut) in enumerate(zip(self.networks, self.cuts, strict=True)):
             allowed = bottlenecks(network)
             if type(cut) is not int or cut not in allowed:
                 raise PointError(
-                    f"cuts[{place}] ({shown(cut)}) must be a node that all goes through; choose one of {allowed}"
+                    f"cuts[{index}] ({shown(cut)}) must be a node that all paths go through; choose one of {allowed}"
                 )
         if type(self.begins) is not int or self.begins not in (0, 1):
-            raise PointError(f"{CROSSING}: begins ({shown(self.begins)}) must be 0 or 1, whose beginning it is")
+            raise PointError(
+                f"{CROSSING}: begins ({shown(self.begins)}) must be 0 or 1, the index of the network of the first part"
+            )
         begins, ends = self.begins, 1 - self.begins
         first, second = self.networks[begins], self.networks[ends]
         beginning = first.nodes[: 1 + first.nodes.index(first[self.cuts[begins]])]
@@ -63,12 +65,12 @@ class Crossing:
 
     @property
     def turned(self) -> Crossing:
-        """The same child of the same two, named in the other order."""
+        """The same crossing, with the two networks in the other order."""
         (one, other), (cut, other_cut) = self.networks, self.cuts
         return Crossing((other, one), (other_cut, cut), 1 - self.begins, self.operations)
 
     def to_json(self) -> dict[str, Any]:
-        """``{"crossing": {"networks": ..., "cuts": ..., "begins": ..., "operations": ...}}``, of a ``derivation``."""
+        """Returns ``{"crossing": {...}}`` with the fields, for a proposal's ``derivation``."""
         found = {
             "networks": [network.to_json() for network in self.networks],
             "cuts": list(self.cuts),
@@ -79,10 +81,10 @@ class Crossing:
 
     @classmethod
     def from_json(cls, data: Any) -> Crossing | None:
-        """What a proposal's ``derivation`` says; None where it holds no ``crossing``.
+        """Returns the crossing of a proposal's ``derivation``, or None if it has none.
 
         Raises:
-            PointError: it holds one that can't be.
+            PointError: the crossing is invalid.
         """
         if not isinstance(data, Mapping) or CROSSING not in data:
             return None
@@ -103,14 +105,14 @@ def crossed(
     rng: random.Random,
     refusal: Callable[[Network], str | None] = lambda network: None,
 ) -> Crossing | None:
-    """Returns a network that begins as one and ends as the other; None where no two cuts give one that may be.
+    """Returns a crossing of two networks, or None if no two cuts give a valid network.
 
     Args:
-        networks: The two.
-        begins: The place of the one that begins. The other's layers take as many channels as they are given, so only
-            sizes of images have to fit.
-        rng: Draws the cuts, the same for the same state.
-        refusal: Why a network may not be; None: it may.
+        networks: The two networks.
+        begins: The index of the network that gives the first part. The other's layers adapt to its channels, so only
+            image sizes have to fit.
+        rng: Draws the cuts.
+        refusal: Returns why a network is not allowed, or None.
     """
     first, second = networks
     cuts = [(one, other) for one in bottlenecks(first) for other in bottlenecks(second)]
@@ -119,7 +121,7 @@ def crossed(
         if first.shapes[one][1:] == second.shapes[other][1:]:
             try:
                 crossing = Crossing(networks, (one, other), begins)
-            except PointError:  # an add in the end takes other channels than the beginning gives
+            except PointError:  # an add in the last part needs other channels
                 continue
             if refusal(crossing.network) is None:
                 return crossing
@@ -127,7 +129,7 @@ def crossed(
 
 
 def bottlenecks(network: Network) -> list[int]:
-    """Returns the nodes but the last through which each way from the input to the output goes, in order."""
+    """Returns the nodes that all paths to the output go through, in order, without the output."""
     last_use = {source: place for place, node in enumerate(network.nodes) for source in node.inputs}
     found = []
     reach = last_use[INPUT]
@@ -139,21 +141,22 @@ def bottlenecks(network: Network) -> list[int]:
 
 
 def _names(beginning: tuple[Node, ...], end: tuple[Node, ...], greatest: int) -> dict[int, int]:
-    """By the nodes of the end, their numbers in the child: their own, where these are not the beginning's.
+    """Returns the child's ids of the last part's nodes.
 
-    Else numbers above the greatest of both networks, and where these run out the smallest that are free.
+    They keep ids that the first part does not use. Others get ids above the greatest of both
+    networks, or else the smallest free ids.
 
     Raises:
-        PointError: there are more nodes than numbers.
+        PointError: there are more nodes than ids.
     """
-    begun = {node.id for node in beginning}
-    taken = begun | {node.id for node in end}
+    first_ids = {node.id for node in beginning}
+    taken = first_ids | {node.id for node in end}
     free = (id for id in (*range(greatest + 1, MAX_NODES + 1), *range(1, greatest + 1)) if id not in taken)
     names = {}
     for node in end:
-        name = next(free, None) if node.id in begun else node.id
+        name = next(free, None) if node.id in first_ids else node.id
         if name is None:
             n_nodes = len(beginning) + len(end)
-            raise PointError(f"the two have {n_nodes} nodes; they must have at most {MAX_NODES}; remove some")
+            raise PointError(f"the two parts have {n_nodes} nodes; they must have at most {MAX_NODES}; remove some")
         names[node.id] = name
     return names

@@ -1,8 +1,8 @@
-"""A network as answers to questions, one after the other, so that tuners which know nothing of graphs can make some.
+"""Networks as sequences of decisions, for tuners that know nothing of graphs.
 
-Whatever is answered, the network is whole: an answer that can't be stands for the next one that can, what nothing takes
-in the end is left out, and a linear layer completes what gives no vector of the right size. The answers that
-``decisions_of`` reads off a network give exactly that one.
+Any answers give a valid network. An impossible answer stands for the next possible one. Nodes without a consumer are
+left out. A linear layer is added if the output is no vector of the right size. The answers of ``decisions_of`` give
+exactly the network that they were made from.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from nas.spaces.graphs.rewiring import pruned
 _IDS = tuple(range(MAX_NODES + 1))
 
 
-def decided(ask: Ask, input_shape: Shape, n_outputs: int, limits: Limits) -> Network:
+def decide_network(ask: Ask, input_shape: Shape, n_outputs: int, limits: Limits) -> Network:
     """Returns the network that the answers give.
 
     Args:
-        ask: Answers by name and domain.
-        input_shape: Of one example.
+        ask: Returns the answer for a name and a domain.
+        input_shape: The shape of one example.
         n_outputs: The features of the output.
-        limits: Of the space.
+        limits: The limits of the space.
     """
-    asking = _Asking(ask)
+    questions = _Questions(ask)
     shapes: dict[int, Shape] = {INPUT: input_shape}
     nodes: list[Node] = []
     flops_left = limits.flops
-    for place in range(asking.number("n_nodes", limits.nodes, log=True)):
-        id = asking.option(f"order.{place}", _IDS, [id for id in _IDS if id not in shapes])
-        layer = _layer(asking, id, shapes, limits)
-        inputs = _inputs(asking, id, layer, shapes, limits)
+    for index in range(questions.number("n_nodes", limits.nodes, log=True)):
+        id = questions.option(f"order.{index}", _IDS, [id for id in _IDS if id not in shapes])
+        layer = _layer(questions, id, shapes, limits)
+        inputs = _inputs(questions, id, layer, shapes, limits)
         taken = [shapes[source] for source in inputs]
         layer = _affordable(layer, taken, flops_left)
         flops_left -= layer.flops(taken)
@@ -52,7 +52,7 @@ def decided(ask: Ask, input_shape: Shape, n_outputs: int, limits: Limits) -> Net
 
 
 def _completed(nodes: Sequence[Node], shapes: Mapping[int, Shape], n_outputs: int) -> Network:
-    """The network that gives a vector of so many features by what these nodes give, without what nothing takes."""
+    """Returns these nodes as a network with a vector of ``n_outputs``, without unused nodes."""
     nodes = list(nodes)
     taken = {INPUT, *(node.id for node in nodes)}
     free = (id for id in _IDS if id not in taken)
@@ -65,7 +65,7 @@ def _completed(nodes: Sequence[Node], shapes: Mapping[int, Shape], n_outputs: in
 
 
 def _affordable(layer: Layer, inputs: Sequence[Shape], flops: int) -> Layer:
-    """Returns the layer with as many channels as take no more FLOPs; where not one does, a relu."""
+    """Returns the layer with as many channels as the FLOPs allow; a relu if none."""
     if layer.flops(inputs) <= flops:
         return layer
     if isinstance(layer, Conv) and (n := flops // replace(layer, channels=1).flops(inputs)):
@@ -76,11 +76,11 @@ def _affordable(layer: Layer, inputs: Sequence[Shape], flops: int) -> Layer:
 
 
 def decisions_of(network: Network, limits: Limits) -> list[Decision]:
-    """Returns the answers that give this network, which is within the limits, in the order in which they are asked."""
+    """Returns the answers that give this network, in the order of the questions."""
     answers: dict[str, Any] = {"n_nodes": len(network.nodes)}
-    for place, node in enumerate(network.nodes):
+    for index, node in enumerate(network.nodes):
         layer = node.layer.to_json()
-        answers[f"order.{place}"] = node.id
+        answers[f"order.{index}"] = node.id
         answers |= {f"{node.id}.{name}": value for name, value in layer.items()}
         answers |= {f"{node.id}.{node.layer.op}": layer.get("kind"), f"{node.id}.n_inputs": len(node.inputs)}
         answers |= {f"{node.id}.input.{slot}": source for slot, source in enumerate(node.inputs)}
@@ -91,12 +91,12 @@ def decisions_of(network: Network, limits: Limits) -> list[Decision]:
         found.append(Decision(name, domain, domain.labels.index(str(value)) if isinstance(domain, Options) else value))
         return found[-1].answer
 
-    decided(answer, network.input_shape, network.output_shape[0], limits)
+    decide_network(answer, network.input_shape, network.output_shape[0], limits)
     return found
 
 
-class _Asking:
-    """Puts questions; what has one answer only is not asked."""
+class _Questions:
+    """Questions for the tuner; those with one possible answer are not asked."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -106,43 +106,43 @@ class _Asking:
         return low if low == high else int(self._ask(name, Numbers(low, high, log, True)))
 
     def option(self, name: str, options: Sequence[Any], possible: Collection[Any]) -> Any:
-        """One of the options: the one that is answered, or the next one behind it that is possible."""
+        """Returns the answered option, or the next possible one after it."""
         start = int(self._ask(name, Options(len(options), tuple(map(str, options))))) if len(options) > 1 else 0
         return next(one for one in (*options[start:], *options[:start]) if one in possible)
 
 
-def _layer(asking: _Asking, id: int, shapes: dict[int, Shape], limits: Limits) -> Layer:
-    """Returns a layer that some of the nodes before it can feed."""
+def _layer(questions: _Questions, id: int, shapes: dict[int, Shape], limits: Limits) -> Layer:
+    """Returns a layer that can take the outputs of earlier nodes."""
     possible = [op for op, kind in LAYERS.items() if _sources(_least(kind), shapes)]
-    op = asking.option(f"{id}.op", tuple(LAYERS), possible)
+    op = questions.option(f"{id}.op", tuple(LAYERS), possible)
     kernels = range(1, limits.kernel + 1)
 
     def bias() -> bool:
-        return bool(asking.option(f"{id}.bias", (True, False), (True, False)))
+        return bool(questions.option(f"{id}.bias", (True, False), (True, False)))
 
     if op == "linear":
-        return Linear(asking.number(f"{id}.features", limits.size, log=True), bias())
+        return Linear(questions.number(f"{id}.features", limits.size, log=True), bias())
     if op == "conv":
-        size = asking.number(f"{id}.channels", limits.size, log=True)
-        kernel = asking.option(f"{id}.kernel", kernels, kernels[::2])
-        return Conv(size, kernel, asking.number(f"{id}.stride", limits.stride), bias())
+        size = questions.number(f"{id}.channels", limits.size, log=True)
+        kernel = questions.option(f"{id}.kernel", kernels, kernels[::2])
+        return Conv(size, kernel, questions.number(f"{id}.stride", limits.stride), bias())
     if op == "pool":
-        kind = asking.option(f"{id}.pool", ("max", "mean"), ("max", "mean"))
-        kernel = asking.option(f"{id}.kernel", kernels, [k for k in kernels if _sources(Pool("max", k, 1), shapes)])
-        return Pool(kind, kernel, asking.number(f"{id}.stride", limits.stride))
+        kind = questions.option(f"{id}.pool", ("max", "mean"), ("max", "mean"))
+        kernel = questions.option(f"{id}.kernel", kernels, [k for k in kernels if _sources(Pool("max", k, 1), shapes)])
+        return Pool(kind, kernel, questions.number(f"{id}.stride", limits.stride))
     if op == "activation":
-        return Activation(asking.option(f"{id}.activation", ("relu", "prelu"), ("relu", "prelu")))
+        return Activation(questions.option(f"{id}.activation", ("relu", "prelu"), ("relu", "prelu")))
     return LAYERS[op]()
 
 
 def _least(kind: type[Layer]) -> Layer:
-    """Returns a layer of this kind that takes whatever any of them does."""
+    """Returns a layer of this kind that takes every input that the kind allows."""
     attributes: dict[type[Layer], tuple[Any, ...]] = {Conv: (1, 1), Linear: (1,), Pool: ("max", 1, 1)}
     return kind(*attributes.get(kind, ()))
 
 
 def _sources(layer: Layer, shapes: dict[int, Shape], beside: Sequence[int] = ()) -> list[int]:
-    """Whom the layer can take, beside those that it takes already; of a join, who has a partner."""
+    """Returns the possible next inputs of a layer; a join's first input needs a partner."""
     if layer.joins:
         like = (lambda shape: shape) if isinstance(layer, Add) else (lambda shape: (len(shape), shape[1:]))
         groups: dict[Any, list[int]] = {}
@@ -162,10 +162,10 @@ def _takes(layer: Layer, shape: Shape) -> bool:
     return True
 
 
-def _inputs(asking: _Asking, id: int, layer: Layer, shapes: dict[int, Shape], limits: Limits) -> tuple[int, ...]:
-    n_inputs = asking.number(f"{id}.n_inputs", limits.inputs, low=2) if layer.joins else 1
+def _inputs(questions: _Questions, id: int, layer: Layer, shapes: dict[int, Shape], limits: Limits) -> tuple[int, ...]:
+    n_inputs = questions.number(f"{id}.n_inputs", limits.inputs, low=2) if layer.joins else 1
     inputs: list[int] = []
     for slot in range(n_inputs):
         if possible := _sources(layer, shapes, inputs):
-            inputs.append(asking.option(f"{id}.input.{slot}", _IDS, possible))
+            inputs.append(questions.option(f"{id}.input.{slot}", _IDS, possible))
     return tuple(inputs)

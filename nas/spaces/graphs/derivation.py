@@ -1,4 +1,4 @@
-"""How a child's network was made of its parents': recorded in a proposal, and followed by their weights."""
+"""The operations that made a child's network, recorded in a proposal and replayed on weights."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _KEY = "morphism"
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The parent's network, and what was done to it, which is replayed on the parent's weights.
+    """The parent's network and the operations on it.
 
     Attributes:
-        network: The parent's.
-        operations: In order.
+        network: The parent's network.
+        operations: The operations, in order.
     """
 
     network: Network
     operations: tuple[Operation, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """``{"morphism": {"network": ..., "operations": [...]}}``: a proposal's ``derivation``, or a part of it."""
+        """Returns ``{"morphism": {...}}`` with the fields, for a proposal's ``derivation``."""
         operations = [operation.to_json() for operation in self.operations]
         return {_KEY: {"network": self.network.to_json(), "operations": operations}}
 
     @classmethod
     def from_json(cls, data: Any) -> Derivation | None:
-        """What a proposal's ``derivation`` says; None where it holds no ``morphism``.
+        """Returns the derivation of a proposal's ``derivation``, or None if it has no ``morphism``.
 
         Raises:
-            PointError: it holds one that can't be.
+            PointError: the morphism is invalid.
         """
         if not isinstance(data, Mapping) or _KEY not in data:
             return None
@@ -49,9 +49,9 @@ class Derivation:
 
 
 def derivation_from_json(data: Any) -> Derivation | Crossing | None:
-    """What a proposal's ``derivation`` says of one parent's network or of two; None where it says nothing.
+    """Returns the derivation or crossing of a proposal's ``derivation``, or None if it has neither.
 
     Raises:
-        PointError: it says what can't be.
+        PointError: it is invalid.
     """
     return Derivation.from_json(data) or Crossing.from_json(data)

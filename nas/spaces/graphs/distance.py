@@ -1,10 +1,9 @@
-"""How many edits two networks are apart: an edit distance of their canonical forms, and a metric.
+"""The edit distance of two networks, on their canonical forms: how similar they are.
 
-After the distance of Auto-Keras (Jin et al. 2019, arXiv:1806.10282, section 3.1), which aligns layers by dynamic
-programming, skips by the Hungarian method, and adds up. Differs: a skip is an attribute of the layer that takes it, its
-length, so that one alignment of the layers in their order gives all. A weighted Levenshtein distance whose costs are a
-metric is one itself: symmetric, 0 for equal canonical forms alone, and no way around is shorter. The shapes of the
-networks' inputs don't count.
+After the distance of Auto-Keras (Jin et al. 2019, arXiv:1806.10282, section 3.1). That one aligns layers by dynamic
+programming, aligns skips by the Hungarian method, and adds both. Differs: the length of a skip is an attribute of its
+target layer, so that one alignment of layers is enough. A weighted Levenshtein distance is a metric if its costs
+are: symmetric, 0 only for equal canonical forms, with the triangle inequality. Input shapes do not count.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from typing import NamedTuple, TypeAlias
 
 from nas.spaces.graphs.canonical import canonical_form
 from nas.spaces.graphs.network import Network
-from nas.spaces.graphs.walking import Form
+from nas.spaces.graphs.traversal import Form
 
 _NUMBER = re.compile(r"\d+")
 
 
 class Step(NamedTuple):
-    """A layer in the canonical order, and how far back its inputs lie; 1 is the layer just before."""
+    """A layer in the canonical order, with the distances to its inputs; 1: the layer before."""
 
     layer: str
     reaches: tuple[int, ...]
@@ -33,7 +32,7 @@ Steps: TypeAlias = tuple[Step, ...]
 
 
 def steps_of(network: Network | Form) -> Steps:
-    """What is aligned; keep it where a network is compared with many."""
+    """Returns the steps to align; keep them if a network is compared with many."""
     form = canonical_form(network) if isinstance(network, Network) else network
     return tuple(
         Step(layer, tuple([place - source for source in inputs])) for place, (layer, inputs) in enumerate(form)
@@ -41,11 +40,11 @@ def steps_of(network: Network | Form) -> Steps:
 
 
 def edit_distance(first: Network | Steps, second: Network | Steps) -> float:
-    """Returns the least sum of edits that makes one of the other: 1 for a layer too many or of another kind.
+    """Returns the least sum of edits that turns one network into the other.
 
-    In a layer of the same kind, numbers that differ (channels, kernel, the length of a skip) count by their ratio, 1 in
-    all at the most: 32 channels for 48 are a third of an edit. Any other attribute that differs, as a bias or the kind
-    of a pool, counts as another kind of layer.
+    A new, removed or other layer costs 1. Numbers in layers of one kind (channels, kernel, length of a skip) count by
+    their ratio, at most 1 in all. 32 instead of 48 channels are a third of an edit. Any other different attribute,
+    such as a bias or the kind of a pool, counts as another layer.
     """
     one = steps_of(first) if isinstance(first, Network) else first
     other = steps_of(second) if isinstance(second, Network) else second
@@ -79,7 +78,7 @@ def _aligned(one: Sequence[Step], other: Sequence[Step]) -> float:
 
 @lru_cache(maxsize=1 << 17)
 def _cost(one: Step, other: Step) -> float:
-    """From 0 to 1."""
+    """Returns the cost of replacing a step, from 0 to 1."""
     kind, numbers = _parsed(one.layer)
     other_kind, other_numbers = _parsed(other.layer)
     if kind != other_kind:
@@ -91,10 +90,10 @@ def _cost(one: Step, other: Step) -> float:
 
 @lru_cache(maxsize=1 << 16)
 def _parsed(layer: str) -> tuple[str, tuple[int, ...]]:
-    """What is not a number in the text of a layer, and the numbers."""
+    """Returns the text of a layer without its numbers, and the numbers."""
     return _NUMBER.sub("", layer), tuple(map(int, _NUMBER.findall(layer)))
 
 
 def _apart(a: int, b: int) -> float:
-    """Returns the difference over the greater one: a metric on numbers from 0."""
+    """Returns the difference divided by the greater number: a metric on numbers from 0."""
     return abs(a - b) / max(a, b) if a != b else 0.0

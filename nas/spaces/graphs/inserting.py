@@ -1,4 +1,4 @@
-"""Operations that put a layer behind a node."""
+"""Operations that insert layers after a node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nas.spaces.graphs.rewiring import is_never_negative
 
 @dataclass(frozen=True, slots=True)
 class InsertConv(Operation):
-    """A convolution that starts as the identity, behind a node (Net2DeeperNet)."""
+    """Inserts a convolution that starts as the identity (Net2DeeperNet)."""
 
     kind: ClassVar[str] = "insert_conv"
     after: int
@@ -22,32 +22,30 @@ class InsertConv(Operation):
     bias: bool = True
 
     def _applied(self, network: Network) -> Network:
-        """With the new node, as many channels as it is given."""
         return inserted(network, self.after, Conv(shape_of(network, self.after)[0], self.kernel, 1, self.bias))
 
 
 @dataclass(frozen=True, slots=True)
 class InsertLinear(Operation):
-    """A linear layer that starts as the identity, behind a node that gives a vector (Net2DeeperNet)."""
+    """Inserts a linear layer that starts as the identity, after a vector (Net2DeeperNet)."""
 
     kind: ClassVar[str] = "insert_linear"
     after: int
 
     def _applied(self, network: Network) -> Network:
-        """With the new node, as many features as it is given."""
         return inserted(network, self.after, Linear(shape_of(network, self.after)[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class InsertBlock(Operation):
-    """A convolution (of a vector: a linear layer), a norm where wanted, and an activation, all the identity at first.
+    """Inserts a convolution (after a vector: a linear layer), maybe a norm, and an activation.
 
-    The activation is a relu where what comes in is never negative, else a prelu with slopes of 1.
+    All start as the identity. The activation is a relu if its input is never negative, else a prelu with slopes of 1.
 
     Attributes:
-        after: The node behind which it comes.
-        kernel: Of the convolution.
-        norm: Whether there is a norm, with which it is the identity in eval mode only (see ``InsertNorm``).
+        after: The node before the block.
+        kernel: The kernel of the convolution.
+        norm: Whether there is a norm. With it the block is the identity in eval mode only (see ``InsertNorm``).
     """
 
     kind: ClassVar[str] = "insert_block"
@@ -57,11 +55,10 @@ class InsertBlock(Operation):
 
     @property
     def exactness(self) -> Exactness:
-        """In train mode a norm normalizes by the batch."""
+        """``eval`` with a norm, which normalizes by the batch in train mode."""
         return "eval" if self.norm else "always"
 
     def _applied(self, network: Network) -> Network:
-        """With the new nodes."""
         shape = shape_of(network, self.after)
         is_image = len(shape) == 3
         layers: list[Layer] = [Conv(shape[0], self.kernel, 1, not self.norm) if is_image else Linear(shape[0])]
@@ -75,9 +72,9 @@ class InsertBlock(Operation):
 
 @dataclass(frozen=True, slots=True)
 class InsertNorm(Operation):
-    """A batch-norm whose statistics and weight undo each other: the identity in eval mode.
+    """Inserts a batch-norm that is the identity in eval mode.
 
-    In train mode it takes mean and spread out of its batch; how far that is from the identity has no bound.
+    In train mode it normalizes by the batch, which can differ from the identity without a bound.
     """
 
     kind: ClassVar[str] = "insert_norm"
@@ -85,19 +82,18 @@ class InsertNorm(Operation):
 
     @property
     def exactness(self) -> Exactness:
-        """In train mode it normalizes by the batch."""
+        """``eval``, since it normalizes by the batch in train mode."""
         return "eval"
 
     def _applied(self, network: Network) -> Network:
-        """With the new node."""
         return inserted(network, self.after, Norm())
 
 
 @dataclass(frozen=True, slots=True)
 class InsertActivation(Operation):
-    """An activation that starts as the identity.
+    """Inserts an activation that starts as the identity.
 
-    A ``prelu`` starts with slopes of 1. A ``relu`` is possible only where what it is given is never negative.
+    A ``prelu`` starts with slopes of 1. A ``relu`` is possible only if its input is never negative.
     """
 
     kind: ClassVar[str] = "insert_activation"
@@ -105,7 +101,6 @@ class InsertActivation(Operation):
     activation: Activations = "prelu"
 
     def _applied(self, network: Network) -> Network:
-        """With the new node."""
         if self.activation == "relu" and not is_never_negative(network, self.after):
             raise PointError(f"node {self.after}: its output may be negative, which a relu would change; take a prelu")
         return inserted(network, self.after, Activation(self.activation))
@@ -113,12 +108,14 @@ class InsertActivation(Operation):
 
 @dataclass(frozen=True, slots=True)
 class InsertResidual(Operation):
-    """``x`` becomes ``x + norm(conv(x))``, where the norm starts with a weight of 0, and so do its outputs.
+    """Replaces ``x`` by ``x + norm(conv(x))``; the norm starts with a weight of 0.
+
+    A relu follows if ``x`` is never negative.
 
     Attributes:
-        after: The node that gives ``x``, an image.
-        kernel: Of the convolution.
-        seed: Draws its weights.
+        after: The node whose output is ``x``, an image.
+        kernel: The kernel of the convolution.
+        seed: Seeds the weights of the convolution.
     """
 
     kind: ClassVar[str] = "insert_residual"
@@ -127,7 +124,6 @@ class InsertResidual(Operation):
     seed: int = 0
 
     def _applied(self, network: Network) -> Network:
-        """With the convolution, the norm and the add; and a relu, where ``x`` is never negative."""
         after = self.after
         conv, norm, add, relu = network.new_ids(4)
         nodes = [

@@ -1,7 +1,7 @@
-"""The typed layers of a network: what each is told, and the shape that it gives.
+"""The typed layers of a network: their attributes and output shapes.
 
 A shape is ``(channels, height, width)`` of an image or ``(features,)`` of a vector, without the batch. Convolutions and
-pools pad by ``(kernel - 1) // 2``, so that an odd kernel at stride s makes n pixels into ceil(n / s).
+pools pad by ``(kernel - 1) // 2``: an odd kernel with stride s turns n pixels into ceil(n / s).
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ Shape: TypeAlias = tuple[int, ...]
 Activations = Literal["relu", "prelu"]
 
 MAX_SIZE = 65_536
-"""The most channels, features, pixels of a side or of a stride that a layer may be told."""
+"""The greatest number of channels, features, pixels of a side, or pixels of a stride."""
 MAX_KERNEL = 31
 
 
 class ReasonError(PointError):
-    """Why a layer can't be, or not there; without the node's name, which network and operation put before it."""
+    """The reason why a layer is invalid; network and operation add the node's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer(ABC):
-    """One layer: its kind (``op``) and its attributes, which are its fields.
+    """One layer: its kind (``op``) and its attributes (the fields).
 
     Raises:
-        ReasonError: an attribute is not what is allowed.
+        ReasonError: an attribute is not allowed.
     """
 
     op: ClassVar[str]
     joins: ClassVar[bool] = False
-    """Whether it takes two inputs or more; all others take one."""
+    """Whether it takes two or more inputs; other layers take one."""
     keeps_channels: ClassVar[bool] = False
-    """Whether each channel of its output comes from the same channel of its input alone."""
+    """Whether each output channel depends only on the input channel of the same index."""
     is_symmetric: ClassVar[bool] = False
     """Whether the order of its inputs makes no difference."""
 
@@ -53,16 +53,16 @@ class Layer(ABC):
         """
 
     def flops(self, inputs: Sequence[Shape]) -> int:
-        """Of one example, as torch counts them: twice the multiplications of convolutions and linear layers."""
+        """Returns the FLOPs of one example, two for each multiplication, as torch counts them."""
         return 0
 
     def to_json(self) -> dict[str, Any]:
-        """``op`` and the attributes."""
+        """Returns ``op`` and the attributes."""
         return {"op": self.op, **{field.name: getattr(self, field.name) for field in fields(self)}}
 
     @property
     def text(self) -> str:
-        """The layer in one word, for a person and for digests: ``conv(channels=32,kernel=3,stride=1,bias=False)``."""
+        """The layer as text, for people and digests: ``conv(channels=32,kernel=3,stride=1,bias=False)``."""
         return _text(self)
 
 
@@ -74,7 +74,7 @@ def _text(layer: Layer) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conv(Layer):
-    """A convolution of an image, padded; the channels of its input follow from the graph."""
+    """A padded convolution of an image; its input channels follow from the graph."""
 
     op: ClassVar[str] = "conv"
     channels: int
@@ -91,12 +91,12 @@ class Conv(Layer):
         _check_bool("bias", self.bias)
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """``(channels, ceil(height / stride), ceil(width / stride))``."""
+        """Returns ``(channels, ceil(height / stride), ceil(width / stride))``."""
         _, height, width = _image(self, inputs[0])
         return self.channels, math.ceil(height / self.stride), math.ceil(width / self.stride)
 
     def flops(self, inputs: Sequence[Shape]) -> int:
-        """Two for each weight that each number of the output takes."""
+        """Returns two FLOPs for each weight and output value."""
         return 2 * math.prod(self.shape(inputs)) * inputs[0][0] * self.kernel**2
 
 
@@ -113,31 +113,31 @@ class Linear(Layer):
         _check_bool("bias", self.bias)
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """``(features,)``."""
+        """Returns ``(features,)``."""
         if len(inputs[0]) != 1:
             raise ReasonError(f"its input {inputs[0]} must be a vector; put a flatten or a global_pool before it")
         return (self.features,)
 
     def flops(self, inputs: Sequence[Shape]) -> int:
-        """Two for each weight."""
+        """Returns two FLOPs for each weight."""
         return 2 * self.features * inputs[0][0]
 
 
 @dataclass(frozen=True, slots=True)
 class Norm(Layer):
-    """Batch-norm, with a learnt weight and bias for each channel."""
+    """Batch-norm, with a learned weight and bias for each channel."""
 
     op: ClassVar[str] = "norm"
     keeps_channels: ClassVar[bool] = True
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """That of its input."""
+        """Returns the shape of its input."""
         return inputs[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Activation(Layer):
-    """``relu``, or ``prelu`` (He et al. 2015, arXiv:1502.01852): a learnt slope for the negatives of each channel."""
+    """``relu``, or ``prelu`` with a learned slope for each channel (He et al. 2015, arXiv:1502.01852)."""
 
     op: ClassVar[str] = "activation"
     keeps_channels: ClassVar[bool] = True
@@ -150,25 +150,25 @@ class Activation(Layer):
             )
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """That of its input."""
+        """Returns the shape of its input."""
         return inputs[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Scale(Layer):
-    """Each channel times a learnt number, which starts at 0 (ReZero, Bachlechner et al. 2020, arXiv:2003.04887)."""
+    """A learned factor for each channel, 0 at first (ReZero, Bachlechner et al. 2020, arXiv:2003.04887)."""
 
     op: ClassVar[str] = "scale"
     keeps_channels: ClassVar[bool] = True
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """That of its input."""
+        """Returns the shape of its input."""
         return inputs[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Pool(Layer):
-    """The greatest (``max``) or the mean (``mean``, padding not counted) of each window of each channel."""
+    """The maximum or the mean (without padding) of each window of each channel."""
 
     op: ClassVar[str] = "pool"
     keeps_channels: ClassVar[bool] = True
@@ -183,7 +183,7 @@ class Pool(Layer):
         _check_size("stride", self.stride)
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """``(channels, (height + 2 * padding - kernel) // stride + 1, ...)``."""
+        """Returns ``(channels, (height + 2 * padding - kernel) // stride + 1, ...)``."""
         channels, *sides = _image(self, inputs[0])
         padded = [side + 2 * ((self.kernel - 1) // 2) - self.kernel for side in sides]
         if min(padded) < 0:
@@ -199,18 +199,18 @@ class GlobalPool(Layer):
     keeps_channels: ClassVar[bool] = True
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """``(channels,)``."""
+        """Returns ``(channels,)``."""
         return _image(self, inputs[0])[:1]
 
 
 @dataclass(frozen=True, slots=True)
 class Flatten(Layer):
-    """All pixels of an image one after the other, channel by channel."""
+    """All pixels of an image as a vector, channel by channel."""
 
     op: ClassVar[str] = "flatten"
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """``(channels * height * width,)``."""
+        """Returns ``(channels * height * width,)``."""
         return (math.prod(_image(self, inputs[0])),)
 
 
@@ -223,7 +223,7 @@ class Add(Layer):
     is_symmetric: ClassVar[bool] = True
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """That of each of its inputs."""
+        """Returns the shape of each of its inputs."""
         if len({*inputs}) != 1:
             raise ReasonError(f"its inputs {' and '.join(map(str, inputs))} must have the same shape; make them equal")
         return inputs[0]
@@ -231,13 +231,13 @@ class Add(Layer):
 
 @dataclass(frozen=True, slots=True)
 class Concat(Layer):
-    """The channels of its inputs, one input after the other."""
+    """The channels of all its inputs, in order."""
 
     op: ClassVar[str] = "concat"
     joins: ClassVar[bool] = True
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """``(sum of the channels, height, width)``."""
+        """Returns ``(sum of the channels, height, width)``."""
         if len({shape[1:] for shape in inputs}) != 1:
             shapes = " and ".join(map(str, inputs))
             raise ReasonError(f"its inputs {shapes} must have the same height and width; pool the larger")
@@ -250,10 +250,10 @@ LAYERS: dict[str, type[Layer]] = {
 
 
 def layer_from_json(data: Mapping[str, Any]) -> Layer:
-    """Returns the layer of ``op`` and its attributes, all of which must be there.
+    """Returns the layer of ``op`` and its attributes, all of which must be given.
 
     Raises:
-        ReasonError: it is none; says why.
+        ReasonError: the layer is invalid.
     """
     op = data.get("op")
     if not isinstance(op, str) or op not in LAYERS:

@@ -1,4 +1,4 @@
-"""How large the networks of a space may be."""
+"""Limits on the size of the networks of a space."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _MOST = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a network of a space may have at the most.
+    """The greatest allowed values for a network of a space.
 
     Attributes:
-        nodes: Nodes.
-        size: Channels of a convolution, features of a linear layer.
+        nodes: The number of nodes.
+        size: The channels of a convolution, the features of a linear layer.
         kernel: The side of the kernel of a convolution or pool.
-        stride: Of a convolution or pool.
-        inputs: Of an add or concat.
-        flops: Of one example, a multiplication and an addition being two (``Network.flops``).
-        activations: The numbers that all nodes give for one example (``Network.activations``). FLOPs alone don't tell
-            what a network takes: many narrow layers wait for memory (Radosavovic et al. 2020, arXiv:2003.13678).
+        stride: The stride of a convolution or pool.
+        inputs: The inputs of an add or concat.
+        flops: The FLOPs of one example, two for a multiplication with addition (``Network.flops``).
+        activations: The output values of all nodes for one example (``Network.activations``). FLOPs alone do not tell
+            the run time: many narrow layers wait for memory (Radosavovic et al. 2020, arXiv:2003.13678).
 
     Raises:
-        ConfigurationError: one is no whole number of at least 1 (inputs: 2), or over what a network may have at all.
+        ConfigurationError: a limit is no whole number of at least 1 (inputs: 2), or too large for any network.
     """
 
     nodes: int = 96
@@ -55,7 +55,7 @@ class Limits:
                 )
 
     def refusal(self, network: Network) -> str | None:
-        """What of the network is over the limits, or None."""
+        """Returns why the network is over the limits, or None."""
         if len(network.nodes) > self.nodes:
             return f"the network has {len(network.nodes)} nodes; it must have at most {self.nodes}; remove some"
         if (too_costly := self.costs_too_much(network)) is not None:
@@ -68,7 +68,7 @@ class Limits:
         return None
 
     def costs_too_much(self, network: Network) -> str | None:
-        """What of FLOPs and activations is over the limits, or None."""
+        """Returns why FLOPs or activations are over the limits, or None."""
         if self.flops < MAX_COST and (flops := network.flops) > self.flops:
             return f"the network takes {flops:,} FLOPs an example; it must take at most {self.flops:,}; make it smaller"
         if self.activations < MAX_COST and (activations := network.activations) > self.activations:

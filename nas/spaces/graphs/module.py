@@ -1,4 +1,4 @@
-"""The torch module of a network. Its tensors are called by their nodes: ``layers.7.weight`` is node 7's."""
+"""The torch module of a network; ``layers.7.weight`` is the weight of node 7."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from nas.spaces.graphs.network import INPUT, Network
 
 
 class GraphModule(nn.Module):
-    """The network as a torch module, freshly initialized from torch's own generator.
+    """A network as a torch module, initialized from torch's own generator.
 
     Args:
-        network: Its graph.
+        network: The network.
     """
 
     def __init__(self, network: Network) -> None:
@@ -40,7 +40,7 @@ class GraphModule(nn.Module):
         self.layers = nn.ModuleDict(modules)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(batch, *input_shape)`` to ``(batch, *output_shape)``."""
+        """Maps ``(batch, *input_shape)`` to ``(batch, *output_shape)``."""
         values = {INPUT: x}
         for node in self.network.nodes:
             values[node.id] = self.layers[str(node.id)](*(values[source] for source in node.inputs))
@@ -48,22 +48,22 @@ class GraphModule(nn.Module):
 
 
 def graph_in(model: nn.Module) -> tuple[str, Network]:
-    """Returns the network of the one ``GraphModule`` of a model, and what the names of its tensors there begin with.
+    """Returns the prefix of the tensor names and the network of a model's only ``GraphModule``.
 
     Raises:
-        PointError: the model holds none, or more than one.
+        PointError: the model has none, or more than one.
     """
     found = [(name, one) for name, one in model.named_modules() if isinstance(one, GraphModule)]
     if len(found) != 1:
-        raise PointError(f"the model holds {len(found)} GraphModules, and must hold one")
+        raise PointError(f"the model has {len(found)} GraphModules; it must have one")
     return (f"{found[0][0]}." if found[0][0] else ""), found[0][1].network
 
 
 class ScaleModule(nn.Module):
-    """Each channel times a number of its own, 0 at first.
+    """A learned factor for each channel, 0 at first.
 
     Args:
-        shape: Of what it is given, without the batch.
+        shape: The shape of the input, without the batch.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -72,7 +72,7 @@ class ScaleModule(nn.Module):
         self._broadcast = (-1, *[1] * (len(shape) - 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(batch, *shape)`` to the same shape."""
+        """Maps ``(batch, *shape)`` to the same shape."""
         return x * self.weight.view(self._broadcast)
 
 
@@ -80,17 +80,17 @@ class AddModule(nn.Module):
     """The sum of any number of tensors of one shape."""
 
     def forward(self, first: Tensor, *others: Tensor) -> Tensor:
-        """Returns all of the same shape, as is what it gives."""
+        """Returns the sum of tensors of one shape."""
         for other in others:
             first = first + other
         return first
 
 
 class ConcatModule(nn.Module):
-    """The channels of any number of tensors, one tensor after the other."""
+    """The channels of any number of tensors, in order."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """``(batch, channels_i, ...)`` to ``(batch, sum of channels_i, ...)``."""
+        """Maps ``(batch, channels_i, ...)`` to ``(batch, sum of channels_i, ...)``."""
         return torch.cat(inputs, 1)
 
 
@@ -98,7 +98,7 @@ class GlobalPoolModule(nn.Module):
     """The mean of each channel."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(batch, channels, height, width)`` to ``(batch, channels)``."""
+        """Maps ``(batch, channels, height, width)`` to ``(batch, channels)``."""
         return x.mean((2, 3))
 
 

@@ -1,4 +1,4 @@
-"""Moves: which operation a search tries on a network, where, and with what numbers."""
+"""Moves: random operations on networks, for searches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nas.spaces.graphs.skipping import AddSkip, ConcatSkip
 from nas.spaces.graphs.striding import DelayStride, FuseStride
 
 NOISE = 0.5
-"""How unequal copies and branches start; with 0 they would stay equal for ever."""
+"""The difference between copies, and between branches; with 0 they would stay equal."""
 _FACTORS = (1.25, 1.5, 2.0)
 _STEP = 4
 _SEEDS = 2**31
@@ -35,20 +35,19 @@ class Move(NamedTuple):
 
 
 Draw: TypeAlias = Callable[[Network, random.Random], Iterable[Operation]]
-"""Gives what might be done, in a random order; the first that is possible and within the limits is."""
+"""Returns candidate operations in random order; the first valid one within the limits is used."""
 
 
-def drawn_move(network: Network, kinds: Sequence[str], limits: Limits, rng: random.Random) -> Move | None:
-    """Returns a random move: any of the kinds as likely as the others, and of it any of those that are possible.
+def draw_move(network: Network, kinds: Sequence[str], limits: Limits, rng: random.Random) -> Move | None:
+    """Returns a random move, or None if no move of these kinds is possible.
+
+    Each kind has the same probability, and within it each possible operation.
 
     Args:
         network: The parent.
         kinds: Names in ``MOVES``.
-        limits: The child keeps them.
-        rng: Decides all, the same for the same state.
-
-    Returns:
-        None where no move of these kinds is possible.
+        limits: Limits that the child must keep.
+        rng: The random generator.
     """
     for kind in rng.sample(list(kinds), len(kinds)):
         for operation in MOVES[kind](network, rng):
@@ -176,19 +175,19 @@ def _weighted(network: Network, rng: random.Random) -> list[Node]:
 
 
 def _places(network: Network, rng: random.Random) -> list[int]:
-    """The nodes behind which something may come, in a random order, and last of all the input; not the output."""
+    """Returns the nodes after which layers can be inserted, in random order, and last the input."""
     ids = [node.id for node in network.nodes[:-1]]
     return [*rng.sample(ids, len(ids)), INPUT]
 
 
 def _pairs(network: Network, rng: random.Random) -> Iterator[tuple[int, int]]:
-    """Two nodes, the earlier one first, in a random order; not the output."""
+    """Yields pairs of nodes, the earlier one first, in random order, without the output."""
     ids = [node.id for node in network.nodes[:-1]]
     pairs = [(source, target) for place, target in enumerate(ids) for source in ids[:place]]
     return iter(rng.sample(pairs, len(pairs)))
 
 
 def _rounded(size: float, *, up: bool) -> int:
-    """Returns a multiple of four, from eight on; else a whole number."""
+    """Returns a multiple of four from eight on, else a whole number."""
     step = _STEP if size >= 2 * _STEP else 1
     return step * (math.ceil(size / step) if up else math.floor(size / step))

@@ -1,4 +1,4 @@
-"""A network as a graph of typed layers: well-formed by construction, plain JSON outside."""
+"""A network as a graph of typed layers, valid by construction."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from nas.core.validation import shown
 from nas.spaces.graphs.layers import MAX_SIZE, Layer, ReasonError, Shape, layer_from_json
 
 INPUT = 0
-"""Stands for the network's input where nodes are named."""
+"""The id of the network's input."""
 MAX_NODES = 512
-"""Nodes are named by numbers from 1 to this, so that it is also the most that a network has."""
+"""The greatest node id, and so the greatest number of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One layer in its place.
+    """A layer with its inputs.
 
     Attributes:
-        id: Its name for good: children keep it, and the weights are called by it. Cousins may use one name for
-            different things.
-        layer: What it does.
-        inputs: Whose outputs it takes, in order; ``INPUT`` is the network's.
+        id: Its id, which children keep and which names its weights. Networks of different parents may use one id for
+            different layers.
+        layer: The layer.
+        inputs: The ids of its inputs, in order; ``INPUT`` is the network's input.
     """
 
     id: int
@@ -36,27 +36,27 @@ class Node:
         return f"node {self.id} ({self.layer.op})"
 
     def rewired(self, old: int, new: int) -> Node:
-        """Returns the node that takes ``new`` wherever this one takes ``old``."""
+        """Returns the node with the input ``old`` replaced by ``new``."""
         if old not in self.inputs:
             return self
         return Node(self.id, self.layer, tuple(new if source == old else source for source in self.inputs))
 
     def to_json(self) -> dict[str, Any]:
-        """``id``, ``op``, ``inputs`` and the layer's attributes."""
+        """Returns ``id``, ``op``, ``inputs`` and the layer's attributes."""
         return {"id": self.id, "inputs": list(self.inputs), **self.layer.to_json()}
 
 
 @dataclass(frozen=True)
 class Network:
-    """A directed graph of layers without cycles; the last node is the output, and each other one is used.
+    """A directed graph of layers without cycles; the last node is its output.
 
     Attributes:
-        input_shape: Of one example: ``(channels, height, width)`` or ``(features,)``.
-        nodes: In an order in which each takes what is earlier.
-        shapes: The output's shape by node, and of ``INPUT``.
+        input_shape: The shape of one example: ``(channels, height, width)`` or ``(features,)``.
+        nodes: The nodes; each comes after its inputs, and each but the last has a consumer.
+        shapes: The output shape of each node, and the shape of ``INPUT``.
 
     Raises:
-        PointError: it is ill-formed; names the node and the reason.
+        PointError: the graph is invalid; the message has the node and the reason.
     """
 
     input_shape: Shape
@@ -93,17 +93,17 @@ class Network:
 
     @property
     def output_shape(self) -> Shape:
-        """What the network gives for one example."""
+        """The output shape of one example."""
         return self.shapes[self.output.id]
 
     @property
     def flops(self) -> int:
-        """Of one example, as torch's counter has them."""
+        """The FLOPs of one example, as torch counts them."""
         return sum(node.layer.flops([self.shapes[source] for source in node.inputs]) for node in self.nodes)
 
     @property
     def activations(self) -> int:
-        """The numbers that all nodes give for one example: what is written to memory, and read again."""
+        """The number of output values of all nodes for one example, which go through memory."""
         return sum(math.prod(self.shapes[node.id]) for node in self.nodes)
 
     def __getitem__(self, id: int) -> Node:
@@ -121,13 +121,13 @@ class Network:
         return id in self.shapes and id != INPUT
 
     def consumers(self, id: int) -> list[Node]:
-        """Returns the nodes that take the output of this one."""
+        """Returns the nodes that take this node's output."""
         return [node for node in self.nodes if id in node.inputs]
 
     def new_ids(self, n: int) -> list[int]:
-        """Names that no node has: above the greatest, and where these run out the smallest that are free.
+        """Returns free ids: above the greatest id, or else the smallest ones.
 
-        So two children of one network may give the same name to different nodes.
+        Two children of one network may thus use one id for different nodes.
         """
         ids = {node.id for node in self.nodes}
         free = [id for id in range(1, MAX_NODES + 1) if id not in ids]
@@ -138,18 +138,18 @@ class Network:
         return above[:n] if len(above) >= n else free[:n]
 
     def with_layer(self, id: int, layer: Layer) -> Network:
-        """Returns the network in which this node has another layer."""
+        """Returns the network with another layer in this node."""
         self[id]
         nodes = (Node(node.id, layer, node.inputs) if node.id == id else node for node in self.nodes)
         return Network(self.input_shape, tuple(nodes))
 
     def inserted(self, after: int, nodes: Sequence[Node], *, layer: Layer | None = None) -> Network:
-        """Returns the network with these nodes behind ``after``: all who took that one take the last of these.
+        """Returns the network with these nodes after ``after``; its consumers take the last of them.
 
         Args:
             after: A node or ``INPUT``.
-            nodes: They take each other, ``after``, and what comes before it.
-            layer: What ``after`` does from now on; None: what it did.
+            nodes: The new nodes. They take each other, ``after``, and earlier nodes.
+            layer: A new layer for ``after``, or None.
         """
         place = 0 if after == INPUT else 1 + self.nodes.index(self[after])
         later = (node.rewired(after, nodes[-1].id) for node in self.nodes[place:])
@@ -164,10 +164,10 @@ class Network:
 
     @classmethod
     def from_json(cls, data: Any) -> Network:
-        """Returns the network that ``to_json`` gave.
+        """Returns the network from the result of ``to_json``.
 
         Raises:
-            PointError: it is none, or ill-formed; names the node and the reason.
+            PointError: the data is no network, or an invalid one; the message has the node and the reason.
         """
         if not isinstance(data, Mapping) or {*data} != {"input", "nodes"}:
             raise PointError(f"a network must be a dict of input and nodes, not {shown(data)}")
@@ -175,7 +175,7 @@ class Network:
         _check_input(shape if isinstance(shape, list) else [], shape)
         if not isinstance(nodes, list):
             raise PointError(f"nodes ({shown(nodes)}) must be a list of nodes")
-        return cls(tuple(shape), tuple(_node_from_json(place, node) for place, node in enumerate(nodes)))
+        return cls(tuple(shape), tuple(_node_from_json(index, node) for index, node in enumerate(nodes)))
 
 
 def _check_input(sizes: Sequence[Any], given: Any) -> None:
@@ -187,7 +187,7 @@ def _check_input(sizes: Sequence[Any], given: Any) -> None:
 
 
 def _inputs(node: Node, shapes: Mapping[int, Shape]) -> list[Shape]:
-    """Returns the shapes of what the node takes, all of which come earlier."""
+    """Returns the shapes of the node's inputs, which must be earlier nodes."""
     n_inputs = len(node.inputs)
     if node.layer.joins and n_inputs < 2:
         raise ReasonError(f"it has {n_inputs} inputs and needs at least 2; remove the node or connect another")
@@ -201,9 +201,9 @@ def _inputs(node: Node, shapes: Mapping[int, Shape]) -> list[Shape]:
     return [shapes[source] for source in node.inputs]
 
 
-def _node_from_json(place: int, data: Any) -> Node:
+def _node_from_json(index: int, data: Any) -> Node:
     if not isinstance(data, Mapping) or "id" not in data:
-        raise PointError(f"nodes[{place}] ({shown(data)}) must be a dict with an id")
+        raise PointError(f"nodes[{index}] ({shown(data)}) must be a dict with an id")
     op = shown(data.get("op")).strip("'")
     name = f"node {shown(data['id'])} ({op})"
     inputs = data.get("inputs")

@@ -1,7 +1,7 @@
-"""What an operation on networks is: data, and the graph that it makes of another.
+"""Operations on networks: plain data that turns one graph into another.
 
-`nas.inheritance.morphism` does the same to the weights; what an operation leaves to chance there comes from its
-``seed``, so that it can be replayed from JSON, in another process and years later.
+`nas.inheritance.morphism` applies them to weights. Random values there come from the operation's ``seed``, so that it
+can be replayed from JSON in any process.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from nas.spaces.graphs.layers import Conv, Layer, Linear, ReasonError, Shape
 from nas.spaces.graphs.network import INPUT, Network, Node
 
 Exactness: TypeAlias = Literal["always", "eval", "no"]
-"""When the child's outputs are its parent's: in eval mode and train mode, in eval mode, or not."""
+"""Whether the child's outputs equal the parent's: always, in eval mode only, or not."""
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,), "seed": (int,), "float": (int, float), "bool": (bool,), "Activations": (str,)
 }  # fmt: skip
 _BELOW = {"float": 1, "seed": 1 << 64}
-"""Numbers that are at least 0 and below this; a generator of torch's takes seeds of 64 bits."""
+"""Exclusive upper limits; torch's generators take seeds of 64 bits."""
 _WORDS = {
     "int": "a whole number", "seed": "a whole number from 0 to below 2^64", "float": "a number from 0 to below 1",
     "bool": "true or false", "Activations": "a name",
@@ -37,8 +37,8 @@ class Operation(ABC):
     """One step from a network to another.
 
     Raises:
-        PointError: a field is not what is allowed; by ``apply`` and ``maps``, where it is not possible in this network.
-            Names the node and the reason.
+        PointError: a field is not allowed. ``apply`` and ``maps`` raise it if the operation is not possible in the
+            network; the message has the node and the reason.
     """
 
     kind: ClassVar[str]
@@ -53,11 +53,11 @@ class Operation(ABC):
 
     @property
     def exactness(self) -> Exactness:
-        """When the child's outputs are the parent's."""
+        """Whether the child's outputs equal the parent's."""
         return "always"
 
     def apply(self, network: Network) -> Network:
-        """Returns the network that it makes of this one."""
+        """Returns the network after the operation."""
         try:
             return self._applied(network)
         except ReasonError as error:
@@ -67,33 +67,33 @@ class Operation(ABC):
 
     @abstractmethod
     def _applied(self, network: Network) -> Network:
-        """The same; of a layer that it would make, and that can't be, the reason will do. Its first field is a node."""
+        """Returns the network after the operation; may raise ReasonError about the node of its first field."""
 
     def maps(self, network: Network) -> dict[int, ChannelMap]:
-        """How what each node gives its consumers changes (`nas.spaces.graphs.channels`); left out: not at all."""
+        """Returns the channel maps of the nodes whose outputs change (`nas.spaces.graphs.channels`)."""
         return {}
 
     def to_json(self) -> dict[str, Any]:
-        """``kind`` and its fields."""
+        """Returns ``kind`` and the fields."""
         return {"kind": self.kind, **{field.name: getattr(self, field.name) for field in fields(self)}}
 
 
 def network_of(parent: Network, nodes: Iterable[Node]) -> Network:
-    """These nodes as a network for the parent's input."""
+    """Returns these nodes as a network with the parent's input."""
     return Network(parent.input_shape, tuple(nodes))
 
 
 def shape_of(network: Network, id: int) -> Shape:
-    """What a node gives, or what the network is given.
+    """Returns the output shape of a node, or the network's input shape.
 
     Raises:
-        PointError: there is no such node.
+        PointError: the node does not exist.
     """
     return network.input_shape if id == INPUT else network.shapes[network[id].id]
 
 
 def size_of(node: Node) -> int:
-    """How many channels a convolution or linear layer has.
+    """Returns the number of channels of a convolution or linear layer.
 
     Raises:
         PointError: it is neither.
@@ -113,5 +113,5 @@ def with_size(layer: Layer, size: int) -> Layer:
 
 
 def inserted(network: Network, after: int, layer: Layer) -> Network:
-    """Returns the network with this layer behind a node."""
+    """Returns the network with this layer after a node."""
     return network.inserted(after, [Node(network.new_ids(1)[0], layer, (after,))])

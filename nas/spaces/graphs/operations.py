@@ -1,4 +1,4 @@
-"""All operations by their kind, and how one is read from JSON."""
+"""All operations by kind, and reading them from JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def operation_from_json(data: Any) -> Operation:
     """Returns the operation that ``to_json`` gave.
 
     Raises:
-        PointError: it is none; says why.
+        PointError: the data is no operation.
     """
     kind = data.get("kind") if isinstance(data, Mapping) else None
     if not isinstance(kind, str) or kind not in OPERATIONS:
@@ -53,7 +53,7 @@ def operations_from_json(name: str, data: Any) -> tuple[Operation, ...]:
     """Returns the operations of a list, in order.
 
     Raises:
-        PointError: it is no list, which is told by the name of what holds it, or one is none.
+        PointError: the data is no list (the message has ``name``), or an item is no operation.
     """
     if not isinstance(data, list):
         raise PointError(f"{name}: operations ({shown(data)}) must be a list")

@@ -1,4 +1,4 @@
-"""Operations that leave a layer or an edge out."""
+"""Operations that remove a layer or an edge."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from nas.spaces.graphs.rewiring import pruned, without_input, without_node
 
 @dataclass(frozen=True, slots=True)
 class Remove(Operation):
-    """A layer that gives the shape that it takes is left out; no morphism."""
+    """Removes a layer with equal input and output shapes; changes the function."""
 
     kind: ClassVar[str] = "remove"
     node: int
 
     @property
     def exactness(self) -> Exactness:
-        """Not the parent's function."""
+        """Always ``no``."""
         return "no"
 
     def _applied(self, network: Network) -> Network:
-        """Without the node."""
         return network_of(network, without_node(network, network[self.node]))
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect(Operation):
-    """An add or a concat loses one of its inputs, and what only that one needed goes as well; no morphism."""
+    """Removes an input of an add or concat with its unused nodes; changes the function."""
 
     kind: ClassVar[str] = "disconnect"
     node: int
@@ -40,16 +39,15 @@ class Disconnect(Operation):
 
     @property
     def exactness(self) -> Exactness:
-        """Not the parent's function."""
+        """Always ``no``."""
         return "no"
 
     def _applied(self, network: Network) -> Network:
-        """Without the edge, and without the join where one input is left."""
         nodes = resized(network, self.maps(network))
         return network_of(network, pruned(without_input(nodes, network[self.node], self.source)))
 
     def maps(self, network: Network) -> dict[int, ChannelMap]:
-        """Of a concat: its own, and those of all that its channels reach."""
+        """Returns the maps of a concat and of all nodes that its channels reach."""
         node = network[self.node]
         if not isinstance(node.layer, Add | Concat) or self.source not in node.inputs:
             raise PointError(f"{node}: it must be an add or a concat that takes {self.source}; choose another")

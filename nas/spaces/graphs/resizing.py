@@ -1,4 +1,4 @@
-"""Operations that make a layer larger or smaller: its channels, its kernel."""
+"""Operations that change the channels or the kernel of a layer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from nas.spaces.graphs.operation import Exactness, Operation, network_of, size_o
 
 @dataclass(frozen=True, slots=True)
 class Widen(Operation):
-    """A convolution or linear layer gets more channels, copies of its own (Net2WiderNet, Chen et al. 2016).
+    """Adds copies of channels to a convolution or linear layer (Net2WiderNet, Chen et al. 2016).
 
     Attributes:
-        node: The layer; those that an add ties to it get as many.
-        size: The channels or features it has then.
-        noise: From 0 to below 1: how unequally the copies of a channel share its outgoing weights. The sum stays, and
-            so does the function; only copies with unequal shares can learn to differ.
-        seed: Decides which channels are copied, and the shares.
+        node: The layer. Layers that an add connects to it get as many.
+        size: The new number of channels or features.
+        noise: The difference between the copies' shares in the outgoing weights, from 0 to below 1. The sum of shares
+            is always 1, so the function stays the same. Only copies with unequal shares can learn to differ.
+        seed: Seeds the choice of channels and the shares.
     """
 
     kind: ClassVar[str] = "widen"
@@ -32,7 +32,7 @@ class Widen(Operation):
     seed: int = 0
 
     def maps(self, network: Network) -> dict[int, ChannelMap]:
-        """Those of the layer and of all that its channels reach."""
+        """Returns the maps of the layer and of all nodes that its channels reach."""
         node = network[self.node]
         size = size_of(node)
         if not size < self.size <= MAX_SIZE:
@@ -43,17 +43,16 @@ class Widen(Operation):
         return spread(network, {self.node: (*range(size), *copies)})
 
     def _applied(self, network: Network) -> Network:
-        """Returns the same graph, wider."""
         return network_of(network, resized(network, self.maps(network)))
 
 
 @dataclass(frozen=True, slots=True)
 class Narrow(Operation):
-    """A convolution or linear layer keeps its first channels only; no morphism.
+    """Keeps only the first channels of a convolution or linear layer; changes the function.
 
     Attributes:
-        node: The layer; those that an add ties to it keep as many.
-        size: How many.
+        node: The layer. Layers that an add connects to it keep as many.
+        size: The number of channels kept.
     """
 
     kind: ClassVar[str] = "narrow"
@@ -62,11 +61,11 @@ class Narrow(Operation):
 
     @property
     def exactness(self) -> Exactness:
-        """Not the parent's function."""
+        """Always ``no``."""
         return "no"
 
     def maps(self, network: Network) -> dict[int, ChannelMap]:
-        """Those of the layer and of all that its channels reach."""
+        """Returns the maps of the layer and of all nodes that its channels reach."""
         node = network[self.node]
         size = size_of(node)
         if not 1 <= self.size < size:
@@ -74,26 +73,24 @@ class Narrow(Operation):
         return spread(network, {self.node: tuple(range(self.size))})
 
     def _applied(self, network: Network) -> Network:
-        """Returns the same graph, narrower."""
         return network_of(network, resized(network, self.maps(network)))
 
 
 @dataclass(frozen=True, slots=True)
 class GrowKernel(Operation):
-    """A convolution gets a larger kernel, whose new rim is 0 (Network Morphism, Wei et al. 2016)."""
+    """Enlarges a convolution's kernel with zeros (Network Morphism, Wei et al. 2016)."""
 
     kind: ClassVar[str] = "grow_kernel"
     node: int
     kernel: int
 
     def _applied(self, network: Network) -> Network:
-        """Returns the same graph with the larger kernel."""
         return _with_kernel(network, self.node, self.kernel, larger=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ShrinkKernel(Operation):
-    """A convolution keeps the middle of its kernel; no morphism."""
+    """Keeps the middle of a convolution's kernel; changes the function."""
 
     kind: ClassVar[str] = "shrink_kernel"
     node: int
@@ -101,11 +98,10 @@ class ShrinkKernel(Operation):
 
     @property
     def exactness(self) -> Exactness:
-        """Not the parent's function."""
+        """Always ``no``."""
         return "no"
 
     def _applied(self, network: Network) -> Network:
-        """Returns the same graph with the smaller kernel."""
         return _with_kernel(network, self.node, self.kernel, larger=False)
 
 
@@ -121,6 +117,6 @@ def _with_kernel(network: Network, id: int, kernel: int, *, larger: bool) -> Net
 
 
 def _draws(seed: int, n: int, below: int) -> tuple[int, ...]:
-    """Numbers from 0 to below that, the same for the same seed on every machine."""
+    """Returns ``n`` numbers below a limit, equal for equal seeds on every machine."""
     rng = random.Random(seed)
     return tuple(rng.randrange(below) for _ in range(n))

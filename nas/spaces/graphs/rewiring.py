@@ -1,4 +1,4 @@
-"""Lists of nodes with one edge or node less, before they are a network again; and what a graph says of its numbers."""
+"""Removes nodes and edges from lists of nodes, and finds outputs that are never negative."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEEPS_SIGN = (Add, Concat, Flatten, GlobalPool, Pool)
 
 
 def is_never_negative(network: Network, id: int) -> bool:
-    """Returns whether a node's output is known to hold no negative number, whatever the weights."""
+    """Returns whether a node's output is never negative, whatever the weights."""
     known: set[int] = set()
     for node in network.nodes:
         if isinstance(node.layer, Activation):
@@ -23,28 +23,28 @@ def is_never_negative(network: Network, id: int) -> bool:
 
 
 def replaced(nodes: Sequence[Node], node: Node, gone: int) -> list[Node]:
-    """Returns the nodes with a new one of the same id as an old one, to whom go all who took the one that is gone."""
+    """Returns the nodes with one replaced by id, which also takes over the consumers of ``gone``."""
     return [node if other.id == node.id else other.rewired(gone, node.id) for other in nodes if other.id != gone]
 
 
 def without_node(network: Network, node: Node) -> list[Node]:
-    """Returns the nodes without this one: who took it takes its input.
+    """Returns the nodes without this one; its consumers take its input.
 
     Raises:
-        PointError: it joins others, it gives another shape than it takes, or nothing would be left.
+        PointError: it has several inputs, another output shape than input shape, or is the only node.
     """
     if len(node.inputs) != 1 or network.shapes[node.inputs[0]] != network.shapes[node.id]:
-        raise PointError(f"{node}: it must have one input, of the shape that it gives; choose another")
+        raise PointError(f"{node}: it must have one input, of the same shape as its output; choose another")
     if node.inputs[0] == INPUT and node == network.output:
         raise PointError(f"{node}: nothing would be left; choose another")
     return [other.rewired(node.id, node.inputs[0]) for other in network.nodes if other != node]
 
 
 def without_input(nodes: Sequence[Node], join: Node, source: int) -> list[Node]:
-    """Returns the nodes where the join does not take this one, and is no more itself where it takes only one.
+    """Returns the nodes without an input of a join; with one input left, the join goes.
 
     Raises:
-        PointError: nothing would be left.
+        PointError: no node would be left.
     """
     left = tuple(one for one in join.inputs if one != source)
     if len(left) > 1:
@@ -54,7 +54,7 @@ def without_input(nodes: Sequence[Node], join: Node, source: int) -> list[Node]:
     kept = [node.rewired(join.id, left[0]) for node in nodes if node.id != join.id]
     if join.id != nodes[-1].id:
         return kept
-    place = next(place for place, node in enumerate(kept) if node.id == left[0])  # it is the output now
+    place = next(place for place, node in enumerate(kept) if node.id == left[0])  # the new output
     return kept[: place + 1]
 
 

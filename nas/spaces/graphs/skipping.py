@@ -1,4 +1,4 @@
-"""Operations that let a node take what an earlier one gives."""
+"""Operations that add skip connections."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nas.spaces.graphs.operation import Operation, shape_of
 
 @dataclass(frozen=True, slots=True)
 class AddSkip(Operation):
-    """What a node gives is added to what a later one gives, times 0 at first.
+    """Adds a node's output, times 0 at first, to a later node's output.
 
-    By a scale, where the shapes are equal, else by a 1x1 convolution with the stride that makes them so.
+    A scale does it if the shapes are equal, else a 1x1 convolution with a fitting stride.
 
     Attributes:
         source: The earlier node, or the network's input.
-        target: The later one.
+        target: The later node.
     """
 
     kind: ClassVar[str] = "add_skip"
@@ -30,7 +30,6 @@ class AddSkip(Operation):
     target: int
 
     def _applied(self, network: Network) -> Network:
-        """With the scale or convolution, and the add."""
         _check_order(network, self.source, self.target)
         layer, add = self._path(network), Add()
         path, join = network.new_ids(2)
@@ -48,11 +47,13 @@ class AddSkip(Operation):
 
 @dataclass(frozen=True, slots=True)
 class ConcatSkip(Operation):
-    """The channels of a node join those of a later one; who takes them begins with weights of 0 for them.
+    """Appends the channels of a node to those of a later node.
+
+    Consumers start with weights of 0 for them.
 
     Attributes:
-        source: The earlier node, or the network's input; where it is larger, it is pooled by ``max``.
-        target: The later one.
+        source: The earlier node, or the network's input. A larger image is pooled by ``max``.
+        target: The later node.
     """
 
     kind: ClassVar[str] = "concat_skip"
@@ -60,7 +61,6 @@ class ConcatSkip(Operation):
     target: int
 
     def _applied(self, network: Network) -> Network:
-        """With the concat, and the pool where there is one."""
         self.maps(network)
         pool, join = network.new_ids(2)
         nodes, source = [], self.source
@@ -73,7 +73,7 @@ class ConcatSkip(Operation):
         return network.inserted(self.target, [*nodes, Node(join, Concat(), (self.target, source))])
 
     def maps(self, network: Network) -> dict[int, ChannelMap]:
-        """That of the target, whose consumers take the concat instead, and of all that its channels reach."""
+        """Returns the maps of the target and of the nodes that its channels reach."""
         _check_order(network, self.source, self.target)
         own, more = shape_of(network, self.target)[0], shape_of(network, self.source)[0]
         return spread(network, {self.target: (*range(own), *[NEW] * more)})
@@ -86,10 +86,16 @@ def _check_order(network: Network, source: int, target: int) -> None:
 
 
 def _bridge(network: Network, source: int, target: int, layers: Callable[[int], Sequence[Layer]]) -> Layer:
-    """Returns the first of the layers for a stride that makes the source's image as large as the target's.
+    """Returns the first layer that makes the source's image as large as the target's.
+
+    Args:
+        network: The network.
+        source: The earlier node.
+        target: The later node.
+        layers: Returns the possible layers for a stride.
 
     Raises:
-        PointError: none does.
+        PointError: no layer does.
     """
     one, other = shape_of(network, source), shape_of(network, target)
     strides = {math.ceil(one[1] / other[1]), one[1] // other[1]} if len(one) == len(other) == 3 else set()

@@ -1,4 +1,4 @@
-"""Networks to start from: a plain chain, a residual network, and the network around a cell of NAS-Bench-201."""
+"""Start networks: plain CNN, MLP, residual network, and networks of repeated cells."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _CELL = re.compile(r"\|([^|~+]+)~0\|\+\|([^|~+]+)~0\|([^|~+]+)~1\|\+\|([^|~+]+)~
 
 
 def plain_cnn(input_shape: Shape, n_outputs: int, *, widths: Sequence[int], pool_after: Sequence[int]) -> Network:
-    """Blocks of convolution 3x3, norm and relu in a chain, the mean of each channel, and a linear layer.
+    """Returns a chain of blocks (convolution 3x3, norm, relu), a global pool and a linear layer.
 
     Args:
         input_shape: ``(channels, height, width)``.
-        n_outputs: Of the linear layer.
+        n_outputs: The features of the linear layer.
         widths: The channels of each block.
-        pool_after: The blocks, from 0, that a 2x2 max-pool follows.
+        pool_after: The blocks (from 0) before a 2x2 max-pool.
 
     Raises:
-        ConfigurationError: there is no width, or ``pool_after`` names a block that is not there.
+        ConfigurationError: there is no width, or ``pool_after`` names a missing block.
     """
     _check_sizes("widths", widths)
     if wrong := [block for block in pool_after if block not in range(len(widths))]:
         last = len(widths) - 1
-        raise ConfigurationError(f"pool_after ({list(pool_after)}) names {wrong[0]}; choose of 0 to {last}")
+        raise ConfigurationError(f"pool_after ({list(pool_after)}) names {wrong[0]}; choose from 0 to {last}")
     builder = _Builder()
     x = INPUT
     for block, width in enumerate(widths):
@@ -40,12 +40,12 @@ def plain_cnn(input_shape: Shape, n_outputs: int, *, widths: Sequence[int], pool
 
 
 def mlp(input_shape: Shape, n_outputs: int, *, widths: Sequence[int]) -> Network:
-    """Linear layers, each with a relu, and a last one without.
+    """Returns linear layers with a relu each, and a last one without.
 
     Args:
         input_shape: ``(features,)``.
-        n_outputs: Of the last one.
-        widths: The features of the others; of none, the last one is alone.
+        n_outputs: The features of the last layer.
+        widths: The features of the other layers; may be empty.
     """
     _check_sizes("widths", widths, least=0)
     builder = _Builder()
@@ -57,13 +57,13 @@ def mlp(input_shape: Shape, n_outputs: int, *, widths: Sequence[int]) -> Network
 
 
 def resnet(input_shape: Shape, n_outputs: int, *, widths: Sequence[int], depth: int = 1) -> Network:
-    """Returns a convolution, and stages of residual units (He et al. 2016, arXiv:1512.03385).
+    """Returns a convolution and stages of residual units (He et al. 2016, arXiv:1512.03385).
 
-    Each stage but the first halves the image.
+    All stages but the first halve the image.
 
     Args:
         input_shape: ``(channels, height, width)``.
-        n_outputs: Of the linear layer at the end.
+        n_outputs: The features of the last linear layer.
         widths: The channels of each stage.
         depth: Units a stage.
 
@@ -82,20 +82,20 @@ def resnet(input_shape: Shape, n_outputs: int, *, widths: Sequence[int], depth: 
 
 
 def nas_bench_201(input_shape: Shape, n_outputs: int, *, cell: str, widths: Sequence[int], n_cells: int = 1) -> Network:
-    """Stages of one cell, between which a residual block halves the image (Dong and Yang 2020, arXiv:2001.00326).
+    """Returns a network of NAS-Bench-201 (Dong and Yang 2020, arXiv:2001.00326): stages of one cell.
 
-    What a ``none`` cuts off is left out; the rest computes the same. Published: widths of 16, 32, 64 and 5 cells.
+    A residual block between stages halves the image. Nodes that a ``none`` cuts off are left out, which does not change
+    the function. Published: widths of 16, 32, 64 and 5 cells.
 
     Args:
         input_shape: ``(channels, height, width)``.
-        n_outputs: Of the linear layer at the end.
-        cell: As the benchmark writes it: ``|nor_conv_3x3~0|+|none~0|skip_connect~1|+|...~0|...~1|...~2|``.
+        n_outputs: The features of the last linear layer.
+        cell: The cell in its published notation: ``|nor_conv_3x3~0|+|none~0|skip_connect~1|+|...~0|...~1|...~2|``.
         widths: The channels of each stage.
         n_cells: Cells a stage.
 
     Raises:
-        ConfigurationError: the cell is none, or nothing comes through it; or a side of the image can't be halved for
-            each stage but the first.
+        ConfigurationError: the cell is invalid or has no path; or a side of the image can't be halved often enough.
     """
     check_whole("n_cells", n_cells, 1)
     _check_sizes("widths", widths)
@@ -118,7 +118,7 @@ def nas_bench_201(input_shape: Shape, n_outputs: int, *, cell: str, widths: Sequ
 
 
 class _Builder:
-    """Numbers nodes as they come."""
+    """Builds a network node by node."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -138,17 +138,17 @@ class _Builder:
         return self.put(Activation("relu"), self.put(Add(), x, inner))
 
     def cell(self, x: int, width: int, operations: Sequence[Sequence[str]]) -> int:
-        places: list[int | None] = [x]
+        values: list[int | None] = [x]
         for row in operations:
             paths: list[int] = []
-            for source, operation in zip(places, row, strict=True):
+            for source, operation in zip(values, row, strict=True):
                 if source is not None and operation != "none":
                     path = self._edge(source, operation, width)
                     paths.append(path if path not in paths else self.put(Pool("max", 1, 1), path))  # x + x
-            places.append(None if not paths else paths[0] if len(paths) == 1 else self.put(Add(), *paths))
-        if places[-1] is None:
-            raise ConfigurationError("cell: nothing comes through it, as none cuts every path; choose another")
-        return places[-1]
+            values.append(None if not paths else paths[0] if len(paths) == 1 else self.put(Add(), *paths))
+        if values[-1] is None:
+            raise ConfigurationError("cell: it has no path, since none cuts them all; choose another")
+        return values[-1]
 
     def reduction(self, x: int, width: int) -> int:
         inner = self._edge(self._relu_conv(x, width, kernel=3, stride=2), "nor_conv_3x3", width)
@@ -177,7 +177,7 @@ def _check_sizes(name: str, sizes: Sequence[int], least: int = 1) -> None:
 
 
 def _parsed(cell: str) -> list[tuple[str, ...]]:
-    """Returns the operations on the edges to each place of the cell."""
+    """Returns the operations on the edges to each node of the cell."""
     found = _CELL.fullmatch(cell) if isinstance(cell, str) else None
     wrong = [name for name in found.groups() if name not in CELL_OPERATIONS] if found else [cell]
     if found is None or wrong:

@@ -1,4 +1,4 @@
-"""Operations that move a stride, and so change the resolution at which a layer works."""
+"""Operations that move a stride, and so change the resolution of a layer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from nas.spaces.graphs.rewiring import replaced
 
 @dataclass(frozen=True, slots=True)
 class DelayStride(Operation):
-    """A convolution with a stride becomes one without, and a pool behind it that takes each stride-th pixel."""
+    """Moves the stride of a convolution into a pool of single pixels after it."""
 
     kind: ClassVar[str] = "delay_stride"
     node: int
 
     def _applied(self, network: Network) -> Network:
-        """With the pool."""
         node = network[self.node]
         if not isinstance(node.layer, Conv) or node.layer.stride == 1:
             raise PointError(f"{node}: it must be a convolution with a stride of 2 or more; choose another")
@@ -31,17 +30,18 @@ class DelayStride(Operation):
 
 @dataclass(frozen=True, slots=True)
 class FuseStride(Operation):
-    """A convolution takes over the stride of a pool of single pixels behind it: less work for the same result."""
+    """Moves the stride of a pool of single pixels into the convolution before it."""
 
     kind: ClassVar[str] = "fuse_stride"
     node: int
 
     def _applied(self, network: Network) -> Network:
-        """Without the pool."""
         node = network[self.node]
         users = network.consumers(node.id)
         pool = users[0].layer if len(users) == 1 else None
         if not isinstance(node.layer, Conv) or not isinstance(pool, Pool) or pool.kernel != 1:
-            raise PointError(f"{node}: it must be a convolution that a pool of kernel 1 alone takes; choose another")
+            raise PointError(
+                f"{node}: it must be a convolution with a pool of kernel 1 as its only consumer; choose another"
+            )
         layer = Conv(node.layer.channels, node.layer.kernel, node.layer.stride * pool.stride, node.layer.bias)
         return network_of(network, replaced(network.nodes, Node(node.id, layer, node.inputs), users[0].id))

@@ -20,7 +20,7 @@ from nas.spaces.graphs.layers import Conv
 from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.module import GraphModule
 from nas.spaces.graphs.moves import MOVES as ALL_MOVES
-from nas.spaces.graphs.moves import drawn_move
+from nas.spaces.graphs.moves import draw_move
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.resizing import Widen
 from nas.spaces.graphs.starts import plain_cnn
@@ -34,7 +34,7 @@ def moved(rng: random.Random, n_moves: int = 5) -> Network:
     """What random moves make of the start; cousins of it give one number to different nodes."""
     network = START
     for _ in range(n_moves):
-        move = drawn_move(network, MOVES, Limits(size=32, nodes=40), rng)
+        move = draw_move(network, MOVES, Limits(size=32, nodes=40), rng)
         assert move is not None
         network = move.network
     return network
@@ -130,7 +130,7 @@ def test_any_move_may_follow_a_crossing() -> None:
             continue
         network, operations = crossing.network, []
         for _ in range(3):
-            move = drawn_move(network, [*ALL_MOVES], Limits(size=32, nodes=60), rng)
+            move = draw_move(network, [*ALL_MOVES], Limits(size=32, nodes=60), rng)
             assert move is not None
             network = move.network
             operations.append(move.operation)
@@ -193,9 +193,9 @@ def test_records_hold_it() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cuts": [99, 1]}, r"cuts\[0\] \(99\) must be a node that all goes through; choose one of \[1, "),
+        ({"cuts": [99, 1]}, r"cuts\[0\] \(99\) must be a node that all paths go through; choose one of \[1, "),
         ({"cuts": 7}, r"crossing: cuts \(7\) must be a list of two"),
-        ({"cuts": ["1", 1]}, r"cuts\[0\] \('1'\) must be a node that all goes through; choose one of \[1, "),
+        ({"cuts": ["1", 1]}, r"cuts\[0\] \('1'\) must be a node that all paths go through; choose one of \[1, "),
         ({"begins": 2}, r"crossing: begins \(2\) must be 0 or 1"),
         ({"operations": {}}, r"crossing: operations \(\{\}\) must be a list"),
         ({"networks": []}, r"crossing: networks \(\[\]\) must be a list of two"),

@@ -25,7 +25,7 @@ from nas.spaces.graphs.branching import Branch
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.inserting import InsertConv, InsertResidual
 from nas.spaces.graphs.module import GraphModule
-from nas.spaces.graphs.moves import MOVES, Move, drawn_move
+from nas.spaces.graphs.moves import MOVES, Move, draw_move
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.resizing import Widen
 from nas.spaces.graphs.skipping import AddSkip
@@ -394,8 +394,8 @@ def test_networks_of_every_move_are_aligned_as_they_run(kind: str) -> None:
 def grown_by(kind: str, start: Network, rng: random.Random) -> Move | None:
     """A move of this kind after one that makes it possible."""
     before = {"merge": "branch", "disconnect": "add_skip", "fuse_stride": "delay_stride"}.get(kind, "widen")
-    first = drawn_move(start, [before], LIMITS, rng)
-    return first and drawn_move(first.network, [kind], LIMITS, rng)
+    first = draw_move(start, [before], LIMITS, rng)
+    return first and draw_move(first.network, [kind], LIMITS, rng)
 
 
 def test_modules_that_cannot_be_traced_are_aligned_as_defined() -> None:
@@ -462,7 +462,7 @@ def test_derivations_that_do_not_fit_are_left_out() -> None:
         (child, GraphModule(STARTS[1]).state_dict(), "weights: layers.11.weight is of no node"),
         (GraphModule(STARTS[0]), parent.state_dict(), "the operations make another network than the child's"),
         (child, nan, "not finite"),
-        (network(3), parent.state_dict(), "the model holds 0 GraphModules"),
+        (network(3), parent.state_dict(), "the model has 0 GraphModules"),
     ):
         report = inherit(model, [donor], derivation=derivation)
 

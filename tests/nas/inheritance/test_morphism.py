@@ -265,7 +265,7 @@ def test_concats_within_adds_are_widened_part_by_part() -> None:
 
     assert child.shapes[4] == (5, 4, 4)
     assert error(outputs(TIED, weights, train=False), outputs(child, morphed, train=False)) < 1e-5
-    with pytest.raises(PointError, match=r"node 3 \(concat\): its inputs can't change as an add"):
+    with pytest.raises(PointError, match=r"node 3 \(concat\): its inputs can't change, but an add needs it"):
         Widen(4, 5, seed=2).apply(TIED)  # a copy of the first channel behind the last one
 
 
@@ -331,8 +331,8 @@ def test_channels_that_would_change_in_two_ways_are_refused(has_third: bool) -> 
         (PLAIN, Merge(1, 5), r"node 1 \(conv\) and node 5 \(conv\) must have the same input"),
         (PLAIN, Split(1, 4), r"node 1 \(conv\): at \(4\) must be from 1 to below its 4"),
         (PLAIN, DelayStride(1), r"node 1 \(conv\): it must be a convolution with a stride of 2 or more"),
-        (PLAIN, FuseStride(1), r"node 1 \(conv\): it must be a convolution that a pool of kernel 1 alone takes"),
-        (PLAIN, Remove(1), r"node 1 \(conv\): it must have one input, of the shape that it gives"),
+        (PLAIN, FuseStride(1), r"node 1 \(conv\): it must be a convolution with a pool of kernel 1 as its only"),
+        (PLAIN, Remove(1), r"node 1 \(conv\): it must have one input, of the same shape as its output"),
         (PLAIN, Disconnect(1, 0), r"node 1 \(conv\): it must be an add or a concat that takes 0"),
     ],
     ids=range(23),

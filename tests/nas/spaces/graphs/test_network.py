@@ -141,7 +141,7 @@ def test_cells_that_cannot_be_are_refused() -> None:
     for cell, message in (
         (CELL.replace("none", "nothing"), f"one of {', '.join(CELL_OPERATIONS)}; correct 'nothing'$"),
         ("conv", "correct 'conv'"),
-        ("|none~0|+|skip_connect~0|skip_connect~1|+|none~0|none~1|none~2|", "nothing comes through it"),
+        ("|none~0|+|skip_connect~0|skip_connect~1|+|none~0|none~1|none~2|", "it has no path"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             nas_bench_201((3, 32, 32), 10, cell=cell, widths=[16])
@@ -159,7 +159,7 @@ def test_cells_that_cannot_be_are_refused() -> None:
         plain_cnn((3, 32, 32), 10, widths=[4, "8"], pool_after=[])  # type: ignore[list-item]
     with pytest.raises(ConfigurationError, match=r"cell \(None\) must be"):
         nas_bench_201((3, 32, 32), 10, cell=None, widths=[16])  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"pool_after \(\[0, 4\]\) names 4; choose of 0 to 3"):
+    with pytest.raises(ConfigurationError, match=r"pool_after \(\[0, 4\]\) names 4; choose from 0 to 3"):
         plain_cnn((3, 32, 32), 10, widths=[4] * 4, pool_after=[0, 4])
 
 

@@ -141,7 +141,10 @@ def test_returned_points_are_the_callers() -> None:
     ("change", "message"),
     [
         ({"network": None}, r"a network must be a dict of input and nodes, not None"),
-        ({"network": small().to_json()}, r"network: it takes \(2, 4, 4\) and gives \(2,\); it must take \(2, 8, 8\)"),
+        (
+            {"network": small().to_json()},
+            r"network: its input is \(2, 4, 4\) and its output \(2,\); they must be \(2, 8, 8\)",
+        ),
         ({"rate": 3.0}, r"rate \(3.0, float\) must be a float from 0.01 to 0.2"),
         ({"width": 3}, r"width \(3\) must be one of the parameters"),
         ({"network": resnet(SHAPE, 3, widths=[32]).to_json()}, r"node 1 \(conv\): size \(32\) must be at most 24"),
@@ -166,7 +169,7 @@ def test_points_outside_are_refused(change: dict[str, Any], message: str) -> Non
         ({"starts": [{"input": [2]}]}, r"starts\[0\]: a network must be a dict of input and nodes"),
         (
             {"starts": [STARTS[0], STARTS[3]]},
-            r"starts\[1\]: it takes \(5,\) and gives \(3,\); it must take",
+            r"starts\[1\]: its input is \(5,\) and its output \(3,\); they must be",
         ),
         ({"parameters": {"network": 3}}, "the name 'network' is the network's"),
         ({"moves": ["widen", "lengthen"]}, r"moves \(\['widen', 'lengthen'\]\) must hold one or more of"),

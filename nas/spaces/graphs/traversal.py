@@ -1,4 +1,4 @@
-"""The nodes of a network in the order in which a walk from its output finds them, and where that order is open."""
+"""Traversal of a network from its output, independent of node ids."""
 
 from __future__ import annotations
 
@@ -8,51 +8,49 @@ from typing import NamedTuple, TypeAlias
 from nas.spaces.graphs.network import INPUT, Network
 
 
-class Place(NamedTuple):
-    """A node in such an order: what it does, and the places of its inputs (-1: the network's)."""
+class Entry(NamedTuple):
+    """A node in this order: its layer and its inputs' positions (-1: the network's input)."""
 
     layer: str
     inputs: tuple[int, ...]
 
 
-Form: TypeAlias = tuple[Place, ...]
+Form: TypeAlias = tuple[Entry, ...]
 Rank: TypeAlias = Callable[[int], str | bytes]
 
 
-class Tied(NamedTuple):
-    """Inputs of an add that have one rank and are not seen to be exchangeable."""
+class Tie(NamedTuple):
+    """Inputs of an add with equal ranks that are not known to be exchangeable."""
 
     inputs: tuple[int, ...]
 
 
 class _Sources(NamedTuple):
-    """The inputs of each node in the order of a walk; of adds with inputs that tie, by input a number of its rank."""
+    """The inputs of each node in order, and the ranks of inputs of adds that tie."""
 
     of: dict[int, tuple[int, ...]]
     ranks: dict[int, dict[int, int]]
 
     def tied(self, id: int, among: Sequence[int]) -> tuple[int, ...]:
-        """Those of some inputs of this node that tie with the first, and it."""
+        """Returns the first of some inputs of a node, and those that tie with it."""
         ranks = self.ranks.get(id)
         return tuple([one for one in among if ranks[one] == ranks[among[0]]]) if ranks else (among[0],)
 
 
-def walked(network: Network, rank: Rank) -> Form | Tied:
-    """Returns the nodes, inputs first, those of an add by the longest path behind them, then by rank.
+def traverse(network: Network, rank: Rank) -> Form | Tie:
+    """Returns the nodes, inputs first, or the first tie that is not known to be exchangeable.
 
-    Inputs that tie are taken in any order, if it is seen that every other one gives the same form.
+    The inputs of an add are sorted by the longest path to them, then by rank. Inputs that tie are visited in any order
+    if they are known to be exchangeable: every order gives the same form.
 
     Args:
-        network: All of it.
-        rank: Of a node, the same for the same network whatever its nodes are called.
-
-    Returns:
-        If it is not seen: the first of which it is not.
+        network: The network.
+        rank: Returns the rank of a node, independent of node ids.
     """
     sources = _sources(network, rank)
     by_id = {node.id: node for node in network.nodes}
     order: dict[int, int] = {INPUT: -1}
-    places: list[Place] = []
+    entries: list[Entry] = []
     stack = [network.output.id]
     while stack:
         id = stack[-1]
@@ -62,16 +60,16 @@ def walked(network: Network, rank: Rank) -> Form | Tied:
             if id in sources.ranks:
                 first, *others = tied = sources.tied(id, left)
                 if not all(_are_exchangeable(network, first, other, sources, rank, order) for other in others):
-                    return Tied(tied)
+                    return Tie(tied)
         else:
             stack.pop()
             if id not in order:
-                order[id] = len(places)
-                where = [order[source] for source in sources.of[id]]
-                if len(where) > 1 and by_id[id].layer.is_symmetric:
-                    where.sort()
-                places.append(Place(by_id[id].layer.text, tuple(where)))
-    return tuple(places)
+                order[id] = len(entries)
+                positions = [order[source] for source in sources.of[id]]
+                if len(positions) > 1 and by_id[id].layer.is_symmetric:
+                    positions.sort()
+                entries.append(Entry(by_id[id].layer.text, tuple(positions)))
+    return tuple(entries)
 
 
 def _sources(network: Network, rank: Rank) -> _Sources:
@@ -98,11 +96,11 @@ def _sources(network: Network, rank: Rank) -> _Sources:
 
 
 def _are_exchangeable(
-    network: Network, one: int, other: int, sources: _Sources, rank: Rank, placed: Container[int]
+    network: Network, one: int, other: int, sources: _Sources, rank: Rank, visited: Container[int]
 ) -> bool:
-    """Whether these two and what lies behind one of them alone can change places, and all else, and its inputs, stay.
+    """Returns whether two nodes can be swapped without effect, with the nodes that they use alone.
 
-    No also where more than one way to pair what lies behind them would have to be tried, but for single nodes.
+    Also returns False if several pairings of these nodes would have to be tried, except for single nodes.
     """
     swapped: dict[int, int] = {}
     left = [(one, other)]
@@ -110,7 +108,13 @@ def _are_exchangeable(
         first, second = left.pop()
         if swapped.get(first) == second:
             continue
-        if first in placed or second in placed or first in swapped or second in swapped or rank(first) != rank(second):
+        if (
+            first in visited
+            or second in visited
+            or first in swapped
+            or second in swapped
+            or rank(first) != rank(second)
+        ):
             return False
         swapped |= {first: second, second: first}
         own, others = sources.of[first], sources.of[second]
@@ -127,13 +131,13 @@ def _are_exchangeable(
 
 
 def _keeps(network: Network, swapped: Mapping[int, int]) -> bool:
-    """Returns whether each node has its inputs after nodes have changed places."""
+    """Returns whether each node keeps its inputs after nodes are swapped."""
     by_id = {node.id: node for node in network.nodes}
     for node in network.nodes:
         if node.id in swapped or not swapped.keys().isdisjoint(node.inputs):
-            there = by_id[swapped.get(node.id, node.id)]
+            other = by_id[swapped.get(node.id, node.id)]
             moved = [swapped.get(source, source) for source in node.inputs]
-            kept = {*moved} == {*there.inputs} if node.layer.is_symmetric else moved == [*there.inputs]
-            if node.layer != there.layer or not kept:
+            kept = {*moved} == {*other.inputs} if node.layer.is_symmetric else moved == [*other.inputs]
+            if node.layer != other.layer or not kept:
                 return False
     return True

@@ -16,7 +16,7 @@ from nas.core.trial import DonorWeights, Proposal, Trial
 from nas.storage.blobs import BlobStore
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
-from nas.training.messages import EVERY_S, Channel
+from nas.training.messages import EVERY_S, TrialChannel
 from nas.training.problem import Problem
 from nas.training.seeds import seed_everything
 from nas.training.trial_run import TrialRun
@@ -75,7 +75,7 @@ def make_run(files: BlobStore) -> Callable[..., TrialRun]:
         seed: int = 0,
         donors: Sequence[Trained] = (),
         fidelity: float | None = None,
-        channel: Channel | None = None,
+        channel: TrialChannel | None = None,
         attempt: int = 1,
         checkpoint_every_s: float = EVERY_S,
     ) -> TrialRun:

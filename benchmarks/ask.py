@@ -58,12 +58,12 @@ def cost_s(spec: Spec, n_trials: int, n_asks: int) -> float:
     tuner = spec.build(SPACE, (METRIC,), seed=1)
     log = LineageLog()
     for number in range(n_trials):
-        log.note(trial := finished(number))
+        log.add_proposed(trial := finished(number))
         log.append(trial)
     tuner.ask(log.view(), n_trials, 0)  # what is kept between asks is there
     taken = []
     for number in range(n_trials, n_trials + n_asks):
-        log.note(trial := finished(number))
+        log.add_proposed(trial := finished(number))
         log.append(trial)
         lineage = log.view()
         began = time.perf_counter()

@@ -110,7 +110,7 @@ class Collection:
 
         settings = CollectorSettings(
             metrics=self.metrics,
-            finalists=Ranking(self.plan, self.metrics, self.n_finalists).needed,
+            finalists=Ranking(self.plan, self.metrics, self.n_finalists).weights_to_keep,
             other_searches=lambda: donors_for_other_searches(self.records),
             uses_ancestors=self.identity["on_missing_weights"] == "ancestor",
             session=session,
@@ -119,13 +119,13 @@ class Collection:
         return GarbageCollector(self.records, self.retention, settings)
 
     def _inheritable(self, trials: Sequence[Trial]) -> frozenset[int]:
-        from nas.core.lineage import recall
+        from nas.core.lineage import restore_log
         from nas.tuners.base import inheritable
 
         in_stage = [trial for trial in trials if trial.stage == self.plan.search.name]
         if self.tuner is None:
             return frozenset(trial.number for trial in in_stage)
-        log = recall(in_stage, deterministic=self.identity["deterministic"])
+        log = restore_log(in_stage, deterministic=self.identity["deterministic"])
         return inheritable(self.tuner, log, sum(len(trial.learned) for trial in in_stage), in_stage)
 
     def _show(self, plan: CollectionPlan, stored: Sequence[BlobInfo], *, dry: bool) -> None:

@@ -14,7 +14,7 @@ from flows.cli.formatting import masked
 from flows.cli.overrides import choices_of
 from nas.core.budget import Budget
 from nas.core.cpus import usable_cores
-from nas.core.errors import ConfigurationError, check_whole
+from nas.core.errors import ConfigurationError, check_int
 from nas.core.policy import PolicyPlan
 from nas.executors.simulated import Workers
 from nas.search.definition import Search
@@ -229,7 +229,7 @@ def positive_int(name: str, value: object) -> int | None:
     """
     if value is None:
         return None
-    check_whole(name, value, 1)
+    check_int(name, value, 1)
     return cast("int", value)
 
 

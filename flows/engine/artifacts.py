@@ -205,7 +205,7 @@ def api_client(api_url: str) -> httpx.Client:
 def checkpoint_text(trial: Trial) -> str:
     """Returns the Markdown text of a checkpoint: path, bytes, digest, donor and inherited share."""
     assert trial.checkpoint is not None
-    inherited = "-" if trial.taken is None else f"{trial.taken:.1%}"
+    inherited = "-" if trial.inherited_share is None else f"{trial.inherited_share:.1%}"
     rows = [
         ("manifest", f"`{trial.checkpoint.manifest.path}`"),
         *(("pack", f"`{pack.path}`") for pack in trial.checkpoint.packs),
@@ -228,7 +228,7 @@ def leaderboard_text(leaders: list[Trial], metric: Metric) -> str:
     )
     rows = [
         f"| {place} | {t.number} | {t.metrics[metric.name]:.4f} | {t.stage} | {t.generation} | "
-        f"{'-' if t.donor is None else t.donor} | {'-' if t.taken is None else f'{t.taken:.0%}'} |"
+        f"{'-' if t.donor is None else t.donor} | {'-' if t.inherited_share is None else f'{t.inherited_share:.0%}'} |"
         for place, t in enumerate(leaders, 1)
     ]
     return head + "\n".join(rows)

@@ -172,7 +172,7 @@ class Engine:
             last = next((t for t in reversed(list(summary.lineage)) if t.error), None)
             why = "" if last is None else f"; the last, trial {last.number}: {str(last.error).strip().splitlines()[-1]}"
             none_has = f"no trial of {len(summary.lineage)} has a score"
-            if all(t.met_deadline or not t.is_finished for t in summary.lineage):
+            if all(t.reached_deadline or not t.is_finished for t in summary.lineage):
                 raise SearchFailedError(f"{none_has}: none ended in time. Raise budget.hours")
             raise SearchFailedError(
                 f"{none_has}{why}. Failed trials are not repeated: "
@@ -187,7 +187,7 @@ class Engine:
         n_trials = pipeline.budget.trials
         if only_finals:
             n_trials = sum(trial.stage == prepared.plan.search.name for trial in trials)
-        wanted = pipeline.ranking.wanted(n_trials)
+        wanted = pipeline.ranking.n_trials_by_stage(n_trials)
         done = [trial for trial in trials if trial.is_finished]
         with Progress(pipeline.metric, wanted, trials) as progress:
             self._signals.display = progress

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flows.cli.formatting import clean, count, duration, last_line, size
 from nas.core.metric import Metric
-from nas.core.ranking import place_among
+from nas.core.ranking import winner_key
 from nas.core.trial import State, Trial
 from nas.executors.events import (
     Event,
@@ -149,10 +149,10 @@ class Progress:
         if trial.duration_s is not None and is_new:
             self._seconds[stage] += trial.duration_s
             self._n_timed[stage] += 1
-        if trial.taken is not None:
-            self._share += trial.taken
+        if trial.inherited_share is not None:
+            self._share += trial.inherited_share
             self._n_shares += 1
-        place = place_among(trial, self._metric)
+        place = winner_key(trial, self._metric)
         if place is not None and (stage not in self._best or place < self._best[stage][0]):
             self._best[stage] = (place, trial)
 

@@ -49,7 +49,7 @@ def print_summary(
         write(ended)
     if hours is not None:
         write("hours: {:.3g} of {:g}".format(*hours))
-    shares = [t.taken for t in lineage if t.taken is not None]
+    shares = [t.inherited_share for t in lineage if t.inherited_share is not None]
     if shares:
         write(f"inherited: {len(shares)} trials took {sum(shares) / len(shares):.0%} of their parameters from a donor")
     if winner is None and lineage.n_in_state(State.COMPLETE):

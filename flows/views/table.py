@@ -36,7 +36,7 @@ _FIRST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
     "started": ("Float64", lambda t: t.started),
     "finished": ("Float64", lambda t: t.finished),
     "duration_s": ("Float64", lambda t: t.duration_s),
-    "inherited": ("Float64", lambda t: t.taken),
+    "inherited": ("Float64", lambda t: t.inherited_share),
 }
 _LAST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
     "checkpoint_bytes": ("Int64", lambda t: None if t.checkpoint is None else t.checkpoint.own_bytes),

@@ -75,7 +75,7 @@ class TrialInterrupted(TrialStopped):
     """The session ends (Ctrl-C, SIGTERM, cancellation). The next session runs the trial again."""
 
 
-class TrialOverdue(TrialStopped):
+class TrialDeadlineExceeded(TrialStopped):
     """The time budget is used up. The trial is STOPPED with its last report."""
 
 
@@ -91,7 +91,7 @@ class SearchInterruptedError(HeirloomError):
         self.signal = signal
 
 
-def check_whole(name: str, value: object, least: int) -> None:
+def check_int(name: str, value: object, least: int) -> None:
     """Checks that a value is an integer of at least ``least``.
 
     Raises:
@@ -109,7 +109,7 @@ def check_seed(name: str, value: object, n_bits: int = 64) -> None:
     Raises:
         ConfigurationError: it is not. A bool is not an integer here.
     """
-    check_whole(name, value, 0)
+    check_int(name, value, 0)
     if isinstance(value, int) and value >= 2**n_bits:
         raise ConfigurationError(f"{name} ({value}) must be a whole number from 0 to below 2 ** {n_bits}")
 
@@ -124,7 +124,7 @@ def check_number(name: str, value: object) -> None:
         raise ConfigurationError(f"{name} ({value!r}) must be a number")
 
 
-def nearest_first(wrong: str, names: Iterable[str], n: int = 20) -> str:
+def closest_names(wrong: str, names: Iterable[str], n: int = 20) -> str:
     """Returns up to ``n`` names for an error message, those most similar to ``wrong`` first."""
     known = list(names)
     near = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)

@@ -29,10 +29,10 @@ class LineageLog:
         self.learned: list[Trial] = []
         self.position: dict[int, int] = {}
         self.key = key
-        self._noted: list[Trial] = []
+        self._proposed: list[Trial] = []
         self._keys: dict[int, str] = {}
         self._first_learned = _Firsts()
-        self._first_noted = _Firsts()
+        self._first_proposed = _Firsts()
         self._scored: dict[str, tuple[int, list[int]]] = {}
         self._rankings: dict[Metric, tuple[int, list[tuple[float, int, int]]]] = {}
         for trial in trials:
@@ -41,21 +41,21 @@ class LineageLog:
     def __len__(self) -> int:
         return len(self.learned)
 
-    def note(self, trial: Trial) -> None:
+    def add_proposed(self, trial: Trial) -> None:
         """Adds a proposed trial. Trials are added in the order of their proposals."""
-        self._noted.append(trial)
+        self._proposed.append(trial)
 
     @property
-    def n_noted(self) -> int:
+    def n_proposed(self) -> int:
         """The number of proposed trials."""
-        return len(self._noted)
+        return len(self._proposed)
 
-    def has_point(self, point: Point, n_learned: int, n_noted: int) -> bool:
+    def has_point(self, point: Point, n_learned: int, n_proposed: int) -> bool:
         """Returns whether the first learned or the first proposed trials include the point."""
         key = self.key(point)
         return (
             self._first_learned.place(key, self.learned, self.key_of) < n_learned
-            or self._first_noted.place(key, self._noted, self.key_of) < n_noted
+            or self._first_proposed.place(key, self._proposed, self.key_of) < n_proposed
         )
 
     def append(self, trial: Trial) -> None:
@@ -91,7 +91,7 @@ class LineageLog:
         end = bisect_left(positions, n_learned)
         return [self.learned[position] for position in reversed(positions[max(end - n, 0) : end])]
 
-    def lose_weights(self, number: int) -> None:
+    def delete_weights(self, number: int) -> None:
         """Marks the weights of a trial as deleted, if the trial is in the log."""
         if (position := self.position.get(number)) is not None:
             self.learned[position] = self.learned[position].delete_weights()
@@ -125,7 +125,9 @@ class _Firsts:
         return self._places.get(key, len(trials))
 
 
-def recall(in_stage: Sequence[Trial], *, deterministic: bool, key: Callable[[Point], str] = point_key) -> LineageLog:
+def restore_log(
+    in_stage: Sequence[Trial], *, deterministic: bool, key: Callable[[Point], str] = point_key
+) -> LineageLog:
     """Returns the log of a stage in the order in which the tuner learned its results.
 
     Results recorded by proposals come first, in that order. The others follow in the order in which they finished.
@@ -158,11 +160,11 @@ def recall(in_stage: Sequence[Trial], *, deterministic: bool, key: Callable[[Poi
         rest.sort(key=lambda t: (t.finished or 0.0, t.number))
         log = LineageLog([*(finished[number] for number in listed if number in finished), *rest], key=key)
     for trial in in_stage:
-        log.note(trial)
+        log.add_proposed(trial)
     return log
 
 
-def owed(in_stage: Sequence[Trial]) -> set[int]:
+def missing_results(in_stage: Sequence[Trial]) -> set[int]:
     """Returns the trials without the result that a later proposal recorded.
 
     They run again before the tuner is asked.
@@ -178,7 +180,7 @@ class Lineage:
         self._log = log
         self.n_finished = n_finished
         self.pending = pending
-        self._n_noted = log.n_noted if pending else 0
+        self._n_proposed = log.n_proposed if pending else 0
         self._is_refused: Callable[[Point], bool] | None = None
 
     @classmethod
@@ -187,7 +189,7 @@ class Lineage:
         known = list(trials)
         log = LineageLog((t for t in known if t.is_finished), key=key)
         for trial in known:
-            log.note(trial)
+            log.add_proposed(trial)
         return log.view(pending=[t for t in known if not t.is_finished])
 
     def __len__(self) -> int:
@@ -248,7 +250,7 @@ class Lineage:
 
         In a search, points with equal ``Space.key`` are the same point. By default, only equal points are.
         """
-        return self._log.has_point(point, self.n_finished, self._n_noted) or self.refuses(point)
+        return self._log.has_point(point, self.n_finished, self._n_proposed) or self.refuses(point)
 
     def refusing(self, is_refused: Callable[[Point], bool]) -> Lineage:
         """Returns a copy of the lineage that refuses points for which ``is_refused`` is true."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import cast
 
-from nas.core.errors import ConfigurationError, nearest_first
+from nas.core.errors import ConfigurationError, closest_names
 
 
 class Policy(StrEnum):
@@ -140,7 +140,7 @@ class PolicyPlan:
                 )
             if unknown := [str(key) for key in stage if key not in _STAGE_KEYS]:
                 raise ConfigurationError(
-                    f"stage {stage['name']}: no key {unknown[0]}; its keys are {nearest_first(unknown[0], _STAGE_KEYS)}"
+                    f"stage {stage['name']}: no key {unknown[0]}; its keys are {closest_names(unknown[0], _STAGE_KEYS)}"
                 )
             policies = stage.get("policies") or ()
             if isinstance(policies, str) or not isinstance(policies, Iterable):

@@ -20,7 +20,7 @@ def competitors(trials: Iterable[Trial], metric: Metric, stages: Sequence[str]) 
     They are of the last stage that has any. These are its COMPLETE trials or, if it has none, those that reached the
     deadline and saved weights. A trial ended by a stopper has a score, but cannot win.
     """
-    known = [(place, trial) for trial in trials if (place := place_among(trial, metric)) is not None]
+    known = [(place, trial) for trial in trials if (place := winner_key(trial, metric)) is not None]
     for stage in reversed(stages):
         if in_stage := sorted((entry for entry in known if entry[1].stage == stage), key=lambda entry: entry[0]):
             kind = in_stage[0][0][0]
@@ -28,10 +28,10 @@ def competitors(trials: Iterable[Trial], metric: Metric, stages: Sequence[str]) 
     return []
 
 
-def place_among(trial: Trial, metric: Metric) -> tuple[bool, float, int] | None:
+def winner_key(trial: Trial, metric: Metric) -> tuple[bool, float, int] | None:
     """Returns the sort key of a possible winner within its stage, or None for other trials."""
     value, is_complete = trial.value(metric.name), trial.state == State.COMPLETE
-    if value is None or not (is_complete or (trial.met_deadline and trial.checkpoint is not None)):
+    if value is None or not (is_complete or (trial.reached_deadline and trial.checkpoint is not None)):
         return None
     return not is_complete, -metric.rank(value), trial.number
 
@@ -54,10 +54,10 @@ class Ranking:
 
     def next_finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
         """Returns the best trials of the previous stage that are still to retrain in this stage."""
-        taken = {t.parents[0] for t in trials if t.stage == stage.name and not t.met_deadline}
+        taken = {t.parents[0] for t in trials if t.stage == stage.name and not t.reached_deadline}
         return [t for t in self._finalists(trials, stage) if t.number not in taken]
 
-    def wanted(self, n_trials: int | None) -> dict[str, int | None]:
+    def n_trials_by_stage(self, n_trials: int | None) -> dict[str, int | None]:
         """Returns the number of trials per stage, if ``n_trials`` of the search stage get a score.
 
         None: the number is not known.
@@ -66,26 +66,26 @@ class Ranking:
         for stage in self.plan.later:
             n_before = next(reversed(found.values()))
             is_unknown = n_before is None and isinstance(stage.best, float)
-            found[stage.name] = None if is_unknown else self._n_wanted(stage, n_before or 0)
+            found[stage.name] = None if is_unknown else self._n_finalists(stage, n_before or 0)
         return found
 
-    def to_come(self, trials: Sequence[Trial]) -> dict[str, int]:
+    def n_trials_left(self, trials: Sequence[Trial]) -> dict[str, int]:
         """Returns the number of trials left in each later stage.
 
         It is at least 1, since a better finalist may follow.
         """
         n_scored = sum(t.stage == self.plan.search.name and t.value(self.metrics[0].name) is not None for t in trials)
-        wanted = self.wanted(max(n_scored, 1))
+        n_by_stage = self.n_trials_by_stage(max(n_scored, 1))
         found = {}
         for stage in self.plan.later:
             has_any = any(t.stage == stage.name for t in trials)
             n_trained = len(self._finalists(trials, stage)) - len(self.next_finalists(trials, stage)) if has_any else 0
-            found[stage.name] = max(1, (wanted[stage.name] or 0) - n_trained)
+            found[stage.name] = max(1, (n_by_stage[stage.name] or 0) - n_trained)
         return found
 
-    def _n_wanted(self, stage: Stage, n_before: int) -> int:
-        wanted = self.n_finalists if stage.best is None else stage.best
-        return math.ceil(wanted * n_before) if isinstance(wanted, float) else wanted
+    def _n_finalists(self, stage: Stage, n_before: int) -> int:
+        best = self.n_finalists if stage.best is None else stage.best
+        return math.ceil(best * n_before) if isinstance(best, float) else best
 
     def competitors(self, trials: Sequence[Trial]) -> list[Trial]:
         """Returns the trials that can become the winner, best first."""
@@ -99,7 +99,7 @@ class Ranking:
         """Returns the winner, or None."""
         return next(iter(self.competitors(trials)), None)
 
-    def needed(self, trials: Sequence[Trial]) -> frozenset[int]:
+    def weights_to_keep(self, trials: Sequence[Trial]) -> frozenset[int]:
         """Returns trials whose weights must stay: finalists, tested trials, the best of the search stage."""
         best = self._ranked(trials, self.plan.search)[:1]
         chosen = (trial for stage in self.plan.later for trial in self._finalists(trials, stage))
@@ -111,7 +111,7 @@ class Ranking:
         It does not change while the trials of the stage run.
         """
         n_points = len(self._best_of(trials, stage))
-        return min(n_points, self._n_wanted(stage, n_points))
+        return min(n_points, self._n_finalists(stage, n_points))
 
     def _best_of(self, trials: Sequence[Trial], stage: Stage) -> dict[str, Trial]:
         """Returns the best trial of each point in the previous stage, by point key, best first."""
@@ -124,9 +124,9 @@ class Ranking:
     def _finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
         """Returns the best trials of the previous stage, without those whose retraining ended without a score."""
         best_of = self._best_of(trials, stage)
-        ended = [t for t in trials if t.stage == stage.name and t.is_finished and not t.met_deadline]
+        ended = [t for t in trials if t.stage == stage.name and t.is_finished and not t.reached_deadline]
         failed = {t.parents[0] for t in ended if t.value(self.metrics[0].name) is None}
-        return [t for t in best_of.values() if t.number not in failed][: self._n_wanted(stage, len(best_of))]
+        return [t for t in best_of.values() if t.number not in failed][: self._n_finalists(stage, len(best_of))]
 
     def _candidates(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
         """Returns the scored trials of a stage in the order in which they become finalists.

@@ -211,7 +211,7 @@ class Trial:
         return self.state not in (State.WAITING, State.RUNNING)
 
     @property
-    def met_deadline(self) -> bool:
+    def reached_deadline(self) -> bool:
         """Whether the time budget was used up before it finished."""
         return self.reason == Reason.DEADLINE
 
@@ -221,7 +221,7 @@ class Trial:
         return self.cost.get("seconds")
 
     @property
-    def taken(self) -> float | None:
+    def inherited_share(self) -> float | None:
         """``inherited``, or None also for trials without donors."""
         return None if self.resolved_donor is None and self.donor is None else self.inherited
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from nas.core.errors import TrialInterrupted, TrialOverdue, TrialStopped
+from nas.core.errors import TrialDeadlineExceeded, TrialInterrupted, TrialStopped
 from nas.core.trial import Trial
 from nas.executors.events import Event, ExtraResult, Reported, Started, StopKind
 
@@ -72,6 +72,6 @@ def raise_if_stopped(kind: StopKind | None) -> None:
     if kind == "stop":
         raise TrialStopped("the stopper ended the trial")
     if kind in ("deadline", "kill"):
-        raise TrialOverdue("the time budget is used up")
+        raise TrialDeadlineExceeded("the time budget is used up")
     if kind == "interrupt":
         raise TrialInterrupted("the session ends")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from nas.core.errors import ConfigurationError, check_number, check_whole, nearest_first
+from nas.core.errors import ConfigurationError, check_int, check_number, closest_names
 
 Match = Literal["name", "structure"]
 Rest = Literal["scaled", "own"]
@@ -64,7 +64,7 @@ class Rules:
             if not 0 <= value <= 1:
                 raise ConfigurationError(f"rules.{name} ({value}) must be a number from 0 to 1")
         for name in ("warm_up_steps", "freeze_epochs"):
-            check_whole(f"rules.{name}", getattr(self, name), 0)
+            check_int(f"rules.{name}", getattr(self, name), 0)
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> Rules:
@@ -80,7 +80,7 @@ class Rules:
         known = [field.name for field in fields(cls)]
         if unknown := [str(name) for name in options or {} if name not in known]:
             raise ConfigurationError(
-                f"rules: unknown rule {unknown[0]!r}. Choose one of {nearest_first(unknown[0], known)}"
+                f"rules: unknown rule {unknown[0]!r}. Choose one of {closest_names(unknown[0], known)}"
             )
         return cls(**(options or {}))
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nas.core.errors import ConfigurationError, check_seed, check_whole
+from nas.core.errors import ConfigurationError, check_int, check_seed
 from nas.core.policy import Policy
 from nas.inheritance.rules import Rules
 from nas.problems.images.graph_recipes import graph_recipe, image_graphs
@@ -70,7 +70,7 @@ class Cifar10Problem(ImageProblem):
         rules: Mapping[str, Any] | None = None,
     ) -> None:
         check_seed("problem.split_seed", split_seed)
-        check_whole("problem.n_epochs", n_epochs, 1)
+        check_int("problem.n_epochs", n_epochs, 1)
         if not isinstance(data_file, str) or not data_file:
             raise ConfigurationError(f"data_file ({data_file!r}) must be a file's path or URL; {_REMEDY}")
         self.data_file = data_file

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from nas.core.errors import ConfigurationError, check_seed, check_whole
+from nas.core.errors import ConfigurationError, check_int, check_seed
 from nas.core.policy import Policy
 from nas.inheritance.rules import Rules
 from nas.problems.images.fit import Recipe, checked_precision
@@ -106,7 +106,7 @@ class FashionMnistProblem(ImageProblem):
         is_graph = space == "graphs"
         n_epochs = (24 if is_graph else 8) if n_epochs is None else n_epochs
         check_seed("problem.split_seed", split_seed)
-        check_whole("problem.n_epochs", n_epochs, 1)
+        check_int("problem.n_epochs", n_epochs, 1)
         of_graphs = {"max_flops": max_flops, "max_activations": max_activations, "flip": flip}
         other = {"n_search_images": n_search_images} if is_graph else of_graphs
         for name, value in other.items():
@@ -118,7 +118,7 @@ class FashionMnistProblem(ImageProblem):
         n_search_images = 8_000 if n_search_images is None else n_search_images
         max_flops = 80_000_000 if max_flops is None else max_flops
         flip = True if flip is None else flip
-        check_whole("problem.n_search_images", n_search_images, 1)
+        check_int("problem.n_search_images", n_search_images, 1)
         if not isinstance(flip, bool):
             raise ConfigurationError(f"problem.flip ({flip!r}) must be true or false")
         if not isinstance(data_root, str) or not data_root:

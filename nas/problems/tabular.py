@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from nas.core.errors import ConfigurationError, nearest_first
+from nas.core.errors import ConfigurationError, closest_names
 from nas.core.metric import Direction, Metric, is_finite
 from nas.core.point import Point, point_key
 from nas.spaces.parameters.space import Choice, ParameterSpace
@@ -200,7 +200,7 @@ class TabularProblem(Problem):
                 )
 
     def _columns_like(self, name: str) -> str:
-        return nearest_first(name, map(str, self._frame.columns))
+        return closest_names(name, map(str, self._frame.columns))
 
     def _column(self, name: str) -> list[Any]:
         if name not in self._frame.columns:

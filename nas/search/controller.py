@@ -335,7 +335,7 @@ class SearchController:
                 torch threads of them all, as far as these divide, but where the search is deterministic. None: not
                 known, each has those of one slot.
         """
-        present = {t.parents[0] for t in self.trials if t.stage == stage.name and t.parents and not t.met_deadline}
+        present = {t.parents[0] for t in self.trials if t.stage == stage.name and t.parents and not t.reached_deadline}
         to_come = deque(parent for parent in finalists if parent.number not in present)
         n_slots = self._share_slots(n_trials, self._n_waiting(stage) + len(to_come))
         while True:
@@ -517,7 +517,7 @@ class SearchController:
         self._observe(Finished(trial))
         self._uncounted.append(trial)
         for due in self._due_to_count(trial.stage):
-            if due.met_deadline:
+            if due.reached_deadline:
                 continue
             self._failures_in_a_row = self._failures_in_a_row + 1 if due.state == State.FAILED else 0
             if self._failures_in_a_row >= self._settings.max_failures:

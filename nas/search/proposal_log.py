@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from nas.core.errors import ConfigurationError, SearchFailedError
-from nas.core.lineage import Lineage, LineageLog, owed, recall
+from nas.core.lineage import Lineage, LineageLog, missing_results, restore_log
 from nas.core.point import point_key
 from nas.core.trial import Proposal, Trial
 from nas.tuners.base import Answer, Tuner, inheritable
@@ -36,7 +36,7 @@ class ProposalLog:
         self._pending: dict[int, Trial] = {}  # the stage's trials that have no result, by number
         self._n_seen = 0  # how many results the tuner had learned of at its last proposal
         self._seen_at: list[int] = []  # the same for each index in the stage
-        self._owed: set[int] = set()  # trials whose results the tuner has learned of, and that are lost
+        self._missing_results: set[int] = set()  # trials whose results the tuner has learned of, and that are lost
 
     def recall(self, stage: str) -> None:
         """Recalls from the trials what was proposed in this stage, and what the tuner had learned by then."""
@@ -44,10 +44,10 @@ class ProposalLog:
         in_stage = self.in_stage()
         self._numbers = [t.number for t in in_stage]
         self._pending = {t.number: t for t in in_stage if not t.is_finished}
-        self._log = recall(in_stage, deterministic=self._is_deterministic, key=self._key)
+        self._log = restore_log(in_stage, deterministic=self._is_deterministic, key=self._key)
         self._seen_at = list(itertools.accumulate(len(t.learned) for t in in_stage))
         self._n_seen = self._seen_at[-1] if in_stage else 0
-        self._owed = owed(in_stage)
+        self._missing_results = missing_results(in_stage)
 
     # ---- asking
 
@@ -64,7 +64,7 @@ class ProposalLog:
     @property
     def may_be_asked(self) -> bool:
         """Whether what the tuner must see before the next proposal is there, and, after WAIT, something is new."""
-        if self._tuner is None or self._owed:
+        if self._tuner is None or self._missing_results:
             return False
         if self._is_deterministic:
             return len(self._log) >= self._n_shown
@@ -96,7 +96,7 @@ class ProposalLog:
     def note(self, trial: Trial) -> None:
         """Takes in what the tuner proposed, after ``take_news``."""
         self._pending[trial.number] = trial
-        self._log.note(trial)
+        self._log.add_proposed(trial)
         self._numbers.append(trial.number)
         self._seen_at.append(self._n_seen)
 
@@ -120,13 +120,13 @@ class ProposalLog:
         self._pending.pop(trial.number, None)
         if trial.stage != self.stage:
             return
-        if trial.number not in self._owed:
+        if trial.number not in self._missing_results:
             self._add(trial)
             return
         in_stage = self.in_stage()
-        self._owed = owed(in_stage)
-        if not self._owed:
-            self._log = recall(in_stage, deterministic=self._is_deterministic, key=self._key)
+        self._missing_results = missing_results(in_stage)
+        if not self._missing_results:
+            self._log = restore_log(in_stage, deterministic=self._is_deterministic, key=self._key)
 
     def _add(self, trial: Trial) -> None:
         """Adds a result to what the tuner may learn: as it comes, or, with ``deterministic``, in order of index."""
@@ -138,7 +138,7 @@ class ProposalLog:
 
     def lose_weights(self, number: int) -> None:
         """Notes that a trial's weights were swept."""
-        self._log.lose_weights(number)
+        self._log.delete_weights(number)
 
     # ---- what others see of it
 

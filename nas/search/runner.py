@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from nas.core.budget import Budget
-from nas.core.errors import ActionError, ConfigurationError, check_whole
+from nas.core.errors import ActionError, ConfigurationError, check_int
 from nas.core.lineage import Lineage
 from nas.core.ranking import Ranking
 from nas.core.trial import Trial
@@ -82,7 +82,7 @@ class SearchPipeline:
         finalists: int = 2,
         retention: Retention | None = None,
     ) -> None:
-        check_whole("finalists", finalists, 1)
+        check_int("finalists", finalists, 1)
         if prepared.search.deterministic and budget.is_timed:
             raise ConfigurationError("budget.hours and gpu_hours do not go with deterministic: measured time decides")
         if prepared.search.deterministic and budget.jobs is not None:
@@ -132,7 +132,11 @@ class SearchPipeline:
     def _planner(self, trials: Callable[[], Sequence[Trial]]) -> StagePlanner:
         slots = self.prepared.search.slots
         return StagePlanner(
-            self.budget, self.prepared.plan, slots, to_come=lambda: self.ranking.to_come(trials()), has_selection=True
+            self.budget,
+            self.prepared.plan,
+            slots,
+            to_come=lambda: self.ranking.n_trials_left(trials()),
+            has_selection=True,
         )
 
     def _jobs_are_spent(self, trials: Sequence[Trial]) -> bool:
@@ -258,7 +262,7 @@ class SearchPipeline:
             return None
         settings = CollectorSettings(
             metrics=self.ranking.metrics,
-            finalists=self.ranking.needed,
+            finalists=self.ranking.weights_to_keep,
             other_searches=partial(donors_for_other_searches, self.records),
             uses_ancestors=self.prepared.search.on_missing_weights == "ancestor",
             slots=executor.slots,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from nas.core.errors import ConfigurationError, check_whole
+from nas.core.errors import ConfigurationError, check_int
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Trial
@@ -47,11 +47,11 @@ class AshaStopper(Stopper):
         max_steps: int | None = None,
     ) -> None:
         super().__init__(metrics)
-        check_whole("min_steps", min_steps, 1)
-        check_whole("reduction", reduction, 2)
-        check_whole("brackets", brackets, 1)
+        check_int("min_steps", min_steps, 1)
+        check_int("reduction", reduction, 2)
+        check_int("brackets", brackets, 1)
         if max_steps is not None:
-            check_whole("max_steps", max_steps, 1)
+            check_int("max_steps", max_steps, 1)
         last_start = min_steps * reduction ** (brackets - 1)
         if max_steps is not None and max_steps <= last_start:
             raise ConfigurationError(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from nas.core.errors import ConfigurationError, check_number, check_whole
+from nas.core.errors import ConfigurationError, check_int, check_number
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import State, Trial
@@ -55,10 +55,10 @@ class CurveStopper(Stopper):
         check_number("threshold", threshold)
         if not 0 < threshold < 1:
             raise ConfigurationError(f"threshold ({threshold}) must be between 0 and 1")
-        check_whole("start_step", start_step, 0)
-        check_whole("min_reports", min_reports, 4)
+        check_int("start_step", start_step, 0)
+        check_int("min_reports", min_reports, 4)
         if target_step is not None:
-            check_whole("target_step", target_step, 1)
+            check_int("target_step", target_step, 1)
         if target_step is not None and target_step <= start_step:
             raise ConfigurationError(f"target_step ({target_step}) must be greater than start_step ({start_step})")
         self.threshold = threshold

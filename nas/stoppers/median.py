@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from nas.core.errors import check_whole
+from nas.core.errors import check_int
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import State, Trial
@@ -30,8 +30,8 @@ class MedianStopper(Stopper):
 
     def __init__(self, metrics: tuple[Metric, ...], *, warmup_steps: int = 1, min_trials: int = 5) -> None:
         super().__init__(metrics)
-        check_whole("warmup_steps", warmup_steps, 0)
-        check_whole("min_trials", min_trials, 1)
+        check_int("warmup_steps", warmup_steps, 0)
+        check_int("min_trials", min_trials, 1)
         self.warmup_steps = warmup_steps
         self.min_trials = min_trials
 

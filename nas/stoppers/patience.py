@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nas.core.errors import ConfigurationError, check_number, check_whole
+from nas.core.errors import ConfigurationError, check_int, check_number
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Trial
@@ -23,7 +23,7 @@ class PatienceStopper(Stopper):
 
     def __init__(self, metrics: tuple[Metric, ...], *, n_reports: int = 5, min_delta: float = 0.0) -> None:
         super().__init__(metrics)
-        check_whole("n_reports", n_reports, 1)
+        check_int("n_reports", n_reports, 1)
         check_number("min_delta", min_delta)
         if min_delta < 0:
             raise ConfigurationError(f"min_delta ({min_delta}) must be at least 0")

@@ -66,7 +66,7 @@ def _play(stopper: Spec, metrics: tuple[Metric, ...]) -> _Played:
     running: dict[int, tuple[Trial, Iterator[tuple[int, dict[str, float]]]]] = {}
     while waiting or running:
         while waiting and len(running) < SLOTS:
-            log.note(trial := waiting.pop(0))
+            log.add_proposed(trial := waiting.pop(0))
             running[trial.number] = trial, iter(_reports(trial.number, metrics))
         for number, (trial, reports) in list(running.items()):
             if (report := next(reports, None)) is None:

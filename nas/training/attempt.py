@@ -16,8 +16,8 @@ from nas.core.errors import (
     CorruptError,
     MissingError,
     StorageError,
+    TrialDeadlineExceeded,
     TrialInterrupted,
-    TrialOverdue,
 )
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.tracebacks import traceback_of
@@ -129,7 +129,7 @@ class Attempt:
         if isinstance(run.stop, TrialInterrupted):
             return None
         if run.stop is not None:  # also where the problem's code turned the stop into another exception
-            reason = Reason.DEADLINE if isinstance(run.stop, TrialOverdue) else Reason.STOPPER
+            reason = Reason.DEADLINE if isinstance(run.stop, TrialDeadlineExceeded) else Reason.STOPPER
             ended = trial.stop(reason, run.curve, self._declared({}))
             return replace(ended, checkpoint=run.commit_weights()) if run.curve else ended
         return self._failed(error) if error is not None else self._judge(run, trial, returned)

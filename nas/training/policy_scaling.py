@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, TypeVar
 
-from nas.core.errors import check_whole
+from nas.core.errors import check_int
 from nas.core.policy import Policy
 
 T = TypeVar("T")
@@ -53,8 +53,8 @@ class PolicyScaling:
         Raises:
             ConfigurationError: a number that is no whole number from 0 on.
         """
-        check_whole("run.epochs: full", full, 0)
-        check_whole("run.epochs: early", early, 0)
+        check_int("run.epochs: full", full, 0)
+        check_int("run.epochs: early", early, 0)
         if self.asked_epochs_s is None:
             self.asked_epochs_s = time.perf_counter()
         if Policy.SKIP_TRAIN in self.policies:
@@ -79,9 +79,9 @@ class PolicyScaling:
         Raises:
             ConfigurationError: a number that is no whole number from 1 on.
         """
-        check_whole("run.subset: quick", quick, 1)
+        check_int("run.subset: quick", quick, 1)
         if full is not None:
-            check_whole("run.subset: full", full, 1)
+            check_int("run.subset: full", full, 1)
         n = quick if Policy.QUICK_EVAL in self.policies else full
         if n is None:
             return data
@@ -108,8 +108,8 @@ class PolicyScaling:
         if len(size) != 1:
             raise TypeError("run.scale takes one size by a name of yours, and what it is downscaled to")
         [(name, full)] = size.items()
-        check_whole(f"run.scale: {name}", full, 1)
-        check_whole("run.scale: downscaled", downscaled, 1)
+        check_int(f"run.scale: {name}", full, 1)
+        check_int("run.scale: downscaled", downscaled, 1)
         size_now = downscaled if Policy.DOWNSCALE in self.policies else full
         self._scales[name] = size_now / full
         return size_now

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 
-from nas.core.errors import ConfigurationError, check_whole
+from nas.core.errors import ConfigurationError, check_int
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
@@ -45,7 +45,7 @@ class AnnealTuner(Tuner):
         shrink: float = 0.1,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
-        check_whole("n_founders", n_founders, 1)
+        check_int("n_founders", n_founders, 1)
         for name, value in (("mean_rank", mean_rank), ("shrink", shrink)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ConfigurationError(f"{name} ({value!r}) must be a number of at least 0")

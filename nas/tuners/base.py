@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import ClassVar
 
-from nas.core.lineage import Lineage, LineageLog, owed
+from nas.core.lineage import Lineage, LineageLog, missing_results
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.spec import Spec
@@ -93,7 +93,7 @@ def inheritable(tuner: Tuner, log: LineageLog, n_seen: int, in_stage: Sequence[T
             what such a view has not learned it shows as running.
         in_stage: All trials of the search stage.
     """
-    if owed(in_stage):  # then the log is not what later asks are shown
+    if missing_results(in_stage):  # then the log is not what later asks are shown
         return frozenset(trial.number for trial in in_stage)
     found = {trial.number for trial in in_stage if trial.is_finished and trial.number not in log.position}
     for n_learned in range(n_seen, len(log) + 1):

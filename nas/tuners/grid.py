@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nas.core.errors import check_whole
+from nas.core.errors import check_int
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
@@ -30,7 +30,7 @@ class GridTuner(DonorTuner):
         self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0, resolution: int = 5, donor: str = "none"
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
-        check_whole("resolution", resolution, 1)
+        check_int("resolution", resolution, 1)
         self.resolution = resolution
         self._points: list[Point] = []  # a cache: the beginning of the grid
         self._rest = grid(space, resolution)

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nas.core.errors import SpaceExhaustedError, check_whole
+from nas.core.errors import SpaceExhaustedError, check_int
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
@@ -78,7 +78,7 @@ class MetisTuner(DonorTuner):
             ("n_candidates", n_candidates, 1),
             ("max_repeats", max_repeats, 1),
         ):
-            check_whole(f"tuner.{name}", value, low)
+            check_int(f"tuner.{name}", value, low)
         check_max_points(max_points, n_founders)
         self.n_founders = n_founders
         self.n_candidates = n_candidates

@@ -19,7 +19,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from nas.core.errors import ConfigurationError, SpaceExhaustedError, check_whole
+from nas.core.errors import ConfigurationError, SpaceExhaustedError, check_int
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
@@ -81,7 +81,7 @@ class NetworkMorphismTuner(Tuner):
             ("n_candidates", n_candidates, 1),
             ("max_steps", max_steps, 1),
         ):
-            check_whole(f"tuner.{name}", value, least)
+            check_int(f"tuner.{name}", value, least)
         check_max_points(max_points, n_founders)
         if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < math.inf:
             raise ConfigurationError(f"tuner.beta ({beta!r}) must be a finite number of at least 0; try 2.5")

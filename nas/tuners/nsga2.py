@@ -12,7 +12,7 @@ import random
 from collections.abc import Collection
 from typing import TypeAlias
 
-from nas.core.errors import ConfigurationError, SpaceExhaustedError, check_whole
+from nas.core.errors import ConfigurationError, SpaceExhaustedError, check_int
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.pareto import Losses, best_first, losses_of
@@ -49,7 +49,7 @@ class Nsga2Tuner(Tuner):
         crossover_rate: float = 0.9,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
-        check_whole("population_size", population_size, 2)
+        check_int("population_size", population_size, 2)
         rate = crossover_rate
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
             raise ConfigurationError(f"crossover_rate ({rate!r}) must be a number between 0 and 1")
@@ -118,14 +118,14 @@ class Nsga2Tuner(Tuner):
             theirs = self.space.decisions(lineage[parent].point)
             return sum((decision.name, decision.answer) in own for decision in theirs)
 
-        nearest_first = sorted(parents, key=n_shared, reverse=True)
-        shared = {str(parent): n_shared(parent) for parent in nearest_first}
-        if nearest_first != parents:
+        closest_names = sorted(parents, key=n_shared, reverse=True)
+        shared = {str(parent): n_shared(parent) for parent in closest_names}
+        if closest_names != parents:
             child = self.space.turned(child)
-        crossed = {"crossed": nearest_first} if len(parents) == 2 else {}
+        crossed = {"crossed": closest_names} if len(parents) == 2 else {}
         return Proposal(
             point=child.point,
-            parents=tuple(nearest_first),
+            parents=tuple(closest_names),
             derivation={**crossed, **self.space.derivation(child), "decisions_of": shared},
             reason=f"child of {' and '.join(shared)}",
         )

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from nas.core.errors import ConfigurationError, SpaceExhaustedError, check_whole
+from nas.core.errors import ConfigurationError, SpaceExhaustedError, check_int
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
@@ -71,7 +71,7 @@ class OptunaTuner(DonorTuner):
         if sampler not in _SAMPLERS:
             raise ConfigurationError(f"tuner.sampler ({sampler!r}) must be one of {', '.join(_SAMPLERS)}")
         if max_points is not None:
-            check_whole("tuner.max_points", max_points, 2)
+            check_int("tuner.max_points", max_points, 2)
         self.sampler = sampler
         self.options = dict(options or {})
         self.max_points = max_points

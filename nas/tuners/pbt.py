@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nas.core.errors import ConfigurationError, check_whole, nearest_first
+from nas.core.errors import ConfigurationError, check_int, closest_names
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
@@ -66,7 +66,7 @@ class PbtTuner(Tuner):
         synchronous: bool = False,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
-        check_whole("population_size", population_size, 2)
+        check_int("population_size", population_size, 2)
         for name, value, low, high in (("fraction", fraction, 0.0, 0.5), ("resample", resample, 0.0, 1.0)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise ConfigurationError(f"{name} ({value!r}) must be a number from {low} to {high}")
@@ -193,9 +193,9 @@ def _check_perturbed(space: Space, perturbed: Sequence[str]) -> None:
     if wrong := [name for name in perturbed if name in missing]:
         raise ConfigurationError(
             f"perturbed: the space decides nothing by the name {wrong[0]!r}; choose from "
-            f"{nearest_first(wrong[0], names)}, or null for all"
+            f"{closest_names(wrong[0], names)}, or null for all"
         )
     if not perturbed:
         raise ConfigurationError(
-            f"perturbed ([]) must name what exploring may change, of {nearest_first('', names)}, or be null"
+            f"perturbed ([]) must name what exploring may change, of {closest_names('', names)}, or be null"
         )

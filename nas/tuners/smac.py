@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nas.core.errors import ConfigurationError, check_whole
+from nas.core.errors import ConfigurationError, check_int
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
@@ -60,7 +60,7 @@ class SmacTuner(DonorTuner):
         donor: str = "none",
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
-        check_whole("tuner.n_founders", n_founders, 1)
+        check_int("tuner.n_founders", n_founders, 1)
         is_number = isinstance(random_share, int | float) and not isinstance(random_share, bool)
         if not is_number or not 0 <= random_share < 1:
             raise ConfigurationError(f"tuner.random_share ({random_share!r}) must be a number from 0, and under 1")

@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def check_whole(files: BlobStore, trial: Trial) -> None:
+def check_int(files: BlobStore, trial: Trial) -> None:
     """Makes sure that what the trial saved can be read, and is what it saved."""
     assert trial.checkpoint is not None
     for saved in load_manifest(files, trial.checkpoint).files:
@@ -52,7 +52,7 @@ def check_store(files: BlobStore, committed: list[int], newest: int = 10**6) -> 
     finished = {trial.number: trial for trial in trials if trial.is_finished}
     assert set(committed) <= finished.keys()
     for trial in list(finished.values())[-newest:]:
-        check_whole(files, trial)
+        check_int(files, trial)
 
 
 class Reader(threading.Thread):
@@ -71,7 +71,7 @@ class Reader(threading.Thread):
                 trials, _ = Records(self.files).load()
                 finished = [trial for trial in trials if trial.is_finished]
                 for trial in finished[-3:]:
-                    check_whole(self.files, trial)
+                    check_int(self.files, trial)
                 self.n_read += len(finished[-3:])
             except (StorageError, AssertionError) as error:
                 self.failures.append(repr(error))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nas.core.budget import Budget
 from nas.core.errors import SearchInterruptedError
-from nas.core.lineage import Lineage, recall
+from nas.core.lineage import Lineage, restore_log
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import Event, WeightsDeleted
 from nas.search.controller import ControllerSettings, OnMissingWeights
@@ -250,21 +250,21 @@ class TestInheritable:
     def test_results_not_yet_learned(self) -> None:
         """With deterministic=true a result that waits for an earlier one may still be named once it is learned."""
         running, early = trial(0, state=State.RUNNING, score=None), trial(1)
-        log = recall([running, early], deterministic=True)
+        log = restore_log([running, early], deterministic=True)
 
         assert inheritable(EvolutionTuner(SPACE, (METRIC,)), log, 0, [running, early]) == {1}
 
     def test_results_that_the_next_view_does_not_show(self) -> None:
         """What later views show as running may be named as such, whatever has become of it."""
         stage = [trial(0), trial(1, state=State.FAILED, score=None), trial(2)]
-        tuner, log = WindowTuner(window=1, only_scored=True), recall(stage, deterministic=True)
+        tuner, log = WindowTuner(window=1, only_scored=True), restore_log(stage, deterministic=True)
 
         assert [inheritable(tuner, log, n_seen, stage) for n_seen in (0, 2, 3)] == [{0, 1, 2}, {0, 2}, {2}]
 
     def test_every_trial_by_default(self) -> None:
         """A tuner that does not say may name every trial; random search names none."""
         stage = [trial(0), trial(1, state=State.RUNNING, score=None)]
-        log = recall(stage, deterministic=False)
+        log = restore_log(stage, deterministic=False)
 
         assert inheritable(ListTuner(), log, 1, stage) == {0, 1}
         assert inheritable(RandomTuner(SPACE, (METRIC,)), log, 1, stage) == set()
@@ -274,4 +274,4 @@ class TestInheritable:
         stage = [trial(0), trial(1), trial(2, state=State.FAILED, score=None), trial(3)]
         tuner = EvolutionTuner(SPACE, (METRIC,), population_size=2, sample_size=1)
 
-        assert inheritable(tuner, recall(stage, deterministic=False), 4, stage) == {1, 3}
+        assert inheritable(tuner, restore_log(stage, deterministic=False), 4, stage) == {1, 3}

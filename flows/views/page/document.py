@@ -88,7 +88,7 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "init", markup(", ".join(given))
     yield "seed", markup(identity.get("seed", ""))
     yield "trials", f"{len(trials):,}" + (f": {states_text(snapshot.lineage)}" if trials else "")
-    shares = [t.taken for t in trials if t.taken is not None]
+    shares = [t.inherited_share for t in trials if t.inherited_share is not None]
     if shares:
         yield (
             "inherited",

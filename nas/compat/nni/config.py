@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nas.core.errors import ConfigurationError, check_whole
+from nas.core.errors import ConfigurationError, check_int
 
 PLATFORMS = ("remote", "pai", "paiYarn", "openpai", "kubeflow", "frameworkcontroller", "dlts", "aml", "adl", "hybrid")
 _HERE = "trials run as processes of this machine, or, with runner=remote, of others (docs/guides/remote_workers.md)"
@@ -299,7 +299,7 @@ class _Reader:
             value = content.get(name)
             if value is None:
                 continue
-            check_whole(name, value, least)
+            check_int(name, value, least)
             return int(value)
         return None
 

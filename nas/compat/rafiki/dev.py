@@ -19,7 +19,7 @@ from nas.compat.rafiki.problem import RafikiProblem
 from nas.compat.rafiki.space import realized
 from nas.compat.rafiki.template import Template, load_template
 from nas.core.budget import Budget
-from nas.core.errors import ConfigurationError, HeirloomError, nearest_first
+from nas.core.errors import ConfigurationError, HeirloomError, closest_names
 from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.executors.events import Event, Finished
@@ -253,7 +253,7 @@ def _check_options(given: Mapping[str, Any], template: Template) -> None:
         if name not in {*allowed, *texts} and not any(text.startswith(f"--{name}") for text in texts):
             raise ConfigurationError(
                 f"--{name}: {template.name} has no such knob, and {template.file} names no such option; "
-                f"allowed: {nearest_first(name, allowed)}"
+                f"allowed: {closest_names(name, allowed)}"
             )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nas.core.errors import ActionError, SearchFailedError, check_whole
+from nas.core.errors import ActionError, SearchFailedError, check_int
 from nas.core.trial import Trial
 from nas.core.validation import checked_fields, whole
 from nas.executors.events import (
@@ -158,7 +158,7 @@ class RemotePool(WorkerPool):
         note: Callable[[str], None] = lambda line: None,
         show_wait: Callable[[str | None], None] = lambda what: None,
     ) -> None:
-        check_whole("slots", slots, 1)
+        check_int("slots", slots, 1)
         self._spec = spec
         self._name = name
         self._gate = gate

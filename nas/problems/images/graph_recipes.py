@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nas.core.errors import ConfigurationError, check_whole
+from nas.core.errors import ConfigurationError, check_int
 from nas.problems.images.augmentation import Augmentation
 from nas.problems.images.fit import Recipe, checked_precision
 from nas.problems.images.pixels import N_CLASSES
@@ -57,7 +57,7 @@ def image_graphs(shape: Shape, max_flops: int, max_activations: int | None = Non
     limits = Limits(nodes=80, size=192)
     costs = {"flops": max_flops} | ({} if max_activations is None else {"activations": max_activations})
     for cost, most in costs.items():
-        check_whole(name := f"problem.max_{cost}", most, 1)
+        check_int(name := f"problem.max_{cost}", most, 1)
         if most < (least := max(getattr(start, cost) for start in starts)):
             raise ConfigurationError(
                 f"{name} ({most}) must be at least {least:,}, which the networks to start from take"

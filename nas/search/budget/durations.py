@@ -60,7 +60,7 @@ class DurationEstimator:
     def learn(self, trial: Trial) -> None:
         """Takes in a finished trial."""
         seconds, is_complete = trial.duration_s, trial.state == State.COMPLETE
-        if trial.met_deadline:
+        if trial.reached_deadline:
             self._overdue[trial.stage] = max(self._overdue[trial.stage] or 0.0, seconds or 0.0)
         if seconds is None or not (is_complete or trial.reason == Reason.STOPPER):
             return

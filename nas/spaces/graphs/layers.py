@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
-from nas.core.errors import PointError, nearest_first
+from nas.core.errors import PointError, closest_names
 from nas.core.validation import shown
 
 Shape: TypeAlias = tuple[int, ...]
@@ -257,7 +257,7 @@ def layer_from_json(data: Mapping[str, Any]) -> Layer:
     """
     op = data.get("op")
     if not isinstance(op, str) or op not in LAYERS:
-        raise ReasonError(f"op ({shown(op)}) must be one of {nearest_first(str(op), LAYERS)}; correct it")
+        raise ReasonError(f"op ({shown(op)}) must be one of {closest_names(str(op), LAYERS)}; correct it")
     kind = LAYERS[op]
     names = [field.name for field in fields(kind)]
     attributes = {name: value for name, value in data.items() if name != "op"}

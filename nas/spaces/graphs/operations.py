@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from nas.core.errors import PointError, nearest_first
+from nas.core.errors import PointError, closest_names
 from nas.core.validation import shown
 from nas.spaces.graphs.branching import Branch, Merge, Split
 from nas.spaces.graphs.inserting import (
@@ -40,7 +40,7 @@ def operation_from_json(data: Any) -> Operation:
     """
     kind = data.get("kind") if isinstance(data, Mapping) else None
     if not isinstance(kind, str) or kind not in OPERATIONS:
-        known = nearest_first(str(kind), OPERATIONS)
+        known = closest_names(str(kind), OPERATIONS)
         raise PointError(f"an operation ({shown(data)}) must be a dict whose kind is one of {known}")
     names = dict.fromkeys(field.name for field in fields(OPERATIONS[kind]))
     values = {name: value for name, value in data.items() if name != "kind"}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError, nearest_first
+from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError, closest_names
 from nas.core.point import Point, point_key
 from nas.spaces.domain import Ask, Decision, Domain
 from nas.spaces.graphs.canonical import digest
@@ -70,7 +70,7 @@ class GraphSpace(Space):
                 raise ConfigurationError(f"{name} (a {type(value).__name__}) must be a list; give one of one or more")
         self.moves = tuple(map(str, moves))
         if not self.moves or (wrong := next((name for name in self.moves if name not in MOVES), None)):
-            known = nearest_first(str(wrong if self.moves else ""), MOVES)
+            known = closest_names(str(wrong if self.moves else ""), MOVES)
             raise ConfigurationError(f"moves ({list(moves)}) must hold one or more of {known}; correct it")
         if isinstance(n_moves, bool) or not isinstance(n_moves, int) or n_moves < 0:
             raise ConfigurationError(f"n_moves ({n_moves!r}) must be a whole number of at least 0; correct it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from nas.core.errors import ConfigurationError, check_whole
+from nas.core.errors import ConfigurationError, check_int
 from nas.spaces.graphs.layers import Activation, Add, Conv, GlobalPool, Layer, Linear, Norm, Pool, Shape
 from nas.spaces.graphs.network import INPUT, Network, Node
 from nas.spaces.graphs.rewiring import pruned
@@ -70,7 +70,7 @@ def resnet(input_shape: Shape, n_outputs: int, *, widths: Sequence[int], depth: 
     Raises:
         ConfigurationError: there is no width, or no unit.
     """
-    check_whole("depth", depth, 1)
+    check_int("depth", depth, 1)
     _check_sizes("widths", widths)
     builder = _Builder()
     x, before = builder.block(INPUT, widths[0]), widths[0]
@@ -97,7 +97,7 @@ def nas_bench_201(input_shape: Shape, n_outputs: int, *, cell: str, widths: Sequ
     Raises:
         ConfigurationError: the cell is invalid or has no path; or a side of the image can't be halved often enough.
     """
-    check_whole("n_cells", n_cells, 1)
+    check_int("n_cells", n_cells, 1)
     _check_sizes("widths", widths)
     parts = 2 ** (len(widths) - 1)
     if wrong := [side for side in input_shape[1:] if side % parts]:
@@ -173,7 +173,7 @@ def _check_sizes(name: str, sizes: Sequence[int], least: int = 1) -> None:
     if not isinstance(sizes, Sequence) or isinstance(sizes, str) or len(sizes) < least:
         raise ConfigurationError(f"{name} ({sizes!r}) must be a list of {least} or more whole numbers; give one")
     for place, size in enumerate(sizes):
-        check_whole(f"{name}[{place}]", size, 1)
+        check_int(f"{name}[{place}]", size, 1)
 
 
 def _parsed(cell: str) -> list[tuple[str, ...]]:

@@ -6,7 +6,7 @@ import warnings
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from nas.core.errors import ConfigurationError, check_whole
+from nas.core.errors import ConfigurationError, check_int
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ def check_max_points(max_points: int, n_founders: int) -> None:
     Raises:
         ConfigurationError: it may not.
     """
-    check_whole("tuner.max_points", max_points, 2)
+    check_int("tuner.max_points", max_points, 2)
     if max_points < 2 * n_founders:
         raise ConfigurationError(
             f"tuner.max_points ({max_points}) must be at least twice tuner.n_founders ({n_founders}), as the best half "

@@ -20,7 +20,7 @@ def hint_for(error: BaseException, mount: Mount | None, folder: str | None) -> s
     """
     is_nfs = mount is not None and mount.is_nfs
     if isinstance(error, MissingError):
-        return "this client does not see the files of another one: see stale caches in docs/guides/nfs.md"
+        return "this client does not see the files of another one: see stale caches in docs/reference/nfs.md"
     if isinstance(error, CorruptError):
         return "the data read differs from the data written: check disk, memory and network of client and server"
     number = errno_of(error)

@@ -248,7 +248,7 @@ def _keep_owner(path: str) -> _Measured:
         owner, me = os.stat(path).st_uid, os.geteuid()
     if owner != me:
         squashed = "the server maps root to another user (root_squash), or all users (all_squash)"
-        mapped = "user ids or NFSv4 names are mapped: see idmap in docs/guides/nfs.md"
+        mapped = "user ids or NFSv4 names are mapped: see idmap in docs/reference/nfs.md"
         hint = f"{squashed if me == 0 else mapped}; other users' processes may not be able to read or delete them"
         raise CheckWarningError(f"uid {owner} instead of {me}", hint)
     return [], f"uid {me}"

@@ -244,7 +244,7 @@ def _greet(peer: Peer) -> list[CheckResult]:
     try:
         there = peer.receive("hello", min(_HELLO_TIMEOUT_S, peer.timeout_s))
     except StorageError as error:
-        hint = "both must be mounts of one folder; if they are, one client shows old contents: see docs/guides/nfs.md"
+        hint = "both must be mounts of one folder; if they are, a client shows old contents: see docs/reference/nfs.md"
         raise FailedCheckError(str(error), hint) from error
     observed = f"the other host: {there['root']} on {there['host']} {there['mount']}".rstrip()
     results = [CheckResult(name=_ROOT, observed=observed)]
@@ -296,7 +296,7 @@ def _read_files(peer: Peer) -> list[CheckResult]:
                 status=CheckStatus.WARNING,
                 observed=f"files of uid {owners['own']} belong to {there['others']} there, "
                 f"and those of {there['own']} to {owners['others']} here",
-                hint="one host maps user ids or NFSv4 names: see idmap in docs/guides/nfs.md",
+                hint="one host maps user ids or NFSv4 names: see idmap in docs/reference/nfs.md",
             )
         )
     return results
@@ -330,7 +330,7 @@ def _measure_latency(peer: Peer) -> list[CheckResult]:
         measured = peer.receive("pinged")
     observed = f"{len(measured['times_ms'])}, looked for continuously"
     if measured["n_changes"]:
-        observed += f"; {measured['n_changes']} times after a change of the folder: see NFSv3 in docs/guides/nfs.md"
+        observed += f"; {measured['n_changes']} times after a change of the folder: see NFSv3 in docs/reference/nfs.md"
     offset_s = abs(measured["offset_s"])
     do_agree = offset_s < CLOCKS_AGREE_S
     hint = "set both by a time server (timedatectl set-ntp true): reports use them to tell whether a search runs"
@@ -401,7 +401,7 @@ def _read_heartbeats(peer: Peer, path: str, end_topic: str) -> int:
         n_reads += 1
         if end is not None:
             if data != heartbeat(end["last"]):
-                hint = "this client shows old contents of a reopened file: see stale caches in docs/guides/nfs.md"
+                hint = "this client shows old contents of a reopened file: see stale caches in docs/reference/nfs.md"
                 raise FailedCheckError("old contents after the last change", hint)
             return n_reads
 

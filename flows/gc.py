@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections import Counter
@@ -78,14 +77,14 @@ class Collection:
             StorageError: the disk has no space for the records of the collection itself.
         """
         from nas.core.errors import StorageError
-        from nas.search.lease import Session, have_ended
+        from nas.search.lease import SearchLease, have_ended
         from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
         from nas.storage.os_errors import DISK_FULL
 
         grace_s = SHORT_GRACE_S if have_ended(self.records) else LONG_GRACE_S
         settings = {"command": "gc", "keep": self.retention.keep, "max_gb": self.retention.max_gb}
         try:
-            session = Session(self.records, settings=settings, say=lambda text: print(text, file=sys.stderr))
+            lease = SearchLease(self.records, settings=settings, notify=lambda text: print(text, file=sys.stderr))
         except StorageError as error:
             cause = error.__cause__
             if isinstance(cause, OSError) and cause.errno in DISK_FULL:
@@ -96,11 +95,11 @@ class Collection:
         try:
             trials, _ = self.records.load()
             stored = self.records.files.walk()
-            collector = self._collector(session.number, grace_s)
+            collector = self._collector(lease.number, grace_s)
             plan = collector.plan(trials, self._inheritable(trials), stored)
             collector.collect(plan)
         finally:
-            session.close()
+            lease.close()
         self._show(plan, stored, dry=False)
 
     def _collector(self, session: int, grace_s: float) -> GarbageCollector:
@@ -164,7 +163,7 @@ def gc(invocation: Invocation) -> int:
     except SearchBusyError as error:
         collection.dry_run()
         sys.stdout.flush()
-        driver = re.split("[;.] ", str(error))[0]
+        driver = str(error).rpartition(". ")[0]
         raise SearchBusyError(
             f"nothing was deleted: {driver}. While a search runs, only its driver deletes weights. "
             "It uses the options storage.keep and storage.max_gb."

@@ -83,7 +83,7 @@ def _check_not_driven(candidates: dict[str, Records], *, is_named: bool) -> None
 
     for name, records in candidates.items() if is_named or len(candidates) <= MAX_CANDIDATES else ():
         try:
-            check_free(records, watch_s=0)
+            check_free(records, timeout_s=0)
         except HeirloomError as error:
             if is_named:
                 raise

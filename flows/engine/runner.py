@@ -25,7 +25,8 @@ from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterru
 from nas.core.redaction import without_passwords
 from nas.core.trial import State
 from nas.executors.simulated import check_simulated
-from nas.search.lease import check_free, claim_identity
+from nas.search.identity import claim_identity
+from nas.search.lease import check_free
 from nas.search.runner import SearchPipeline
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
@@ -140,7 +141,7 @@ class Engine:
                 print(f"search {context.name} is finished: {more} choose another seed or name")
                 return self._conclude(pipeline, context, tuner_has_ended_it=end == "tuner")
             if not limits.takeover:
-                check_free(records, say=lambda text: print(text, file=sys.stderr))
+                check_free(records, notify=lambda text: print(text, file=sys.stderr))
         if (gate := context.machine.gate) is not None:
             gate.check()
         self.prepare(context.machine.runner)

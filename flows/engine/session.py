@@ -17,7 +17,7 @@ from nas.executors.local_executor import LocalExecutor
 from nas.executors.pool import WorkerPool
 from nas.executors.simulated import SimulatedExecutor
 from nas.search.controller import ControllerSettings
-from nas.search.lease import Session
+from nas.search.lease import SearchLease
 from nas.search.runner import SearchPipeline
 from nas.training.messages import RuntimeSpec
 
@@ -101,7 +101,7 @@ class SessionRun:
     ) -> None:
         """Takes the lease of the search, calls ``begun`` and runs the pipeline."""
         machine, budget = self.context.machine, self.pipeline.budget
-        session = Session(
+        lease = SearchLease(
             self.context.records,
             settings={
                 "runner": machine.runner,
@@ -111,14 +111,14 @@ class SessionRun:
                 **asdict(self.pipeline.retention),
             },
             takeover=self.limits.takeover,
-            on_newer=lambda why: executor.post(StopRequested(why)),
+            on_takeover=lambda why: executor.post(StopRequested(why)),
             flow_run=flow_run,
-            say=self.progress.note,
+            notify=self.progress.note,
             now_s=executor.now_s,
         )
         try:
             begun()
-            self.pipeline.run(executor, session, self.settings(), only_finals=self.only_finals, observe=observe)
+            self.pipeline.run(executor, lease, self.settings(), only_finals=self.only_finals, observe=observe)
         finally:
             with suppress(StorageError):  # it would hide the first error; the lease expires by itself
-                session.close()
+                lease.close()

@@ -118,7 +118,8 @@ def last_session(records: Records, now: float) -> LastSession | None:
     Raises:
         CorruptError: its record can't be read.
     """
-    from nas.search.lease import DEAD_AFTER_S, Driver, driver_of
+    from nas.search.host_process import HostProcess
+    from nas.search.lease import LEASE_TIMEOUT_S
     from nas.storage.sessions import newest_session
 
     newest = newest_session(records)
@@ -126,14 +127,14 @@ def last_session(records: Records, now: float) -> LastSession | None:
         return None
     number, record, last_heartbeat = newest
     beat = last_heartbeat or {}
-    driver = driver_of(record)
+    process = HostProcess.of_session(record)
     seen = float(beat.get("time", record["started"]))
-    is_here = driver.born != "" and driver.is_beside(Driver.this())
-    is_alive = not beat.get("ended") and not driver.is_gone() and (is_here or abs(now - seen) < DEAD_AFTER_S)
+    is_here = process.born != "" and process.is_beside(HostProcess.current())
+    is_alive = not beat.get("ended") and not process.is_gone() and (is_here or abs(now - seen) < LEASE_TIMEOUT_S)
     return LastSession(
         number=number,
-        host=driver.host,
-        pid=driver.pid,
+        host=process.host,
+        pid=process.pid,
         heartbeat=seen,
         is_alive=is_alive,
         is_complete=beat.get("complete") is True,
@@ -158,9 +159,9 @@ def read_header(records: Records, name: str) -> Header:
         ConfigurationError: the record has another format.
         CorruptError: the record can't be read.
     """
-    from nas.search import lease as session
+    from nas.search import identity as search_identity
 
-    header = session.read_header(records)
+    header = search_identity.read_header(records)
     if header is None:
         raise SearchNotFoundError(f"no search {name}: {records.files.url} holds no search.json")
     identity = header["identity"]

@@ -10,7 +10,7 @@ from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.names import check_name
 from nas.search.definition import Search
-from nas.search.lease import claim_identity, open_records
+from nas.search.identity import claim_identity, open_records
 from nas.search.runner import SearchPipeline, Summary, run_here
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.gc.retention import Retention

@@ -85,7 +85,7 @@ class SearchController:
         settings: See there.
         trials: All trials so far, by number.
         starts: The attempts of unfinished trials so far.
-        suspects: Those of them under which the driver's process died.
+        crash_tracker: Counts the attempts in which the driver's process died.
         tuner: Asked in the search stage; may be None where only later stages run.
         space: Validates the tuner's points.
         declared: The policies that the problem honors, and a tuner may ask for; None: any.
@@ -106,7 +106,7 @@ class SearchController:
         *,
         trials: Sequence[Trial] = (),
         starts: Mapping[int, Starts] | None = None,
-        suspects: CrashTracker | None = None,
+        crash_tracker: CrashTracker | None = None,
         tuner: Tuner | None = None,
         space: Space | None = None,
         declared: frozenset[Policy] | None = None,
@@ -123,7 +123,7 @@ class SearchController:
         self._settings = settings
         self._attempts = {number: found.last_attempt for number, found in (starts or {}).items()}
         self._losses = {number: found.n_lost for number, found in (starts or {}).items()}
-        self._suspects = suspects or CrashTracker()
+        self._crash_tracker = crash_tracker or CrashTracker()
         self._stateful = tuner if isinstance(tuner, StatefulTuner) else None
         self._proposals = ProposalLog(self.trials, tuner, n_slots=executor.slots, deterministic=settings.deterministic)
         self._rules = AdmissionRules(
@@ -380,14 +380,14 @@ class SearchController:
     def _submit_ready(self, stage: Stage, n_slots: int = 1) -> None:
         """Hands every trial whose parents and donors have finished to a free slot, in the order proposed.
 
-        As long as it can finish in time. A suspect runs alone, before the others. Each has the torch threads of so
-        many slots.
+        As long as it can finish in time. A trial that must run alone goes first. Each has the torch
+        threads of so many slots.
         """
         waiting = [number for number in self._waiting if self.trials[number].stage == stage.name]
-        suspects = self._suspects.among(waiting)
+        isolated = self._crash_tracker.to_isolate(waiting)
         running, n_without_slot = self._slots.running, 0
-        for number in suspects or waiting:
-            if running and (suspects or self._suspects.among(running.values())):
+        for number in isolated or waiting:
+            if running and (isolated or self._crash_tracker.to_isolate(running.values())):
                 return
             trial = self.trials[number]
             if not self._is_ready(trial):
@@ -411,8 +411,8 @@ class SearchController:
         return self._slots.first_free()
 
     def _submit(self, trial: Trial, slot: int, n_slots: int) -> None:
-        if self._suspects.is_guilty(trial.number):
-            error, attempt = self._suspects.charge(trial.number), self._attempts[trial.number]
+        if self._crash_tracker.must_fail(trial.number):
+            error, attempt = self._crash_tracker.error(trial.number), self._attempts[trial.number]
             failed = replace(trial, attempt=attempt).fail(Reason.LOST, error)
             self._settle(self._records.commit(failed.finish(time.time())))
             return

@@ -1,7 +1,7 @@
-"""Suspects: trials whose code seems to end the process that drives the search (docs/decisions/007).
+"""Detection of trials whose code seems to end the driver's process (docs/decisions/007).
 
-Where trials run in worker processes, a crash ends an attempt. Where they run in the driver's own process
-(``runner=debug|threads``), it ends the session, and the next session would run the same trial again, for ever.
+In a worker process a crash ends one attempt. In the driver's own process (``runner=debug|threads``) it ends the
+session, and without this module every later session would run the same trial again.
 """
 
 from __future__ import annotations
@@ -11,60 +11,68 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nas.search.lease import IN_PROCESS, Driver, Session, driver_of
+from nas.search.host_process import HostProcess
+from nas.search.lease import IN_PROCESS, SearchLease
 from nas.storage.records import Records, Starts
 from nas.storage.sessions import past_sessions, read_heartbeat
 
-ALONE_AFTER = 2
-LOST_AFTER = 3
+ISOLATE_AFTER = 2
+FAIL_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True)
 class CrashTracker:
-    """How often in a row a trial's driver died under it.
+    """Counts, by trial, the crashes of the driver's process in the trial's last attempts.
+
+    After two crashes in a row a trial runs alone, which shows whether it is the cause. After three it fails.
 
     Attributes:
-        deaths: By trial, its last attempts that ended with their driver's death.
-        max_attempts: More than three attempts, where the user allows more.
+        crashes: By trial, the number of its last attempts in a row that ended with a crash of the driver.
+        max_attempts: A trial fails after this many crashes, if more than three.
     """
 
-    deaths: Mapping[int, int] = field(default_factory=dict)
+    crashes: Mapping[int, int] = field(default_factory=dict)
     max_attempts: int = 0
 
     @classmethod
-    def of(cls, records: Records, starts: Mapping[int, Starts], session: Session, max_attempts: int) -> CrashTracker:
-        """The suspects among the unfinished trials; none where the session's trials have processes of their own."""
-        if not session.is_in_process or not starts:
+    def of(cls, records: Records, starts: Mapping[int, Starts], lease: SearchLease, max_attempts: int) -> CrashTracker:
+        """Returns the tracker of the unfinished trials; an empty one if trials run in worker processes."""
+        if not lease.is_in_process or not starts:
             return cls()
-        named = {number for found in starts.values() for number in found.sessions}
+        used = {number for found in starts.values() for number in found.sessions}
         sessions = past_sessions(records)
-        died = {number for number in named & sessions.keys() if _died(records, number, sessions[number])}
-        deaths = {n: len(list(itertools.takewhile(died.__contains__, reversed(s.sessions)))) for n, s in starts.items()}
-        return cls({number: n_deaths for number, n_deaths in deaths.items() if n_deaths}, max_attempts)
+        crashed = {number for number in used & sessions.keys() if _has_crashed(records, number, sessions[number])}
+        crashes = {}
+        for trial, found in starts.items():
+            in_a_row = list(itertools.takewhile(crashed.__contains__, reversed(found.sessions)))
+            if in_a_row:
+                crashes[trial] = len(in_a_row)
+        return cls(crashes, max_attempts)
 
-    def among(self, numbers: Iterable[int]) -> list[int]:
-        """Those of these trials beside which no other may run, so that their guilt or innocence shows."""
-        return [number for number in numbers if self.deaths.get(number, 0) >= ALONE_AFTER] if self.deaths else []
+    def to_isolate(self, trials: Iterable[int]) -> list[int]:
+        """Returns those of the trials that must run alone."""
+        return [number for number in trials if self.crashes.get(number, 0) >= ISOLATE_AFTER] if self.crashes else []
 
-    def is_guilty(self, number: int) -> bool:
-        """Returns whether it has had its attempts, the last one alone."""
-        return self.deaths.get(number, 0) >= max(LOST_AFTER, self.max_attempts)
+    def must_fail(self, trial: int) -> bool:
+        """Returns whether the trial has used its attempts, the last one alone."""
+        return self.crashes.get(trial, 0) >= max(FAIL_AFTER, self.max_attempts)
 
-    def charge(self, number: int) -> str:
-        """What a guilty one's record says."""
+    def error(self, trial: int) -> str:
+        """Returns the error of a trial that must fail."""
         return (
-            f"the process that drives the search died in each of its last {self.deaths[number]} attempts, "
-            "the last time with no other trial running; runner=processes survives what its code does"
+            f"the driver's process died in each of the trial's last {self.crashes[trial]} attempts, the last time with "
+            "no other trial running. With runner=processes a crash ends only the trial's worker"
         )
 
 
-def _died(records: Records, number: int, session: Mapping[str, Any]) -> bool:
-    """Returns whether this session's process died, by itself or by ``kill -9``, under its trials.
+def _has_crashed(records: Records, number: int, session: Mapping[str, Any]) -> bool:
+    """Returns whether the session's process ended under its trials, by itself or by ``kill -9``.
 
-    Not where it ended, was asked to stop (Ctrl-C, SIGTERM), ran elsewhere, or its machine was started anew since.
+    False if the session ended or was asked to stop (Ctrl-C, SIGTERM), or if its process ran on another host or before
+    this host's last boot.
     """
-    beat = read_heartbeat(records, number) or {}
-    if session["settings"].get("runner") not in IN_PROCESS or beat.get("ended") or beat.get("stopping"):
+    heartbeat = read_heartbeat(records, number) or {}
+    if session["settings"].get("runner") not in IN_PROCESS or heartbeat.get("ended") or heartbeat.get("stopping"):
         return False
-    driver, here = driver_of(session), Driver.this()
-    return driver.is_beside(here) and driver.boot == here.boot and driver.is_gone()
+    process, here = HostProcess.of_session(session), HostProcess.current()
+    return process.is_beside(here) and process.boot == here.boot and process.is_gone()

@@ -185,24 +185,3 @@ class PreparedSearch:
 
 def _refuse(value: object) -> object:
     raise TypeError(f"{value!r} ({type(value).__name__})")
-
-
-def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What differs between two identities, one text a key: ``tuner.arguments.sample_size: 3 there, 5 here``."""
-    left, right = _flat(there), _flat(here)
-    return [
-        f"{key}: {left.get(key, 'absent')} there, {right.get(key, 'absent')} here"
-        for key in dict.fromkeys([*left, *right])
-        if key not in left or key not in right or _text(left[key]) != _text(right[key])
-    ]
-
-
-def _text(value: object) -> str:
-    """Tells 1, 1.0 and True apart, which are equal to Python."""
-    return json.dumps(value, sort_keys=True)
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return {k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}{key}.").items()}
-    return {prefix.rstrip("."): value}

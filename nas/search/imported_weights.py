@@ -14,7 +14,7 @@ from nas.core.spec import Spec
 from nas.core.trial import State
 from nas.inheritance.donors.other_searches import other_search_checkpoint
 from nas.search.definition import Search
-from nas.search.lease import claim_identity
+from nas.search.identity import claim_identity
 from nas.search.runner import SearchPipeline, run_here
 from nas.search.search_init import SearchInit
 from nas.spaces.parameters.space import ParameterSpace

@@ -1,152 +1,45 @@
-"""A session: one start of the command on a search. One driver at a time; its heartbeat says that it lives."""
+"""The lease of a search: one process drives a search at a time, and its heartbeat shows that it is alive.
+
+The holder of the lease replaces ``sessions/NNNN.beat`` every 10 s. Another command may take the lease when the holder's
+process has ended, when its heartbeat has been the same for 60 s, or with ``takeover=true``.
+"""
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from nas.core.errors import AlreadyPublishedError, ConfigurationError, SearchBusyError, StorageError
-from nas.core.validation import naming, whole
-from nas.search.definition import FORMAT, PreparedSearch, differences
-from nas.storage.blobs import BlobStore
+from nas.core.errors import AlreadyPublishedError, SearchBusyError, StorageError
+from nas.search.host_process import HostProcess
 from nas.storage.records import Records, to_bytes
-from nas.storage.search_records import check_header
 from nas.storage.sessions import past_sessions, read_heartbeat, spent_hours
 
 HEARTBEAT_S = 10.0
-DEAD_AFTER_S = 60.0
-HANDOVER_S = 15.0
-"""How long a command that takes over waits for a new beat of the one before: it beats, and looks around, every 10 s."""
-_LOOK_S = 0.5
-_STILL_S = 5.0
-"""How long a look may take before somebody stood still: this process, its machine or the storage."""
+LEASE_TIMEOUT_S = 60.0
+TAKEOVER_TIMEOUT_S = 15.0
+"""Longest wait for a new heartbeat of the session that is taken over; longer than ``HEARTBEAT_S``."""
+_POLL_S = 0.5
+_STALLED_S = 5.0
+"""A poll that takes longer does not count: this process, its machine or the storage stood still."""
 IN_PROCESS = ("debug", "threads")
 """Runners whose trials share the driver's process."""
 logger = logging.getLogger(__name__)
 
 
-def claim_identity(records: Records, prepared: PreparedSearch) -> None:
-    """Creates ``search.json``, or checks that the one that lies there is this search's.
-
-    Raises:
-        ConfigurationError: it is another's, or its data files hold other data than when it began; the line names every
-            key that differs.
-    """
-    there = read_header(records)
-    if there is None:
-        try:
-            records.publish("search.json", prepared.search_json)
-            return
-        except AlreadyPublishedError:
-            there = read_header(records)
-    if there is None:
-        raise StorageError(f"{records.files.url}/search.json is published, but can't be seen")
-    if found := differences(there["identity"], prepared.identity):
-        raise ConfigurationError(
-            f"the search in {records.files.url} is another one: {'; '.join(found)}. "
-            "Choose another name=..., or the settings that it was begun with"
-        )
-    here, begun = prepared.search_json.get("data", {}), there.get("data", {})
-    known = [name for name in here if name in begun]
-    if found := differences({name: begun[name] for name in known}, {name: here[name] for name in known}):
-        raise ConfigurationError(
-            f"the search in {records.files.url} was begun with other data: problem.{'; problem.'.join(found)}. Its "
-            "scores can't be compared with those to come: choose another name=..., or the data that it was begun with"
-        )
-
-
-def read_header(records: Records) -> dict[str, Any] | None:
-    """What ``search.json`` says, or None where there is no search.
-
-    Raises:
-        ConfigurationError: another version of Heirloom wrote it.
-        CorruptError: it is none of Heirloom's.
-    """
-    record = records.read("search.json")
-    if record is None:
-        return None
-    with naming(records.place("search.json")):
-        found = whole(record.get("format"), "format")
-        if found == FORMAT:
-            check_header(record)
-            return record
-    raise ConfigurationError(
-        f"the search in {records.files.url} has format {found}; this Heirloom reads format {FORMAT}"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Driver:
-    """Where a session's process runs."""
-
-    host: str
-    pid: int
-    boot: str
-    """Tells one start of the host from the next; empty where the system does not say."""
-    born: str
-    """Tells one process from a later one of the same pid; empty where the system does not say."""
-    place: str
-    """Tells machines of one name apart, and containers, which see their own processes only."""
-
-    @classmethod
-    def this(cls) -> Driver:
-        """This very process."""
-        pid, boot = os.getpid(), _read("/proc/sys/kernel/random/boot_id")
-        processes = os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else ""
-        return cls(socket.gethostname(), pid, boot, _born(pid), f"{_read('/etc/machine-id')} {processes}".strip())
-
-    def is_beside(self, other: Driver) -> bool:
-        """Returns whether the two see each other's processes."""
-        return (self.host, self.place) == (other.host, other.place)
-
-    def is_gone(self) -> bool:
-        """Returns whether it ran on this host and certainly does not any more."""
-        here = Driver.this()
-        if not self.is_beside(here):
-            return False  # only its beat can tell
-        if self.boot != here.boot:
-            return True
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
-        return self.born != _born(self.pid)
-
-
-def _read(path: str) -> str:
-    with suppress(OSError):
-        return Path(path).read_text().strip()
-    return ""
-
-
-def _born(pid: int) -> str:
-    stat = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    if len(stat) > 19 and stat[0] == "Z":
-        return "ended"  # a zombie: it runs no more, its parent has not asked yet
-    return stat[19] if len(stat) > 19 else ""
-
-
-class Session:
-    """The session that this process holds; ``close`` ends it.
+class SearchLease:
+    """The right of this process to drive a search, from the start of a session to ``close``.
 
     Args:
-        records: The search's.
-        settings: What the session was started with, for the record (no paths, no credentials).
-        takeover: Take the search over, whatever its last session says.
-        on_newer: Called, by the heartbeat's thread, with a line that names a newer session: this one must stop.
-        flow_run: The Prefect flow run that shows it, or None.
-        say: Told, in a line, what is waited for.
-        now_s: The clock by which the search's hours are counted.
+        records: The search's records.
+        settings: The session's settings, for its record (no paths, no credentials).
+        takeover: Take the lease whatever the last session's heartbeat says.
+        on_takeover: Called from the heartbeat's thread, with a message, when a newer session has taken the lease.
+        flow_run: The Prefect flow run of the session, or None.
+        notify: Called with a message before a long wait.
+        now_s: The clock that counts the search's hours.
 
     Raises:
         SearchBusyError: another command drives the search.
@@ -158,203 +51,207 @@ class Session:
         *,
         settings: Mapping[str, Any] | None = None,
         takeover: bool = False,
-        on_newer: Callable[[str], None] = lambda why: None,
+        on_takeover: Callable[[str], None] = lambda message: None,
         flow_run: str | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda message: None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._records = records
         self._now_s = now_s
-        self._on_newer = on_newer
+        self._on_takeover = on_takeover
         earlier = past_sessions(records)
         if not takeover:
-            check_free(records, say=say)
+            check_free(records, notify=notify)
         self.number = max(earlier, default=0) + 1
         self.hours_before = spent_hours(records, earlier)
-        self._began = now_s()
+        self._started_s = now_s()
         self._n_heartbeats = 0
         self.is_in_process = (settings or {}).get("runner") in IN_PROCESS
         self._heartbeat_lock = threading.Lock()
         self._is_stopping = self._is_complete = False
-        self._ended = threading.Event()
-        driver = Driver.this()
+        self._closed = threading.Event()
+        process = HostProcess.current()
         record = {
             "session": self.number,
-            "host": driver.host,
-            "pid": driver.pid,
-            "boot": driver.boot,
-            "born": driver.born,
-            "place": driver.place,
+            "host": process.host,
+            "pid": process.pid,
+            "boot": process.boot,
+            "born": process.born,
+            "place": process.place,
             "started": time.time(),
             "flow_run": flow_run,
             "settings": dict(settings or {}),
         }
-        self._thread = threading.Thread(target=self._keep_heartbeat, name=_heart(record), daemon=True)
+        self._thread = threading.Thread(target=self._keep_heartbeat, name=_thread_name(record), daemon=True)
         self._thread.start()
         try:
-            self._begin(record, earlier, takeover, say)
+            self._acquire(record, earlier, takeover, notify)
         except BaseException:
-            self._ended.set()
-            self._thread.join()  # or the same search, begun anew at once, takes this session for one that lives
+            self._closed.set()
+            self._thread.join()  # while it runs, this process counts as the session's driver
             raise
 
-    def _begin(
-        self, record: dict[str, Any], earlier: Mapping[int, dict[str, Any]], takeover: bool, say: Callable[[str], None]
+    def _acquire(
+        self,
+        record: dict[str, Any],
+        earlier: Mapping[int, dict[str, Any]],
+        takeover: bool,
+        notify: Callable[[str], None],
     ) -> None:
         records = self._records
         try:
             records.publish(f"sessions/{self.number:04d}.json", record)
         except AlreadyPublishedError as error:  # by another command, which started at the same moment
             other = past_sessions(records).get(self.number)
-            if other is None:  # where a storage lists new names late
+            if other is None:  # the storage lists new names late
                 raise
             raise _busy(records, other, time.time() - other["started"]) from error
         self._heartbeat(ended=False)
         if takeover and earlier:
-            _wait_for_end(records, max(earlier), earlier[max(earlier)], say)
+            _wait_for_end(records, max(earlier), earlier[max(earlier)], notify)
 
     def spent_hours(self) -> float:
-        """Hours that the search has cost, all sessions together."""
-        return self.hours_before + (self._now_s() - self._began) / 3600
+        """Returns the hours of all sessions of the search."""
+        return self.hours_before + self._session_hours()
 
-    def note_stop(self) -> None:
-        """Has it on record that the session was asked to stop: if it ends at once now, no trial is to blame."""
+    def mark_stopping(self) -> None:
+        """Records that the session was asked to stop: if the process ends now, no trial counts as its cause."""
         self._is_stopping = True
         try:
             self._heartbeat(ended=False)
-        except StorageError as error:
-            logger.warning("that the session stops could not be written: %s", error)  # it stops all the same
+        except StorageError as error:  # the session stops without the mark
+            logger.warning("the heartbeat of a stopping session could not be written: %s", error)
 
-    def complete(self) -> None:
-        """Notes that nothing is left to do of the search: trials that wait have no time."""
+    def mark_complete(self) -> None:
+        """Notes that the search is complete: trials that still wait have no time left."""
         self._is_complete = True
 
     def close(self) -> None:
-        """Ends the session; a later command takes over at once."""
-        if not self._ended.is_set():
-            self._ended.set()
+        """Releases the lease; a later command gets it at once."""
+        if not self._closed.is_set():
+            self._closed.set()
             self._thread.join()
             self._heartbeat(ended=True)
 
+    def _session_hours(self) -> float:
+        return (self._now_s() - self._started_s) / 3600
+
     def _keep_heartbeat(self) -> None:
-        """Beats until the end, also after a newer session was found: that one waits for the end."""
-        is_told = False
-        while not self._ended.wait(HEARTBEAT_S):
+        """Writes heartbeats until ``close``, also after a takeover: the newer session waits for the last one."""
+        has_reported = False
+        while not self._closed.wait(HEARTBEAT_S):
             try:
                 self._heartbeat(ended=False)
                 newer = {n: record for n, record in past_sessions(self._records).items() if n > self.number}
-                if newer and not is_told:
+                if newer and not has_reported:
                     number, record = max(newer.items())
-                    self._on_newer(f"session {number} on {record['host']} (pid {record['pid']}) took the search over")
-                    is_told = True
-            except StorageError as error:
-                logger.warning("a heartbeat could not be written: %s", error)  # the loop meets the same store
+                    self._on_takeover(
+                        f"session {number} on {record['host']} (pid {record['pid']}) took the search over"
+                    )
+                    has_reported = True
+            except StorageError as error:  # the controller, which uses the same storage, reports it
+                logger.warning("a heartbeat could not be written: %s", error)
 
     def _heartbeat(self, *, ended: bool) -> None:
         with self._heartbeat_lock:
             self._n_heartbeats += 1
-            hours = (self._now_s() - self._began) / 3600
-            beat = {"beat": self._n_heartbeats, "time": time.time(), "hours": hours, "ended": ended}
-            beat |= {"stopping": self._is_stopping, "complete": self._is_complete}
-            self._records.files.replace(f"sessions/{self.number:04d}.beat", to_bytes(beat))
+            heartbeat = {
+                "beat": self._n_heartbeats,
+                "time": time.time(),
+                "hours": self._session_hours(),
+                "ended": ended,
+                "stopping": self._is_stopping,
+                "complete": self._is_complete,
+            }
+            self._records.files.replace(f"sessions/{self.number:04d}.beat", to_bytes(heartbeat))
 
 
 def check_free(
-    records: Records, *, watch_s: float = DEAD_AFTER_S, say: Callable[[str], None] = lambda text: None
+    records: Records, *, timeout_s: float = LEASE_TIMEOUT_S, notify: Callable[[str], None] = lambda message: None
 ) -> None:
-    """Returns where no other command drives the search.
+    """Returns when no other command drives the search.
 
-    At once where the last session has ended, or its process was on this host and is gone; else after ``watch_s``
-    without a new beat, by this machine's own clock, in which the storage answered all the while. With ``watch_s`` of 0
-    it finds only a driver on this host.
+    Returns at once if the last session has ended, or if its process ran on this host and is gone. Otherwise watches the
+    heartbeat, and returns if it stays the same for ``timeout_s`` of this machine's clock while the storage responds.
+    With ``timeout_s=0`` only a driver on this host is detected.
 
     Raises:
-        SearchBusyError: it beats, naming host, pid and the age of the beat.
+        SearchBusyError: another command drives the search.
     """
     earlier = past_sessions(records)
     if not earlier:
         return
     number = max(earlier)
-    last, seen = earlier[number], read_heartbeat(records, number)
-    if _has_ended(last, seen):
+    last, first_heartbeat = earlier[number], read_heartbeat(records, number)
+    if _has_ended(last, first_heartbeat):
         return
-    lives = driver_of(last).is_beside(Driver.this()) and last["born"] != ""
-    if not lives and watch_s:
-        say(f"watching for {watch_s:g} s whether pid {last['pid']} on {last['host']} still drives the search")
-        for beat in _beats(records, number, watch_s):
-            if _has_ended(last, beat):
+    is_alive = HostProcess.of_session(last).is_beside(HostProcess.current()) and last["born"] != ""
+    if not is_alive and timeout_s:
+        notify(f"watching for {timeout_s:g} s whether pid {last['pid']} on {last['host']} still drives the search")
+        for heartbeat in _watch_heartbeat(records, number, timeout_s):
+            if _has_ended(last, heartbeat):
                 return
-            if lives := beat != seen:
+            is_alive = heartbeat != first_heartbeat
+            if is_alive:
                 break
-    if lives:
-        raise _busy(records, last, time.time() - (read_heartbeat(records, number) or {}).get("time", last["started"]))
-
-
-def _beats(records: Records, number: int, watch_s: float) -> Iterator[dict[str, Any] | None]:
-    """Yields the last beat of a session, looked at again and again, until there was no new one for so long.
-
-    Only time in which this process runs and the storage answers counts: what keeps one from reading keeps the other
-    from beating.
-    """
-    seen, quiet_s = read_heartbeat(records, number), 0.0
-    yield seen
-    while quiet_s < watch_s:
-        step_s = min(_LOOK_S, watch_s - quiet_s)
-        began_s = time.monotonic()
-        time.sleep(step_s)
-        beat = read_heartbeat(records, number)
-        is_quiet = beat == seen and time.monotonic() - began_s < _STILL_S
-        quiet_s = quiet_s + step_s if is_quiet else 0.0
-        seen = beat
-        yield beat
+    if is_alive:
+        heartbeat = read_heartbeat(records, number) or {}
+        raise _busy(records, last, time.time() - heartbeat.get("time", last["started"]))
 
 
 def have_ended(records: Records) -> bool:
-    """Returns whether every session so far certainly has: it said so, or its process was on this host and is gone."""
+    """Returns whether all sessions so far have certainly ended: by their heartbeat, or as processes of this host."""
     return all(
         _has_ended(session, read_heartbeat(records, number)) for number, session in past_sessions(records).items()
     )
 
 
+def _watch_heartbeat(records: Records, number: int, timeout_s: float) -> Iterator[dict[str, Any] | None]:
+    """Yields a session's heartbeat repeatedly, until it has been the same for ``timeout_s``.
+
+    Only time in which this process runs and the storage responds counts: the other process may have been held up too.
+    """
+    last, unchanged_s = read_heartbeat(records, number), 0.0
+    yield last
+    while unchanged_s < timeout_s:
+        step_s = min(_POLL_S, timeout_s - unchanged_s)
+        poll_started_s = time.monotonic()
+        time.sleep(step_s)
+        heartbeat = read_heartbeat(records, number)
+        is_unchanged = heartbeat == last and time.monotonic() - poll_started_s < _STALLED_S
+        unchanged_s = unchanged_s + step_s if is_unchanged else 0.0
+        last = heartbeat
+        yield heartbeat
+
+
 def _busy(records: Records, last: Mapping[str, Any], age_s: float) -> SearchBusyError:
     return SearchBusyError(
         f"the search in {records.files.url} is driven by pid {last['pid']} on {last['host']} "
-        f"(last beat {max(0.0, age_s):.0f} s ago); wait for it, stop it, or add takeover=true"
+        f"(last heartbeat {max(0.0, age_s):.0f} s ago). Wait for it, stop it, or add takeover=true"
     )
 
 
-def _wait_for_end(records: Records, number: int, last: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Waits until the session that was taken over has ended, is gone, or beats no more: two drivers would collide."""
-    is_told = False
-    for beat in _beats(records, number, HANDOVER_S):
-        if _has_ended(last, beat):
+def _wait_for_end(records: Records, number: int, last: Mapping[str, Any], notify: Callable[[str], None]) -> None:
+    """Waits until the session that was taken over has ended: two drivers would collide."""
+    has_notified = False
+    for heartbeat in _watch_heartbeat(records, number, TAKEOVER_TIMEOUT_S):
+        if _has_ended(last, heartbeat):
             return
-        if not is_told:
-            say(f"waiting until pid {last['pid']} on {last['host']} has stopped")
-            is_told = True
+        if not has_notified:
+            notify(f"waiting until pid {last['pid']} on {last['host']} has stopped")
+            has_notified = True
 
 
-def _has_ended(record: Mapping[str, Any], beat: Mapping[str, Any] | None) -> bool:
-    """Returns whether a session certainly has."""
-    if beat is not None and beat.get("ended"):
+def _has_ended(record: Mapping[str, Any], heartbeat: Mapping[str, Any] | None) -> bool:
+    """Returns whether a session has certainly ended."""
+    if heartbeat is not None and heartbeat.get("ended"):
         return True
-    driver = driver_of(record)
-    if driver == Driver.this():  # a session that could not say that it ended, because its storage failed
-        return not any(thread.name == _heart(record) for thread in threading.enumerate())
-    return driver.is_gone()
+    process = HostProcess.of_session(record)
+    if process == HostProcess.current():  # a lease whose last heartbeat could not be written
+        return not any(thread.name == _thread_name(record) for thread in threading.enumerate())
+    return process.is_gone()
 
 
-def _heart(record: Mapping[str, Any]) -> str:
-    """Returns the name of the thread that lives, in the session's process, as long as the session."""
+def _thread_name(record: Mapping[str, Any]) -> str:
+    """Returns the name of the thread that runs in the session's process while it holds the lease."""
     return f"heirloom-heartbeat-{record['started']}"
-
-
-def driver_of(record: Mapping[str, Any]) -> Driver:
-    """Where the session of a record runs, or ran."""
-    return Driver(record["host"], record["pid"], record["boot"], record["born"], record.get("place", ""))
-
-
-def open_records(files: BlobStore) -> Records:
-    """Returns the records of a search's folder, after a proof that it can be written."""
-    files.check_writable()
-    return Records(files)

@@ -25,7 +25,7 @@ from nas.search.budget.planner import Bound, StagePlanner, Usage
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.crash_tracker import CrashTracker
 from nas.search.definition import PreparedSearch
-from nas.search.lease import Session
+from nas.search.lease import SearchLease
 from nas.search.search_init import unused_weights
 from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
 from nas.storage.maintenance.gc.retention import Retention
@@ -171,7 +171,7 @@ class SearchPipeline:
     def run(
         self,
         executor: Executor,
-        session: Session,
+        lease: SearchLease,
         settings: ControllerSettings,
         *,
         only_finals: bool = False,
@@ -185,7 +185,7 @@ class SearchPipeline:
         def take_note(event: Event) -> None:
             nonlocal init_is_checked
             if isinstance(event, StopRequested):
-                session.note_stop()
+                lease.mark_stopping()
             observe(event)
             if init_is_checked or not isinstance(event, Finished) or event.trial.inherited is None:
                 return
@@ -201,16 +201,16 @@ class SearchPipeline:
             settings,
             trials=trials,
             starts=starts,
-            suspects=self._suspects(starts, session, settings),
+            crash_tracker=self._crash_tracker(starts, lease, settings),
             tuner=self.prepared.tuner,
             space=self.prepared.problem.space,
             declared=self.prepared.problem.policies,
             stopper=self.prepared.stopper,
-            spent_hours=session.spent_hours,
+            spent_hours=lease.spent_hours,
             planner=planner,
             other_search_checkpoint=partial(other_search_checkpoint, self.records),
             observe=take_note,
-            collector=self._collector(session, executor),
+            collector=self._collector(lease, executor),
         )
         while True:
             n_trials = len(controller.trials)
@@ -241,7 +241,7 @@ class SearchPipeline:
                     "more hours"
                 )
             )
-        session.complete()
+        lease.mark_complete()
 
     def _run_later_stages(self, controller: SearchController) -> None:
         for stage in self.prepared.plan.later:
@@ -251,12 +251,14 @@ class SearchPipeline:
                 if not controller.final(stage, chosen, n_trials=n_trials):
                     break
 
-    def _suspects(self, starts: Mapping[int, Starts], session: Session, settings: ControllerSettings) -> CrashTracker:
+    def _crash_tracker(
+        self, starts: Mapping[int, Starts], lease: SearchLease, settings: ControllerSettings
+    ) -> CrashTracker:
         if self.prepared.problem.is_apart:
             return CrashTracker()
-        return CrashTracker.of(self.records, starts, session, settings.max_attempts)
+        return CrashTracker.of(self.records, starts, lease, settings.max_attempts)
 
-    def _collector(self, session: Session, executor: Executor) -> GarbageCollector | None:
+    def _collector(self, lease: SearchLease, executor: Executor) -> GarbageCollector | None:
         """Returns the garbage collector, or None if the retention plan keeps everything."""
         if self.retention.keeps_all:
             return None
@@ -266,7 +268,7 @@ class SearchPipeline:
             other_searches=partial(donors_for_other_searches, self.records),
             uses_ancestors=self.prepared.search.on_missing_weights == "ancestor",
             slots=executor.slots,
-            session=session.number,
+            session=lease.number,
         )
         return GarbageCollector(self.records, self.retention, settings)
 
@@ -355,12 +357,12 @@ def run_here(
     """
     prepared, records = pipeline.prepared, pipeline.records
     search = prepared.search
-    session = Session(records, settings={"runner": "debug"})
+    lease = SearchLease(records, settings={"runner": "debug"})
     runtime = RuntimeSpec(
         problem=search.problem,
         url=records.files.url,
         options=dict(options or {}),
-        session=session.number,
+        session=lease.number,
         device=device,
         n_threads=search.n_threads,
         has_stopper=search.stopper is not None,
@@ -375,7 +377,7 @@ def run_here(
             deterministic=search.deterministic,
             jobs=prepared.jobs,
         )
-        pipeline.run(executor, session, settings, observe=observe)
+        pipeline.run(executor, lease, settings, observe=observe)
     finally:
         executor.close()
-        session.close()
+        lease.close()

@@ -18,7 +18,7 @@ from flows.cli.command import run_command
 from flows.gc import gc
 from flows.report import report
 from nas.core.trial import State, Trial
-from nas.search.lease import Session
+from nas.search.lease import SearchLease
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from tests.support.commands import QUICK, ROOT, Command, environment, records, run, trials, until
@@ -222,7 +222,7 @@ class TestCollection:
     def test_finalists_are_those_of_the_last_session(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The number of finalists is that of the last session, or of the command."""
         stored = write(root, n=10)
-        Session(stored, settings={"finalists": 6}).close()
+        SearchLease(stored, settings={"finalists": 6}).close()
         clean(root, "keep=best:1", "dry_run=true")
         clean(root, "keep=best:1", "dry_run=true", "finalists=1")
         out, _ = capsys.readouterr()
@@ -258,32 +258,32 @@ class TestLiveDriver:
         stored.propose(trial(11, index=10, parents=[2], state=State.WAITING, score=None))
         (root / "mine/packs/000011-aa.safetensors").write_bytes(b"of a trial that runs")
         os.utime(root / "mine/packs/000011-aa.safetensors", (1e9, 1e9))
-        session = Session(stored)
+        lease = SearchLease(stored)
         try:
             before = contents(root)
             status = clean(root, "keep=best:1")
             out, err = capsys.readouterr()
             assert contents(root) == before
         finally:
-            session.close()
+            lease.close()
 
         assert status == 2
         assert set(rows(out)) == {f"weights of trial {n}" for n in (0, 1, 3, 4, 5)}
         assert "would free" in out
         assert re.fullmatch(
             rf"heirloom: nothing was deleted: the search in \S+ is driven by pid {os.getpid()} on \S+ "
-            r"\(last beat \d+ s ago\)\. While a search runs, only its driver deletes weights\. "
+            r"\(last heartbeat \d+ s ago\)\. While a search runs, only its driver deletes weights\. "
             r"It uses the options storage\.keep and storage\.max_gb\.\n",
             err,
         )
 
     def test_a_dry_run_of_a_running_search(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """A dry run of a running search exits 0."""
-        session = Session(write(root))
+        lease = SearchLease(write(root))
         try:
             assert clean(root, "keep=best:1", "dry_run=true") == 0
         finally:
-            session.close()
+            lease.close()
         assert capsys.readouterr().err == ""
 
     @pytest.mark.slow

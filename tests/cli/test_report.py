@@ -24,7 +24,7 @@ from flows.views.searches import find_searches
 from flows.views.snapshot import read_snapshot
 from nas.core.metric import Metric
 from nas.core.trial import State
-from nas.search.lease import Session
+from nas.search.lease import SearchLease
 from nas.storage.open import open_root
 from tests.support.sample_searches import BEGAN, evolved, trial, write_search
 
@@ -350,11 +350,11 @@ def test_running_search(tmp_path: Path) -> None:
     """While its session beats, a trial that it started is RUNNING, with slot and donor; afterwards it is WAITING."""
     files = open_root(str(tmp_path / "live"))
     records = write_search(tmp_path, "live", [trial(0, score=0.5), trial(1, parents=(0,)), trial(2, parents=(1,))])
-    session = Session(records)
-    where = {"session": session.number, "host": "here", "pid": 1, "time": BEGAN + 9}
+    lease = SearchLease(records)
+    where = {"session": lease.number, "host": "here", "pid": 1, "time": BEGAN + 9}
     records.start(replace(trial(1), attempt=1, slot=3, resolved_donor=0), where)
     during = read_snapshot(files, time.time())
-    session.close()
+    lease.close()
     after = read_snapshot(files, time.time())
 
     running = during.lineage[1]
@@ -367,9 +367,9 @@ def test_attempt_of_an_earlier_session(tmp_path: Path) -> None:
     """A trial that an earlier session started and the living one has not yet is WAITING."""
     records = write_search(tmp_path, "live", [trial(0)])
     records.start(replace(trial(0), attempt=1, slot=0), {"session": 0, "host": "far", "pid": 1, "time": BEGAN})
-    session = Session(records)
+    lease = SearchLease(records)
     snapshot = read_snapshot(records.files, time.time())
-    session.close()
+    lease.close()
 
     assert snapshot.lineage[0].state == State.WAITING
 

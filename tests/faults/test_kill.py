@@ -184,7 +184,7 @@ def test_a_trial_that_ends_its_driver_is_given_up(here: Path, api_url: str, runn
     assert [(t.state, t.reason) for t in trials(search)[1:2]] == [("FAILED", "lost")]
     assert attempts(search)[1] == [1, 2, 3]
     assert [t.state for t in trials(search) if t.number != 1] == ["COMPLETE"] * 3
-    assert "trial 1 (search) FAILED lost: the process that drives the search died" in last.err
+    assert "trial 1 (search) FAILED lost: the driver's process died" in last.err
 
 
 @pytest.mark.slow

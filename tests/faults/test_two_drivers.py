@@ -11,7 +11,10 @@ import pytest
 from tests.support.commands import QUICK, Command, everything, only_search, run, trials, until
 
 DEBUG = (*QUICK, "runner=debug", "name=mine")
-BUSY = r"heirloom: the search in \S+ is driven by pid {pid} on {host} \(last beat \d+ s ago\); wait for it, stop it, or"
+BUSY = (
+    r"heirloom: the search in \S+ is driven by pid {pid} on {host} \(last heartbeat \d+ s ago\)\. "
+    r"Wait for it, stop it, or"
+)
 
 
 def starts(here: Path) -> list[str]:

@@ -27,7 +27,8 @@ from nas.executors.in_process_pool import InProcessPool
 from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.search.controller import ControllerSettings
 from nas.search.definition import Search
-from nas.search.lease import Session, claim_identity
+from nas.search.identity import claim_identity
+from nas.search.lease import SearchLease
 from nas.search.runner import SearchPipeline, Summary
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.open import open_root
@@ -188,7 +189,7 @@ class Paper:
         executor = self.executor(
             pipeline.prepared.problem, self.records, slots=self.slots, workers=self.workers, pool=pool
         )
-        session = Session(self.records, now_s=executor.now_s)
+        lease = SearchLease(self.records, now_s=executor.now_s)
         try:
             n_finished = itertools.count(1)
 
@@ -198,9 +199,9 @@ class Paper:
                 if isinstance(event, Finished) and next(n_finished) == stop_after:
                     executor.post(StopRequested("enough"))
 
-            pipeline.run(executor, session, ControllerSettings(budget=pipeline.budget), observe=observe)
+            pipeline.run(executor, lease, ControllerSettings(budget=pipeline.budget), observe=observe)
         finally:
-            session.close()
+            lease.close()
         return pipeline.summary()
 
     @property

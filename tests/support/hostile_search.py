@@ -26,7 +26,8 @@ from nas.executors.local_executor import LocalExecutor
 from nas.search.api import run_search
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.definition import Search
-from nas.search.lease import check_free, claim_identity
+from nas.search.identity import claim_identity
+from nas.search.lease import check_free
 from nas.search.runner import SearchPipeline
 from nas.storage.checkpoints import fetch_folder
 from nas.storage.lazy_weights import StoredWeights
@@ -166,7 +167,7 @@ class HostileSearch:
             records.finished_trial(trial.number)
 
     def _hold(self) -> None:
-        check_free(Records(self.files), watch_s=0)
+        check_free(Records(self.files), timeout_s=0)
 
     def _read_weights(self) -> None:
         for trial in Records(self.files).load()[0]:

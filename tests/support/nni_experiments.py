@@ -21,7 +21,8 @@ from nas.executors.events import Event, StopRequested
 from nas.executors.in_process_pool import InProcessPool
 from nas.executors.local_executor import LocalExecutor
 from nas.search.controller import ControllerSettings
-from nas.search.lease import Session, claim_identity, open_records
+from nas.search.identity import claim_identity, open_records
+from nas.search.lease import SearchLease
 from nas.search.runner import SearchPipeline
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -109,7 +110,7 @@ class Shop:
         program = SearchPipeline(built, records, nni_budget(experiment))
         if program.ended_by():
             return self.trials
-        session = Session(records, settings={"runner": "threads"})
+        lease = SearchLease(records, settings={"runner": "threads"})
         stops = built.stopper is not None
         spec = RuntimeSpec(
             problem=search.problem, url=files.url, options={}, has_stopper=stops, jobs_request_trials=True
@@ -126,13 +127,13 @@ class Shop:
 
         threading.Thread(target=watch, daemon=True).start()
         try:
-            program.run(executor, session, settings, observe=self.events.append)
+            program.run(executor, lease, settings, observe=self.events.append)
         except SearchInterruptedError:
             assert stop_when is not None
         finally:
             done.set()
             executor.close()
-            session.close()
+            lease.close()
         return self.trials
 
 

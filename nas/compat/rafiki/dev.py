@@ -24,7 +24,7 @@ from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.executors.events import Event, Finished
 from nas.search.definition import Search
-from nas.search.lease import claim_identity, open_records
+from nas.search.identity import claim_identity, open_records
 from nas.search.runner import SearchPipeline, run_here
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root

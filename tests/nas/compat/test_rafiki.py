@@ -40,7 +40,8 @@ from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
 from nas.search.api import run_search
-from nas.search.definition import Search, differences
+from nas.search.definition import Search
+from nas.search.identity import differences
 from nas.search.lease import read_heartbeat
 from nas.search.runner import Summary
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace

@@ -15,7 +15,8 @@ from nas.core.errors import SearchInterruptedError
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.search.controller import ControllerSettings
 from nas.search.crash_tracker import CrashTracker
-from nas.search.lease import Driver, Session
+from nas.search.host_process import HostProcess
+from nas.search.lease import SearchLease
 from nas.storage.records import Records, to_bytes
 from nas.storage.sessions import past_sessions
 from tests.support.scripted_executor import SEARCH, ListTuner, ScriptedExecutor, fresh_records, make_controller
@@ -33,15 +34,15 @@ def records() -> Records:
 
 
 @pytest.fixture(scope="module")
-def gone() -> Driver:
+def gone() -> HostProcess:
     """A process of this machine that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait(60)
-    return replace(Driver.this(), pid=process.pid, born="1")
+    return replace(HostProcess.current(), pid=process.pid, born="1")
 
 
 def session_of(
-    driver: Driver,
+    driver: HostProcess,
     records: Records,
     *numbers: int,
     runner: str = "threads",
@@ -62,34 +63,34 @@ def session_of(
 
 def go_on(records: Records, *, runner: str = "threads", max_attempts: int = 2) -> tuple[list[Trial], list[int]]:
     """The trials after a next session, and which of them it ran."""
-    session = Session(records, settings={"runner": runner})
+    lease = SearchLease(records, settings={"runner": runner})
     starts = records.load()[1]
-    executor = ScriptedExecutor(records, 2, session=session.number)
+    executor = ScriptedExecutor(records, 2, session=lease.number)
     controller = make_controller(
         records,
         executor,
         ListTuner(),
         settings=ControllerSettings(budget=Budget(trials=N), max_attempts=max_attempts),
-        suspects=CrashTracker.of(records, starts, session, max_attempts),
+        crash_tracker=CrashTracker.of(records, starts, lease, max_attempts),
     )
     controller.search(SEARCH)
-    session.close()
+    lease.close()
     return records.load()[0], [trial.number for trial in executor.submitted]
 
 
-def test_third_death_in_a_row_is_the_last(records: Records, gone: Driver) -> None:
+def test_third_death_in_a_row_is_the_last(records: Records, gone: HostProcess) -> None:
     """A trial under which the driver died in three sessions is FAILED(lost) without another attempt; others run."""
     for _ in range(3):
         session_of(gone, records, 2)
 
     trials, run = go_on(records)
     assert (trials[2].state, trials[2].reason, trials[2].attempt) == (State.FAILED, Reason.LOST, 3)
-    assert (trials[2].error or "").startswith("the process that drives the search died in each of its last 3 attempts")
+    assert (trials[2].error or "").startswith("the driver's process died in each of the trial's last 3 attempts")
     assert run == [0, 1, 3]
     assert [t.state for t in trials if t.number != 2] == [State.COMPLETE] * 3
 
 
-def test_suspects_run_alone_and_first(records: Records, gone: Driver) -> None:
+def test_suspects_run_alone_and_first(records: Records, gone: HostProcess) -> None:
     """Who was in flight at two deaths in a row runs before the others, and with nobody beside it."""
     session_of(gone, records, 0, 1, 3)
     session_of(gone, records, 1, 2, 3)
@@ -102,18 +103,18 @@ def test_suspects_run_alone_and_first(records: Records, gone: Driver) -> None:
     assert spans[3][0] < spans[2][1]
 
 
-def test_guilt_is_shown_alone(records: Records, gone: Driver) -> None:
+def test_guilt_is_shown_alone(records: Records, gone: HostProcess) -> None:
     """The whole story: two in flight, the driver dies, until the guilty one is known and the other has finished."""
     for _ in range(2):
         session_of(gone, records, 0, 1)
-    session = Session(records, settings={"runner": "threads"})
-    executor = ScriptedExecutor(records, 2, session=session.number, stop_after=1)
-    suspects = CrashTracker.of(records, records.load()[1], session, 2)
+    lease = SearchLease(records, settings={"runner": "threads"})
+    executor = ScriptedExecutor(records, 2, session=lease.number, stop_after=1)
+    tracker = CrashTracker.of(records, records.load()[1], lease, 2)
     with pytest.raises(SearchInterruptedError):  # here the driver dies: 0 has finished, 1 runs
-        make_controller(records, executor, ListTuner(), suspects=suspects).search(SEARCH)
+        make_controller(records, executor, ListTuner(), crash_tracker=tracker).search(SEARCH)
     assert [trial.number for trial in executor.submitted] == [0, 1]
-    records.files.delete(f"sessions/{session.number:04d}.json")
-    session.close()
+    records.files.delete(f"sessions/{lease.number:04d}.json")
+    lease.close()
     session_of(gone, records)
 
     trials, run = go_on(records)
@@ -126,9 +127,11 @@ def test_guilt_is_shown_alone(records: Records, gone: Driver) -> None:
     [{"ended": True}, {"stopping": True}, {"runner": "processes"}, {"host": "far"}, {"boot": "older"}, {"pid": None}],
     ids=str,
 )
-def test_other_ends_blame_nobody(records: Records, gone: Driver, last: dict[str, Any]) -> None:
+def test_other_ends_blame_nobody(records: Records, gone: HostProcess, last: dict[str, Any]) -> None:
     """An end, a stop, workers with processes of their own, another machine or boot, and a live driver do not count."""
-    driver = Driver.this() if "pid" in last else replace(gone, **{k: last[k] for k in ("host", "boot") if k in last})
+    driver = (
+        HostProcess.current() if "pid" in last else replace(gone, **{k: last[k] for k in ("host", "boot") if k in last})
+    )
     for _ in range(2):
         session_of(gone, records, 0)
     session_of(driver, records, 0, **{k: last[k] for k in ("ended", "stopping", "runner") if k in last})
@@ -139,7 +142,7 @@ def test_other_ends_blame_nobody(records: Records, gone: Driver, last: dict[str,
     assert run == [0, 1, 2, 3]
 
 
-def test_more_attempts_may_be_allowed(records: Records, gone: Driver) -> None:
+def test_more_attempts_may_be_allowed(records: Records, gone: HostProcess) -> None:
     """max_attempts beyond three is that many; fewer are still three."""
     for _ in range(3):
         session_of(gone, records, 0)
@@ -147,7 +150,7 @@ def test_more_attempts_may_be_allowed(records: Records, gone: Driver) -> None:
     assert go_on(records, max_attempts=4)[0][0].state == State.COMPLETE
 
 
-def test_a_worker_process_tries_a_suspect(records: Records, gone: Driver) -> None:
+def test_a_worker_process_tries_a_suspect(records: Records, gone: HostProcess) -> None:
     """Where trials have processes of their own a suspect is run like any other."""
     for _ in range(3):
         session_of(gone, records, 0)

@@ -18,8 +18,8 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.problems.tabular import TabularProblem
-from nas.search.definition import FORMAT, TWO_STAGE, Search, differences
-from nas.search.lease import claim_identity
+from nas.search.definition import FORMAT, TWO_STAGE, Search
+from nas.search.identity import claim_identity, differences
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.stoppers.median import MedianStopper
 from nas.storage.open import open_root

@@ -20,7 +20,9 @@ import pytest
 
 from nas.core.errors import ConfigurationError, SearchBusyError
 from nas.core.names import check_name
-from nas.search.lease import Driver, Session, check_free, open_records
+from nas.search.host_process import HostProcess
+from nas.search.identity import open_records
+from nas.search.lease import SearchLease, check_free
 from nas.storage.open import open_root
 from nas.storage.records import Records, to_bytes
 from nas.storage.sessions import past_sessions
@@ -29,11 +31,12 @@ REPOSITORY = Path(__file__).parents[3]
 
 HOLDER = """
 import sys, time
-from nas.search.lease import Session, open_records
+from nas.search.identity import open_records
+from nas.search.lease import SearchLease
 from nas.storage.open import open_root
 
-session = Session(open_records(open_root(sys.argv[1])), takeover="takeover" in sys.argv)
-print(session.number, flush=True)
+lease = SearchLease(open_records(open_root(sys.argv[1])), takeover="takeover" in sys.argv)
+print(lease.number, flush=True)
 time.sleep(60)
 """
 
@@ -46,7 +49,7 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 
 try:
-    check_free(Records(open_root(sys.argv[1])), watch_s=3, say=partial(print, flush=True))
+    check_free(Records(open_root(sys.argv[1])), timeout_s=3, notify=partial(print, flush=True))
     print("free")
 except SearchBusyError as error:
     print(error)
@@ -96,8 +99,8 @@ def elsewhere(records: Records, *, beat: int = 1, ended: bool = False, **changes
 class TestRecord:
     def test_sessions_are_numbered(self, in_memory: Records) -> None:
         """Each session has the next number, and a record of its process, settings and flow run."""
-        Session(in_memory, settings={"slots": 2}).close()
-        second = Session(in_memory, flow_run="a-flow-run")
+        SearchLease(in_memory, settings={"slots": 2}).close()
+        second = SearchLease(in_memory, flow_run="a-flow-run")
         second.close()
 
         sessions = past_sessions(in_memory)
@@ -118,30 +121,30 @@ class TestRecord:
         """The hours of earlier sessions, ended or killed, are those of their last beats."""
         elsewhere(in_memory, ended=True)
         for number in (2, 3):
-            session = Session(in_memory)
-            session.close()
-            assert session.number == number
-            assert 0.5 <= session.hours_before <= session.spent_hours() < 0.6
+            lease = SearchLease(in_memory)
+            lease.close()
+            assert lease.number == number
+            assert 0.5 <= lease.hours_before <= lease.spent_hours() < 0.6
 
     def test_session_without_a_beat_counts_nothing(self, in_memory: Records) -> None:
         """A session that was killed before its first beat is no obstacle to counting."""
-        here = Driver.this()
+        here = HostProcess.current()
         elsewhere(in_memory, host=here.host, place=here.place, boot=here.boot, born="0")
         in_memory.files.delete("sessions/0001.beat")
 
-        session = Session(in_memory)
-        session.close()
+        lease = SearchLease(in_memory)
+        lease.close()
 
-        assert session.hours_before == 0.0
+        assert lease.hours_before == 0.0
 
     def test_heart_beats(self, in_memory: Records, monkeypatch: pytest.MonkeyPatch) -> None:
         """The beat counts up while the session lives; closing it, twice too, says that it has ended."""
         monkeypatch.setattr("nas.search.lease.HEARTBEAT_S", 0.02)
-        session = Session(in_memory)
+        lease = SearchLease(in_memory)
         until(lambda: (in_memory.read("sessions/0001.beat") or {})["beat"] > 3)
         assert (in_memory.read("sessions/0001.beat") or {})["ended"] is False
-        session.close()
-        session.close()
+        lease.close()
+        lease.close()
 
         last = in_memory.read("sessions/0001.beat") or {}
         assert last["ended"] is True
@@ -150,7 +153,7 @@ class TestRecord:
 
     def test_record_names_no_place(self, records: Records) -> None:
         """No root, mount point or credential is in a session's record."""
-        Session(records, settings={"runner": "debug"}).close()
+        SearchLease(records, settings={"runner": "debug"}).close()
 
         for name in records.files.names("sessions"):
             assert records.files.url not in (records.files.read_if_present(f"sessions/{name}") or b"").decode()
@@ -159,13 +162,13 @@ class TestRecord:
 class TestThisHost:
     def test_ended_session_is_followed_at_once(self, records: Records) -> None:
         """After a session has ended the next command goes on without waiting."""
-        Session(records).close()
+        SearchLease(records).close()
         began_s = time.monotonic()
 
-        session = Session(records)
-        session.close()
+        lease = SearchLease(records)
+        lease.close()
 
-        assert session.number == 2
+        assert lease.number == 2
         assert time.monotonic() - began_s < 2
 
     def test_second_command_is_refused(self, records: Records, start: Start) -> None:
@@ -174,8 +177,8 @@ class TestThisHost:
         began_s = time.monotonic()
 
         with pytest.raises(SearchBusyError) as caught:
-            Session(records)
-        assert f"pid {holder.pid} on {Driver.this().host} (last beat " in str(caught.value)
+            SearchLease(records)
+        assert f"pid {holder.pid} on {HostProcess.current().host} (last heartbeat " in str(caught.value)
         assert "takeover=true" in str(caught.value)
         assert isinstance(caught.value, ConfigurationError)
         assert time.monotonic() - began_s < 2
@@ -190,23 +193,23 @@ class TestThisHost:
             holder.wait()
         began_s = time.monotonic()
 
-        until(lambda: Driver(**driver_of(records, 1)).is_gone())
-        session = Session(records)
-        session.close()
+        until(lambda: HostProcess(**driver_of(records, 1)).is_gone())
+        lease = SearchLease(records)
+        lease.close()
 
-        assert session.number == 2
+        assert lease.number == 2
         assert time.monotonic() - began_s < 2
 
     def test_pid_that_another_process_got_is_not_it(self, in_memory: Records) -> None:
         """A process of the same pid that was born later, or after a reboot, does not hold the search."""
-        here = Driver.this()
+        here = HostProcess.current()
         for changes in ({"born": "1"}, {"boot": "another"}):
             assert replace(here, pid=os.getppid(), **changes).is_gone()
         assert not here.is_gone()
 
     def test_pid_of_another_container_says_nothing(self) -> None:
         """Where a machine of the same name, or a container, has processes of its own, only the beat can tell."""
-        gone = replace(Driver.this(), pid=2**22)
+        gone = replace(HostProcess.current(), pid=2**22)
 
         assert gone.is_gone()
         assert not replace(gone, place="another").is_gone()
@@ -216,17 +219,17 @@ class TestThisHost:
         """Of eight that start at the same moment one gets the session, and the others are refused."""
         barrier = threading.Barrier(8)
 
-        def begin() -> Session | None:
+        def begin() -> SearchLease | None:
             barrier.wait()
             try:
-                return Session(records)
+                return SearchLease(records)
             except SearchBusyError:
                 return None
 
         with ThreadPoolExecutor(8) as pool:
-            got = [session for session in pool.map(lambda _: begin(), range(8)) if session is not None]
-        for session in got:
-            session.close()
+            got = [lease for lease in pool.map(lambda _: begin(), range(8)) if lease is not None]
+        for lease in got:
+            lease.close()
 
         assert len(got) == 1
         assert list(past_sessions(records)) == [1]
@@ -238,15 +241,15 @@ class TestOtherHosts:
         elsewhere(in_memory)
         threading.Timer(0.2, elsewhere, [in_memory], {"beat": 2}).start()
 
-        with pytest.raises(SearchBusyError, match=r"driven by pid 4321 on elsewhere \(last beat 0 s ago\)"):
-            check_free(in_memory, watch_s=30)
+        with pytest.raises(SearchBusyError, match=r"driven by pid 4321 on elsewhere \(last heartbeat 0 s ago\)"):
+            check_free(in_memory, timeout_s=30)
 
     def test_dead_session_is_taken_over_after_the_watch(self, in_memory: Records) -> None:
         """A session of another host without a new beat is taken to be dead, by this machine's clock alone."""
         elsewhere(in_memory, started=time.time() + 10**6)
         began_s = time.monotonic()
 
-        check_free(in_memory, watch_s=0.7)
+        check_free(in_memory, timeout_s=0.7)
 
         assert 0.7 <= time.monotonic() - began_s < 3
 
@@ -255,7 +258,7 @@ class TestOtherHosts:
         elsewhere(in_memory)
         told: list[str] = []
 
-        check_free(in_memory, watch_s=0, say=told.append)
+        check_free(in_memory, timeout_s=0, notify=told.append)
 
         assert told == []
 
@@ -281,13 +284,13 @@ class TestOtherHosts:
         threading.Timer(0.2, elsewhere, [in_memory], {"beat": 2, "ended": True}).start()
         began_s = time.monotonic()
 
-        check_free(in_memory, watch_s=30)
+        check_free(in_memory, timeout_s=30)
 
         assert time.monotonic() - began_s < 5
 
     def test_fresh_search_is_free(self, in_memory: Records) -> None:
         """Without any session there is nothing to wait for."""
-        check_free(in_memory, watch_s=30)
+        check_free(in_memory, timeout_s=30)
 
 
 class TestTakeover:
@@ -295,7 +298,7 @@ class TestTakeover:
         """A driver is told once, by host and pid, of a newer session, which waits until the older one has ended."""
         monkeypatch.setattr("nas.search.lease.HEARTBEAT_S", 0.02)
         told: list[str] = []
-        older = Session(in_memory, on_newer=told.append)
+        older = SearchLease(in_memory, on_takeover=told.append)
 
         def stop_when_told() -> None:
             until(lambda: bool(told))
@@ -304,12 +307,12 @@ class TestTakeover:
 
         thread = threading.Thread(target=stop_when_told)
         thread.start()
-        newer = Session(in_memory, takeover=True)
+        newer = SearchLease(in_memory, takeover=True)
         has_ended = (in_memory.read("sessions/0001.beat") or {})["ended"]
         thread.join()
         newer.close()
 
-        assert told == [f"session 2 on {Driver.this().host} (pid {os.getpid()}) took the search over"]
+        assert told == [f"session 2 on {HostProcess.current().host} (pid {os.getpid()}) took the search over"]
         assert has_ended
 
     def test_live_process_is_taken_over(self, records: Records, start: Start) -> None:
@@ -318,10 +321,10 @@ class TestTakeover:
         threading.Timer(0.3, holder.kill).start()
         began_s = time.monotonic()
 
-        session = Session(records, takeover=True)
-        session.close()
+        lease = SearchLease(records, takeover=True)
+        lease.close()
 
-        assert session.number == 2
+        assert lease.number == 2
         assert time.monotonic() - began_s < 10
 
     def test_third_command_sees_the_newest(self, records: Records, start: Start) -> None:

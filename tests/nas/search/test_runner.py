@@ -21,7 +21,7 @@ from nas.executors.local_executor import LocalExecutor
 from nas.search.api import run_search
 from nas.search.controller import ControllerSettings
 from nas.search.definition import Search
-from nas.search.lease import Session
+from nas.search.lease import SearchLease
 from nas.search.runner import SearchPipeline, Summary
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.gc.retention import Retention
@@ -582,16 +582,16 @@ class TestHours:
         root = f"memory://program/{uuid4().hex}"
         records = Records(open_root(root, retry_s=0).subfolder("search"))
         pipeline = SearchPipeline(prepared, records, Budget(hours=1 / 3600, at_deadline="stop"))
-        session = Session(records)
+        lease = SearchLease(records)
         runtime = RuntimeSpec(
             problem=problem, url=records.files.url, options={}, jobs_request_trials=prepared.jobs.asks
         )
         executor = LocalExecutor(InProcessPool(runtime, records.files, BodyProblem(body)))
         try:
-            pipeline.run(executor, session, ControllerSettings(budget=pipeline.budget, jobs=prepared.jobs))
+            pipeline.run(executor, lease, ControllerSettings(budget=pipeline.budget, jobs=prepared.jobs))
         finally:
             executor.close()
-            session.close()
+            lease.close()
         summary = pipeline.summary()
 
         [trial] = summary.lineage

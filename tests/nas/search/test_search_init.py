@@ -21,8 +21,8 @@ from nas.core.trial import State
 from nas.executors.events import Event, Notice
 from nas.search.api import run_search
 from nas.search.definition import Search
+from nas.search.identity import claim_identity, open_records
 from nas.search.imported_weights import import_weights
-from nas.search.lease import claim_identity, open_records
 from nas.search.runner import SearchPipeline, run_here
 from nas.search.search_init import SearchInit
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace

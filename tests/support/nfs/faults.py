@@ -24,7 +24,7 @@ from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.search.api import run_search
 from nas.search.definition import Search
-from nas.search.lease import Session, check_free
+from nas.search.lease import SearchLease, check_free
 from nas.search.runner import Summary
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.verification import verify_search
@@ -187,19 +187,19 @@ def jumping(here: str, there: str) -> dict[str, Any]:
     again = search(here, JumpingProblem)
     records = Records(open_root(f"{there}/search"))
     with suppress(ConfigurationError):
-        Session(records).close()
+        SearchLease(records).close()
     driver = subprocess.Popen(
         [sys.executable, __file__, "drive", f"{here}/search"], stdout=subprocess.PIPE, text=True, env=os.environ
     )
     assert driver.stdout is not None
     driver.stdout.readline()
-    alive = refusal(lambda: check_free(records, watch_s=2))
+    alive = refusal(lambda: check_free(records, timeout_s=2))
     jump(-5 * YEAR_S)
-    alive_later = refusal(lambda: check_free(records, watch_s=2))
+    alive_later = refusal(lambda: check_free(records, timeout_s=2))
     driver.kill()
     driver.wait()
     took = time.monotonic()
-    free = refusal(lambda: check_free(records, watch_s=30))
+    free = refusal(lambda: check_free(records, timeout_s=30))
     return {
         "lineage": told(summary),
         "again": told(again),
@@ -223,7 +223,7 @@ def hours(records: Records) -> float:
 
 def drive(files: BlobStore) -> None:
     """Holds the search until it is killed."""
-    Session(Records(files))
+    SearchLease(Records(files))
     print("ready", flush=True)
     time.sleep(600)
 

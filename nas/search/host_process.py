@@ -1,0 +1,71 @@
+"""A process on a host, told apart from later processes with its pid and from hosts with its name."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class HostProcess:
+    """The process that drives a session of a search, or did."""
+
+    host: str
+    pid: int
+    boot: str
+    """Id of the host's boot; empty if the system has none."""
+    born: str
+    """Start time of the process, in the kernel's ticks; empty if the system has none."""
+    place: str
+    """Ids of the machine and of its pid namespace: a container sees only its own processes."""
+
+    @classmethod
+    def current(cls) -> HostProcess:
+        """Returns this process."""
+        pid, boot = os.getpid(), _read("/proc/sys/kernel/random/boot_id")
+        namespace = os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else ""
+        place = f"{_read('/etc/machine-id')} {namespace}".strip()
+        return cls(socket.gethostname(), pid, boot, _start_time(pid), place)
+
+    @classmethod
+    def of_session(cls, record: Mapping[str, Any]) -> HostProcess:
+        """Returns the process of a session's record."""
+        return cls(record["host"], record["pid"], record["boot"], record["born"], record.get("place", ""))
+
+    def is_beside(self, other: HostProcess) -> bool:
+        """Returns whether the two processes see each other."""
+        return (self.host, self.place) == (other.host, other.place)
+
+    def is_gone(self) -> bool:
+        """Returns whether the process ran on this host and has certainly ended; False if that is unknown."""
+        here = HostProcess.current()
+        if not self.is_beside(here):
+            return False
+        if self.boot != here.boot:
+            return True
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return self.born != _start_time(self.pid)
+
+
+def _read(path: str) -> str:
+    with suppress(OSError):
+        return Path(path).read_text().strip()
+    return ""
+
+
+def _start_time(pid: int) -> str:
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    if len(fields) <= 19:
+        return ""
+    is_zombie = fields[0] == "Z"  # it has ended, and its parent has not waited for it yet
+    return "ended" if is_zombie else fields[19]

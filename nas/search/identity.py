@@ -1,0 +1,93 @@
+"""The identity of a search in ``search.json``: written once, and compared by every later session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, StorageError
+from nas.core.validation import naming, whole
+from nas.search.definition import FORMAT, PreparedSearch
+from nas.storage.blobs import BlobStore
+from nas.storage.records import Records
+from nas.storage.search_records import check_header
+
+
+def open_records(files: BlobStore) -> Records:
+    """Returns the records of a search's folder, after a test that the folder can be written to."""
+    files.check_writable()
+    return Records(files)
+
+
+def claim_identity(records: Records, prepared: PreparedSearch) -> None:
+    """Creates ``search.json``, or checks that the existing one describes the same search.
+
+    Raises:
+        ConfigurationError: the identity or the content of the data files differs. The message names each key.
+    """
+    existing = read_header(records)
+    if existing is None:
+        try:
+            records.publish("search.json", prepared.search_json)
+            return
+        except AlreadyPublishedError:  # by another command at the same moment
+            existing = read_header(records)
+    if existing is None:
+        raise StorageError(f"{records.files.url}/search.json is published, but can't be seen")
+    if found := differences(existing["identity"], prepared.identity):
+        raise ConfigurationError(
+            f"the search in {records.files.url} is another one: {'; '.join(found)}. "
+            "Choose another name=..., or the settings that it was begun with"
+        )
+    here, there = prepared.search_json.get("data", {}), existing.get("data", {})
+    common = [name for name in here if name in there]
+    if found := differences({name: there[name] for name in common}, {name: here[name] for name in common}):
+        raise ConfigurationError(
+            f"the search in {records.files.url} was begun with other data: problem.{'; problem.'.join(found)}. "
+            "Scores on other data can't be compared. Choose another name=..., or the data that it was begun with"
+        )
+
+
+def read_header(records: Records) -> dict[str, Any] | None:
+    """Returns the content of ``search.json``, or None if there is no search.
+
+    Raises:
+        ConfigurationError: another version of Heirloom wrote it.
+        CorruptError: it is not a header of a search.
+    """
+    record = records.read("search.json")
+    if record is None:
+        return None
+    with naming(records.place("search.json")):
+        found = whole(record.get("format"), "format")
+        if found == FORMAT:
+            check_header(record)
+            return record
+    raise ConfigurationError(
+        f"the search in {records.files.url} has format {found}; this Heirloom reads format {FORMAT}"
+    )
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Returns one text per key that differs: ``tuner.arguments.sample_size: 3 there, 5 here``."""
+    left, right = _flatten(there), _flatten(here)
+    return [
+        f"{key}: {left.get(key, 'absent')} there, {right.get(key, 'absent')} here"
+        for key in dict.fromkeys([*left, *right])
+        if key not in left or key not in right or _to_text(left[key]) != _to_text(right[key])
+    ]
+
+
+def _to_text(value: object) -> str:
+    """Returns a text that differs for 1, 1.0 and True, which are equal in Python."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return {prefix.rstrip("."): value}
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        flat |= _flatten(inner, f"{prefix}{key}.")
+    return flat

@@ -364,12 +364,12 @@ class TestBrokenStoppers:
             (Counting, "asked in another order gives another answer"),
             (Rolling, "draws from a global random generator"),
             (Salted, "in another process gives another answer"),
-            (Directionless, "with each metric's mirror image gives another answer"),
-            (Merciless, "ends the only trial, which improves, at its report 5"),
-            (Ambitious, "ends one that is better than all others, which improves, at its report 2"),
-            (Lenient, "ends none of 8 trials that are flat and far worse"),
+            (Directionless, "with each metric negated gives another answer"),
+            (Merciless, "stops the only trial, although it improves, at its report 5"),
+            (Ambitious, "stops a trial that is better than all others, although it improves, at its report 2"),
+            (Lenient, "stops none of 8 trials that do not improve and are far worse"),
             (Trusting, r"at report 2 of trial 9 raised KeyError: 'accuracy'"),
-            (Vague, "answered None, which is no bool"),
+            (Vague, "answered None instead of a bool"),
         ],
     )
     def test_broken_stopper_is_found(self, stopper: type[Stopper], line: str) -> None:
@@ -433,11 +433,11 @@ class TestProblems:
     @pytest.mark.parametrize(
         ("problem", "line"),
         [
-            (Dice, "the same seed scored"),
+            (Dice, "the same seed gave metrics"),
             (NoInheritance, "a child of the same point inherited None"),
-            (TrainsAnyway, "published other weights than it inherited"),
-            (NeverShort, "there are 1 reports with EARLY_STOP, and no more without"),
-            (Deaf, "told to stop at its first report, it is COMPLETE"),
+            (TrainsAnyway, "changed the weights that it inherited"),
+            (NeverShort, "there are 1 reports with EARLY_STOP, but no more without it"),
+            (Deaf, "told to stop at its first report is COMPLETE, not STOPPED"),
         ],
     )
     def test_broken_problem_is_found(self, problem: type[ScoreProblem], line: str) -> None:

@@ -1,9 +1,9 @@
-"""Contract suites: what every tuner, stopper, problem and storage must keep; for Heirloom's own and for yours.
+"""Contract suites for tuners, stoppers, problems and storage: Heirloom's own and yours.
 
-Each function returns where the contract holds, and raises AssertionError, in one line, where it does not. They need no
-test framework: ``check_tuner(Spec.of(MyTuner), space, metrics)`` is a test by itself.
+Each function returns if the contract holds, and raises an AssertionError of one line if not. No test framework is
+needed: ``check_tuner(Spec.of(MyTuner), space, metrics)`` is a test by itself.
 
-Some checks start another process: in a script, call them under ``if __name__ == "__main__":``.
+Some checks start another process. In a script, call them under ``if __name__ == "__main__":``.
 """
 
 from nas.testing.blob_stores import check_blob_store

@@ -1,4 +1,4 @@
-"""What every problem must keep."""
+"""Contract of problems."""
 
 from __future__ import annotations
 
@@ -30,37 +30,39 @@ if TYPE_CHECKING:
 
 
 def check_problem(problem: Spec) -> None:
-    """Checks that a problem trains on the debug runner, honors its policies, and hands its weights on to the bit.
+    """Checks that a problem trains, honors its policies and passes on its exact weights.
 
-    * It can be built here and in another process, where its space draws the same points.
-    * A trial with the cheap policies that it declares is COMPLETE with every metric finite; and again, with the same
-      seed, with the same metrics and weights.
+    * It can be built here and in another process, and its space samples the same points there.
+    * A trial with the cheap policies that it declares is COMPLETE, and all metrics are finite. A second trial with the
+      same seed has the same metrics and weights.
     * A trial that is told to stop at its first report is STOPPED.
-    * SHARE_PARAMS: a child of the same point inherits all of its parent's parameters, or takes them as they are.
-      SKIP_TRAIN: and publishes them unchanged. EARLY_STOP: without it there are more reports. (DOWNSCALE and
-      QUICK_EVAL can't be seen from outside.)
-    * The checkpoint survives a round trip through a storage; ``test`` and ``export``, where defined, work on it.
+    * SHARE_PARAMS: a child of the same point inherits all parameters of its parent. SKIP_TRAIN: it publishes them
+      unchanged. EARLY_STOP: without it there are more reports. (DOWNSCALE and QUICK_EVAL have no visible effect.)
+    * The checkpoint survives a round trip through a storage. ``test`` and ``export`` work on it, if defined.
 
     Args:
-        problem: Its class and arguments, such that a trial with all of its cheap policies takes seconds.
+        problem: Class and arguments; a trial with all cheap policies should take seconds.
     """
     built: Problem = problem.build()
     expect(isinstance(built, Problem), f"{problem.target} must be a subclass of nas.Problem")
     point = built.space.sample(random.Random(5))
     built.space.validate(point)
     elsewhere = in_another_process(_sample, pickle.loads(pickle.dumps(problem)))
-    expect(elsewhere == point_key([built.space.describe(), point]), "another process has another space")
+    expect(elsewhere == point_key([built.space.describe(), point]), "the space differs in another process")
     with _Trainer(problem, built) as trainer:
         cheap = built.policies - {Policy.SKIP_TRAIN}
         first, again = (trainer.train(point, cheap) for _ in range(2))
         for trial in (first, again):
             expect(trial.state == State.COMPLETE, f"{problem.target} failed on {point}: {trial.reason}: {trial.error}")
-        expect(first.metrics == again.metrics, f"the same seed scored {first.metrics}, and then {again.metrics}")
-        expect(all(m.name in first.metrics for m in built.metrics), f"not every metric is in {first.metrics}")
-        expect(trainer.state_of(first) == trainer.state_of(again), "the same seed saved other weights")
+        expect(first.metrics == again.metrics, f"the same seed gave metrics {first.metrics}, then {again.metrics}")
+        expect(all(m.name in first.metrics for m in built.metrics), f"some metrics are missing in {first.metrics}")
+        expect(trainer.state_of(first) == trainer.state_of(again), "the same seed gave other weights")
         if first.curve:
             stopped = trainer.train(point, cheap, max_reports=1)
-            expect(stopped.state == State.STOPPED, f"told to stop at its first report, it is {stopped.state}")
+            expect(
+                stopped.state == State.STOPPED,
+                f"a trial that was told to stop at its first report is {stopped.state}, not STOPPED",
+            )
         _check_policies(trainer, built, first)
         _check_checkpoint(trainer, first)
         if Ability.TEST in built.abilities:
@@ -75,7 +77,7 @@ def _sample(problem: Spec) -> str:
 
 
 class _Trainer:
-    """Trains one trial after the other on the debug executor, in memory, with one torch thread."""
+    """Trains trials one by one in this process, with storage in memory and one torch thread."""
 
     def __init__(self, problem: Spec, built: Problem) -> None:
         import torch
@@ -110,7 +112,7 @@ class _Trainer:
         parent: Trial | None = None,
         max_reports: float = math.inf,
     ) -> Trial:
-        """Returns the finished trial; told to stop at its ``max_reports``-th report."""
+        """Trains a trial and returns it; it is told to stop at its ``max_reports``-th report."""
         number, self._n_trials = self._n_trials, self._n_trials + 1
         trial = Trial(
             number=number,
@@ -141,7 +143,7 @@ class _Trainer:
                     raise error
 
     def state_of(self, trial: Trial) -> list[tuple[object, ...]]:
-        """Returns every bit that the trial has published."""
+        """Returns the contents of all tensors and files that the trial published."""
         if trial.checkpoint is None:
             return []
         from nas.storage.lazy_weights import StoredWeights
@@ -157,7 +159,7 @@ class _Trainer:
         if action == "test":
             expect(all(map(is_finite, answer.values())), f"test returned {answer}")
         else:
-            expect(not answer["missing"], f"the export lacks {answer['missing']}")
+            expect(not answer["missing"], f"missing in the export: {answer['missing']}")
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
@@ -169,21 +171,21 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
 def _check_policies(trainer: _Trainer, built: Problem, parent: Trial) -> None:
     policies = parent.policies
     if Policy.SHARE_PARAMS in built.policies:
-        expect(parent.checkpoint is not None, "it declares SHARE_PARAMS, and a trial published no weights")
+        expect(parent.checkpoint is not None, "it declares SHARE_PARAMS, but a trial published no weights")
         more = {Policy.SKIP_TRAIN} & built.policies
         child = trainer.train(parent.point, policies | more, parent=parent)
         expect(child.state == State.COMPLETE, f"a child failed: {child.reason}: {child.error}")
         files_only = parent.checkpoint is not None and not parent.checkpoint.packs
-        took_whole = child.inherited is None and child.donor == parent.number  # run.inherit_tensors
-        if not files_only and not took_whole:
+        took_tensors = child.inherited is None and child.donor == parent.number  # run.inherit_tensors
+        if not files_only and not took_tensors:
             expect(child.inherited == 1.0, f"a child of the same point inherited {child.inherited} of its parameters")
         if more:
             same = trainer.state_of(child) == trainer.state_of(parent)
-            expect(same, "with SKIP_TRAIN a child published other weights than it inherited")
+            expect(same, "with SKIP_TRAIN a child changed the weights that it inherited")
     if Policy.EARLY_STOP in built.policies and parent.curve:
         longer = trainer.train(parent.point, policies - {Policy.EARLY_STOP}, max_reports=len(parent.curve) + 1)
         n_reports = len(parent.curve)
-        expect(len(longer.curve) > n_reports, f"there are {n_reports} reports with EARLY_STOP, and no more without")
+        expect(len(longer.curve) > n_reports, f"there are {n_reports} reports with EARLY_STOP, but no more without it")
 
 
 def _check_checkpoint(trainer: _Trainer, trial: Trial) -> None:
@@ -196,4 +198,4 @@ def _check_checkpoint(trainer: _Trainer, trial: Trial) -> None:
     copy = publish_checkpoint(other, "copy", publish_tensors(other, "packs/copy", tensors))
     found = StoredWeights(other, Checkpoint.from_json(json.loads(json.dumps(copy.to_json())))).read_all()
     same = found.keys() == tensors.keys() and all(_bytes_of(found[n]) == _bytes_of(tensors[n]) for n in tensors)
-    expect(same, "the checkpoint came back from a storage with other bits")
+    expect(same, "the checkpoint changed in a round trip through a storage")

@@ -1,4 +1,4 @@
-"""What every stopper must keep."""
+"""Contract of stoppers."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ _Ask = tuple[Lineage, Trial]
 
 
 def check_stopper(stopper: Spec, metrics: tuple[Metric, ...]) -> None:
-    """Checks that a stopper is a function of what it sees, and ends hopeless trials only, come what may.
+    """Checks that a stopper is a function of its inputs and stops only hopeless trials.
 
-    * The same lineage and trial give the same verdict: from another instance, whatever it was asked before, from
-      another process, and whatever state the global random generators are in, which it leaves alone.
-    * A metric that is minimized gives the verdicts of its mirror image that is maximized.
-    * It never ends the only trial while that improves, nor one that improves and is better than all others.
-    * It ends a trial that is flat and far worse than all others, of eight such at least one, before its last report.
-    * It gives a bool, and never raises: with trials that failed, that report at other steps than others, a step twice,
-      without the metric, NaN, or never.
+    * The same lineage and trial give the same decision. Another instance, other questions before, another process and
+      other states of the global random generators make no difference. It does not change these states.
+    * A minimized metric gives the same decisions as its negative, maximized.
+    * It never stops the only trial while that improves, nor an improving trial that is better than all others.
+    * Of eight far worse trials that do not improve, it stops at least one before the last report.
+    * It returns a bool and never raises. Other trials may fail, report at other steps, report a step twice, report NaN
+      or no metric, or never report.
 
     Args:
-        stopper: Its class and arguments, such that it judges trials of 27 reports.
-        metrics: By name and direction; the first ranks. The scores are made up.
+        stopper: Class and arguments; its settings must fit trials of 27 reports.
+        metrics: Names and directions; the first ranks. The scores are synthetic.
     """
-    log, asks, verdicts = _play(stopper, metrics)
+    log, asks, decisions = _simulate(stopper, metrics)
     _check_extremes(stopper, metrics, log.view())
     random.seed(1)
     before = global_states()
-    backwards = _verdicts(stopper, metrics, asks[::-1])[::-1]
+    backwards = _decisions(stopper, metrics, asks[::-1])[::-1]
     expect(global_states() == before, f"{stopper.target} draws from a global random generator")
-    compare(verdicts, backwards, f"{stopper.target} asked in another order")
+    compare(decisions, backwards, f"{stopper.target} asked in another order")
     mirrored = tuple(replace(metric, direction=opposite(metric)) for metric in metrics)
-    compare(verdicts, _play(stopper, mirrored).verdicts, f"{stopper.target} with each metric's mirror image")
-    elsewhere = in_another_process(_verdicts, stopper, metrics, asks)
-    compare(verdicts, elsewhere, f"{stopper.target} in another process")
+    compare(decisions, _simulate(stopper, mirrored).decisions, f"{stopper.target} with each metric negated")
+    elsewhere = in_another_process(_decisions, stopper, metrics, asks)
+    compare(decisions, elsewhere, f"{stopper.target} in another process")
 
 
-class _Played(NamedTuple):
-    """The trials of a search in the order finished, what the stopper was asked on the way, and its verdicts."""
+class _Simulation(NamedTuple):
+    """Trials of a simulated search in the order finished, with the stopper's decisions."""
 
     log: LineageLog
     asks: list[_Ask]
-    verdicts: list[str]
+    decisions: list[str]
 
 
-def _play(stopper: Spec, metrics: tuple[Metric, ...]) -> _Played:
-    """Returns a search on paper: some trials at a time, which report in turn, and end where the stopper says so."""
+def _simulate(stopper: Spec, metrics: tuple[Metric, ...]) -> _Simulation:
+    """Simulates a search: some trials at a time report in turn, until they end or are stopped."""
     built: Stopper = stopper.build(metrics)
-    log, asks, verdicts = LineageLog(), list[_Ask](), list[str]()
+    log, asks, decisions = LineageLog(), list[_Ask](), list[str]()
     waiting = [_trial(number) for number in range(N_TRIALS)]
     running: dict[int, tuple[Trial, Iterator[tuple[int, dict[str, float]]]]] = {}
     while waiting or running:
@@ -76,11 +76,11 @@ def _play(stopper: Spec, metrics: tuple[Metric, ...]) -> _Played:
             trial = trial.report(*report)
             running[number] = trial, reports
             asks.append((log.view(pending=[t for t, _ in running.values() if t is not trial]), trial))
-            verdicts.append(_ask(built, stopper, asks[-1]))
-            if verdicts[-1] == "True":
+            decisions.append(_ask(built, stopper, asks[-1]))
+            if decisions[-1] == "True":
                 log.append(trial.stop(Reason.STOPPER, trial.curve))
                 del running[number]
-    return _Played(log, asks, verdicts)
+    return _Simulation(log, asks, decisions)
 
 
 def _trial(number: int) -> Trial:
@@ -88,14 +88,14 @@ def _trial(number: int) -> Trial:
 
 
 def _reports(number: int, metrics: tuple[Metric, ...]) -> _Reports:
-    """What a trial reports: most at every step, others at fewer, later, twice, with gaps, whole numbers, or never."""
+    """Returns a trial's reports; some trials report rarely, twice or never."""
     good, rate = share("good", number), 0.1 + share("rate", number)
     steps: Iterable[int] = range(1, N_STEPS + 1)
     match number % 10:
         case 4:
             steps = range(3, N_STEPS + 1, 3)
         case 5:
-            steps = [*range(1, 9), *range(5, N_STEPS + 1)]  # went on from step 4
+            steps = [*range(1, 9), *range(5, N_STEPS + 1)]  # resumed from step 4
         case 6:
             steps = range(10, 5 * N_STEPS, 10)
         case 7:
@@ -117,9 +117,9 @@ def _value(metric: Metric, rank: float) -> float:
 
 
 def _ended(trial: Trial, metrics: tuple[Metric, ...]) -> Trial:
-    """Returns the trial after its last report: COMPLETE, or, every fifth, FAILED."""
+    """Returns the trial after its last report: COMPLETE, but every fifth FAILED."""
     if trial.number % 5 == 3:
-        return trial.fail(Reason.EXCEPTION, "as the check wants")
+        return trial.fail(Reason.EXCEPTION, "made to fail by the check")
     score = share("good", trial.number)
     return trial.complete({metric.name: _value(metric, score) for metric in metrics})
 
@@ -128,15 +128,15 @@ def _ask(built: Stopper, stopper: Spec, ask: _Ask) -> str:
     lineage, trial = ask
     where = f"{stopper.target} at report {len(trial.curve)} of trial {trial.number}"
     try:
-        verdict = built.should_stop(lineage, trial)
+        decision = built.should_stop(lineage, trial)
     except Exception as error:
         raise AssertionError(f"{where} raised {type(error).__name__}: {error}") from error
-    expect(isinstance(verdict, bool), f"{where} answered {verdict!r}, which is no bool")
-    return str(verdict)
+    expect(isinstance(decision, bool), f"{where} answered {decision!r} instead of a bool")
+    return str(decision)
 
 
-def _verdicts(stopper: Spec, metrics: tuple[Metric, ...], asks: Sequence[_Ask]) -> list[str]:
-    """What one new instance answers to these asks, one after the other."""
+def _decisions(stopper: Spec, metrics: tuple[Metric, ...], asks: Sequence[_Ask]) -> list[str]:
+    """Returns the answers of a new instance to these asks."""
     built: Stopper = stopper.build(metrics)
     return [_ask(built, stopper, ask) for ask in asks]
 
@@ -144,20 +144,23 @@ def _verdicts(stopper: Spec, metrics: tuple[Metric, ...], asks: Sequence[_Ask]) 
 def _check_extremes(stopper: Spec, metrics: tuple[Metric, ...], others: Lineage) -> None:
     numbers = range(N_TRIALS, N_TRIALS + 8)
     improving = [100.0 + step for step in range(N_STEPS)]
-    for lineage, name in ((Lineage.of(()), "the only trial"), (others, "one that is better than all others")):
+    for lineage, name in ((Lineage.of(()), "the only trial"), (others, "a trial that is better than all others")):
         for number in numbers:
             at = _stopped_at(stopper, metrics, lineage, number, improving)
-            expect(at is None, f"{stopper.target} ends {name}, which improves, at its report {at}")
+            expect(at is None, f"{stopper.target} stops {name}, although it improves, at its report {at}")
     flat = [-100.0] * N_STEPS
     stops = [_stopped_at(stopper, metrics, others, number, flat) for number in numbers]
     in_time = any(at is not None and at < N_STEPS for at in stops)
-    expect(in_time, f"{stopper.target} ends none of {len(stops)} trials that are flat and far worse than all others")
+    expect(
+        in_time,
+        f"{stopper.target} stops none of {len(stops)} trials that do not improve and are far worse than all others",
+    )
 
 
 def _stopped_at(
     stopper: Spec, metrics: tuple[Metric, ...], lineage: Lineage, number: int, ranks: Sequence[float]
 ) -> int | None:
-    """Returns the report, from 1, at which a trial with these ranks is ended, or None."""
+    """Returns the report, from 1, at which a trial with these ranks is stopped, or None."""
     built: Stopper = stopper.build(metrics)
     trial = _trial(number)
     for step, rank in enumerate(ranks, 1):

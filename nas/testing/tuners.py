@@ -1,4 +1,4 @@
-"""What every tuner must keep."""
+"""Contract of tuners."""
 
 from __future__ import annotations
 
@@ -38,26 +38,27 @@ _Ask = tuple[Lineage, int, int]
 
 
 def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_trials: int = 24) -> None:
-    """Checks that a tuner is a function of the lineage, and proposes points of the space, come what may.
+    """Checks that a tuner is a function of the lineage and proposes points of the space.
 
-    * The same lineage, number and seed give the same answer: from another instance, whatever it was asked before, from
-      another process, and whatever state the global random generators are in, which it leaves alone.
-    * Every point lies in the space, and is plain JSON data, as is every derivation.
-    * It goes on at 1, 7 and 64 slots while every fifth trial fails and some are stopped without a score, with metrics
-      maximized and minimized, and in a space of one point (or refuses that one with a ConfigurationError).
-    * Stopped at any trial and resumed, it proposes what it would have.
-    * ``may_inherit_from`` holds every parent and donor that it proposes, and never gives again what it once left out: a
-      search in which all other weights are swept proposes the same, and every trial gets the same donors.
+    * The same lineage, number and seed give the same answer. Another instance, other questions before, another process
+      and other states of the global random generators make no difference. It does not change these states.
+    * Every point is in the space. Points and derivations are plain JSON data.
+    * It continues although every fifth trial fails and some are stopped without a score. This is checked with 1, 7 and
+      64 slots, and with maximized and minimized metrics.
+    * In a space of one point it continues or raises a ConfigurationError.
+    * If the search is stopped at any trial and resumed, it proposes the same trials.
+    * ``may_inherit_from`` returns every parent and donor that it proposes, and never a trial that it once left out. If
+      all other weights are deleted, it proposes the same trials, and every trial gets the same donors.
 
     Args:
-        tuner: Its class and arguments.
-        space: Where it proposes.
-        metrics: By name and direction; the scores are made up.
-        n_trials: Of each search.
+        tuner: Class and arguments.
+        space: The space of its points.
+        metrics: Names and directions; the scores are synthetic.
+        n_trials: Number of trials of each search.
     """
     for chosen in (tuple(replace(m, direction=opposite(m)) for m in metrics), metrics):
         for slots in (1, 64, 7):
-            asks = _search_on_paper(tuner, space, chosen, slots=slots, n_trials=max(n_trials, slots + 8)).asks
+            asks = _simulate_search(tuner, space, chosen, slots=slots, n_trials=max(n_trials, slots + 8)).asks
             _check_answers(asks, space)
             _check_inheritance(tuner, space, chosen, asks)
     _check_same_answers(tuner, space, metrics, asks)
@@ -68,11 +69,11 @@ def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_tri
         tuner.build(one_point := ParameterSpace({"only": 1}), metrics, seed=0)
     except ConfigurationError:
         return
-    _search_on_paper(tuner, one_point, metrics, slots=2, n_trials=5)
+    _simulate_search(tuner, one_point, metrics, slots=2, n_trials=5)
 
 
-class _Listening(Tuner):
-    """Passes every ask to a tuner, and keeps what it was asked and answered."""
+class _RecordingTuner(Tuner):
+    """Passes every ask to a tuner and records it with the answer."""
 
     def __init__(self, tuner: Tuner) -> None:
         super().__init__(tuner.space, tuner.metrics, seed=tuner.seed)
@@ -88,8 +89,8 @@ class _Listening(Tuner):
         return self.tuner.may_inherit_from(lineage)
 
 
-class _PaperExecutor:
-    """Runs trials on paper: which one ends next, its scores, and whether it fails follow from numbers and points."""
+class _SimulatedExecutor:
+    """Simulates trials; their order, scores and failures depend only on numbers and points."""
 
     def __init__(self, records: Records, slots: int, metrics: Sequence[Metric], stop_after: int | None) -> None:
         self.slots = slots
@@ -123,19 +124,19 @@ class _PaperExecutor:
         if self._posted:
             return self._posted.pop(0)
         if self._n_left == 0:
-            return StopRequested("as the check wants")
+            return StopRequested("stopped by the check")
         trial = min(self._running, key=lambda t: share("next", t.number))
         self._running.remove(trial)
         if self._n_left is not None:
             self._n_left -= 1
         result = replace(trial, started=self._clock - 1.0).finish(self._clock, cost={"seconds": 1.0})
         if trial.number % 5 == 3:
-            return Finished(self._records.commit(result.fail(Reason.EXCEPTION, "as the check wants")))
+            return Finished(self._records.commit(result.fail(Reason.EXCEPTION, "made to fail by the check")))
         scores = {metric.name: share(metric.name, point_key(trial.point)) for metric in self._metrics}
         result = result.complete(scores)
         if trial.number % 11 == 6:
             result = result.stop(Reason.STOPPER, [(1, {"another": 0.5})])
-        if trial.number % 7 != 2:  # the others end without weights
+        if trial.number % 7 != 2:  # the others have no weights
             paper = Reference(f"manifests/{trial.number:06d}-paper.json", 0, digest_of(b""))
             result = replace(result, checkpoint=Checkpoint(manifest=paper, packs=()))
         return Finished(self._records.commit(result))
@@ -150,15 +151,15 @@ class _PaperExecutor:
         pass
 
 
-class _OnPaper(NamedTuple):
-    """What was asked and answered, the trials, and whose weights each was given."""
+class _SimulatedSearch(NamedTuple):
+    """Asks with their answers, the trials, and the donors of each trial."""
 
     asks: list[tuple[_Ask, Proposal | Answer]]
     trials: list[Trial]
     donors: dict[int, list[Donor]]
 
 
-def _search_on_paper(
+def _simulate_search(
     tuner: Spec,
     space: Space,
     metrics: tuple[Metric, ...],
@@ -168,39 +169,39 @@ def _search_on_paper(
     records: Records | None = None,
     stop_after: int | None = None,
     collects: bool = False,
-) -> _OnPaper:
-    """Returns a search, begun or resumed on the records.
+) -> _SimulatedSearch:
+    """Simulates a search, new or resumed on the records.
 
     Args:
-        tuner: See ``check_tuner``, as the next ones.
-        space: Where it proposes.
-        metrics: By name and direction.
-        slots: Trials at a time.
-        n_trials: The budget.
-        records: New ones by default.
-        stop_after: Results after which it is stopped.
-        collects: Whether weights that are not needed are deleted at every result.
+        tuner: Class and arguments.
+        space: The space of its points.
+        metrics: Names and directions.
+        slots: Number of trials at a time.
+        n_trials: Budget of trials.
+        records: Records to resume on; new ones by default.
+        stop_after: Number of results after which the search is stopped.
+        collects: Whether unneeded weights are deleted at every result.
     """
     records = records or _fresh_records()
-    listening = _Listening(tuner.build(space, metrics, seed=11))
+    recording = _RecordingTuner(tuner.build(space, metrics, seed=11))
     trials, starts = records.load()
     settings = ControllerSettings(budget=Budget(trials=n_trials), max_failures=n_trials + 1)
-    executor = _PaperExecutor(records, slots, metrics, stop_after)
+    executor = _SimulatedExecutor(records, slots, metrics, stop_after)
     collector_settings = CollectorSettings(
         metrics=metrics, finalists=lambda trials: (), other_searches=lambda: (), uses_ancestors=True, slots=slots
     )
     collector = GarbageCollector(records, Retention(max_gb=1e-9), collector_settings) if collects else None
     controller = SearchController(
-        records, executor, settings, trials=trials, starts=starts, tuner=listening, space=space, collector=collector
+        records, executor, settings, trials=trials, starts=starts, tuner=recording, space=space, collector=collector
     )
     try:
         controller.search(_SEARCH)
     except SearchInterruptedError:
         pass
     except HeirloomError as error:
-        text = str(error).replace(type(listening).__name__, tuner.target)
+        text = str(error).replace(type(recording).__name__, tuner.target)
         raise AssertionError(f"{tuner.target} at {slots} slots: {text}") from error
-    return _OnPaper(listening.asks, controller.trials, executor.donors)
+    return _SimulatedSearch(recording.asks, controller.trials, executor.donors)
 
 
 def _fresh_records() -> Records:
@@ -212,7 +213,7 @@ def _check_answers(asks: Sequence[tuple[_Ask, Proposal | Answer]], space: Space)
         if isinstance(answer, Proposal):
             space.validate(answer.point)
             plain = (answer.point, answer.derivation)
-            expect(all(map(is_json, plain)), f"proposal {number} is no plain JSON data: {plain}")
+            expect(all(map(is_json, plain)), f"proposal {number} is not plain JSON data: {plain}")
             expect(proposal_from_json(json.loads(json.dumps(answer.to_json()))) == answer, f"{answer} is not JSON")
         else:
             expect(answer in (WAIT, STOP), f"ask {number} was answered {answer!r}")
@@ -233,7 +234,7 @@ def _check_same_answers(
 
 
 def _answers(tuner: Spec, space: Space, metrics: tuple[Metric, ...], questions: Sequence[_Ask]) -> list[str]:
-    """What one new instance answers to these asks, one after the other."""
+    """Returns the answers of a new instance to these asks."""
     built: Tuner = tuner.build(space, metrics, seed=11)
     return [_as_text(built.ask(*question)) for question in questions]
 
@@ -261,8 +262,8 @@ def _check_inheritance(
 def _check_garbage_collection(
     tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, n_trials: int
 ) -> None:
-    calm = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials)
-    weights_deleted = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials, collects=True)
+    calm = _simulate_search(tuner, space, metrics, slots=slots, n_trials=n_trials)
+    weights_deleted = _simulate_search(tuner, space, metrics, slots=slots, n_trials=n_trials, collects=True)
     where = f"{tuner.target} at {slots} slots, with weights deleted that may_inherit_from leaves out,"
     compare(_proposed(calm.trials), _proposed(weights_deleted.trials), where)
     for number, donors in calm.donors.items():
@@ -275,13 +276,13 @@ def _proposed(trials: Sequence[Trial]) -> list[str]:
 
 
 def _check_resuming(tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, n_trials: int) -> None:
-    undisturbed = _search_on_paper(tuner, space, metrics, slots=slots, n_trials=n_trials).trials
+    uninterrupted = _simulate_search(tuner, space, metrics, slots=slots, n_trials=n_trials).trials
     for stop_after in (0, 1, n_trials // 2, n_trials - 1):
         records = _fresh_records()
         for n_results in (stop_after, None):
-            trials = _search_on_paper(
+            trials = _simulate_search(
                 tuner, space, metrics, slots=slots, n_trials=n_trials, records=records, stop_after=n_results
             ).trials
         where = f"{tuner.target} at {slots} slots, resumed after {stop_after} results,"
-        expect(len(trials) == len(undisturbed), f"{where} proposes {len(trials)} trials, not {len(undisturbed)}")
-        compare(_proposed(undisturbed), _proposed(trials), where)
+        expect(len(trials) == len(uninterrupted), f"{where} proposes {len(trials)} trials, not {len(uninterrupted)}")
+        compare(_proposed(uninterrupted), _proposed(trials), where)

@@ -258,7 +258,7 @@ class TestBrokenTuners:
         [
             (Remembering, "asked in another order gives another answer"),
             (Global, "draws from a global random generator"),
-            (Outside, "is no point of the space: unknown"),
+            (Outside, "the point is not in the space: unknown"),
             (Blocking, "answers WAIT at proposal 3, but nothing runs"),
             (Hashing, "in another process gives another answer"),
             (Forgetful, r"names \[\d+\] at ask \d+, which may_inherit_from leaves out"),

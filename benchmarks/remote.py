@@ -119,7 +119,7 @@ class Bench:
 
         def put() -> None:
             for name, data in objects.items():
-                self.peer.put(name, data)
+                self.peer.put(name, bytes(data))
 
         def get() -> None:
             assert sum(len(self.peer.get(name)) for name in objects) >= SIZE

@@ -197,7 +197,7 @@ class BlobStore(ABC):
         """
         return
 
-    def read(self, reference: Reference) -> bytes:
+    def read(self, reference: Reference) -> bytearray:
         """Returns the contents, which have exactly the size and digest of the reference.
 
         Raises:
@@ -208,7 +208,7 @@ class BlobStore(ABC):
             self.check_size(reference)  # before memory is taken for it
         memory = bytearray(reference.bytes)
         self.read_ranges(reference, [ByteRange(0, reference.digest, memoryview(memory))])
-        return bytes(memory)
+        return memory
 
     def read_ranges(self, reference: Reference, ranges: Sequence[ByteRange]) -> None:
         """Reads ranges of a file into the caller's memory and verifies each digest.

@@ -82,7 +82,7 @@ def load_manifest(files: BlobStore, checkpoint: Checkpoint) -> Manifest:
     try:
         if checkpoint.manifest.bytes > MAX_RECORD_BYTES:
             raise CorruptError(f"{checkpoint.manifest.bytes} bytes; a manifest has at most {MAX_RECORD_BYTES}")
-        manifest = Manifest.from_bytes(files.read(checkpoint.manifest))
+        manifest = Manifest.from_bytes(bytes(files.read(checkpoint.manifest)))
         saved = checkpoint.saved and SavedFolder.of(checkpoint.saved.path, manifest.files)
         if manifest.packs != checkpoint.packs or saved != checkpoint.saved or (manifest.files and not saved):
             raise CorruptError("it lists other packs or files than the checkpoint")

@@ -164,5 +164,5 @@ def _check_elsewhere(files: BlobStore) -> None:
     expect(found == b"for another process", f"another process read {found!r}")
 
 
-def _read(files: BlobStore, reference: Reference) -> bytes:
+def _read(files: BlobStore, reference: Reference) -> bytearray:
     return files.read(reference)

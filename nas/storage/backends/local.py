@@ -97,7 +97,15 @@ class LocalBlobStore(BlobStore):
 
     def read_records(self, paths: Sequence[str], *, just_listed: bool = False) -> list[bytes | None]:
         """Reads file by file; opens the folder of each first, unless it was just listed."""
-        return [self._read_record(path, just_listed) for path in paths]
+        if not paths:
+            return []
+        targets = [f"{self.url}/{path}" for path in paths]
+
+        def attempt() -> list[bytes | None]:
+            return [_read_if_present(target, just_listed) for target in targets]
+
+        with storage_errors("read", targets[0] if len(targets) == 1 else os.path.dirname(targets[0])):
+            return retry_stale(attempt, self.retry_s)
 
     def names(self, folder: str = "") -> list[str]:
         """Lists a folder after opening it, which makes an NFS client ask the server."""
@@ -151,18 +159,6 @@ class LocalBlobStore(BlobStore):
     def _open(self, path: str) -> FileIO:
         target = self._target(path)
         return retry_missing(target, lambda: open_regular(target))
-
-    def _read_record(self, path: str, just_listed: bool) -> bytes | None:
-        target = os.path.join(self.url, path)
-
-        def attempt() -> bytes | None:
-            with suppress(FileNotFoundError):
-                if just_listed or refresh_folder(os.path.dirname(target)):
-                    return read_record(target)
-            return None
-
-        with storage_errors("read", target):
-            return retry_stale(attempt, self.retry_s)
 
     def _delete(self, path: str) -> None:
         target = os.path.join(self.url, checked_path(path, unfinished=True))
@@ -225,6 +221,13 @@ class LocalBlobStore(BlobStore):
             with suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+def _read_if_present(target: str, just_listed: bool) -> bytes | None:
+    with suppress(FileNotFoundError):
+        if just_listed or refresh_folder(os.path.dirname(target)):
+            return read_record(target)
+    return None
 
 
 def _check_size(file: FileIO, reference: Reference) -> None:

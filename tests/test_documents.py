@@ -25,7 +25,6 @@ DOCUMENTS = [
 MAX_COLUMNS = 120
 MAX_WORDS_OF_DOCS = 15_000
 UNFINISHED = [
-    *DECISIONS,
     *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]

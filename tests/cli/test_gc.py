@@ -21,7 +21,7 @@ from nas.core.trial import State, Trial
 from nas.search.lease import SearchLease
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from tests.support.commands import QUICK, ROOT, Command, environment, records, run, trials, until
+from tests.support.commands import ROOT, TIMED, Command, environment, records, run, trials, until
 from tests.support.sample_searches import write_search
 from tests.support.stored_trials import all_files, real_checkpoint, trial
 
@@ -289,7 +289,7 @@ class TestLiveDriver:
     @pytest.mark.slow
     def test_a_real_search_is_left_alone(self, here: Path) -> None:
         """flows.gc beside a running search exits 2 and deletes nothing; a later one succeeds."""
-        command = (*QUICK, "runner=debug", "name=mine", "budget.trials=3", "finalists=1", "problem.seconds=5")
+        command = (*TIMED, "runner=debug", "name=mine", "budget.trials=3", "finalists=1", "problem.seconds=5")
         with Command(here, *command) as driver:
             until(lambda: len(list(here.glob("heirloom/mine/trials/*.result.json"))) == 1, what="a result")
             before = weights(here / "heirloom/mine")
@@ -378,7 +378,7 @@ def test_a_running_search_stays_under_its_budget(here: Path, api_url: str, runne
     watch.start()
     done = run(
         here,
-        *("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2", *QUICK[1:], "problem.weights=100000"),
+        *("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2", *TIMED[1:], "problem.weights=100000"),
         *("name=mine", f"runner={runner}", f"slots={1 if runner == 'debug' else 2}", "budget.trials=40"),
         "storage.max_gb=0.008",
         PREFECT_API_URL=api_url,
@@ -401,7 +401,7 @@ def test_a_running_search_stays_under_its_budget(here: Path, api_url: str, runne
 @pytest.mark.slow
 def test_an_exceeded_budget_is_reported_once(here: Path) -> None:
     """A search that needs more than its disk budget says so in one line and continues to its end."""
-    done = run(here, *QUICK, "runner=debug", "budget.trials=6", "storage.max_gb=0.00001", "name=mine")
+    done = run(here, *TIMED, "runner=debug", "budget.trials=6", "storage.max_gb=0.00001", "name=mine")
 
     assert done.status == 0
     assert done.err.count("storage.max_gb=1e-05 is exceeded") == 1
@@ -411,7 +411,7 @@ def test_an_exceeded_budget_is_reported_once(here: Path) -> None:
 def test_collections_and_a_kill_change_nothing(here: Path, api_url: str) -> None:
     """With deterministic=true deleted weights and a kill do not change the results of a search."""
     command = (
-        *("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2", *QUICK[1:], "problem.seconds=0.3"),
+        *("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2", *TIMED[1:], "problem.seconds=0.3"),
         *("deterministic=true", "slots=2", "runner=processes", "budget.trials=16"),
     )
     collecting = ("storage.keep=last:1", "storage.max_gb=0.0001", "name=collecting")

@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import QUICK, Command, records, run, trials, until
-from tests.support.remote_search import run_remotely
+from tests.support.commands import TIMED, Command, records, run, trials, until
+from tests.support.remote_search import search_with_remote_workers
 
 pytestmark = pytest.mark.slow
 
-PHASES = ("problem._target_=multi_phase_problem.PhasesProblem", "device=cpu", "threads=1", "name=mine", "finalists=1")
+PHASES = (
+    "problem._target_=multi_phase_problem.MultiPhaseProblem",
+    "device=cpu",
+    "threads=1",
+    "name=mine",
+    "finalists=1",
+)
 EVOLVED = ("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2", *PHASES)
 
 
@@ -24,7 +30,7 @@ def test_every_runner(here: Path, api_url: str, runner: str) -> None:
     search = here / "heirloom" / "mine"
     slots = 1 if runner == "debug" else 2
     plan = (*EVOLVED, f"runner={runner}", *(["slots=2"] if slots == 2 else []))
-    run_it = partial(run_remotely, n_workers=2) if runner == "remote" else run
+    run_it = partial(search_with_remote_workers, n_workers=2) if runner == "remote" else run
     first = run_it(here, *plan, "budget.trials=8", PREFECT_API_URL=api_url)
     before = trials(search)
     more = run_it(here, *plan, "budget.trials=11", PREFECT_API_URL=api_url)
@@ -42,7 +48,7 @@ def test_every_runner(here: Path, api_url: str, runner: str) -> None:
 
 def test_plain_problem_by_threes(here: Path, api_url: str) -> None:
     """``job.trials_per_job`` lets a plain problem's trials share jobs, and belongs to the identity."""
-    plan = (*QUICK, "job.trials_per_job=3", "slots=1", "runner=processes", "budget.trials=7", "finalists=1")
+    plan = (*TIMED, "job.trials_per_job=3", "slots=1", "runner=processes", "budget.trials=7", "finalists=1")
     done = run(here, *plan, "name=mine", PREFECT_API_URL=api_url)
     other = run(here, *plan, "name=mine", "job.trials_per_job=2", PREFECT_API_URL=api_url)
 

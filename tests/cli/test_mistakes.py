@@ -13,12 +13,12 @@ from queue import SimpleQueue
 
 import pytest
 
-from tests.support.commands import QUICK, Done, WarmCommands, everything, only_search, run, trials
+from tests.support.commands import TIMED, Done, ForkedCommands, everything, only_search, run, trials
 from tests.support.sample_searches import write_search
 
 Mistakes = dict[str, Future[tuple[Path, Done]]]
-DEBUG = (*QUICK, "runner=debug", "budget.trials=2")
-NO_TUNER = QUICK[1:]
+DEBUG = (*TIMED, "runner=debug", "budget.trials=2")
+NO_TUNER = TIMED[1:]
 TUNERS = (
     "anneal, auto, batch, cmaes, evolution, gp, grid, metis, network_morphism, nsga2, pbt, random, reinforce, smac, tpe"
 )
@@ -32,22 +32,22 @@ MISTAKES = {
         f"unknown tuner nope: choose {TUNERS}",
     ),
     "tuner_without_plus": (("tuner=random",), r"tuner=random: .* write \+tuner=random"),
-    "two_tuners": ((*QUICK, "+tuner=evolution"), "tuner is chosen twice"),
+    "two_tuners": ((*TIMED, "+tuner=evolution"), "tuner is chosen twice"),
     "tuner_without_a_choice": ((*NO_TUNER, "tuner.sample_size=3"), r"no choice: add \+tuner=NAME, one of anneal"),
     "template_that_is_not_there": (
         ("+tuner=auto", "problem=rafiki", "problem.file=Model.py"),
         r"problem.file \(Model.py\) can't be read: No such file",
     ),
     "nfs_that_is_not_mounted": (
-        (*QUICK, "storage=nfs", "storage.root=somewhere/heirloom"),
+        (*TIMED, "storage=nfs", "storage.root=somewhere/heirloom"),
         r"storage.root \(somewhere/heirloom\) is on .* \(\w+\), which is not a network file system: mount it",
     ),
     "constraint_that_is_no_number": (
-        (*QUICK, "+constraints.parameters=few"),
+        (*TIMED, "+constraints.parameters=few"),
         r"constraints.parameters \('few'\) must be a number, the most that is allowed",
     ),
     "constraint_of_nothing_known": (
-        (*QUICK, "+constraints.parameters=1e6"),
+        (*TIMED, "+constraints.parameters=1e6"),
         "constraints.parameters: the problem does not know it before training; define `static_metrics`, or `build` and",
     ),
     "tuner_that_cannot_be": (
@@ -55,7 +55,7 @@ MISTAKES = {
         r"sample_size \(9\) .* population_size \(8\)",
     ),
     "tuner_without_such_an_argument": (
-        (*QUICK, "tuner.bogus=1"),
+        (*TIMED, "tuner.bogus=1"),
         "RandomTuner has no argument bogus; it takes donor='none'",
     ),
     "tuner_with_nearly_such_an_argument": (
@@ -82,8 +82,8 @@ MISTAKES = {
         "timed_problem.NoProblem must be a subclass of nas.Problem",
     ),
     "problem_without_such_an_argument": (
-        (*QUICK, "problem.bogus=1"),
-        "QuickProblem has no argument bogus; it takes seconds=0.0, fail='', weights=0",
+        (*TIMED, "problem.bogus=1"),
+        "TimedProblem has no argument bogus; it takes seconds=0.0, fail='', weights=0",
     ),
     "unknown_key": (("bogus=1",), "unknown key bogus .*flows.search --help shows all keys"),
     "unknown_key_added": ((*DEBUG, "+bogus=1"), "unknown key bogus .*flows.search --help shows all keys"),
@@ -105,29 +105,29 @@ MISTAKES = {
     "unknown_storage": ((*DEBUG, "storage=nope"), "unknown storage nope: choose local, memory, nfs"),
     "storage_nowhere": ((*DEBUG, "storage.root=null"), "storage.root .* must be a folder or a URL"),
     "storage_takes_no_options": ((*DEBUG, "storage.options.anon=true"), "takes no options: anon"),
-    "storage_in_memory_of_one": ((*QUICK, "storage=memory"), "exists in one process only, but runner=processes"),
+    "storage_in_memory_of_one": ((*TIMED, "storage=memory"), "exists in one process only, but runner=processes"),
     "unknown_runner": (
-        (*QUICK, "runner=nope"),
+        (*TIMED, "runner=nope"),
         "unknown runner nope: choose debug, processes, remote, simulated, threads",
     ),
     "runner_of_a_cluster": (
-        (*QUICK, "runner=dask"),
+        (*TIMED, "runner=dask"),
         "unknown runner dask: choose remote and start its workers there",
     ),
-    "remote_gpus": ((*QUICK, "runner=remote", "gpus=[0,1]"), r"gpus \(\[0, 1\]\) does not go with runner=remote"),
-    "remote_port": ((*QUICK, "runner=remote", "channel.port=70000"), r"channel.port \(70000\) must be a port from 1"),
-    "remote_host": ((*QUICK, "runner=remote", "channel.host=1"), r"channel.host \(1\) must be an address"),
+    "remote_gpus": ((*TIMED, "runner=remote", "gpus=[0,1]"), r"gpus \(\[0, 1\]\) does not go with runner=remote"),
+    "remote_port": ((*TIMED, "runner=remote", "channel.port=70000"), r"channel.port \(70000\) must be a port from 1"),
+    "remote_host": ((*TIMED, "runner=remote", "channel.host=1"), r"channel.host \(1\) must be an address"),
     "remote_patience": (
-        (*QUICK, "runner=remote", "channel.lost_after_s=0"),
+        (*TIMED, "runner=remote", "channel.lost_after_s=0"),
         r"channel.lost_after_s \(0\) must be a number of seconds from 1 to 3600",
     ),
     "remote_and_deterministic": (
         ("+tuner=random", "runner=remote", "deterministic=true"),
         "deterministic=true with runner=remote needs threads=N",
     ),
-    "remote_in_memory": ((*QUICK, "storage=memory", "runner=remote"), "exists in one process only, but runner=remote"),
+    "remote_in_memory": ((*TIMED, "storage=memory", "runner=remote"), "exists in one process only, but runner=remote"),
     "remote_elsewhere": (
-        (*QUICK, "runner=remote", "channel.host=192.0.2.1"),
+        (*TIMED, "runner=remote", "channel.host=192.0.2.1"),
         r"channel.host=192.0.2.1 channel.port=0: can't listen there \(Cannot assign",
     ),
     "unknown_stopper": ((*DEBUG, "stopper=ahsa"), "unknown stopper ahsa: choose asha, curve, median, patience, or a"),
@@ -154,7 +154,7 @@ MISTAKES = {
         r"budget.gpu_hours \(1e-09\) is 3.6e-06 s, too short",
     ),
     "gpu_hours_without_gpu": ((*DEBUG, "budget.gpu_hours=1"), r"budget.gpu_hours \(1\) needs a GPU"),
-    "no_slots": ((*QUICK, "slots=0"), r"slots \(0\) must be a whole number of at least 1"),
+    "no_slots": ((*TIMED, "slots=0"), r"slots \(0\) must be a whole number of at least 1"),
     "two_slots_in_debug": ((*DEBUG, "slots=2"), r"slots \(2\) must be 1 with runner=debug"),
     "no_finalists": ((*DEBUG, "finalists=0"), r"finalists \(0\) must be a whole number of at least 1"),
     "no_attempts": ((*DEBUG, "max_attempts=0"), r"max_attempts \(0\) must be"),
@@ -169,7 +169,7 @@ MISTAKES = {
         r"on_missing_weights \('cry'\) must be ancestor, scratch or",
     ),
     "timeout_in_threads": (
-        (*QUICK, "runner=threads", "trial_timeout_s=5"),
+        (*TIMED, "runner=threads", "trial_timeout_s=5"),
         r"trial_timeout_s \(5\) needs runner=processes: .*threads",
     ),
     "timeout_in_debug": ((*DEBUG, "trial_timeout_s=5"), r"trial_timeout_s \(5\) needs runner=processes: .*debug"),
@@ -178,7 +178,7 @@ MISTAKES = {
         "budget.hours does not go with deterministic=true",
     ),
     "deterministic_threads": (
-        (*QUICK, "runner=threads", "deterministic=true", "slots=2"),
+        (*TIMED, "runner=threads", "deterministic=true", "slots=2"),
         "deterministic=true with runner=threads needs slots=1, not 2",
     ),
     "name_with_a_slash": ((*DEBUG, "name=a/b"), r"name \('a/b'\) must be"),
@@ -225,7 +225,7 @@ def fill(disk: Path) -> None:
 @pytest.fixture(scope="module")
 def mistakes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mistakes]:
     """The mistakes of the selected tests, made at the same time on all cores: the folder of each, and what was said."""
-    free: SimpleQueue[WarmCommands] = SimpleQueue()
+    free: SimpleQueue[ForkedCommands] = SimpleQueue()
 
     def make(name: str) -> tuple[Path, Done]:
         folder = tmp_path_factory.mktemp(name) / "here"
@@ -238,7 +238,7 @@ def mistakes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
     selected = [item.callspec.params for item in request.session.items if "mistakes" in item.fixturenames]
     tmp_path_factory.getbasetemp()  # once, before the threads would make it at the same time
-    all_commands = [WarmCommands() for _ in range(min(len(selected), os.cpu_count() or 1))]
+    all_commands = [ForkedCommands() for _ in range(min(len(selected), os.cpu_count() or 1))]
     with ThreadPoolExecutor(len(all_commands)) as pool:
         for commands in all_commands:
             free.put(commands)
@@ -287,7 +287,7 @@ def test_what_is_cheap_to_see_is_refused_at_once(here: Path) -> None:
 @pytest.mark.parametrize("runner", ["threads", "processes"])
 def test_a_dead_server_is_one_line(here: Path, runner: str) -> None:
     """A PREFECT_API_URL where nobody answers is one line with status 1, before anything is written."""
-    done = run(here, *QUICK, f"runner={runner}", PREFECT_API_URL="http://127.0.0.1:9/api")
+    done = run(here, *TIMED, f"runner={runner}", PREFECT_API_URL="http://127.0.0.1:9/api")
 
     assert "no Prefect server at http://127.0.0.1:9/api" in done.complaint
     assert "prefect server start" in done.complaint
@@ -367,7 +367,7 @@ def test_a_disk_that_fills_ends_the_search_until_it_is_enlarged(
 ) -> None:
     """Weights that do not fit end the search with one clear line and status 1; with room, the same command goes on."""
     root = disk("size=256k")
-    command = (*QUICK, f"runner={runner}", f"storage.root={root}", "budget.trials=4", "problem.weights=20000")
+    command = (*TIMED, f"runner={runner}", f"storage.root={root}", "budget.trials=4", "problem.weights=20000")
     first = run(here, *command)
     kept = [t.number for t in trials(only_search(root, "")) if t.is_finished]
     disk("size=8m")

@@ -18,7 +18,7 @@ from nas.core.policy import Policy
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from tests.support.commands import (
-    QUICK,
+    TIMED,
     Command,
     environment,
     on_terminal,
@@ -29,13 +29,13 @@ from tests.support.commands import (
     until,
 )
 
-DEBUG = (*QUICK, "runner=debug", "budget.trials=2", "finalists=1")
-SUMMARY = r"""search (?P<name>quick-random-[0-9a-f]{8}): 3 trials \(3 COMPLETE\)
+DEBUG = (*TIMED, "runner=debug", "budget.trials=2", "finalists=1")
+SUMMARY = r"""search (?P<name>timed-random-[0-9a-f]{8}): 3 trials \(3 COMPLETE\)
 best: trial 2 \(final\), validation score \d+\.\d{4}
 test: score \d+\.\d{4}
 ancestors: 2 <- [01]
 point: width=\d, step=0\.\d+
-records and weights: (?P<root>\S+/heirloom/quick-random-[0-9a-f]{8})
+records and weights: (?P<root>\S+/heirloom/timed-random-[0-9a-f]{8})
 export: (?P=root)/best/000002-[0-9a-f]{8}
   without program.pt2: the problem defines no `export\(run\)`, which gives the network and an example batch
 next:
@@ -44,7 +44,7 @@ next:
   python -m flows.final name=(?P=name)(?P<target>.*) finalists=4
 """
 PROGRESS = r"""policies skipped, not declared by the problem: DOWNSCALE, QUICK_EVAL
-search (?P<name>quick-random-[0-9a-f]{8}) starts, in \S+/heirloom/(?P=name)
+search (?P<name>timed-random-[0-9a-f]{8}) starts, in \S+/heirloom/(?P=name)
 \[1/3 done\] trial 0 \(search\) COMPLETE score \d+\.\d{4}; .*best score \d+\.\d{4} \(trial 0\); about .* to the finals
 \[3/3 done\] trial 2 \(final\) COMPLETE score \d+\.\d{4}; best final score \d+\.\d{4} \(trial 2\)
 """
@@ -63,7 +63,7 @@ def test_results_go_to_standard_output_and_progress_to_standard_error(here: Path
 @pytest.mark.slow
 def test_prefect_adds_no_noise(here: Path) -> None:
     """With workers and Prefect's temporary server there is one line more on standard error, and none of Prefect's."""
-    done = run(here, *QUICK, "budget.trials=2", "finalists=1", "slots=1")
+    done = run(here, *TIMED, "budget.trials=2", "finalists=1", "slots=1")
 
     assert done.status == 0
     assert re.fullmatch(SUMMARY, done.out), done.out
@@ -92,7 +92,7 @@ def test_a_terminal_shows_live_progress(here: Path, columns: int) -> None:
     """In a terminal two live lines show trials done, time left, running, failed, best and inherited, and fit in 80."""
     status, raw = on_terminal(
         here,
-        *("+tuner=evolution", "tuner.population_size=2", "tuner.sample_size=1", *QUICK[1:], "problem.seconds=0.7"),
+        *("+tuner=evolution", "tuner.population_size=2", "tuner.sample_size=1", *TIMED[1:], "problem.seconds=0.7"),
         *("budget.trials=5", "finalists=1", "slots=2"),
         columns=columns,
     )
@@ -260,7 +260,7 @@ def test_a_password_in_the_root_is_shown_nowhere(here: Path, root: str) -> None:
 
     assert done.status == 0, done.err
     assert "s3cret" not in done.out + done.err
-    assert f"records and weights: {shown}/quick-random-" in done.out
+    assert f"records and weights: {shown}/timed-random-" in done.out
     assert "next, with the password of storage.root for ***:" in done.out
     html = done.out.partition("for ***:\n")[2].splitlines()[0]
     assert shlex.split(html)[4:] == [f"storage.root={shown}", "format=html"]
@@ -274,7 +274,7 @@ def test_a_password_in_the_root_is_in_no_name(here: Path) -> None:
     assert done.status == 0, done.err
     assert "s3cret" not in done.out + done.err
     assert (
-        len(re.findall(r"^search quick-random-[0-9a-f]{8}-storage\.root-_quick_me_[ab]_: ", done.out, re.MULTILINE))
+        len(re.findall(r"^search timed-random-[0-9a-f]{8}-storage\.root-_quick_me_[ab]_: ", done.out, re.MULTILINE))
         == 2
     )
 
@@ -334,15 +334,15 @@ def test_the_name_can_be_chosen(here: Path) -> None:
 def test_options_may_stand_anywhere(here: Path) -> None:
     """Hydra's options and overrides mix in any order, also where a group's class is given by its path."""
     (here / "conf" / "problem").mkdir(parents=True)
-    (here / "conf" / "problem" / "mine.yaml").write_text("_target_: timed_problem.QuickProblem\nweights: 10\n")
+    (here / "conf" / "problem" / "mine.yaml").write_text("_target_: timed_problem.TimedProblem\nweights: 10\n")
     by_name = run(here, "+tuner=random", "--config-dir", "conf", "problem=mine", "--cfg", "job", "seed=3")
     by_path = run(
-        here, "problem._target_=timed_problem.QuickProblem", "--cfg", "job", "+tuner=random", "problem.weights=10"
+        here, "problem._target_=timed_problem.TimedProblem", "--cfg", "job", "+tuner=random", "problem.weights=10"
     )
 
     assert by_name.status == by_path.status == 0
-    assert "_target_: timed_problem.QuickProblem\n  weights: 10\n" in by_name.out
-    assert "_target_: timed_problem.QuickProblem\n  weights: 10\n" in by_path.out
+    assert "_target_: timed_problem.TimedProblem\n  weights: 10\n" in by_name.out
+    assert "_target_: timed_problem.TimedProblem\n  weights: 10\n" in by_path.out
 
 
 @pytest.mark.slow

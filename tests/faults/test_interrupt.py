@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import QUICK, Command, on_terminal, records, resume_line, run, trials, until
+from tests.support.commands import TIMED, Command, on_terminal, records, resume_line, run, trials, until
 
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 PLAIN = re.compile(
@@ -54,7 +54,7 @@ def test_an_interruption_is_orderly(here: Path, runner: str, number: signal.Sign
     The signal goes to the process group, as a terminal's, or to the driver alone.
     """
     search, slots = here / "heirloom" / "mine", 1 if runner == "debug" else 2
-    command = (*QUICK, f"runner={runner}", f"slots={slots}", "name=mine", "budget.trials=3", "problem.seconds=1")
+    command = (*TIMED, f"runner={runner}", f"slots={slots}", "name=mine", "budget.trials=3", "problem.seconds=1")
     with Command(here, *command) as driver:
         until(lambda: n_started(search) > slots, what="a trial after the first")
         sent = time.monotonic()
@@ -81,7 +81,7 @@ def test_an_interruption_is_orderly(here: Path, runner: str, number: signal.Sign
 def test_the_line_resumes(here: Path, runner: str, api_url: str) -> None:
     """The very line that an interrupted search names continues it; the interrupted trial runs as attempt 2."""
     search = here / "heirloom" / "mine"
-    overrides = (*QUICK, f"runner={runner}", "slots=1", "name=mine", "budget.trials=2", "problem.seconds=1")
+    overrides = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "budget.trials=2", "problem.seconds=1")
     with Command(here, *overrides, "finalists=1", PREFECT_API_URL=api_url) as driver:
         until(lambda: n_started(search) == 1, what="a trial")
         driver.send(signal.SIGINT)
@@ -99,7 +99,7 @@ def test_the_line_resumes(here: Path, runner: str, api_url: str) -> None:
 def test_code_that_does_not_listen_is_left(here: Path, runner: str, api_url: str) -> None:
     """A trial that never reports is killed 2 s after Ctrl-C in a process; elsewhere a second Ctrl-C ends it at once."""
     search = here / "heirloom" / "mine"
-    command = (*QUICK, f"runner={runner}", "slots=1", "name=mine", "problem.seconds=100", "problem.fail=deaf")
+    command = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "problem.seconds=100", "problem.fail=deaf")
     with Command(here, *command, PREFECT_API_URL=api_url) as driver:
         until(lambda: n_started(search) == 1, what="a trial")
         driver.send(signal.SIGINT)
@@ -125,7 +125,7 @@ def test_before_a_trial_the_end_is_at_once(here: Path, moment: float | str) -> N
 
     Moments are seconds after its first library: before its own code runs, Python ends with a traceback of its own.
     """
-    with Command(here, *QUICK, "name=mine") as driver:
+    with Command(here, *TIMED, "name=mine") as driver:
         if isinstance(moment, float):
             maps = Path("/proc", str(driver.process.pid), "maps")
             until(lambda: "site-packages" in maps.read_text(), what="a library")
@@ -150,7 +150,7 @@ def test_before_a_trial_the_end_is_at_once(here: Path, moment: float | str) -> N
 @pytest.mark.parametrize("moment", ["starting Prefect's temporary server", "  running 1"])
 def test_a_terminal_gets_a_line_that_can_be_copied(here: Path, moment: str) -> None:
     """On a narrow terminal the last line stands below the live ones, whole, and the cursor is shown again."""
-    command = (*QUICK, "slots=1", "name=mine", "budget.trials=3", "problem.seconds=20")
+    command = (*TIMED, "slots=1", "name=mine", "budget.trials=3", "problem.seconds=20")
     status, raw = on_terminal(here, *command, columns=60, interrupt_at=moment)
     last = raw.rstrip().rpartition("\n")[2]
 
@@ -162,7 +162,7 @@ def test_a_terminal_gets_a_line_that_can_be_copied(here: Path, moment: str) -> N
 
 def test_a_multirun_ends_as_a_whole(here: Path) -> None:
     """Ctrl-C in one job of a multirun ends all jobs; the line resumes the multirun."""
-    command = ("-m", *QUICK, "runner=debug", "budget.trials=2", "problem.seconds=0.5", "seed=1,2,3")
+    command = ("-m", *TIMED, "runner=debug", "budget.trials=2", "problem.seconds=0.5", "seed=1,2,3")
     with Command(here, *command) as driver:
         until(lambda: len(list(here.glob("heirloom/*"))) == 2, what="a second job")
         driver.send(signal.SIGINT)
@@ -178,7 +178,7 @@ def test_a_multirun_ends_as_a_whole(here: Path) -> None:
 def test_a_long_test_is_interrupted_too(here: Path, runner: str, api_url: str) -> None:
     """Ctrl-C while a finalist is tested ends the command; the test is made again by the line that resumes."""
     search = here / "heirloom" / "mine"
-    command = (*QUICK, f"runner={runner}", "slots=1", "name=mine", "budget.trials=1", "problem.test_seconds=3")
+    command = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "budget.trials=1", "problem.test_seconds=3")
     with Command(here, *command, PREFECT_API_URL=api_url) as driver:
         until(lambda: all(t.is_finished for t in trials(search)) and len(trials(search)) == 2, what="the finals")
         time.sleep(0.5)
@@ -201,7 +201,7 @@ def test_a_server_that_dies_costs_nothing(here: Path, runner: str) -> None:
     """Prefect's temporary server killed in the middle: the search completes with status 0, in time, and says so."""
     search = here / "heirloom" / "mine"
     with Command(
-        here, *QUICK, f"runner={runner}", "slots=2", "name=mine", "budget.trials=6", "problem.seconds=0.5"
+        here, *TIMED, f"runner={runner}", "slots=2", "name=mine", "budget.trials=6", "problem.seconds=0.5"
     ) as c:
         until(lambda: n_started(search) >= 3, what="the third trial")
         (server,) = [

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from nas.storage.checkpoints import load_manifest
-from tests.support.commands import QUICK, Command, records, run, trials, until
+from tests.support.commands import TIMED, Command, records, run, trials, until
 
 N_KILLS = 10
 SEARCH = (
-    *("+tuner=evolution", "tuner.population_size=4", "tuner.sample_size=2", *QUICK[1:], "problem.seconds=0.6"),
+    *("+tuner=evolution", "tuner.population_size=4", "tuner.sample_size=2", *TIMED[1:], "problem.seconds=0.6"),
     *("deterministic=true", "slots=2", "runner=processes", "budget.trials=20", "max_attempts=2"),
 )
-JOBS = ("problem._target_=multi_phase_problem.PhasesProblem", "problem.most=7")
+JOBS = ("problem._target_=multi_phase_problem.MultiPhaseProblem", "problem.most=7")
 """The same, in jobs of seven trials each."""
 
 
@@ -120,7 +120,7 @@ def best(search: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("runner", ["processes", "threads"])
 def test_nothing_outlives_a_killed_driver(here: Path, runner: str) -> None:
     """After kill -9 of the driver alone no worker process and no temporary server is left after 5 s."""
-    with Command(here, *QUICK, "slots=2", f"runner={runner}", "name=mine", "problem.seconds=60") as command:
+    with Command(here, *TIMED, "slots=2", f"runner={runner}", "name=mine", "problem.seconds=60") as command:
         until(lambda: n_starts(here / "heirloom" / "mine") == 2, what="two trials")
         others = [pid for pid in command.leftovers() if pid != command.process.pid]
         command.kill(to_group=False)
@@ -134,7 +134,7 @@ def test_nothing_outlives_a_killed_driver(here: Path, runner: str) -> None:
 def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str) -> None:
     """kill -9 of a worker: its trial is run again as attempt 2, the search goes on, and the loss is told."""
     search = here / "heirloom" / "mine"
-    command = (*QUICK, "slots=1", "runner=processes", "name=mine", "budget.trials=2", "finalists=1")
+    command = (*TIMED, "slots=1", "runner=processes", "name=mine", "budget.trials=2", "finalists=1")
     with Command(here, *command, "problem.seconds=1", PREFECT_API_URL=api_url) as driver:
         until(lambda: n_starts(search) == 1, what="a start")
         started = records(search).read("trials/000000.start-1.json")
@@ -152,7 +152,7 @@ def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str) -> None:
 def test_a_killed_driver_is_no_loss_of_the_trials(here: Path, api_url: str) -> None:
     """Attempts that ended with their session do not count against max_attempts: a worker may still be lost once."""
     search = here / "heirloom" / "mine"
-    overrides = (*QUICK, "slots=1", "runner=processes", "name=mine", "budget.trials=1", "finalists=1")
+    overrides = (*TIMED, "slots=1", "runner=processes", "name=mine", "budget.trials=1", "finalists=1")
     for n in (1, 2):
         with Command(here, *overrides, "problem.seconds=1.5", PREFECT_API_URL=api_url) as driver:
             until(lambda: n_starts(search) == n, what="a start")  # noqa: B023
@@ -175,7 +175,7 @@ def test_a_trial_that_ends_its_driver_is_given_up(here: Path, api_url: str, runn
     """Code in the driver's process may end the command; the third time its trial is lost, and the search goes on."""
     search = here / "heirloom" / "mine"
     slots = 2 if runner == "threads" else 1
-    overrides = (*QUICK, f"runner={runner}", f"slots={slots}", "name=mine", "budget.trials=3", "finalists=1")
+    overrides = (*TIMED, f"runner={runner}", f"slots={slots}", "name=mine", "budget.trials=3", "finalists=1")
     for _ in range(3):
         assert run(here, *overrides, "problem.fail=die", "problem.seconds=0.5", PREFECT_API_URL=api_url).status == 7
     last = run(here, *overrides, "problem.fail=die", "problem.seconds=0.5", PREFECT_API_URL=api_url)
@@ -191,7 +191,7 @@ def test_a_trial_that_ends_its_driver_is_given_up(here: Path, api_url: str, runn
 def test_two_kills_of_a_debug_session_are_no_loss(here: Path) -> None:
     """kill -9 from outside, twice in one trial, leaves it a healthy trial."""
     search = here / "heirloom" / "mine"
-    overrides = (*QUICK, "runner=debug", "name=mine", "budget.trials=1", "finalists=1")
+    overrides = (*TIMED, "runner=debug", "name=mine", "budget.trials=1", "finalists=1")
     for n in (1, 2):
         with Command(here, *overrides, "problem.seconds=2") as driver:
             until(lambda: n_starts(search) == n, what="a start")  # noqa: B023

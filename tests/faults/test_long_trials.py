@@ -21,7 +21,7 @@ SEARCH = (
         "+tuner=evolution",
         "tuner.population_size=2",
         "tuner.sample_size=2",
-        "problem._target_=long_trials.MarathonProblem",
+        "problem._target_=long_trials.LongTrialProblem",
     ),
     *("device=cpu", "threads=1", "deterministic=true", "slots=2", "runner=processes", "budget.trials=4", "finalists=1"),
     *("checkpoint_every_s=0", "problem.seconds=0.15", "stopper._target_=long_trials.TenthReportStopper"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import QUICK, Command, Done, run, until
+from tests.support.commands import TIMED, Command, Done, run, until
 from tests.support.servers import SECRET, sftp_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -44,14 +44,14 @@ def test_nothing_tells_the_password_of_the_url(tmp_path: Path, port: int) -> Non
     storage = (f"storage.root={url}", f"storage.options.passphrase={TOKEN}")
     private = {"TMPDIR": str(tmp_path / "tmp"), "HEIRLOOM_CACHE": str(tmp_path / "cache")}
     (tmp_path / "tmp").mkdir()
-    search = (*QUICK, *storage, "runner=processes", "slots=2", "name=mine", "problem.seconds=0.5")
+    search = (*TIMED, *storage, "runner=processes", "slots=2", "name=mine", "problem.seconds=0.5")
     first = run(here, *search, "budget.trials=3", **private)
     again = run(here, *search, "budget.trials=3", **private)
     with Command(here, *search, "budget.trials=50", **private) as command:
         until(lambda: len(list(served.glob("mine/trials/*.proposal.json"))) > 6, what="more trials")
         command.send(signal.SIGINT)
         stopped = command.wait()
-    failing = run(here, *QUICK, *storage, "runner=debug", "name=bad", "problem.fail=raise", "max_failures=2", **private)
+    failing = run(here, *TIMED, *storage, "runner=debug", "name=bad", "problem.fail=raise", "max_failures=2", **private)
     reports = [
         run(here, "name=mine", *storage, f"format={kind}", f"out={here}/{kind}", module="flows.report", **private)
         for kind in ("html", "json")
@@ -61,7 +61,7 @@ def test_nothing_tells_the_password_of_the_url(tmp_path: Path, port: int) -> Non
         for what in ([], ["name=mine"], ["name=mine", "trial=1"])
     ]
     away = [
-        run(here, *QUICK, f"storage.root={root}", storage[1], "runner=debug", **private)
+        run(here, *TIMED, f"storage.root={root}", storage[1], "runner=debug", **private)
         for root in (f"sftp://me:{SECRET}@127.0.0.1:1/x", url.replace("me:", "you:"), f"{url}\\n")
     ]
 

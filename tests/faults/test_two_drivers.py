@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import QUICK, Command, everything, only_search, run, trials, until
+from tests.support.commands import TIMED, Command, everything, only_search, run, trials, until
 
-DEBUG = (*QUICK, "runner=debug", "name=mine")
+DEBUG = (*TIMED, "runner=debug", "name=mine")
 BUSY = (
     r"heirloom: the search in \S+ is driven by pid {pid} on {host} \(last heartbeat \d+ s ago\)\. "
     r"Wait for it, stop it, or"
@@ -52,11 +52,11 @@ def test_a_second_driver_is_told_at_once(here: Path) -> None:
 @pytest.mark.slow
 def test_a_second_driver_without_a_name_is_told_what_may_be(here: Path) -> None:
     """Whether it is the same search tells the problem only, which loads after a line; another seed's search goes on."""
-    command = (*QUICK, "runner=debug", "budget.trials=1", "finalists=1")
+    command = (*TIMED, "runner=debug", "budget.trials=1", "finalists=1")
     with Command(here, *command, "problem.seconds=30") as first:
         until(lambda: list((here / "heirloom").glob("*/trials/*.start-*.json")))
         same, other = run(here, *command, "problem.seconds=30"), run(here, *command, "seed=1", "problem.seconds=0")
-    driven = r"search quick-random-\S+ is running on this host; checking whether it is this one\n"
+    driven = r"search timed-random-\S+ is running on this host; checking whether it is this one\n"
 
     assert (same.status, other.status) == (2, 0)
     assert re.match(driven + BUSY.format(pid=first.process.pid, host=re.escape(socket.gethostname())), same.err)
@@ -102,7 +102,7 @@ def test_a_killed_driver_is_followed_at_once(here: Path) -> None:
 @pytest.mark.slow
 def test_a_finished_search_is_shown_and_extended(here: Path, tmp_path: Path, api_url: str) -> None:
     """The same command on a finished search says so, starts no server, writes nothing; a larger budget extends it."""
-    command = (*QUICK, "slots=1", "finalists=1")
+    command = (*TIMED, "slots=1", "finalists=1")
     first = run(here, *command, "budget.trials=2", PREFECT_API_URL=api_url)
     before = everything(here)
     second = run(here, *command, "budget.trials=2", HEIRLOOM_CACHE=str(tmp_path / "cache"))

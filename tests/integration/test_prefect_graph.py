@@ -26,13 +26,13 @@ from nas.storage.records import Records
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-FATES = (
-    "problem._target_=outcome_problem.FateProblem",
-    "stopper._target_=outcome_problem.FateStopper",
+OUTCOMES = (
+    "problem._target_=outcome_problem.OutcomeProblem",
+    "stopper._target_=outcome_problem.OutcomeStopper",
     "max_failures=100",
 )
-CHAINS = (*FATES, "tuner._target_=outcome_problem.ChainTuner")
-RUNNING_PARENTS = (*FATES, "tuner._target_=outcome_problem.RunningParentTuner")
+CHAINS = (*OUTCOMES, "tuner._target_=outcome_problem.ChainTuner")
+RUNNING_PARENTS = (*OUTCOMES, "tuner._target_=outcome_problem.RunningParentTuner")
 
 
 class Server:
@@ -230,7 +230,7 @@ def raced(command: Command) -> Path:
     """The folder of twelve such searches, from one multirun."""
     command.run(
         "-m",
-        *FATES,
+        *OUTCOMES,
         "tuner._target_=outcome_problem.RunningParentTuner,outcome_problem.ChainTuner",
         "slots=1,2,4",
         "runner=threads,processes",
@@ -243,7 +243,7 @@ def raced(command: Command) -> Path:
 @pytest.fixture(scope="module", params=RACES, ids=lambda race: "-".join(map(str, race)))
 def race(request: pytest.FixtureRequest, raced: Path, server: Server, command: Command) -> Race:
     tuner, slots, runner = request.param
-    pattern = f"fate-{tuner}-[0-9a-f]*-runner-{runner}-slots-{slots}"
+    pattern = f"outcome-{tuner}-[0-9a-f]*-runner-{runner}-slots-{slots}"
     (folder,) = (folder for folder in raced.iterdir() if re.fullmatch(pattern, folder.name))
     (flow_run,) = server.flow_runs(folder.name)
     return Race(slots, folder, command.trials(folder.name), flow_run)
@@ -267,13 +267,13 @@ def test_children_are_named_before_their_parents_have_finished(race: Race) -> No
     assert len(early) >= 2 if race.slots > 1 else not early  # how many depends on the machine
 
 
-def test_each_fate_is_a_parents(race: Race) -> None:
+def test_each_outcome_is_a_parents(race: Race) -> None:
     """Parents are COMPLETE, FAILED, STOPPED, and without weights; then the weights are another ancestor's."""
     children = [trial for trial in race.trials if trial.parents]
-    fates = {race.trials[child.parents[0]].point["fate"] for child in children}
+    outcomes = {race.trials[child.parents[0]].point["outcome"] for child in children}
     whole = {trial.number for trial in race.trials if trial.checkpoint is not None}
 
-    assert fates >= {"complete", "failed", "stopped", "bare"}
+    assert outcomes >= {"complete", "failed", "stopped", "bare"}
     for child in children:
         named = [donor for donor in child.proposal.weight_donors if donor in whole]
         assert child.resolved_donor == named[0] if named else child.resolved_donor in whole | {None}
@@ -329,7 +329,7 @@ def test_published_weights_are_an_artifact_of_their_trial(race: Race, server: Se
 def test_each_trial_of_a_job_is_a_task_run(server: Server, command: Command) -> None:
     """Trials that share jobs are task runs of their own, with the job's tag and all their edges."""
     plan = ("slots=2", "runner=processes", "problem.seconds=0.1", "budget.trials=15", "job.trials_per_job=4")
-    command.run(*FATES, "tuner._target_=outcome_problem.RunningParentTuner", *plan, "name=jobs")
+    command.run(*OUTCOMES, "tuner._target_=outcome_problem.RunningParentTuner", *plan, "name=jobs")
     (flow_run,) = server.flow_runs("jobs")
     trials = command.trials("jobs")
     tags = {run["name"]: run["tags"] for run in server.task_runs(flow_run["id"])}
@@ -342,7 +342,7 @@ def test_each_trial_of_a_job_is_a_task_run(server: Server, command: Command) -> 
 def test_a_donor_by_a_rule_is_an_edge(server: Server, command: Command) -> None:
     """Whose weights ``tuner.donor=local_best`` found when a trial started has an edge to it; its slot is on record."""
     plan = ("+tuner=random", "tuner.donor=local_best", "slots=2", "runner=processes", "budget.trials=12")
-    command.run(FATES[0], *plan, "problem.seconds=0.1", "max_failures=100", "name=sources")
+    command.run(OUTCOMES[0], *plan, "problem.seconds=0.1", "max_failures=100", "name=sources")
     (flow_run,) = server.flow_runs("sources")
     trials = command.trials("sources")
     given = [trial for trial in trials if trial.resolved_donor is not None]
@@ -356,7 +356,13 @@ def test_a_donor_by_a_rule_is_an_edge(server: Server, command: Command) -> None:
 
 def test_each_phase_has_an_edge_from_the_one_before(server: Server, command: Command) -> None:
     """Where a job's trials build on one another, so do their task runs, over sessions too."""
-    plan = (*FATES, "tuner._target_=outcome_problem.PhaseTuner", "slots=2", "runner=processes", "problem.seconds=0.1")
+    plan = (
+        *OUTCOMES,
+        "tuner._target_=outcome_problem.PhaseTuner",
+        "slots=2",
+        "runner=processes",
+        "problem.seconds=0.1",
+    )
     for n_trials in (6, 10):
         command.run(*plan, "job.trials_per_job=4", f"budget.trials={n_trials}", "name=phases")
     flow_runs = server.flow_runs("phases")
@@ -394,7 +400,7 @@ def test_the_states_of_the_last_trials_are_delivered(server: Server, command: Co
 
 def test_a_parent_whose_worker_dies_has_an_edge_to_its_child(server: Server, command: Command) -> None:
     """A trial that is given up as lost is shown as FAILED beside its lost attempts, and its children train."""
-    command.run(*CHAINS, "tuner.fates=killed complete", "slots=2", "budget.trials=3", "name=lost")
+    command.run(*CHAINS, "tuner.outcomes=killed complete", "slots=2", "budget.trials=3", "name=lost")
     (flow_run,) = server.flow_runs("lost")
     runs = [(run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"])]
 
@@ -410,7 +416,7 @@ def test_a_parent_whose_worker_dies_has_an_edge_to_its_child(server: Server, com
 
 def test_a_trial_that_never_ran_is_shown(server: Server, command: Command) -> None:
     """With ``on_missing_weights=fail`` the child of a parent without weights is a FAILED task run with its edges."""
-    plan = ("tuner.fates=bare complete", "on_missing_weights=fail", "budget.trials=3")
+    plan = ("tuner.outcomes=bare complete", "on_missing_weights=fail", "budget.trials=3")
     command.run(*CHAINS, *plan, "name=refused", "runner=threads")
     (flow_run,) = server.flow_runs("refused")
     runs = sorted((run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"]))
@@ -423,7 +429,7 @@ def test_a_trial_that_never_ran_is_shown(server: Server, command: Command) -> No
 def test_the_leaderboard_grows_while_the_search_goes(server: Server, command: Command) -> None:
     """The artifact ``leaderboard`` shows more trials each time that it is looked at, the best first."""
     seen: list[str] = []
-    plan = ("tuner.fates=complete", "problem.seconds=1.2", "slots=2", "budget.trials=16")
+    plan = ("tuner.outcomes=complete", "problem.seconds=1.2", "slots=2", "budget.trials=16")
     process = command.start(*CHAINS, *plan, "name=grows", "runner=threads")
     while process.poll() is None:
         for flow_run in server.flow_runs("grows"):

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Command, on_terminal, records, resume_line, run, trials, until
-from tests.support.remote_search import RemoteSearch, run_remotely
+from tests.support.remote_search import RemoteSearch, search_with_remote_workers
 
 pytestmark = pytest.mark.slow
 
 EVOLVED = ("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2")
 REMOTE = ("runner=remote", "threads=1", "finalists=1")
-OWN = ("problem._target_=multi_phase_problem.PhasesProblem", *REMOTE, "name=mine")
-PLAIN = ("+tuner=random", "problem._target_=timed_problem.QuickProblem", *REMOTE, "name=mine")
+OWN = ("problem._target_=multi_phase_problem.MultiPhaseProblem", *REMOTE, "name=mine")
+PLAIN = ("+tuner=random", "problem._target_=timed_problem.TimedProblem", *REMOTE, "name=mine")
 
 
 def starts(search: Path) -> list[str]:
@@ -60,7 +60,7 @@ def test_the_table_is_that_of_warm_workers(here: Path, api_url: str) -> None:
     """A deterministic search gives the same trials on remote workers, fewer than slots, as on warm processes."""
     plan = (*EVOLVED, OWN[0], *REMOTE[1:], "slots=2", "budget.trials=8", "deterministic=true", "problem.most=3")
     near = run(here, *plan, "name=near", "runner=processes", PREFECT_API_URL=api_url)
-    far = run_remotely(here, *plan, "name=far", "runner=remote", n_workers=1, PREFECT_API_URL=api_url)
+    far = search_with_remote_workers(here, *plan, "name=far", "runner=remote", n_workers=1, PREFECT_API_URL=api_url)
 
     assert near.status == far.status == 0, near.err + far.err
     tables = [
@@ -135,7 +135,7 @@ def test_an_interrupted_driver_ends_its_workers(here: Path, api_url: str) -> Non
         first = remote.driver.wait(30)
         ends = [worker.wait(30) for worker in workers]
     line = resume_line(first.err)
-    last = run_remotely(here, *plan, n_workers=2, PREFECT_API_URL=api_url)
+    last = search_with_remote_workers(here, *plan, n_workers=2, PREFECT_API_URL=api_url)
 
     assert first.status == 130
     assert line.startswith("python -m flows.search +tuner=random")
@@ -171,7 +171,7 @@ def test_a_trial_past_its_time_is_killed(here: Path, api_url: str) -> None:
         "trial_timeout_s=2",
         "slots=1",
     )
-    done = run_remotely(here, *plan, "budget.trials=3", n_workers=1, PREFECT_API_URL=api_url)
+    done = search_with_remote_workers(here, *plan, "budget.trials=3", n_workers=1, PREFECT_API_URL=api_url)
 
     found = trials(here / "heirloom" / "mine")
     assert done.status == 0, done.err
@@ -206,7 +206,7 @@ def test_who_is_not_let_in_and_who_does_not_want_to(here: Path, api_url: str) ->
     assert missing.startswith("no token: set HEIRLOOM_CHANNEL_TOKEN")
     assert "holds no search mine: name the driver's own root" in elsewhere
     assert (
-        "the driver names timed_problem.QuickProblem as its problem, but a channel is not trusted with code"
+        "the driver names timed_problem.TimedProblem as its problem, but a channel is not trusted with code"
         in untrusted
     )
     assert "device (cuda): the driver's device=cpu holds for every worker" in gpu

@@ -11,7 +11,7 @@ import pytest
 
 from nas.core.trial import Reason, State, Trial
 from tests.support.commands import run, trials
-from tests.support.remote_search import run_remotely
+from tests.support.remote_search import search_with_remote_workers
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ def searched(here: Path, *more: str, **environment: str) -> list[Trial]:
     lines = [",".join(["x", "acc", *(f"acc_{step}" for step in range(1, N_STEPS + 1))])]
     lines += [",".join(map(repr, [x, reports(x)[-1], *reports(x)])) for x in range(12)]
     (here / "t.csv").write_text("\n".join(lines))
-    run_it = partial(run_remotely, n_workers=2) if "runner=remote" in more else run
+    run_it = partial(search_with_remote_workers, n_workers=2) if "runner=remote" in more else run
     done = run_it(here, *SEARCH, *more, **environment)
     assert done.status == 0, done.err
     return [trial for trial in trials(here / "root" / "it") if trial.stage != "final"]

@@ -24,7 +24,7 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 
 ROOT = Path(__file__).parents[2]
-QUICK = ("+tuner=random", "problem._target_=timed_problem.QuickProblem", "device=cpu", "threads=1")
+TIMED = ("+tuner=random", "problem._target_=timed_problem.TimedProblem", "device=cpu", "threads=1")
 """A search of a second a trial at most; the module is found by ``PYTHONPATH``."""
 MARK = "HEIRLOOM_TEST_MARK"
 
@@ -143,7 +143,7 @@ def run(folder: Path, *overrides: str, module: str = "flows.search", line: str |
         return command.wait()
 
 
-class WarmCommands:
+class ForkedCommands:
     """Commands that are forked from a process which has their imports behind it; one at a time."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ HELD_EPOCH = 6
 """A trial does not begin it as long as a file ``hold-<number>`` lies in the folder where the command runs."""
 
 
-class MarathonProblem(Problem):
+class LongTrialProblem(Problem):
     """Trains on shuffled batches with dropout, momentum and a schedule, and saves what it reaches after each epoch.
 
     Args:

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from timed_problem import QuickProblem
+from timed_problem import TimedProblem
 
 from nas import Job, TrialRun
 
 
-class PhasesProblem(QuickProblem):
-    """``QuickProblem``, trial after trial.
+class MultiPhaseProblem(TimedProblem):
+    """``TimedProblem``, trial after trial.
 
     Args:
         most: How many trials a job runs.
@@ -35,7 +35,7 @@ class PhasesProblem(QuickProblem):
                 mark.unlink()
 
 
-class SleepyProblem(PhasesProblem):
+class SleepyProblem(MultiPhaseProblem):
     """Its second trial never ends."""
 
     def train(self, run: TrialRun) -> dict[str, float]:

@@ -26,52 +26,52 @@ from nas import (
     Tuner,
 )
 
-FATES = ("complete", "failed", "stopped", "bare", "stopped_bare")
+OUTCOMES = ("complete", "failed", "stopped", "bare", "stopped_bare")
 """``bare`` and ``stopped_bare`` end without weights; there is also ``killed``, whose worker dies."""
 
 
-class FateProblem(Problem):
-    """Sleeps, saves a tiny network or not, and ends as ``point["fate"]`` says; later trials score better."""
+class OutcomeProblem(Problem):
+    """Sleeps, saves a tiny network or not, and ends as ``point["outcome"]`` says; later trials score better."""
 
     metrics = (Metric("score"),)
     policies = frozenset({Policy.SHARE_PARAMS})
-    space = ParameterSpace({"fate": Choice(*FATES, "killed"), "number": Int(0, 10_000)})
+    space = ParameterSpace({"outcome": Choice(*OUTCOMES, "killed"), "number": Int(0, 10_000)})
 
     def __init__(self, seconds: float = 0.2) -> None:
         self.seconds = seconds
 
     def train(self, run: TrialRun) -> dict[str, float]:
-        fate, network = run.point["fate"], nn.Linear(4, 4)
+        outcome, network = run.point["outcome"], nn.Linear(4, 4)
         run.inherit(network)
         time.sleep(self.seconds)
-        if fate == "failed":
+        if outcome == "failed":
             raise RuntimeError("as the point says")
-        if fate == "killed":
+        if outcome == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        if fate in ("complete", "stopped"):
+        if outcome in ("complete", "stopped"):
             run.save(network)
         score = run.point["number"] / 1000
         run.report(0, score=score)
         return {"score": score}
 
 
-class FateStopper(Stopper):
+class OutcomeStopper(Stopper):
     """Ends the trials that are to be STOPPED."""
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
-        return trial.point["fate"].startswith("stopped")
+        return trial.point["outcome"].startswith("stopped")
 
 
 class RunningParentTuner(Tuner):
-    """Names the last trial that runs, else the last that is about to, or that did; a generation has one fate."""
+    """Names the last trial that runs, else the last that is about to, or that did; a generation has one outcome."""
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal:
         if not len(lineage):
-            return Proposal(point=_point(FATES[0], number))
+            return Proposal(point=_point(OUTCOMES[0], number))
         running = [trial for trial in lineage.pending if trial.state == State.RUNNING]
         parent = [*islice(lineage.newest(), 1), *lineage.pending[-1:], *running][-1]
-        fate = FATES[(parent.generation + 1) % len(FATES)]
-        return Proposal(point=_point(fate, number), parents=(parent.number,))
+        outcome = OUTCOMES[(parent.generation + 1) % len(OUTCOMES)]
+        return Proposal(point=_point(outcome, number), parents=(parent.number,))
 
 
 class PhaseTuner(Tuner):
@@ -79,24 +79,26 @@ class PhaseTuner(Tuner):
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal:
         before = next((trial.number for trial in lineage.newest() if trial.job == job), None)
-        return Proposal(point=_point(FATES[0], number), parents=() if before is None else (before,))
+        return Proposal(point=_point(OUTCOMES[0], number), parents=() if before is None else (before,))
 
 
 class ChainTuner(Tuner):
     """Chains of three, each named before its parent has started; the last also asks for the founder's weights."""
 
-    def __init__(self, space: ParameterSpace, metrics: tuple[Metric, ...], *, seed: int = 0, fates: str = "") -> None:
+    def __init__(
+        self, space: ParameterSpace, metrics: tuple[Metric, ...], *, seed: int = 0, outcomes: str = ""
+    ) -> None:
         super().__init__(space, metrics, seed=seed)
-        self.fates = fates.split() or FATES
+        self.outcomes = outcomes.split() or OUTCOMES
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal:
         chain, link = divmod(number, 3)
-        point = _point(self.fates[(chain + min(link, 1)) % len(self.fates)], number)
+        point = _point(self.outcomes[(chain + min(link, 1)) % len(self.outcomes)], number)
         if link == 0:
             return Proposal(point=point)
         donors = (number - 2, number - 1) if link == 2 else None
         return Proposal(point=point, parents=(number - 1,), donors=donors)
 
 
-def _point(fate: str, number: int) -> Point:
-    return {"fate": fate, "number": number}
+def _point(outcome: str, number: int) -> Point:
+    return {"outcome": outcome, "number": number}

@@ -11,7 +11,7 @@ from mixed_precision import MixedPrecision
 from nas import Job, TrialRun
 
 
-class HeldJob:
+class PausableJob:
     """A job whose code, after the trial that the file ``hold`` names, waits for as long as the file is there."""
 
     def __init__(self, job: Job) -> None:
@@ -26,8 +26,8 @@ class HeldJob:
                 time.sleep(0.01)
 
 
-class HeldProblem(MixedPrecision):
+class PausableProblem(MixedPrecision):
     """``MixedPrecision``, held between two phases."""
 
     def train_many(self, job: Job) -> None:
-        super().train_many(HeldJob(job))
+        super().train_many(PausableJob(job))

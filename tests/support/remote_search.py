@@ -65,7 +65,7 @@ class RemoteSearch:
         return done
 
 
-def run_remotely(folder: Path, *overrides: str, n_workers: int, **changes: str) -> Done:
+def search_with_remote_workers(folder: Path, *overrides: str, n_workers: int, **changes: str) -> Done:
     """Runs a search with so many workers to its end."""
     with RemoteSearch(folder, *overrides, **changes) as search:
         for _ in range(n_workers):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class QuickProblem(Problem):
+class TimedProblem(Problem):
     """A network of a few weights that takes random steps.
 
     Args:
@@ -78,7 +78,7 @@ class NoProblem:
     """Not a problem."""
 
 
-class QuickFiles(MemoryFileSystem):
+class TimedFileSystem(MemoryFileSystem):
     """A file system in memory that is opened with a password, as an option or in its URL."""
 
     protocol = "quick"
@@ -99,4 +99,4 @@ class QuickFiles(MemoryFileSystem):
         return "/" + path.partition("://")[2].rpartition("@")[2].rstrip("/") if "://" in path else path
 
 
-fsspec.register_implementation("quick", QuickFiles)
+fsspec.register_implementation("quick", TimedFileSystem)

@@ -30,9 +30,9 @@ def command(module: str, *overrides: str) -> dict[str, object]:
 def main() -> None:
     here, there = (f"{os.environ[mount]}/heirloom" for mount in ("NFS_A", "NFS_B"))
     search = (
-        "problem._target_=outcome_problem.FateProblem",
+        "problem._target_=outcome_problem.OutcomeProblem",
         "tuner._target_=outcome_problem.ChainTuner",
-        "tuner.fates=complete",
+        "tuner.outcomes=complete",
         "runner=processes",
         "slots=2",
         "budget.trials=4",

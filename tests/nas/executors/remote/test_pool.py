@@ -57,7 +57,7 @@ from nas.tuners.base import Answer
 from tests.support.remote_threads import TOKEN, Lossy, Worker
 
 
-class HeldProblem(Problem):
+class PausableProblem(Problem):
     """Scores each point with its ``x`` after three reports; may be held in the middle.
 
     Attributes:
@@ -88,7 +88,7 @@ class HeldProblem(Problem):
         return {"score": run.point["x"] / 3}
 
 
-class ManyProblem(HeldProblem):
+class ManyProblem(PausableProblem):
     """The same, trial after trial; keeps where each stay of a job stood."""
 
     is_late = False
@@ -142,7 +142,7 @@ class Shop:
 
     def __init__(self, root: Path, problem: Problem | None = None, **more: Any) -> None:
         self.root = root
-        self.problem = problem or HeldProblem()
+        self.problem = problem or PausableProblem()
         self.slots: int = more.pop("slots", 1)
         self.plan = JobPlan.of(more.pop("trials_per_job", None), loops=Ability.TRAIN_MANY in self.problem.abilities)
         self.stopper: Stopper | None = more.pop("stopper", None)
@@ -276,7 +276,7 @@ def test_all_that_happens_is_told_in_order(shop: Callable[..., Shop]) -> None:
 @pytest.mark.slow
 def test_what_gets_lost_is_sent_again_and_counts_once(shop: Callable[..., Shop]) -> None:
     """Of four requests one gets lost, one's reply does, one arrives twice: the events are those of a good line."""
-    here = shop(ManyProblem(), trials_per_job=2, stopper=HighStopper(HeldProblem.metrics))
+    here = shop(ManyProblem(), trials_per_job=2, stopper=HighStopper(PausableProblem.metrics))
     with Lossy(here.url) as line:
         here.join(line.url)
         trials = here.run(4)
@@ -333,7 +333,7 @@ def test_trials_wait_for_workers_that_come_late(shop: Callable[..., Shop]) -> No
 
 def test_a_worker_that_leaves_costs_no_attempt(shop: Callable[..., Shop]) -> None:
     """Ctrl-C of a worker: its trial is interrupted and runs again elsewhere, also where one attempt is all there is."""
-    problem = HeldProblem()
+    problem = PausableProblem()
     problem.hold.add(0)
     here = shop(problem, max_attempts=1)
     first = here.join()
@@ -362,8 +362,8 @@ def silent(worker: Worker) -> None:
     worker.client._speaking.post = worker.client._listening.post = lose  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("kind", [HeldProblem, ManyProblem])
-def test_a_lost_worker_s_trial_runs_again_elsewhere(shop: Callable[..., Shop], kind: type[HeldProblem]) -> None:
+@pytest.mark.parametrize("kind", [PausableProblem, ManyProblem])
+def test_a_lost_worker_s_trial_runs_again_elsewhere(shop: Callable[..., Shop], kind: type[PausableProblem]) -> None:
     """Attempt 2 of the same trial, of the same job, which begins anew with it and knows how many it has finished."""
     problem = kind()
     problem.hold.add(2)
@@ -470,7 +470,7 @@ def test_a_tuner_that_thinks_loses_no_worker(shop: Callable[..., Shop]) -> None:
 @pytest.mark.slow
 def test_a_lost_driver_ends_its_workers(shop: Callable[..., Shop]) -> None:
     """A trial whose driver is gone is interrupted; what had finished is in the store; the worker ends with 0."""
-    problem = HeldProblem()
+    problem = PausableProblem()
     problem.hold.add(1)
     here = shop(problem, lost_after_s=1.0)
     worker = here.join()
@@ -516,7 +516,7 @@ def test_what_no_worker_can_go_on_with_ends_the_search(shop: Callable[..., Shop]
 
 def test_workers_that_are_interrupted_end_no_search(shop: Callable[..., Shop]) -> None:
     """However many are, over the same trial."""
-    problem = HeldProblem()
+    problem = PausableProblem()
     problem.hold.add(0)
     here = shop(problem)
     wait = here.begin(1)
@@ -536,7 +536,7 @@ def test_workers_that_are_interrupted_end_no_search(shop: Callable[..., Shop]) -
 
 def test_the_stopper_ends_a_trial(shop: Callable[..., Shop]) -> None:
     """Each report waits for its verdict."""
-    here = shop(stopper=HighStopper(HeldProblem.metrics))
+    here = shop(stopper=HighStopper(PausableProblem.metrics))
     here.join()
     trials = here.run(4)
 
@@ -546,7 +546,7 @@ def test_the_stopper_ends_a_trial(shop: Callable[..., Shop]) -> None:
 @pytest.mark.parametrize("n_workers", [0, 1])
 def test_the_session_s_end_interrupts_what_runs_and_what_waits(shop: Callable[..., Shop], n_workers: int) -> None:
     """Ctrl-C of the driver: a running trial learns of it at its next report, one without a worker is taken back."""
-    problem = HeldProblem()
+    problem = PausableProblem()
     problem.hold |= {0, 1}
     here = shop(problem, slots=2)
     workers = [here.join() for _ in range(n_workers)]
@@ -564,7 +564,7 @@ def test_the_session_s_end_interrupts_what_runs_and_what_waits(shop: Callable[..
 @pytest.mark.parametrize("n_workers", [0, 1])
 def test_the_deadline_ends_what_runs(shop: Callable[..., Shop], n_workers: int) -> None:
     """A running trial is STOPPED at its next report; one that has found no worker waits for a larger budget."""
-    problem = HeldProblem()
+    problem = PausableProblem()
     problem.hold |= {0}
     is_over = threading.Event()
     budget = Budget(hours=0.5, at_deadline="stop")

@@ -24,11 +24,6 @@ DOCUMENTS = [
 ]
 MAX_COLUMNS = 120
 MAX_WORDS_OF_DOCS = 15_000
-UNFINISHED = [
-    *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md")),
-    *sorted((ROOT / "examples").rglob("*.md")),
-]
-"""Pages that are not rewritten yet; the list empties."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -63,14 +58,14 @@ def max_words(page: Path) -> int | None:
 @pytest.mark.parametrize("page", DOCUMENTS, ids=relative)
 def test_page_is_short(page: Path) -> None:
     """README, ARCHITECTURE, guides and decisions keep their limits of words."""
-    limit = None if page in UNFINISHED else max_words(page)
+    limit = max_words(page)
 
     assert limit is None or n_words(page) <= limit
 
 
 def test_docs_are_short() -> None:
     """All pages of docs/ together keep their limit of words, decisions not counted."""
-    pages = [page for page in PAGES if page not in DECISIONS and page not in UNFINISHED]
+    pages = [page for page in PAGES if page not in DECISIONS]
 
     assert sum(n_words(page) for page in pages) <= MAX_WORDS_OF_DOCS
 
@@ -80,7 +75,7 @@ def test_lines_fit(page: Path) -> None:
     """Lines have at most 120 columns; tables, code and lines with a link are exempt."""
     lines = [line for line in prose(page).splitlines() if not line.startswith("|") and "](" not in line]
 
-    assert page in UNFINISHED or [line for line in lines if len(line) > MAX_COLUMNS] == []
+    assert [line for line in lines if len(line) > MAX_COLUMNS] == []
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=relative)

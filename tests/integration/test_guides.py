@@ -1,0 +1,104 @@
+"""The commands of the guides: every one is accepted, and those marked ``<!-- run ... -->`` run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flows.cli.command import run_command
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MARKED = re.compile(r"^<!-- run(?: in (\S+)|: ([^>]+))? -->\n```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"python -m flows\.(search|final|report|gc|verify|worker)\b([^\n`|]*)")
+N_RUN = 8
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A marked block: its page, the example or the files that it needs, and its lines."""
+
+    page: Path
+    example: str
+    files: tuple[str, ...]
+    lines: str
+
+
+def marked_blocks() -> list[Marked]:
+    return [
+        Marked(page, found[1] or "", tuple((found[2] or "").split()), found[3])
+        for page in PAGES
+        for found in MARKED.finditer(page.read_text())
+    ]
+
+
+def write_files(marked: Marked, folder: Path) -> None:
+    """Writes the blocks before the marked one into the files that the mark names."""
+    before = [found[2] for found in BLOCK.finditer(marked.page.read_text().partition("<!-- run")[0])]
+    for name, content in zip(marked.files, before[-len(marked.files) :], strict=True):
+        (folder / name).write_text(content)
+
+
+def accepted_commands(page: Path) -> list[tuple[str, list[str]]]:
+    """Returns module and arguments of each command of a page that can be said in any folder."""
+    commands = []
+    for module, rest in COMMAND.findall(re.sub(r"\\\n\s*", "", page.read_text())):
+        arguments = shlex.split(rest.partition("&&")[0].partition(";")[0], comments=True)
+        is_pattern = any(re.search(r"\$\(|\.\.\.|^\[|^KEY|^-m$|--config-dir|=T$|\bPLAN\b", one) for one in arguments)
+        if not is_pattern:
+            commands.append((module, arguments))
+    return commands
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_are_accepted(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every option of a command in the documents exists."""
+    for module, arguments in accepted_commands(page):
+        status = run_command(module, lambda _: 0, [*arguments, "--cfg", "job"])
+
+        assert (status, capsys.readouterr().err) == (0, ""), (module, arguments)
+
+
+def test_guides_have_marked_commands() -> None:
+    """The marks are found, and those for files name blocks of their page."""
+    marked = marked_blocks()
+
+    assert len(marked) >= N_RUN
+    assert all((ROOT / one.example).is_dir() for one in marked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("marked", marked_blocks(), ids=lambda one: one.page.stem)
+def test_marked_commands_run(marked: Marked, tmp_path: Path) -> None:
+    """The marked commands of a guide end with status 0 and print something."""
+    folder = tmp_path / "here"
+    if marked.example:
+        shutil.copytree(
+            ROOT / marked.example, folder, ignore=shutil.ignore_patterns("__pycache__", "heirloom", "*.csv")
+        )
+    else:
+        folder.mkdir()
+    if marked.files:
+        write_files(marked, folder)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "PYTHONPATH"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", marked.lines],
+        cwd=folder,
+        env=variables | {"PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout

@@ -31,7 +31,7 @@ class ControllerChannel:
         """Does nothing: an attempt in this process can't be killed."""
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Posts ``Reported``, waits for the stopper's decision if there is a stopper, and raises a requested stop."""
+        """Posts ``Reported``, waits for the stopper, if any, and raises a requested stop."""
         if self.stop_kind is None:
             if self._has_stopper:
                 self._report_and_wait(step, metrics)

@@ -98,7 +98,10 @@ class TrialLost:
     trial: int
     why: str
     counts: bool = True
-    """Whether it counts against ``max_attempts``. False if the worker left by itself, as in a planned shutdown."""
+    """Whether it counts against ``max_attempts``.
+
+    False if the worker left by itself, as in a planned shutdown.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,10 @@ class WorkersBusy:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorFailed:
-    """The executor can't continue (full disk, the problem can't be built). The search ends with this error."""
+    """The executor can't continue (full disk, the problem can't be built).
+
+    The search ends with this error.
+    """
 
     error: BaseException
     job: int | None = None

@@ -30,9 +30,10 @@ class Executor(Protocol):
         """Tells a job that requested a trial that there are no more. It leaves."""
 
     def stop(self, trial: Trial, why: StopKind) -> None:
-        """Asks a running trial to end: with a result, or, for ``interrupt``, within seconds and without one.
+        """Asks a running trial to end with a result; with ``interrupt``, without one.
 
-        A trial that does not react is ended by ``kill``, if it runs in a process of its own.
+        An interrupted trial ends within seconds. ``kill`` ends a trial that does not react, if it runs in a process of
+        its own.
         """
 
     def next_event(self, until_s: float | None) -> Event | None:

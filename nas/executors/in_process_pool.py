@@ -24,7 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class InProcessPool(WorkerPool):
-    """Runs attempts in this process. Code that hangs can't be killed, and all share torch's random state."""
+    """Runs attempts in this process.
+
+    Code that hangs can't be killed, and all share torch's random state.
+    """
 
     def __init__(self, spec: RuntimeSpec, files: BlobStore | None = None, problem: Problem | None = None) -> None:
         self._spec = spec

@@ -13,7 +13,9 @@ from nas.training.messages import Assignment, JobStart
 
 
 class WorkerLostError(HeirloomError):
-    """The process that trained a trial ended. The controller runs the trial again or marks it as lost.
+    """The process that trained a trial ended.
+
+    The controller runs the trial again or marks it as lost.
 
     Attributes:
         counts: Whether it counts against ``max_attempts``.
@@ -41,7 +43,10 @@ class WorkerPool(ABC):
 
     @abstractmethod
     def has_job(self, job: int) -> bool:
-        """Returns whether the job is on a worker, so that ``run`` answers its request. Any thread may call it."""
+        """Returns whether the job is on a worker, so that ``run`` answers its request.
+
+        Any thread may call it.
+        """
 
     @abstractmethod
     def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:

@@ -26,7 +26,9 @@ def visible_gpu(index: int, environment: Mapping[str, str]) -> str:
 
 
 class ProcessPool(WorkerPool):
-    """One warm worker process for each slot. Trials can be killed; a crash ends a trial, not the search.
+    """One warm worker process for each slot.
+
+    Trials can be killed; a crash ends a trial, not the search.
 
     It uses the standard library's ``multiprocessing`` (docs/decisions/002). Reports and stops need a two-way pipe to
     the worker of a given slot. The pipe ends with its process, so a message that a kill cut off is never read.

@@ -1,7 +1,7 @@
-"""Workers on a virtual clock: the same loop, any number of slots, and hours that pass in an instant.
+"""Simulated workers with a virtual clock: hours pass in an instant, on any number of slots.
 
-What a trial scores and takes is the problem's to say (``Problem.simulate``); when workers start, straggle and die is
-drawn from a seed, so that a simulation is the same on every run.
+``Problem.simulate`` gives the duration and the metrics of each trial. Start-up, straggling and loss of workers are
+drawn from a seed, so a simulation is the same on every run.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from nas.training.problem import Ability, Problem, Simulation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """How simulated workers behave.
+    """The behavior of simulated workers.
 
     Attributes:
-        seed: Of all that follows.
-        start_up_s: Mean seconds from a worker's first trial to its beginning; exponentially distributed.
-        straggling: Standard deviation of the logarithm of the factor by which an attempt takes longer or shorter.
-        loss_rate: Share of attempts whose worker dies, at any moment of them.
-        call_s: What each test and export takes, in seconds.
-        have_gpus: Each works on a GPU, whose hours count.
+        seed: The random seed of start-up, straggling and loss.
+        start_up_s: Mean seconds that a worker needs before its first trial starts; exponentially distributed.
+        straggling: Standard deviation of the logarithm of the factor by which an attempt's duration varies.
+        loss_rate: Share of attempts whose worker is lost, at a random moment.
+        call_s: Seconds of each test and each export.
+        have_gpus: Whether each worker has a GPU, whose hours count.
     """
 
     seed: int = 0
@@ -62,14 +62,14 @@ class Workers:
             value, most = getattr(self, name), 1.0 if name == "loss_rate" else math.inf
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
                 allowed = "at least 0" if most == math.inf else "between 0 and 1"
-                raise ConfigurationError(f"runner.workers.{name} ({value!r}) must be a number of {allowed}")
+                raise ConfigurationError(f"runner.workers.{name}={value!r}: must be a number {allowed}")
         if not isinstance(self.have_gpus, bool):
-            raise ConfigurationError(f"runner.workers.have_gpus ({self.have_gpus!r}) must be true or false")
+            raise ConfigurationError(f"runner.workers.have_gpus={self.have_gpus!r}: must be true or false")
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """An attempt that runs: when it began, how long it takes, and what it has reported."""
+    """A running attempt: its start, its duration and its reports."""
 
     trial: Trial
     simulation: Simulation
@@ -80,33 +80,33 @@ class _Attempt:
 
 
 def check_simulated(problem: Problem) -> None:
-    """Refuses a problem that can't run on paper.
+    """Checks that a problem can be simulated.
 
     Raises:
-        ConfigurationError: it does not say what its trials take.
+        ConfigurationError: it has no ``simulate``.
     """
     if Ability.SIMULATE not in problem.abilities:
         raise ConfigurationError(
-            f"runner=simulated needs a problem that says what its trials take: {type(problem).__name__} has no "
-            "`simulate`; nas.problems.tabular.TabularProblem reads it from a table"
+            f"runner=simulated: the problem must define `simulate`. {type(problem).__name__} has no `simulate`: define "
+            "it, or use nas.problems.tabular.TabularProblem, which reads a table"
         )
 
 
 class SimulatedExecutor:
-    """Runs attempts on paper; results become durable as real ones do.
+    """Simulates attempts. Their results are recorded like real ones.
 
     Args:
-        problem: Says what a trial takes and scores.
-        records: Where results become durable.
+        problem: Gives the duration and the metrics of each trial.
+        records: Stores the results.
         slots: How many workers there are.
-        workers: How they behave.
-        pool: Where finalists are tested and the winner is exported, in this process.
+        workers: The behavior of the workers.
+        pool: Tests the finalists and exports the winner, in this process.
         session: The number of the session.
-        has_stopper: Whether each report waits for the loop's verdict.
-        jobs_request_trials: Whether a job may ask for a next trial when one has ended; on paper each does at once.
+        has_stopper: Whether each report waits for the stopper's decision.
+        jobs_request_trials: Whether a job requests another trial when one has ended. A simulated job does it at once.
 
     Raises:
-        ConfigurationError: the problem does not say what its trials take.
+        ConfigurationError: the problem has no ``simulate``.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class SimulatedExecutor:
         self._session = session
         self._has_stopper = has_stopper
         self._jobs_request_trials = jobs_request_trials
-        self._last_of: dict[int, bool] = {}
+        self._is_last: dict[int, bool] = {}
         self._now_s = 0.0
         self._due: list[tuple[float, int, Callable[[], Event | None]]] = []
         self._order = itertools.count()
@@ -140,14 +140,14 @@ class SimulatedExecutor:
         self._stop: StopRequested | None = None
 
     def now_s(self) -> float:
-        """Seconds on the virtual clock, from 0."""
+        """Returns the seconds of the virtual clock, which starts at 0."""
         return self._now_s
 
     def submit(self, assignment: Assignment) -> None:
-        """Begins the attempt now, on the virtual clock; donors' weights are not read."""
+        """Starts the attempt now, on the virtual clock. Donors' weights are not read."""
         trial = assignment.trial
         if self._jobs_request_trials:
-            self._last_of[trial.number] = assignment.is_last
+            self._is_last[trial.number] = assignment.is_last
         slot = trial.slot or 0
         rng = random.Random(f"{self._workers.seed}/{trial.number}/{trial.attempt}")
         began_s = self._now_s
@@ -167,15 +167,15 @@ class SimulatedExecutor:
         self._running[trial.number] = attempt = _Attempt(trial, simulation, began_s, seconds)
         self._at(began_s, lambda: Started(trial.number, trial.attempt, slot))
         if rng.random() < self._workers.loss_rate:
-            self._at(began_s + rng.random() * seconds, lambda: self._lose(attempt, "the simulated worker died"))
+            self._at(began_s + rng.random() * seconds, lambda: self._lose(attempt, "the simulated worker was lost"))
         self._next(attempt)
 
     def resume(self, job_start: JobStart) -> None:
-        """Lets the job ask at once."""
+        """Posts the job's request for a trial at once."""
         self._at(self._now_s, lambda: TrialRequested(job_start.job))
 
     def dismiss(self, job: int) -> None:
-        """Lets the job leave at once."""
+        """Ends the job at once."""
         self._at(self._now_s, lambda: JobLeftWorker(job))
 
     def stop(self, trial: Trial, why: StopKind) -> None:
@@ -188,7 +188,7 @@ class SimulatedExecutor:
             self._at(self._now_s, lambda: self._end_early(attempt, Reason.DEADLINE))
 
     def next_event(self, until_s: float | None) -> Event | None:
-        """Returns the next event, or None at ``until_s``; the clock jumps to its moment."""
+        """Returns the next event, or None at ``until_s``. The clock jumps to its time."""
         while True:
             try:
                 return self._posted.get_nowait()
@@ -196,12 +196,12 @@ class SimulatedExecutor:
                 pass
             if not self._due or (until_s is not None and self._due[0][0] > until_s):
                 if until_s is None:
-                    raise AssertionError("the loop waits, but nothing runs")
+                    raise AssertionError("the controller waits for an event, but nothing runs")
                 self._now_s = max(self._now_s, until_s)
                 return None
-            moment_s, _, happen = heapq.heappop(self._due)
-            self._now_s = max(self._now_s, moment_s)
-            if (event := happen()) is not None:
+            time_s, _, occur = heapq.heappop(self._due)
+            self._now_s = max(self._now_s, time_s)
+            if (event := occur()) is not None:
                 return event
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
@@ -209,13 +209,13 @@ class SimulatedExecutor:
         if self._stop is not None:
             raise SearchInterruptedError(self._stop.why, self._stop.signal)
         if self._pool is None:
-            raise AssertionError("an executor without a pool runs no finals")
+            raise AssertionError("a simulated executor without a pool runs no finals")
         answer = self._pool.call(action, trial)
         self._now_s += self._workers.call_s
         return answer
 
     def post(self, event: Event) -> None:
-        """Queues an event of the real world."""
+        """Queues an event from outside the simulation."""
         if isinstance(event, StopRequested):
             self._stop = event
         self._posted.put(event)
@@ -225,11 +225,11 @@ class SimulatedExecutor:
         if self._pool is not None:
             self._pool.close()
 
-    def _at(self, moment_s: float, happen: Callable[[], Event | None]) -> None:
-        heapq.heappush(self._due, (moment_s, next(self._order), happen))
+    def _at(self, time_s: float, occur: Callable[[], Event | None]) -> None:
+        heapq.heappush(self._due, (time_s, next(self._order), occur))
 
     def _next(self, attempt: _Attempt) -> None:
-        """Plans the attempt's next report, or its end."""
+        """Schedules the attempt's next report, or its end."""
         curve = attempt.simulation.curve
         if len(attempt.reported) < len(curve):
             share = curve[len(attempt.reported)][0]
@@ -242,7 +242,7 @@ class SimulatedExecutor:
             return None
         _, step, raw = attempt.simulation.curve[len(attempt.reported)]
         metrics = plain_metrics(raw)
-        if bad := not_finite(metrics):  # as TrialRun.report has it
+        if bad := not_finite(metrics):  # as in TrialRun.report
             error = f"step {step} reported {', '.join(f'{name}={metrics[name]}' for name in bad)}"
             return self._end(attempt, attempt.trial.fail(Reason.NOT_FINITE, error))
         attempt.reported.append((step, metrics))
@@ -270,10 +270,10 @@ class SimulatedExecutor:
     def _end(self, attempt: _Attempt, trial: Trial) -> Event | None:
         if attempt.has_ended:
             return None
-        self._forget(attempt)
+        self._remove(attempt)
         job = attempt.trial.job
         if self._jobs_request_trials:
-            is_last = self._last_of.pop(attempt.trial.number)
+            is_last = self._is_last.pop(attempt.trial.number)
             self._at(self._now_s, lambda: JobLeftWorker(job) if is_last else TrialRequested(job))
         seconds = self._now_s - attempt.began_s
         cost = {**training_cost(seconds, on_gpu=self._workers.have_gpus), **attempt.simulation.shares}
@@ -282,10 +282,10 @@ class SimulatedExecutor:
     def _lose(self, attempt: _Attempt, why: str) -> Event | None:
         if attempt.has_ended:
             return None
-        self._forget(attempt)
+        self._remove(attempt)
         self._warm.discard(attempt.trial.slot or 0)
         return TrialLost(attempt.trial.job, attempt.trial.number, why)
 
-    def _forget(self, attempt: _Attempt) -> None:
+    def _remove(self, attempt: _Attempt) -> None:
         attempt.has_ended = True
         del self._running[attempt.trial.number]

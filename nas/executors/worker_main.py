@@ -1,4 +1,4 @@
-"""The program of a worker process: builds a problem once and runs the orders that come through its pipe."""
+"""The program of a worker process: builds a problem once and runs orders from its pipe."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _end_with_parent(parent: int) -> None:
 
 
 def _write_output_to(log: str) -> None:
-    """Appends the output of Python and C code to a file, line by line, so that a kill loses nothing."""
+    """Appends the output of Python and C code to a file, line by line."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

@@ -45,7 +45,10 @@ OVERDUE = "the time budget was used up"
 
 
 class WorkerProcess:
-    """The worker process of one slot. One thread at a time runs an attempt; any thread may stop it."""
+    """The worker process of one slot.
+
+    One thread at a time runs an attempt; any thread may stop it.
+    """
 
     def __init__(
         self, spec: RuntimeSpec, environment: Mapping[str, str], spawner: ThreadPoolExecutor, log: Path
@@ -183,7 +186,9 @@ class WorkerProcess:
         return answer
 
     def stop(self, trial: Trial, kind: StopKind) -> None:
-        """Asks the attempt once to end, or kills it. An interrupted attempt that has not ended after 2 s is killed.
+        """Asks the attempt once to end, or kills it.
+
+        An interrupted attempt that has not ended after 2 s is killed.
 
         It may be called repeatedly, since the attempt may not have started yet. Each kind is sent once, so that
         unread messages do not fill the pipe.

@@ -1,4 +1,4 @@
-"""CIFAR-10 (Krizhevsky 2009, "Learning Multiple Layers of Features from Tiny Images"): ten things, in color, 32x32."""
+"""CIFAR-10 (Krizhevsky 2009): color images of ten classes, 32x32."""
 
 from __future__ import annotations
 
@@ -22,31 +22,33 @@ from nas.problems.images.pixels import N_CLASSES, Images, split
 from nas.storage.remote_file import check_presence, options_of, read_file
 
 HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-_REMEDY = f"download {HOME}, and set problem.data_file=FILE"
+_REMEDY = f"download {HOME} and set problem.data_file=FILE"
 _SHAPE = (3, 32, 32)
 _PARTS = {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]}
 
 
 @final
 class Cifar10Problem(ImageProblem):
-    """CIFAR-10, or a part of it, on network graphs (`nas.problems.images.graph_recipes`).
+    """CIFAR-10, or a part of it, with network graphs (`nas.problems.images.graph_recipes`).
 
-    A sixth of the training images is for validation. The test images are scored by ``test`` alone.
+    Source: "Learning Multiple Layers of Features from Tiny Images". A sixth of the training images is for validation.
+    Only ``test`` reads the test images.
 
     Args:
-        data_file: At any fsspec URL: the binary archive of its authors, or an ``npz`` of ``x_train``, ``y_train``,
-            ``x_test``, ``y_test`` with images uint8 ``(n, 32, 32, 3)``. Looked for at once, read when first trained.
-        data_options: What fsspec needs to open it.
-        split_seed: Decides which images are for validation.
-        n_epochs: Of a full training.
-        max_flops: What a network may take for one image, a multiplication and an addition being two.
-        max_activations: How many numbers the layers of a network may give for one image, all together; None: any.
-        precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.images.fit`).
-        objectives: ``accuracy`` (alone by default), ``parameters``, ``flops``, ``latency_s``; known before training.
-        rules: Of inheritance, by their names (`nas.inheritance.rules`); None: as these are by default.
+        data_file: The authors' binary archive or an ``npz``, as a path or fsspec URL. It is read when the first trial
+            is trained. An npz has ``x_train``, ``y_train``, ``x_test``, ``y_test``; images are uint8
+            ``(n, 32, 32, 3)``.
+        data_options: Options for fsspec.
+        split_seed: The seed that chooses the validation images.
+        n_epochs: Epochs of a full training.
+        max_flops: Most FLOPs of a network for one image; a multiplication and an addition are two.
+        max_activations: Most activations of all layers together for one image; None: any.
+        precision: Precision of training: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.images.fit`).
+        objectives: ``accuracy`` and any of ``parameters``, ``flops``, ``latency_s``; None: accuracy alone.
+        rules: Inheritance rules by name (`nas.inheritance.rules`); None: the defaults.
 
     Raises:
-        ConfigurationError: the file is not there, its host does not answer, or a number is out of range.
+        ConfigurationError: the file does not exist, its host does not respond, or a number is out of range.
     """
 
     policies = ImageProblem.policies - {Policy.DOWNSCALE}
@@ -72,7 +74,7 @@ class Cifar10Problem(ImageProblem):
         check_seed("problem.split_seed", split_seed)
         check_int("problem.n_epochs", n_epochs, 1)
         if not isinstance(data_file, str) or not data_file:
-            raise ConfigurationError(f"data_file ({data_file!r}) must be a file's path or URL; {_REMEDY}")
+            raise ConfigurationError(f"problem.data_file={data_file!r}: must be a file's path or URL; {_REMEDY}")
         self.data_file = data_file
         self.data_options = options_of("problem.data_options", data_options)
         self.split_seed = split_seed
@@ -83,11 +85,11 @@ class Cifar10Problem(ImageProblem):
         check_presence(data_file, self.data_options, _REMEDY)
 
     def load_train(self) -> tuple[Images, Images]:
-        """Five sixths of the training images to train on (41,667 of all), the rest to validate with."""
+        """Returns five sixths of the training images (41,667 of all) and, for validation, the rest."""
         return split(self._load("train"), self.split_seed)
 
     def load_test(self) -> Images:
-        """10,000 images of all."""
+        """Returns the test images: 10,000 in the whole set."""
         return self._load("test")
 
     def _load(self, part: str) -> Images:
@@ -99,8 +101,8 @@ class Cifar10Problem(ImageProblem):
             raise ConfigurationError(f"{self.data_file} can't be read: {error}; {_REMEDY}") from error
         if pixels.shape[1:] != _SHAPE or len(pixels) != len(labels) or not _are_labels(labels):
             raise ConfigurationError(
-                f"{self.data_file} holds images of shape {pixels.shape} with {len(labels)} labels, where images of "
-                f"shape {_SHAPE} and as many labels, whole numbers from 0 to {N_CLASSES - 1}, are expected; {_REMEDY}"
+                f"{self.data_file} has images of shape {pixels.shape} with {len(labels)} labels: must be images of "
+                f"shape {_SHAPE} and as many labels, whole numbers from 0 to {N_CLASSES - 1}; {_REMEDY}"
             )
         return Images(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)))
 
@@ -113,12 +115,12 @@ def _from_npz(content: bytes, part: str) -> tuple[NDArray[np.uint8], NDArray[Any
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         pixels = np.ascontiguousarray(arrays[f"x_{part}"].transpose(0, 3, 1, 2))
         if pixels.dtype != np.uint8:
-            raise ValueError(f"x_{part} holds {pixels.dtype}, and must hold uint8")
+            raise ValueError(f"x_{part} has dtype {pixels.dtype}: must be uint8")
         return pixels, arrays[f"y_{part}"].reshape(-1)
 
 
 def _from_archive(content: bytes, part: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-    """Records of a label and then the pixels, channel by channel."""
+    """Reads records of a label and then the pixels, channel by channel."""
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         members = {member.name.rpartition("/")[2]: member for member in archive.getmembers() if member.isfile()}
         files = [archive.extractfile(members[name]) for name in _PARTS[part]]

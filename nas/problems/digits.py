@@ -1,4 +1,4 @@
-"""Handwritten digits, 8x8: the embedded default, which needs no file and trains in seconds."""
+"""Handwritten digits, 8x8: the default problem. It needs no file and trains in seconds."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class DigitsProblem(ImageProblem):
     """The 1,797 handwritten digits that come with scikit-learn (UCI Optical Recognition of Handwritten Digits).
 
     Args:
-        split_seed: Decides which images are for training (60 %), validation (20 %) and testing (20 %), by class alike.
-        objectives: ``accuracy`` (alone by default), ``parameters``, ``flops``, ``latency_s``; known before training.
-        rules: Of inheritance, by their names (`nas.inheritance.rules`); None: as these are by default.
+        split_seed: The seed of the split: 60 % training, 20 % validation, 20 % test, the same shares in each class.
+        objectives: ``accuracy`` and any of ``parameters``, ``flops``, ``latency_s``; None: accuracy alone.
+        rules: Inheritance rules by name (`nas.inheritance.rules`); None: the defaults.
     """
 
     space = ParameterSpace(
@@ -54,18 +54,18 @@ class DigitsProblem(ImageProblem):
         objectives: Sequence[str] | None = None,
         rules: Mapping[str, Any] | None = None,
     ) -> None:
-        check_seed("problem.split_seed", split_seed, n_bits=32)  # as scikit-learn's are
+        check_seed("problem.split_seed", split_seed, n_bits=32)  # as in scikit-learn
         self.split_seed = split_seed
         self.choose_objectives(objectives)
         self.rules = Rules.of(rules)
 
     def load_train(self) -> tuple[Images, Images]:
-        """1,077 images to train on, 360 to validate with."""
+        """Returns 1,077 training images and 360 validation images."""
         images = self._load()
         return images[0], images[1]
 
     def load_test(self) -> Images:
-        """360 images."""
+        """Returns 360 test images."""
         return self._load()[2]
 
     def _load(self) -> tuple[Images, Images, Images]:

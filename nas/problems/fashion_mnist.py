@@ -1,4 +1,4 @@
-"""Fashion-MNIST (Xiao, Rasul and Vollgraf 2017, arXiv:1708.07747): clothes, 28x28."""
+"""Fashion-MNIST (Xiao, Rasul and Vollgraf 2017, arXiv:1708.07747): images of clothes, 28x28."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nas.storage.remote_file import check_presence, options_of
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 PARTS = ("train", "t10k")
 KINDS = {"images": 3, "labels": 1}  # and their dimensions
-_REMEDY = f"download the four files of {HOME} to a folder, and set problem.data_root=FOLDER"
+_REMEDY = f"download the four files of {HOME} to a folder and set problem.data_root=FOLDER"
 
 BLOCKS = ParameterSpace(
     {
@@ -50,34 +50,34 @@ SPACES = ("graphs", "blocks")
 
 @final
 class FashionMnistProblem(ImageProblem):
-    """Fashion-MNIST, or any set of its kin that comes in four files of the same names (MNIST, KMNIST: ``flip=False``).
+    """Fashion-MNIST, or a data set in four files of the same names.
 
-    Of the 60,000 training images, 10,000 (a sixth of another set) are for validation. The 10,000 test images are read
-    by ``test`` alone.
+    Others are MNIST and KMNIST; set ``flip=False`` for them. A sixth of the training images is for validation: 10,000
+    of 60,000. Only ``test`` reads the 10,000 test images.
 
     Args:
         data_root: The folder of the four files, at any fsspec URL: ``/data/fashion``, ``s3://bucket/fashion``,
-            ``simplecache::http://...``. They are looked for at once, and read when first trained.
-        data_options: What fsspec needs to open it, credentials say.
-        split_seed: Decides which images are for validation.
-        space: ``graphs``: networks as graphs, which morphisms change (`nas.problems.images.graph_recipes`). ``blocks``:
-            chains of blocks by named parameters, which DOWNSCALE can halve.
-        n_epochs: Of a full training; None: 24 of a graph, 8 of blocks.
-        n_search_images: Of blocks: training images under DOWNSCALE; None: 8,000.
-        max_flops: Of graphs: what a network may take for one image, a multiplication and an addition being two; None:
-            80 million, with which an epoch takes less than a minute on a core that multiplies bfloat16.
-        max_activations: Of graphs: how many numbers the layers of a network may give for one image, all together; None:
-            any. It is memory that many narrow layers take, and time that FLOPs don't tell.
-        flip: Of graphs: whether the images that they are trained on are mirrored at random, as clothes may be (None);
-            digits and letters may not. Blocks are trained on the images as they are.
-        precision: What networks are trained in: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.images.fit`).
-            Tests and exports are float32 in any case.
-        objectives: ``accuracy`` (alone by default), ``parameters``, ``flops``, ``latency_s``; known before training.
-        rules: Of inheritance, by their names (`nas.inheritance.rules`); None: as these are by default.
+            ``simplecache::http://...``. They are read when the first trial is trained.
+        data_options: Options for fsspec, for example credentials.
+        split_seed: The seed that chooses the validation images.
+        space: ``graphs``: networks as graphs, changed by morphisms (`nas.problems.images.graph_recipes`). ``blocks``:
+            chains of blocks with named parameters, which DOWNSCALE can halve.
+        n_epochs: Epochs of a full training; None: 24 for graphs, 8 for blocks.
+        n_search_images: For blocks: training images under DOWNSCALE; None: 8,000.
+        max_flops: For graphs: most FLOPs of a network for one image; a multiplication and an addition are two. None: 80
+            million; an epoch then takes less than a minute on a core with bfloat16 instructions.
+        max_activations: For graphs: most activations of all layers together for one image; None: any. It limits memory,
+            and the time of many narrow layers, which FLOPs do not show.
+        flip: For graphs: whether training images are mirrored at random; None: yes. Right for clothes, wrong for digits
+            and letters. Blocks are trained without augmentation.
+        precision: Precision of training: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.images.fit`). Tests and
+            exports are float32.
+        objectives: ``accuracy`` and any of ``parameters``, ``flops``, ``latency_s``; None: accuracy alone.
+        rules: Inheritance rules by name (`nas.inheritance.rules`); None: the defaults.
 
     Raises:
-        ConfigurationError: a file is not there, its host does not answer, a number is out of range, or an argument
-            is of the other space.
+        ConfigurationError: a file does not exist or its host does not respond. Or a number is out of range, or an
+            argument belongs to the other space.
     """
 
     pixel_mean: ClassVar[float] = 72.94
@@ -102,7 +102,7 @@ class FashionMnistProblem(ImageProblem):
         rules: Mapping[str, Any] | None = None,
     ) -> None:
         if space not in SPACES:
-            raise ConfigurationError(f"problem.space ({space!r}) must be one of {', '.join(SPACES)}")
+            raise ConfigurationError(f"problem.space={space!r}: must be one of {', '.join(SPACES)}")
         is_graph = space == "graphs"
         n_epochs = (24 if is_graph else 8) if n_epochs is None else n_epochs
         check_seed("problem.split_seed", split_seed)
@@ -113,16 +113,16 @@ class FashionMnistProblem(ImageProblem):
             if value is not None:
                 its = "blocks" if is_graph else "graphs"
                 raise ConfigurationError(
-                    f"problem.{name} ({value}) is of problem.space={its}, not of {space}; leave it out, or choose that"
+                    f"problem.{name}={value}: must be left out with problem.space={space}; it belongs to space={its}"
                 )
         n_search_images = 8_000 if n_search_images is None else n_search_images
         max_flops = 80_000_000 if max_flops is None else max_flops
         flip = True if flip is None else flip
         check_int("problem.n_search_images", n_search_images, 1)
         if not isinstance(flip, bool):
-            raise ConfigurationError(f"problem.flip ({flip!r}) must be true or false")
+            raise ConfigurationError(f"problem.flip={flip!r}: must be true or false")
         if not isinstance(data_root, str) or not data_root:
-            raise ConfigurationError(f"data_root ({data_root!r}) must be a folder's path or URL; {_REMEDY}")
+            raise ConfigurationError(f"problem.data_root={data_root!r}: must be a folder's path or URL; {_REMEDY}")
         self.data_root = data_root.rstrip("/")
         self.data_options = options_of("problem.data_options", data_options)
         self.split_seed = split_seed
@@ -147,11 +147,11 @@ class FashionMnistProblem(ImageProblem):
                 check_presence(self._url(part, kind), self.data_options, _REMEDY)
 
     def load_train(self) -> tuple[Images, Images]:
-        """50,000 images to train on, 10,000 to validate with."""
+        """Returns 50,000 training images and 10,000 validation images."""
         return split(self._load("train"), self.split_seed)
 
     def load_test(self) -> Images:
-        """10,000 images."""
+        """Returns 10,000 test images."""
         return self._load("t10k")
 
     def _load(self, part: str) -> Images:
@@ -159,14 +159,13 @@ class FashionMnistProblem(ImageProblem):
             pixels, labels = (read_idx(self._url(part, kind), KINDS[kind], self.data_options) for kind in KINDS)
             if pixels.shape[1:] != self.image_shape[1:]:
                 raise ConfigurationError(
-                    f"{self._url(part, 'images')} holds images of {pixels.shape[1:]}, where {self.image_shape[1:]} is "
-                    "expected"
+                    f"{self._url(part, 'images')} has images of {pixels.shape[1:]}: must be {self.image_shape[1:]}"
                 )
             n_classes = int(labels.max(initial=0)) + 1
             if len(pixels) != len(labels) or n_classes > N_CLASSES:
                 raise ConfigurationError(
-                    f"{self._url(part, 'labels')} holds {len(labels):,} labels in {n_classes} classes, where "
-                    f"{len(pixels):,} in at most {N_CLASSES} are expected"
+                    f"{self._url(part, 'labels')} has {len(labels):,} labels in {n_classes} classes: must be "
+                    f"{len(pixels):,} in at most {N_CLASSES}"
                 )
         except ConfigurationError as error:
             raise ConfigurationError(f"{error}; {_REMEDY}") from error

@@ -1,4 +1,4 @@
-"""Problems whose answers stand in a table: published benchmarks, or one's own results, searched without training."""
+"""Problems that read scores from a table instead of training: published benchmarks, or your own results."""
 
 from __future__ import annotations
 
@@ -25,22 +25,21 @@ class TabularProblem(Problem):
     """Each row of a table is a point with its scores and its cost.
 
     Args:
-        table: A parquet or csv file: a path, or any URL that fsspec knows.
+        table: A parquet or csv file: a path or an fsspec URL.
         parameters: The columns that make a point.
-        letters: A column of texts of one length; each letter is a parameter ``<column>_0``, ``<column>_1``, ...
-        metrics: By name: ``{"column": ..., "direction": "maximize", "reference": 0.5, "curve": "accuracy_*"}``; the
-            first ranks. The column is the name where it is not given; the reference is that of ``nas.Metric``.
-            ``curve`` names the columns of what a trial reports on the way, if there are any: a whole number in place
-            of ``*`` is the step, the greatest step is reached at the end of the trial's time, and where a cell is empty
-            nothing is reported.
-        known: Columns that are known before training, by name: ``constraints`` may limit them, and a metric of such a
+        letters: A column of texts of equal length. Each letter is a parameter ``<column>_0``, ``<column>_1``, ...
+        metrics: By name: ``{"column": ..., "direction": "maximize", "reference": 0.5, "curve": "accuracy_*"}``. The
+            first ranks. ``column`` is the name by default; ``reference`` is that of ``nas.Metric``. ``curve`` names the
+            columns of intermediate reports, with the step in place of ``*``. The greatest step is reported at the end
+            of the trial. An empty cell reports nothing.
+        known: Columns that are known before training, by name. ``constraints`` may limit them. A metric of the same
             name is that column.
-        tests: Columns of test scores by metric's name, for the finalists.
-        seconds: What a trial takes: ``{"column": ..., "factor": 1.0}``, or a number of seconds for all.
-        options: For fsspec, where the table is remote.
+        tests: Columns of the finalists' test scores, by metric.
+        seconds: The duration of a trial: ``{"column": ..., "factor": 1.0}``, or a number of seconds for all.
+        options: Options for fsspec.
 
     Raises:
-        ConfigurationError: the table can't be read, lacks a column, or holds a point twice.
+        ConfigurationError: the table can't be read, lacks a column, or has a point twice.
     """
 
     data_arguments: ClassVar[frozenset[str]] = frozenset({"table", "options"})
@@ -60,13 +59,13 @@ class TabularProblem(Problem):
     ) -> None:
         if not table or not metrics:
             missing = "problem.table=FILE" if not table else "problem.metrics.NAME.column=COLUMN"
-            raise ConfigurationError(f"a tabular problem needs a table (parquet or csv) and metrics: add {missing}")
+            raise ConfigurationError(f"problem=tabular: must have a table (parquet or csv) and metrics. Add {missing}")
         self._table_url = str(table)
         self._options = options_of("problem.options", options)
         self._parameters = list(parameters)
         self._letters = letters
         if bool(self._parameters) == bool(letters):
-            raise ConfigurationError("a tabular problem needs `parameters` (columns), or `letters` (one column)")
+            raise ConfigurationError("problem=tabular: must have `parameters` (columns) or `letters` (one column)")
         self._known = dict(known or {})
         self._columns = {name: kind.get("column", self._known.get(name, name)) for name, kind in metrics.items()}
         self.metrics = tuple(
@@ -77,7 +76,7 @@ class TabularProblem(Problem):
         for name, pattern in self._curves.items():
             if pattern.count("*") != 1:
                 raise ConfigurationError(
-                    f"problem.metrics.{name}.curve ({pattern!r}) must hold one `*`, for the step: accuracy_*, say"
+                    f"problem.metrics.{name}.curve={pattern!r}: must have one `*`, for the step, as in accuracy_*"
                 )
         self._tests = dict(tests or {})
         given: Mapping[str, Any] = seconds if isinstance(seconds, Mapping) else {"factor": seconds}
@@ -86,21 +85,21 @@ class TabularProblem(Problem):
 
     @cached_property
     def space(self) -> ParameterSpace:  # type: ignore[override]
-        """Every value that a parameter has in the table, in the order of sorting."""
+        """The space of all values that the parameters have in the table, sorted."""
         points = self._points
         self._check_columns()
-        _ = self._steps  # a curve that is not there is named before anything runs
+        _ = self._steps  # so that a missing curve raises before anything runs
         options = {name: sorted({point[name] for point in points}, key=_sort_key) for name in points[0]}
         return ParameterSpace({name: Choice(*values) for name, values in options.items()})
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
-        """Returns the scores in the table, at once; ``runner=simulated`` takes the time that the table says."""
+        """Returns the scores in the table at once. Only ``runner=simulated`` uses the durations."""
         for step, metrics in self._reports(run.point):
             run.report(step, **metrics)
         return self._scores(run.point, self._columns)
 
     def test(self, run: TrialRun) -> Mapping[str, float]:
-        """Returns the test scores in the table, where ``tests`` names their columns."""
+        """Returns the test scores in the table, from the columns that ``tests`` names."""
         return self._scores(run.point, self._tests)
 
     @property
@@ -109,21 +108,21 @@ class TabularProblem(Problem):
         return super().abilities if self._tests else super().abilities - {Ability.TEST}
 
     def simulate(self, trial: Trial) -> Simulation:
-        """What the table says of the trial's point."""
+        """Returns the duration, reports and scores of the point in the table."""
         row = self._row(trial.point)
-        seconds = (
-            self._factor if self._seconds_column is None else self._factor * self._values(self._seconds_column)[row]
-        )
+        seconds = self._factor
+        if self._seconds_column is not None:
+            seconds *= self._values(self._seconds_column)[row]
         reports = self._reports(trial.point)
         curve = tuple((step / max(self._steps), step, metrics) for step, metrics in reports)
         return Simulation(seconds, self._scores(trial.point, self._columns), curve)
 
     def static_metrics(self, point: Point) -> Mapping[str, float]:
-        """What the table says of the point in the columns of ``known``."""
+        """Returns the point's values in the columns of ``known``."""
         return self._scores(point, self._known)
 
     def value(self, point: Point, column: str) -> float:
-        """What the table says of a point in any of its columns of numbers."""
+        """Returns a point's value in any numeric column."""
         return self._values(column)[self._row(point)]
 
     def _scores(self, point: Point, columns: Mapping[str, str]) -> dict[str, float]:
@@ -131,32 +130,30 @@ class TabularProblem(Problem):
         return {name: self._values(column)[row] for name, column in columns.items()}
 
     def _reports(self, point: Point) -> list[tuple[int, dict[str, float]]]:
-        """What a trial of the point reports on the way, step by step."""
+        """Returns the intermediate reports of the point, by step."""
         row = self._row(point)
-        found = []
+        reports = []
         for step, columns in sorted(self._steps.items()):
             values = {name: self._values(column)[row] for name, column in columns.items()}
             if metrics := {name: value for name, value in values.items() if is_finite(value)}:
-                found.append((step, metrics))
-        return found
+                reports.append((step, metrics))
+        return reports
 
     @cached_property
     def _steps(self) -> dict[int, dict[str, str]]:
-        """By step, the columns of the metrics' curves by name."""
+        """The columns of the metrics' curves: by step, then by metric."""
         steps: dict[int, dict[str, str]] = {}
         for name, pattern in self._curves.items():
             before, after = map(re.escape, pattern.split("*"))
-            found = [
-                (m, str(c)) for c in self._frame.columns if (m := re.fullmatch(f"{before}([0-9]+){after}", str(c)))
-            ]
-            found = [(match, column) for match, column in found if int(match[1]) > 0]
-            if not found:
+            matches = [re.fullmatch(f"{before}([0-9]+){after}", str(column)) for column in self._frame.columns]
+            columns = {int(match[1]): match[0] for match in matches if match is not None and int(match[1]) > 0}
+            if not columns:
                 raise ConfigurationError(
-                    f"problem.metrics.{name}.curve ({pattern!r}): {self._table_url} has no such column with a whole "
-                    f"number from 1 on in place of `*`; it has {self._columns_like(pattern)}"
+                    f"problem.metrics.{name}.curve={pattern!r}: must match columns of {self._table_url} with a whole "
+                    f"number of at least 1 in place of `*`. It has {self._columns_like(pattern)}"
                 )
-            for match, column in found:
-                steps.setdefault(int(match[1]), {})[name] = column
+            for step, column in columns.items():
+                steps.setdefault(step, {})[name] = column
         return steps
 
     def _row(self, point: Point) -> int:
@@ -175,19 +172,23 @@ class TabularProblem(Problem):
         if self._letters is not None:
             texts = [str(text) for text in self._column(self._letters)]
             if not texts or len({len(text) for text in texts}) != 1:
-                raise ConfigurationError(f"column {self._letters} of {self._table_url} must hold texts of one length")
-            points: list[Point] = [{f"{self._letters}_{i}": letter for i, letter in enumerate(t)} for t in texts]
+                raise ConfigurationError(
+                    f"problem.letters={self._letters}: must be a column of {self._table_url} with texts of one length"
+                )
+            points: list[Point] = [_letters_by_name(self._letters, text) for text in texts]
         else:
             values = [self._column(name) for name in self._parameters]
             points = [dict(zip(self._parameters, row, strict=True)) for row in zip(*values, strict=True)]
         if not points:
-            raise ConfigurationError(f"the table {self._table_url} has no row")
+            raise ConfigurationError(f"problem.table={self._table_url}: must have at least one row")
         if len({point_key(point) for point in points}) < len(frame):
-            raise ConfigurationError(f"the table {self._table_url} holds a point twice; name more `parameters`")
+            raise ConfigurationError(
+                f"problem.table={self._table_url}: must have each point once. Name more `parameters`"
+            )
         return points
 
     def _check_columns(self) -> None:
-        """Refuses what names a column that is not there, before a trial looks it up."""
+        """Raises if an argument names a missing column, before any trial runs."""
         named = {f"problem.known.{name}": column for name, column in self._known.items()}
         named |= {f"problem.metrics.{name}.column": column for name, column in self._columns.items()}
         named |= {f"problem.tests.{name}": column for name, column in self._tests.items()}
@@ -195,8 +196,7 @@ class TabularProblem(Problem):
         for key, column in named.items():
             if column not in self._frame.columns:
                 raise ConfigurationError(
-                    f"{key} ({column!r}): the table {self._table_url} has no such column; "
-                    f"it has {self._columns_like(str(column))}"
+                    f"{key}={column!r}: must be a column of {self._table_url}. It has {self._columns_like(str(column))}"
                 )
 
     def _columns_like(self, name: str) -> str:
@@ -205,7 +205,7 @@ class TabularProblem(Problem):
     def _column(self, name: str) -> list[Any]:
         if name not in self._frame.columns:
             raise ConfigurationError(
-                f"the table {self._table_url} has no column {name!r}; it has {self._columns_like(name)}"
+                f"column {name!r}: must be in {self._table_url}. It has {self._columns_like(name)}"
             )
         return list(self._frame[name].astype(object).tolist())
 
@@ -225,14 +225,18 @@ class TabularProblem(Problem):
 
         url = self._table_url
         if not url.endswith((".parquet", ".csv", ".csv.gz")):
-            raise ConfigurationError(f"problem.table ({url!r}) must be a .parquet, .csv or .csv.gz file")
+            raise ConfigurationError(f"problem.table={url!r}: must be a .parquet, .csv or .csv.gz file")
         try:
             with fsspec.open(url, "rb", compression="gzip" if url.endswith(".gz") else None, **self._options) as file:
                 return pd.read_parquet(file) if url.endswith(".parquet") else pd.read_csv(file)
         except FileNotFoundError as error:
-            raise ConfigurationError(f"problem.table ({url}) is not there") from error
+            raise ConfigurationError(f"problem.table={url}: the file does not exist") from error
         except ImportError as error:
-            raise ConfigurationError(f"problem.table ({url}) needs pyarrow: pip install pyarrow") from error
+            raise ConfigurationError(f"problem.table={url}: needs pyarrow. Run pip install pyarrow") from error
+
+
+def _letters_by_name(column: str, text: str) -> Point:
+    return {f"{column}_{index}": letter for index, letter in enumerate(text)}
 
 
 def _sort_key(value: Any) -> tuple[str, Any]:

@@ -1,4 +1,4 @@
-"""One attempt of one trial, in the process where it trains: from the donor's weights to the durable result."""
+"""One attempt of a trial in its worker, from reading the donors to the recorded result."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ logger = logging.getLogger(__name__)
 
 
 class Attempt:
-    """An attempt of a trial: ``begin``, then the problem's code with ``run``, then ``settle``, whatever has happened.
+    """One attempt of a trial: ``begin``, the problem's code with ``run``, then ``settle``.
 
     Args:
-        bench: Where it is made.
-        assignment: The trial, and whose weights it is given.
-        channel: Its line to the loop.
+        runtime: The environment of the attempt.
+        assignment: The trial and its donors.
+        channel: The channel to the controller.
     """
 
     run: TrialRun
@@ -62,16 +62,18 @@ class Attempt:
         )
 
     def begin(self) -> Trial | None:
-        """Makes ready for the problem's code; or gives the trial, where it has its result without.
+        """Prepares the run for the problem's code.
+
+        Returns the trial if it has its result without that code.
 
         Raises:
-            StorageError: the store failed, which is no fault of the trial's.
+            StorageError: the store failed. The trial is not FAILED by it.
         """
         from nas.training.seeds import seed_everything
 
         trial, run, runtime = self._trial, self.run, self._runtime
-        if (found := runtime.records.result(trial)) is not None:
-            return found
+        if (result := runtime.records.result(trial)) is not None:
+            return result
         set_earlier_log_aside(runtime.files, trial.number, trial.attempt)
         try:
             run.load_donors()
@@ -92,43 +94,43 @@ class Attempt:
         return None
 
     def settle(self, returned: object = None, *, error: BaseException | None = None) -> Trial | None:
-        """Commits what came of it; None where it was interrupted: no result, it will run again.
+        """Records the result. Returns None if the attempt was interrupted; the trial will run again.
 
         Args:
-            returned: The validation scores, if the problem's code did what it should.
-            error: What it raised instead.
+            returned: The value that the problem's code returned, normally the validation scores.
+            error: The exception that it raised instead.
 
         Raises:
             StorageError: the store failed.
         """
-        if isinstance(error, StorageError) and self.run.lost is None:  # of a last save, say
+        if isinstance(error, StorageError) and self.run.lost is None:  # for example from a last save
             raise error
         try:
             outcome = self._outcome(returned, error)
         except StorageError:
             raise
-        except (Exception, SystemExit) as late:
-            outcome = self._failed(late)
+        except (Exception, SystemExit) as publishing_error:
+            outcome = self._failed(publishing_error)
         return None if outcome is None else self._commit(outcome)
 
     def abandon(self) -> Trial | None:
-        """Commits a trial that its job left without a result, as what it is."""
+        """Records a trial that its job left without a result."""
         if self.run.stop is not None or self.run.lost is not None:
             return self.settle()
-        error = f"the job went on without `run.finish` of trial {self._trial.number}"
+        error = f"the job continued without calling `run.finish` for trial {self._trial.number}"
         return self._commit(self._trial.fail(Reason.ABANDONED, error))
 
     def close(self) -> None:
-        """Removes the local folders; the run can't be used any more."""
+        """Removes the local folders. The run can't be used afterwards."""
         self.run.close()
 
     def _outcome(self, returned: object, error: BaseException | None) -> Trial | None:
         run, trial = self.run, self._trial
-        if run.lost is not None:  # also where the problem's code went on without the weights
+        if run.lost is not None:  # even if the problem's code continued without the weights
             return _without_donor(run, trial)
         if isinstance(run.stop, TrialInterrupted):
             return None
-        if run.stop is not None:  # also where the problem's code turned the stop into another exception
+        if run.stop is not None:  # even if the problem's code raised another exception instead
             reason = Reason.DEADLINE if isinstance(run.stop, TrialDeadlineExceeded) else Reason.STOPPER
             ended = trial.stop(reason, run.curve, self._declared({}))
             return replace(ended, checkpoint=run.commit_weights()) if run.curve else ended
@@ -158,23 +160,23 @@ class Attempt:
         whole = run.checkpointer.completed(result)
         committed = runtime.records.commit(whole)
         run.checkpointer.sweep(committed)
-        self._log_what_had_no_room(whole, committed)
+        self._log_left_out(whole, committed)
         return committed
 
     def _setup_cost(self) -> dict[str, float]:
-        """How long the problem's code took until it asked for its epochs, costs before training included."""
+        """Returns the seconds until the problem's code called ``run.epochs``, static metrics included."""
         asked_s = self.run.asked_epochs_s
         return {} if asked_s is None else {"setup_seconds": asked_s - self._began}
 
     def _threads_cost(self) -> dict[str, float]:
-        """How many torch threads it began with, where they are more than those of one slot."""
+        """Returns the number of torch threads if it exceeds that of one slot."""
         n_threads = self._runtime.threads_of(self._n_slots)
         return {"threads": n_threads} if n_threads > self._runtime.spec.n_threads else {}
 
     def _read_static_metrics(self) -> dict[str, float]:
-        """What is known of the point before training; what can't be found out is told in the trial's log.
+        """Returns the metrics of the point that are known before training.
 
-        A trial fails of that only where a declared metric is missing in the end.
+        An error is logged. It makes the trial FAILED only if a declared metric is still missing after training.
         """
         problem, known = self._runtime.problem, dict[str, float]()
         try:
@@ -182,33 +184,36 @@ class Attempt:
             known |= plain_metrics(problem.measure(self._trial.point, self._runtime.spec.device))
         except (Exception, SystemExit) as error:
             self._static_metrics_error = f"; before training: {type(error).__name__}: {error}"
-            logger.warning("what the point costs is not known: %s", traceback.format_exc())
+            logger.warning("static metrics of the point failed: %s", traceback.format_exc())
         bad = not_finite(known)
         return {name: value for name, value in known.items() if name not in bad}
 
     def _declared(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Returns the declared metrics that are known without training, but for those that training has given."""
+        """Returns the declared metrics that are known without training and are not in ``metrics``."""
         missing = {metric.name for metric in self._runtime.problem.metrics} - metrics.keys()
         return {name: value for name, value in self._trial.static_metrics.items() if name in missing}
 
     def _declared_first(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The metrics, those that the problem declares before the others, which a record may have no room for."""
+        """Returns the metrics, declared ones first, since a record may have no room for the others."""
         declared = [metric.name for metric in self._runtime.problem.metrics if metric.name in metrics]
         return {name: metrics[name] for name in dict.fromkeys([*declared, *metrics])}
 
-    def _log_what_had_no_room(self, whole: Trial, result: Trial) -> None:
-        """Leaves in the trial's logs what its record has no room for."""
-        if result.attempt != whole.attempt:  # another attempt's came first
+    def _log_left_out(self, whole: Trial, result: Trial) -> None:
+        """Writes to the trial's logs what its record has no room for."""
+        if result.attempt != whole.attempt:  # another attempt's result was recorded first
             return
         if left_out := [name for name in whole.metrics if name not in result.metrics]:
-            logger.warning("no room in the record for %d metrics, from %s on", len(left_out), left_out[0][:100])
+            logger.warning("record too small: %d metrics left out, the first is %s", len(left_out), left_out[0][:100])
         if "n_unlisted" in result.inheritance:
             lines = (f"{name}: {why}\n" for name, why in whole.inheritance["not_copied"].items())
             text = "".join(lines).encode(errors="backslashreplace")
             self._runtime.files.replace(log_path(whole.number, "inheritance"), text[-MAX_LOG_BYTES:], durable=False)
 
     def _start(self, trial: Trial) -> Trial:
-        """The trial, its attempt on record; as a later one where a worker that outlived its driver began this one."""
+        """Records the start.
+
+        Returns the trial, with a later attempt number if an orphaned worker took this one.
+        """
         where = {
             "session": self._runtime.spec.session,
             "host": socket.gethostname(),
@@ -223,11 +228,11 @@ class Attempt:
                 trial = replace(trial, attempt=trial.attempt + 1)
 
     def _judge(self, run: TrialRun, trial: Trial, returned: object) -> Trial:
-        """COMPLETE with its weights published, or FAILED for want of the metrics that the problem declares."""
-        wanted = [metric.name for metric in self._runtime.problem.metrics]
+        """Returns the trial COMPLETE with its weights published, or FAILED if a declared metric is missing."""
+        declared = [metric.name for metric in self._runtime.problem.metrics]
         metrics = plain_metrics(returned) if isinstance(returned, Mapping) else {}
         metrics |= self._declared(metrics)
-        missing = [name for name in wanted if name not in metrics]
+        missing = [name for name in declared if name not in metrics]
         if missing and not (self._runtime.problem.scores_optional and run.returned is not None):
             error = f"train returned {returned!r:.800}, without {', '.join(missing)}{self._static_metrics_error}"
             return trial.fail(Reason.NO_METRIC, error)
@@ -238,11 +243,14 @@ class Attempt:
 
 
 def _without_donor(run: TrialRun, trial: Trial) -> Trial:
-    """FAILED for want of the donor's weights: no child trains from scratch unawares."""
+    """Returns the trial FAILED because a donor's weights are lost.
+
+    It must not train from scratch unnoticed.
+    """
     if run.lost is None:
-        raise AssertionError("the run knows which donor it could not read")
+        raise AssertionError("run.lost must name the donor")
     donor, error = run.lost
-    logger.error("%s", error)  # with the path on this machine, which enters no record
+    logger.error("%s", error)  # it holds a path of this machine, so it enters no record
     kind = "missing" if isinstance(error, MissingError) else "corrupt"
     [manifest] = [offered.checkpoint.manifest.path for offered in run.donors if offered.donor == donor]
     line = f"weights of donor {donor} ({manifest}) are {kind}; the log names the file"

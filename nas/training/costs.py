@@ -1,4 +1,4 @@
-"""What a network costs, without training it: its parameters, the FLOPs of one example, and how long that takes."""
+"""Costs of a network without training: parameters, FLOPs and latency of one example."""
 
 from __future__ import annotations
 
@@ -10,35 +10,37 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 N_PASSES = 10
+"""Most forward passes that are timed."""
 PASSES_S = 0.25
+"""Seconds after which no other pass is timed."""
 
 
 class NetworkCost(Mapping[str, int]):
-    """The network's ``parameters``, and the ``flops`` of one forward pass in eval mode, found out when it is asked for.
+    """A network's ``parameters`` and the ``flops`` of one forward pass, computed when read.
 
-    FLOPs as torch's counter has them: those of matrix products, convolutions and attention, a multiplication and an
-    addition being two; they take several times as long as the parameters. All of it on torch's meta device: no memory
-    is filled, nothing is computed, and torch's random state stays as it is.
+    FLOPs are those of torch's counter in eval mode: matrix products, convolutions and attention; a multiplication and
+    an addition are two. Counting them takes several times as long as counting parameters. Torch's meta device is used:
+    no memory is filled, nothing is computed, and torch's random state does not change.
 
     Args:
-        build: Gives the network.
-        example_inputs: Gives a batch of one.
+        build: Returns the network.
+        example_inputs: Returns a batch of one.
     """
 
     def __init__(self, build: Callable[[], nn.Module], example_inputs: Callable[[], tuple[Tensor, ...]]) -> None:
         with torch.device("meta"):
             self._network = build()
         self._example_inputs = example_inputs
-        self._find_out = {"parameters": self._parameters, "flops": self._flops}
+        self._counts = {"parameters": self._parameters, "flops": self._flops}
 
     def __getitem__(self, name: str) -> int:
-        return self._find_out[name]()
+        return self._counts[name]()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._find_out)
+        return iter(self._counts)
 
     def __len__(self) -> int:
-        return len(self._find_out)
+        return len(self._counts)
 
     def _parameters(self) -> int:
         return sum(parameter.numel() for parameter in self._network.parameters())
@@ -53,12 +55,13 @@ class NetworkCost(Mapping[str, int]):
 
 
 def forward_latency_s(network: nn.Module, inputs: tuple[Tensor, ...], device: str) -> float:
-    """Seconds of one forward pass in eval mode: the least of ten after a first, or of as many as 0.25 s have room for.
+    """Returns the seconds of one forward pass in eval mode.
 
-    With as many threads as torch has here, and whatever else the machine does meanwhile.
+    The first pass is not timed. The result is the least of the next ten, or of as many as start within 0.25 s. It
+    depends on torch's number of threads and on the load of the machine.
 
     Args:
-        network: It is moved to the device, and left in eval mode.
+        network: Is moved to the device and left in eval mode.
         inputs: A batch of one.
         device: ``cpu``, ``cuda`` or ``mps``.
     """

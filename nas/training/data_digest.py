@@ -1,4 +1,7 @@
-"""What lies in the data files of a problem: where they lie is no part of a search, what they hold is."""
+"""Digests of a problem's data files.
+
+Their content is part of a search's identity; their paths are not.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +15,37 @@ from nas.core.errors import ConfigurationError
 from nas.training.problem import Problem
 
 HASHED_BYTES = 2**30
-"""Of larger files only the size counts."""
+"""Larger files are identified by their size only."""
 
 
 def contents(problem: Problem, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """What each of ``Problem.data_files`` holds that lies on this machine, as a digest; URLs and folders are not read.
+    """Returns a digest of each of ``Problem.data_files`` on this machine. URLs and folders are not read.
 
     Args:
-        problem: Built of these arguments.
-        arguments: Those that it was given.
+        problem: The problem.
+        arguments: The arguments that it was built with.
 
     Raises:
         ConfigurationError: a file can't be read.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for name in sorted(problem.data_files):
         value = arguments.get(name)
         if isinstance(value, str) and (path := Path(value)).is_file():
             try:
-                known = path.stat()
-                found[name] = _digest(path.resolve(), known.st_size, known.st_mtime_ns)
+                status = path.stat()
+                digests[name] = _digest(path.resolve(), status.st_size, status.st_mtime_ns)
             except OSError as error:
-                raise ConfigurationError(f"problem.{name} ({value}) can't be read: {error.strerror}") from error
-    return found
+                raise ConfigurationError(f"problem.{name}={value}: can't be read: {error.strerror}") from error
+    return digests
 
 
 @lru_cache(maxsize=64)
 def _digest(path: Path, n_bytes: int, changed_ns: int) -> str:
-    """Of the file as it was when it had this size and was changed then."""
+    """Returns the digest of a file.
+
+    Size and time of change are arguments so that a changed file is read again.
+    """
     if n_bytes > HASHED_BYTES:
         return f"{n_bytes} bytes"
     with path.open("rb") as file:

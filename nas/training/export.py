@@ -1,4 +1,4 @@
-"""The winner's folder: its weights, its architecture, and a program that runs with torch alone."""
+"""The winner's export: its weights, its architecture and a program that needs only torch."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> dict[str, Any]:
-    """Publishes ``best/<trial>-<nonce>/`` and gives the folder and the references of its files.
+    """Publishes ``best/<trial>-<nonce>/``. Returns the folder and the references of its files.
 
-    ``model.safetensors`` holds the weights and nothing of the optimizer, ``architecture.json`` what was built,
-    ``program.pt2`` the network by ``torch.export`` (eval mode, any batch size), ``model.onnx`` the same for other
-    runtimes, made of the program (with the extra ``onnx``), and ``export.json`` what could not be made, and why.
+    ``model.safetensors``: the weights, without optimizer state. ``architecture.json``: the point and the network.
+    ``program.pt2``: the network by ``torch.export`` (eval mode, any batch size). ``model.onnx``: the program for other
+    runtimes; needs the extra ``onnx``. ``export.json``: the files that could not be made, with reasons.
     """
     import torch
 
@@ -49,27 +49,27 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
     }
     contents: dict[str, bytes] = {}
     if Ability.EXPORT not in problem.abilities:
-        missing["program.pt2"] = "the problem defines no `export(run)`, which gives the network and an example batch"
+        missing["program.pt2"] = "the problem defines no `export(run)`, which returns the network and an example batch"
     elif trial.checkpoint is None:
         missing["program.pt2"] = "the trial saved no weights (`run.save(model)`)"
     else:
         try:
             model, example = problem.export(run)
-            architecture["modules"] = {n: repr(m) for n, m in model.named_children()}
-            architecture["inputs"] = [{"shape": list(x.shape), "dtype": str(x.dtype)} for x in example]
+            architecture["modules"] = {name: repr(module) for name, module in model.named_children()}
+            architecture["inputs"] = [{"shape": list(tensor.shape), "dtype": str(tensor.dtype)} for tensor in example]
             program = exported_program(model, example)
             contents["program.pt2"] = program_bytes(program)
         except StorageError:
             raise
         except Exception as error:
-            missing["program.pt2"] = _explained(error)
+            missing["program.pt2"] = _one_line(error)
         else:
             try:
                 contents["model.onnx"] = onnx_bytes(program, example)
             except ImportError as error:
                 missing["model.onnx"] = f"the extra onnx is not installed ({error})"
             except Exception as error:
-                missing["model.onnx"] = _explained(error)
+                missing["model.onnx"] = _one_line(error)
     references: list[Reference] = []
     if trial.checkpoint is not None and trial.checkpoint.packs:
         tensors = StoredWeights(files, trial.checkpoint, is_weight).read_all()
@@ -83,14 +83,14 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
 
 
 def exported_program(model: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> ExportedProgram:
-    """Returns the program of a network in eval mode, whose inputs' first dimension is any batch size from 1.
+    """Returns the program of a network in eval mode, for any batch size from 1.
 
     Args:
-        model: The network; it is left in eval mode.
-        example: Its inputs, each of shape ``(2, ...)``: a batch of 1 would be taken for a constant.
+        model: The network. It is left in eval mode.
+        example: Its inputs, each of shape ``(2, ...)``; torch would treat a batch size of 1 as a constant.
 
     Raises:
-        AssertionError: the program's answer to the example differs from the network's.
+        AssertionError: the program's output for the example differs from the network's.
     """
     import torch
 
@@ -102,7 +102,7 @@ def exported_program(model: torch.nn.Module, example: tuple[torch.Tensor, ...]) 
 
 
 def program_bytes(program: ExportedProgram) -> bytes:
-    """What ``torch.export.load`` reads."""
+    """Returns the program in the format of ``torch.export.load``."""
     import torch
 
     buffer = io.BytesIO()
@@ -112,28 +112,31 @@ def program_bytes(program: ExportedProgram) -> bytes:
 
 
 def onnx_bytes(program: ExportedProgram, example: tuple[torch.Tensor, ...]) -> bytes:
-    """The program as an ONNX model that takes any batch size, its weights inside; below 2 GB, as the format wants.
+    """Returns the program as an ONNX model with its weights, for any batch size.
+
+    The format allows at most 2 GB.
 
     Raises:
-        AssertionError: onnxruntime's answer to the example differs by more than 1e-4 and 0.1 %.
-        torch.onnx.errors.OnnxExporterError: torch has no ONNX for a part of it.
-        ImportError: what it needs, the extra ``onnx``, is not installed.
+        AssertionError: onnxruntime's output differs by more than 1e-4 and 0.1 %.
+        torch.onnx.errors.OnnxExporterError: torch can't convert a part of it to ONNX.
+        ImportError: the extra ``onnx`` is not installed.
     """
     import onnxruntime
-    import onnxscript  # noqa: F401  (torch would say so in its own words)
+    import onnxscript  # noqa: F401  (here, so that its absence is an ImportError)
     import torch
 
     with _quiet():
-        made = torch.onnx.export(program, example, dynamo=True, verbose=False, dynamic_shapes=_any_batch(example))
-    assert made is not None
-    data = bytes(made.model_proto.SerializeToString())
+        exported = torch.onnx.export(program, example, dynamo=True, verbose=False, dynamic_shapes=_any_batch(example))
+    assert exported is not None
+    data = bytes(exported.model_proto.SerializeToString())
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    names = [given.name for given in session.get_inputs()]
-    answers = session.run(None, {name: x.numpy() for name, x in zip(names, example, strict=True)})
+    names = [model_input.name for model_input in session.get_inputs()]
+    outputs = session.run(None, {name: tensor.numpy() for name, tensor in zip(names, example, strict=True)})
     with torch.no_grad():
         expected = program.module()(*example)
-    for answer, wanted in zip(answers, [expected] if torch.is_tensor(expected) else expected, strict=True):
-        torch.testing.assert_close(torch.from_numpy(answer), wanted, rtol=1e-3, atol=1e-4)
+    all_expected = [expected] if torch.is_tensor(expected) else expected
+    for output, right in zip(outputs, all_expected, strict=True):
+        torch.testing.assert_close(torch.from_numpy(output), right, rtol=1e-3, atol=1e-4)
     return data
 
 
@@ -146,7 +149,7 @@ def _any_batch(example: tuple[torch.Tensor, ...]) -> tuple[dict[int, Any], ...]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch warns of its own deprecated calls while it traces, and of packages that it could have used."""
+    """Hides torch's warnings while it exports: about its own deprecated calls and about optional packages."""
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)
@@ -158,7 +161,8 @@ def _quiet() -> Iterator[None]:
         exporter.setLevel(level)
 
 
-def _explained(error: Exception) -> str:
-    """One line; the traceback lands in the worker's log."""
+def _one_line(error: Exception) -> str:
+    """Returns an error's first line. Its traceback goes to the worker's log."""
     traceback.print_exception(error, file=sys.stderr)
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

@@ -1,4 +1,4 @@
-"""What a problem's ``train_many`` is given: a job, and with it one trial after another."""
+"""The live handle of a job, which a problem's ``train_many`` receives."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ logger = logging.getLogger(__name__)
 
 
 class Job:
-    """What a problem's ``train_many`` is given: its trials, one after another::
+    """A job's trials, one after another, for a problem's ``train_many``::
 
         for run in job.trials():
             ...  # train run.point
             run.finish(accuracy=...)
 
-    Each is a trial of its own, with its own id, record and checkpoint; the tuner is told which job asks. A job whose
-    worker was lost, or whose search was interrupted, begins anew elsewhere: what it keeps in memory is a cache.
+    Each trial has its own id, record and checkpoint. The tuner is told which job requests it. If its worker
+    is lost or the search interrupted, the job starts again elsewhere. So its memory is only a cache.
 
     Attributes:
         number: The job's id: the number of its first trial.
-        index: How many jobs of the search were begun before it.
-        slot: Where it stays.
-        n_finished: How many of its trials have their result, those of its earlier stays included.
+        index: How many jobs of the search were started before it.
+        slot: The slot that it runs on.
+        n_finished: How many of its trials have their result, including those before a restart.
         device: ``cpu``, ``cuda`` or ``mps``.
     """
 
@@ -51,14 +51,16 @@ class Job:
         self._open: Attempt | None = None
 
     def trials(self, most: int | None = None) -> Iterator[TrialRun]:
-        """Yields the job's trials, the interrupted one first; waits for each, and ends when there are no more.
+        """Yields the job's trials, an interrupted one first.
+
+        Waits for each, and ends when there are no more.
+
+        Call ``run.finish`` before the next trial; a trial without it is FAILED (``abandoned``). An exception in the
+        loop's body ends the trial and the job. A ``TrialStopped`` that the body catches ends the trial only.
 
         Args:
-            most: Ends when the job has finished so many, in all of its stays. Code that counts for itself must look at
-                ``n_finished`` before it asks: a job that begins anew may have done its share.
-
-        Call ``run.finish`` before the next one: a trial that is left without is FAILED (``abandoned``). What raises in
-        the loop's body ends the job, and its trial; a ``TrialStopped`` that the body catches ends the trial only.
+            most: Stop when the job has finished this many trials, including those before a restart. Code that counts
+                by itself must read ``n_finished`` first, since a restarted job may have finished some.
 
         Raises:
             StorageError: the store failed.
@@ -77,12 +79,14 @@ class Job:
                 self._settle(scores)
 
     def end(self, error: BaseException | None = None) -> str | None:
-        """Settles the trial that is left open; gives the traceback of an error that belongs to no trial.
+        """Ends the open trial, if any.
+
+        Returns the traceback of an error that belongs to no trial.
 
         Raises:
             StorageError: the store failed.
         """
-        if self._open is None and self._given is not None:  # train_many has not looked at it
+        if self._open is None and self._given is not None:  # train_many did not take it
             self._begin(self._given)
         if self._open is not None:
             self._settle(error=error) if error is not None else self._abandon()
@@ -90,7 +94,7 @@ class Job:
             raise error
         elif error is not None:
             text = traceback_of(error)
-            logger.error("job %d ended between two trials\n%s", self.number, text)
+            logger.error("job %d: code raised between two trials\n%s", self.number, text)
             return text
         return None
 
@@ -106,12 +110,12 @@ class Job:
         return None
 
     def _begin(self, assignment: Assignment) -> TrialRun | None:
-        """Returns the run of a trial that is to be trained now; None where it has its result without."""
+        """Returns the run of a trial to train now; None if it already has its result."""
         self._given, self._is_last = None, assignment.is_last
         attempt = Attempt(self._runtime, assignment, self._channel.trial_channel(assignment.trial))
-        if (found := attempt.begin()) is not None:
+        if (result := attempt.begin()) is not None:
             attempt.close()
-            self._tell(found)
+            self._trial_ended(result)
             return None
         self._open = attempt
         attempt.run.on_finish(self._finish)
@@ -125,7 +129,7 @@ class Job:
             return
         attempt, self._open = self._open, None
         try:
-            self._tell(attempt.settle(returned, error=error))
+            self._trial_ended(attempt.settle(returned, error=error))
         finally:
             attempt.close()
 
@@ -134,11 +138,11 @@ class Job:
             return
         attempt, self._open = self._open, None
         try:
-            self._tell(attempt.abandon())
+            self._trial_ended(attempt.abandon())
         finally:
             attempt.close()
 
-    def _tell(self, trial: Trial | None) -> None:
+    def _trial_ended(self, trial: Trial | None) -> None:
         self.n_finished += trial is not None
         if trial is None:
             self._is_last = True

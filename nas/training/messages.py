@@ -12,9 +12,9 @@ from nas.core.trial import DonorWeights, Trial
 EVERY_S = 300.0
 """Default seconds between two resume points.
 
-The least time is lost if resume points are sqrt(2 x duration of a save x time between failures) apart (Young 1974,
-doi:10.1145/361147.361115). That gives 5 minutes for one failure a day and a save of half a second (50 MB of weights
-with Adam's state, to a disk).
+The best interval is sqrt(2 x duration of a save x time between failures); see Young 1974,
+doi:10.1145/361147.361115. With one failure a day and a save of half a second it is 5 minutes. Such a save is 50 MB of
+weights with Adam's state, to a disk.
 """
 
 
@@ -25,7 +25,9 @@ class TrialChannel(Protocol):
         """Tells the controller that the problem's code starts now."""
 
     def static_metrics(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
-        """Sends the metrics known before training to the process that records the trial if it is killed.
+        """Sends the metrics that are known before training.
+
+        The receiver needs them to record the trial if its worker is killed.
 
         Args:
             known: All of them.
@@ -60,7 +62,7 @@ class JobChannel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSpec:
-    """The settings by which a worker process runs the trials of one search; plain data, so it can be sent."""
+    """The settings with which a worker process runs the trials of one search; plain data."""
 
     problem: Spec
     url: str = field(repr=False)

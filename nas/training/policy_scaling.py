@@ -1,4 +1,4 @@
-"""How a trial honors its policies, in one line each; the values without a policy stand beside those with it."""
+"""Helpers for a problem's code to apply policies, one line for each."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 class PolicyScaling:
-    """What the policies of one trial make of epochs, data and sizes.
+    """The epochs, data and sizes of one trial under its policies.
 
     Attributes:
         policies: The policies that are on.
-        fidelity: The share of a full training that the tuner asks for, or None.
-        asked_epochs_s: When ``epochs`` was first asked, by ``time.perf_counter``: what comes before does not grow with
-            them. None: not yet.
+        fidelity: The share of a full training that the tuner requests, or None.
+        asked_epochs_s: The ``time.perf_counter`` of the first call of ``epochs``, or None. The time before it is setup,
+            which does not grow with the epochs.
     """
 
     def __init__(self, policies: frozenset[Policy] = frozenset(), fidelity: float | None = None) -> None:
@@ -32,10 +32,10 @@ class PolicyScaling:
 
     @property
     def shares(self) -> dict[str, float]:
-        """What share of a full training this one is, as ``epochs`` and ``scale`` were called; by what it was cut.
+        """The shares of a full training, computed from the calls of ``epochs`` and ``scale``.
 
-        ``epochs_share``: of the epochs, all calls with different numbers together. ``scale_share``: of the sizes, the
-        product over their names. Neither where the problem has not called it; forecasts divide by them.
+        ``epochs_share``: of the epochs, all calls with different arguments together. ``scale_share``: of the sizes, the
+        product over their names. A share is absent if its method was not called. Duration estimates divide by them.
         """
         shares = {}
         if n_full := sum(full for full, _ in self._epochs):
@@ -45,13 +45,13 @@ class PolicyScaling:
         return shares
 
     def epochs(self, *, full: int, early: int) -> int:
-        """How many epochs to train: ``for epoch in range(run.epochs(full=60, early=8))``.
+        """Returns how many epochs to train: ``for epoch in range(run.epochs(full=60, early=8))``.
 
-        None with SKIP_TRAIN; else, where the tuner asks for a fidelity, that share of ``full``, at least one; else
-        ``early`` with EARLY_STOP, but never more than ``full``.
+        The first rule that applies decides: with SKIP_TRAIN, 0; with a fidelity, that share of ``full``, at least 1;
+        with EARLY_STOP, ``early``, at most ``full``; else ``full``.
 
         Raises:
-            ConfigurationError: a number that is no whole number from 0 on.
+            ConfigurationError: an argument is not a whole number of at least 0.
         """
         check_int("run.epochs: full", full, 0)
         check_int("run.epochs: early", early, 0)
@@ -67,17 +67,17 @@ class PolicyScaling:
         return n
 
     def subset(self, data: T, *, quick: int, full: int | None = None) -> T:
-        """The data to score on: the first ``quick`` examples with QUICK_EVAL, else the first ``full`` (None: all).
+        """Returns the data to score on: the first ``quick`` examples with QUICK_EVAL, else the first ``full``.
 
-        They are the same for every trial, so that scores can be compared; an order by class must be shuffled before.
+        They are the same for every trial, so scores can be compared. Data sorted by class must be shuffled before.
 
         Args:
-            data: What has a length and takes slices (a tensor, an array, a list), or a ``torch.utils.data.Dataset``.
-            quick: How many with QUICK_EVAL.
-            full: How many without.
+            data: A sequence with slices (a tensor, an array, a list), or a ``torch.utils.data.Dataset``.
+            quick: How many examples with QUICK_EVAL.
+            full: How many without; None: all.
 
         Raises:
-            ConfigurationError: a number that is no whole number from 1 on.
+            ConfigurationError: a number is not a whole number of at least 1.
         """
         check_int("run.subset: quick", quick, 1)
         if full is not None:
@@ -93,20 +93,22 @@ class PolicyScaling:
             part: Any = Subset(sized, range(n))
         else:
             part = sized[:n]
-        found: T = part
-        return found
+        result: T = part
+        return result
 
     def scale(self, *, downscaled: int, **size: int) -> int:
-        """How large to build: ``run.scale(layers=15, downscaled=6)`` is 6 with DOWNSCALE, else 15.
+        """Returns the size to build: ``run.scale(layers=15, downscaled=6)`` is 6 with DOWNSCALE, else 15.
 
-        Use it in ``train``, ``test`` and ``export`` alike: a trial's weights are those of the network that it built.
+        Use it in ``train``, ``test`` and ``export`` alike, since the saved weights fit only the network that was built.
 
         Raises:
-            ConfigurationError: a number that is no whole number from 1 on.
-            TypeError: not one other size, by whatever name.
+            ConfigurationError: a number is not a whole number of at least 1.
+            TypeError: the number of sizes besides ``downscaled`` is not 1.
         """
         if len(size) != 1:
-            raise TypeError("run.scale takes one size by a name of yours, and what it is downscaled to")
+            raise TypeError(
+                f"run.scale: must have one size beside `downscaled`, got {len(size)}. Call it once for each size"
+            )
         [(name, full)] = size.items()
         check_int(f"run.scale: {name}", full, 1)
         check_int("run.scale: downscaled", downscaled, 1)
@@ -116,5 +118,5 @@ class PolicyScaling:
 
 
 def _is_dataset(data: object) -> bool:
-    found = sys.modules.get("torch.utils.data")  # where nobody has loaded it, it is none
-    return found is not None and isinstance(data, found.Dataset)
+    module = sys.modules.get("torch.utils.data")  # without the module, data can't be a Dataset
+    return module is not None and isinstance(data, module.Dataset)

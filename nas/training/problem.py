@@ -1,4 +1,4 @@
-"""What is searched: a space, and the code that trains one candidate of it."""
+"""The base class of problems: a space, and the code that trains one point of it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 LATENCY = "latency_s"
-"""Seconds of one forward pass of a batch of one, as ``Problem.measure`` has them by default."""
+"""The default metric of ``Problem.measure``: seconds of one forward pass of a batch of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a trial takes and scores, without training.
+    """The duration and the scores of a trial that is not trained.
 
     Attributes:
-        seconds: From its beginning to its end.
+        seconds: Its duration.
         metrics: Its scores.
-        curve: What it reports on the way: (share of its time, step, metrics).
-        shares: Of a full training, as ``run.epochs`` and ``run.scale`` would have them (``TrialRun.shares``).
+        curve: Its reports: (share of its duration, step, metrics).
+        shares: Its shares of a full training, as in ``TrialRun.shares``.
     """
 
     seconds: float
@@ -63,36 +63,46 @@ _HAS_NETWORK = frozenset({Ability.BUILD, Ability.EXAMPLE_INPUTS})
 class Problem(ABC):
     """A space and the code that trains one point of it.
 
-    Built once in the driver (which needs ``space``, ``metrics`` and ``policies`` only, so load data when first
-    trained) and once in each worker process, where it stays warm for every trial that lands there.
+    It is built once in the driver and once in each worker process, where all trials use the same instance. The driver
+    needs only ``space``, ``metrics`` and ``policies``, so load data when the first trial is trained.
     """
 
     metrics: tuple[Metric, ...]
-    """The first ranks trials; further ones are objectives."""
+    """The first ranks trials. Others are further objectives."""
     policies: frozenset[Policy] = frozenset()
     """The policies that ``train`` honors."""
     space: Space
     scores_optional: bool = False
-    """A trial that gave a result in its own words (``Trial.returned``) may be COMPLETE without the declared metrics."""
+    """Whether a trial with ``Trial.returned`` may be COMPLETE without the declared metrics."""
     is_apart: ClassVar[bool] = False
-    """Its trials run in processes of their own, so that none can end the process that drives the search."""
+    """Whether its trials run in processes of their own and can't end the driver's."""
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_root"})
-    """Constructor arguments that only say where data lies: no part of a search's identity, and kept in no record."""
+    """Constructor arguments that are paths of data.
+
+    They are not part of a search's identity and enter no record.
+    """
     data_files: ClassVar[frozenset[str]] = frozenset()
-    """Those of them that name one file each, which must hold what it held when the search began
-    (``nas.training.data_digest``)."""
+    """Those of ``data_arguments`` that name one file, whose content must not change during a search."""
     code_arguments: ClassVar[frozenset[str]] = frozenset()
-    """Those that are code, or say where it lies: taken from a command line, never from a record or a driver alone."""
+    """Arguments that are code or its path.
+
+    They are taken from the command line, never from a record or a driver.
+    """
     content: Mapping[str, str] = {}
-    """Digests of what arguments of these names only name (code in a user's file): part of a search's identity."""
+    """Digests of files that arguments name, such as a user's code, by argument.
+
+    Part of a search's identity.
+    """
     label: str = ""
-    """What ends a search's default name, where the problem's class says little."""
+    """The last part of a search's default name, if the class name alone says little."""
     about: Mapping[str, str] = {}
-    """What reports say of the problem besides its arguments, by name: texts that are no part of a search's identity."""
+    """Texts about the problem for reports, by name. They are not part of a search's identity."""
 
     @property
     def abilities(self) -> frozenset[Ability]:
-        """The optional methods that the class defines. Override it if one of them needs data that may be absent.
+        """The optional methods that the class defines.
+
+        Override it if one of them needs data that may be absent.
 
         A problem with ``build`` and ``example_inputs`` also has ``static_metrics`` and ``measure``.
         """
@@ -102,42 +112,46 @@ class Problem(ABC):
         return frozenset(defined)
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
-        """Trains ``run.point`` and returns its validation scores; this or ``train_many`` must be defined."""
+        """Trains ``run.point`` and returns its validation scores. A problem defines this or ``train_many``."""
         raise LookupError("no train")
 
     def train_many(self, job: Job) -> None:
-        """Trains the trials of a job one after another, where they share what is costly or build on one another.
+        """Trains the trials of a job one after another.
 
-        A job asks for as many trials as its code takes, within the budget and ``job.trials_per_job``; a finalist is a
-        job of one trial. See ``nas.Job``.
+        It suits trials that share a costly start or build on one another.
+
+        A job requests trials until its code ends, within the budget and ``job.trials_per_job``. A finalist is a job of
+        one trial. See ``nas.Job``.
         """
         raise LookupError("no train_many")
 
     def test(self, run: TrialRun) -> Mapping[str, float]:
-        """Scores a finalist on test data; optional. Called after the winner is chosen; ``run.restore`` loads it."""
+        """Scores a finalist on test data; optional. Called after the winner is chosen. See ``run.restore``."""
         raise LookupError("no test data")
 
     def export(self, run: TrialRun) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
         """Returns the trained network and an example batch of two; optional. ``run.restore`` loads the weights.
 
-        Each example tensor has shape ``(2, ...)``; the exported program takes any batch size.
+        Each example tensor has shape ``(2, ...)``. The exported program takes any batch size.
         """
         raise LookupError("no export")
 
     def build(self, point: Point) -> torch.nn.Module:
-        """The network of a point, as it is trained in full; optional, for ``static_metrics`` and ``measure``."""
+        """Returns the full-size network of a point; optional, for ``static_metrics`` and ``measure``."""
         raise LookupError("no network")
 
     def example_inputs(self) -> tuple[torch.Tensor, ...]:
-        """What the network takes, as a batch of one; optional, for ``static_metrics`` and ``measure``."""
+        """Returns the network's inputs, a batch of one; optional, for ``static_metrics`` and ``measure``."""
         raise LookupError("no example inputs")
 
     def static_metrics(self, point: Point) -> Mapping[str, float]:
-        """What is known of a point before it is trained, by name: what ``constraints`` may limit.
+        """Returns the metrics of a point that are known before training, by name.
 
-        The same names for every point, and the same numbers whenever it is asked. Those that ``metrics`` declares and
-        ``train`` does not return become metrics of the trial. By default, where the problem has ``build`` and
-        ``example_inputs``, the ``parameters`` and ``flops`` of the network (``nas.training.costs``), else nothing.
+        ``constraints`` may limit them.
+
+        Every point has the same names, and a point always has the same values. Those that ``metrics`` declares and
+        ``train`` does not return become metrics of the trial. By default: the network's ``parameters`` and ``flops``
+        (``nas.training.costs``) if the problem has ``build`` and ``example_inputs``, else nothing.
         """
         if not self.abilities >= _HAS_NETWORK:
             return {}
@@ -146,11 +160,11 @@ class Problem(ABC):
         return NetworkCost(lambda: self.build(point), self.example_inputs)
 
     def measure(self, point: Point, device: str) -> Mapping[str, float]:
-        """What is measured of a point before it is trained, on the machine that trains it.
+        """Returns metrics that are measured before training, on the machine that trains.
 
-        By default, where the problem has ``build`` and ``example_inputs``, ``latency_s``: the seconds of one forward
-        pass (``nas.training.costs``), else nothing. Kept as ``static_metrics``'s numbers are, and never limited, as it
-        differs from time to time.
+        By default: ``latency_s``, the seconds of one forward pass (``nas.training.costs``), if the problem has
+        ``build`` and ``example_inputs``, else nothing. They are recorded like ``static_metrics``. ``constraints``
+        can't limit them, since they vary.
         """
         if not self.abilities >= _HAS_NETWORK:
             return {}
@@ -159,8 +173,8 @@ class Problem(ABC):
         return {LATENCY: forward_latency_s(self.build(point), self.example_inputs(), device)}
 
     def simulate(self, trial: Trial) -> Simulation:
-        """What the trial would take and score; optional, for ``runner=simulated``."""
+        """Returns the trial's duration and scores; optional, for ``runner=simulated``."""
         raise LookupError("no simulation")
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Frees what it holds in this process, which runs no more trials; not called where the process is killed."""
+        """Frees resources after the last trial in this process. Not called if the process is killed."""

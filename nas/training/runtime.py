@@ -1,4 +1,4 @@
-"""Where the attempts of one search run: a problem, built once and kept warm, and the store."""
+"""The environment in which the attempts of one search run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from nas.training.trial_run import TrialRun
 
 
 class TrialRuntime:
-    """A problem, built once and kept warm, and the store: where attempts of one search run.
+    """A problem, built once and kept warm, and the search's storage.
 
     Raises:
-        ConfigurationError: the problem can't be built, or a file with code is not the one that the search began with.
+        ConfigurationError: the problem can't be built, or a file with code has changed since the search was created.
     """
 
     def __init__(self, spec: RuntimeSpec, *, problem: Problem | None = None, files: BlobStore | None = None) -> None:
@@ -38,29 +38,32 @@ class TrialRuntime:
         self._defaults = torch_settings()
 
     def _check_content(self) -> None:
-        """Refuses code that was edited meanwhile, or that is another on this machine."""
+        """Raises if a file with code has changed, or differs on this machine."""
         if not self.problem.content:
             return
-        began_with = (self.records.read("search.json") or {}).get("identity", {}).get("content", {})
+        recorded = (self.records.read("search.json") or {}).get("identity", {}).get("content", {})
         for name, digest in self.problem.content.items():
-            if began_with.get(name, digest) != digest:
+            if recorded.get(name, digest) != digest:
+                value = self.spec.problem.arguments.get(name)
                 raise ConfigurationError(
-                    f"problem.{name} ({self.spec.problem.arguments.get(name)}) is not what the search began with "
-                    f"({digest}, not {began_with[name]}): bring that back, or begin another search"
+                    f"problem.{name}={value}: must have the content that the search was created with "
+                    f"({recorded[name]}, not {digest}). Restore the file or start another search"
                 )
 
     def run(self, assignment: Assignment, channel: TrialChannel) -> Trial | None:
-        """Runs the attempt and commits its result; None where it was interrupted (no result, it will run again).
+        """Runs the attempt and records its result.
 
-        A trial that has a result already is not run again: that result is returned.
+        Returns None if it was interrupted; it will run again.
+
+        A trial that has a result is not run again: that result is returned.
 
         Raises:
-            StorageError: the store failed, which is no fault of the trial's.
+            StorageError: the store failed. The trial is not FAILED by it.
         """
         attempt = Attempt(self, assignment, channel)
         try:
-            if (found := attempt.begin()) is not None:
-                return found
+            if (result := attempt.begin()) is not None:
+                return result
             try:
                 returned = self.problem.train(attempt.run)
             except (Exception, SystemExit) as error:
@@ -70,7 +73,7 @@ class TrialRuntime:
             attempt.close()
 
     def run_job(self, job_start: JobStart, channel: JobChannel) -> str | None:
-        """Runs a job for as long as it stays; gives the traceback of code that raised between two trials.
+        """Runs a job until it ends. Returns the traceback if its code raised between two trials.
 
         Raises:
             StorageError: the store failed.
@@ -86,7 +89,10 @@ class TrialRuntime:
         return job.end()
 
     def close(self) -> str | None:
-        """Frees what the problem holds; gives what its code raised, which ends nothing, as a line."""
+        """Closes the problem.
+
+        Returns an error of its ``close`` as one line, since the search goes on.
+        """
         try:
             self.problem.close()
         except (Exception, SystemExit) as error:
@@ -95,18 +101,21 @@ class TrialRuntime:
         return None
 
     def threads_of(self, n_slots: int) -> int:
-        """Returns the torch threads of so many slots, as far as there are cores for more than those of one."""
+        """Returns the torch threads of ``n_slots`` slots.
+
+        They are at most the usable cores, and at least the threads of one slot.
+        """
         return min(n_slots * self.spec.n_threads, max(self.spec.n_threads, usable_cores()))
 
     def restore_settings(self, n_slots: int = 1) -> None:
-        """Puts torch's settings back to what they were before the first trial, with the threads of so many slots."""
+        """Restores torch's settings from before the first trial, with the threads of ``n_slots`` slots."""
         set_torch_settings({**self._defaults, "threads": self.threads_of(n_slots)})
 
     def test(self, trial: Trial) -> dict[str, float]:
         """Returns a finalist's scores on test data.
 
         Raises:
-            FloatingPointError: one is NaN or infinite.
+            FloatingPointError: a score is NaN or infinite.
         """
         from nas.training.seeds import seed_everything
 
@@ -136,7 +145,7 @@ class TrialRuntime:
 
 
 def torch_settings() -> dict[str, Any]:
-    """Returns the settings of torch that trials leave behind and that change bits."""
+    """Returns the torch settings that a trial may change and that affect results."""
     import torch
 
     return {
@@ -154,14 +163,14 @@ def torch_settings() -> dict[str, Any]:
 
 
 def set_torch_settings(settings: Mapping[str, Any]) -> None:
-    """Restores what ``torch_settings`` found."""
+    """Restores settings that ``torch_settings`` returned."""
     import torch
 
-    torch.set_num_threads(settings["threads"])  # those found are this thread's; later threads have the last set
+    torch.set_num_threads(settings["threads"])  # always set: later threads take the last value set, not this thread's
     if torch_settings() == settings:
         return
     torch.set_default_dtype(settings["dtype"])
-    torch.set_default_device(None if settings["device"] == "cpu" else settings["device"])  # None costs nothing a call
+    torch.set_default_device(None if settings["device"] == "cpu" else settings["device"])  # None is faster
     torch.set_float32_matmul_precision(settings["matmul"])
     torch.backends.mkldnn.enabled = settings["mkldnn"]
     torch.backends.cudnn.enabled = settings["cudnn"]

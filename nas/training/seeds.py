@@ -1,4 +1,4 @@
-"""The generators that everybody shares: python's, numpy's and torch's, on every device in use."""
+"""Python's, numpy's and torch's global random generators, on every device in use."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)
     if torch.cuda.is_available() or torch.backends.mps.is_available():
         torch.manual_seed(seed)
-    else:  # the same for the one generator that there is; manual_seed formats the stack for devices to come (0.8 ms)
+    else:  # seeds the only generator; manual_seed would also format the stack for later devices (0.8 ms)
         torch.default_generator.manual_seed(seed)
 
 
 def random_state() -> dict[str, Any]:
-    """Everything that decides what the global generators give next, as plain data and tensors."""
+    """Returns the state of the global generators, as plain data and tensors."""
     state: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(legacy=False),
         "torch": torch.get_rng_state(),
     }
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # else none of its generators has given anything yet
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # otherwise its generators are unused
         state["cuda"] = torch.cuda.get_rng_state_all()
     if torch.backends.mps.is_available():
         state["mps"] = torch.mps.get_rng_state()
@@ -34,12 +34,12 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Restores what ``random_state`` gave; of devices that are not here any more, nothing."""
+    """Restores a state that ``random_state`` returned. Devices that no longer exist are skipped."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
     if torch.cuda.is_available():
-        for place, generator in enumerate(state.get("cuda", [])[: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(generator, place)
+        for index, generator in enumerate(state.get("cuda", [])[: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(generator, index)
     if torch.backends.mps.is_available() and "mps" in state:
         torch.mps.set_rng_state(state["mps"])

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrialRun(PolicyScaling):
-    """What a problem's ``train`` is given: the point to train, how, and where to leave weights.
+    """The live handle of a trial: its point, its settings, and its weights.
 
     A long training continues after an interruption if it names what to save (docs/guides/long_trials.md)::
 
@@ -51,9 +51,9 @@ class TrialRun(PolicyScaling):
         stage: The stage's name: ``search``, ``final`` or a user's own.
         point: Architecture and hyper-parameters, plain JSON data.
         policies: The policies that are on.
-        fidelity: The share of a full training that the tuner asks for, or None.
-        derivation: What the tuner has noted of how it made the point.
-        seed: Seeds everything random; python, numpy and torch are seeded with it already.
+        fidelity: The share of a full training that the tuner requests, or None.
+        derivation: The tuner's note on how it made the point.
+        seed: The trial's random seed. Python, numpy and torch are seeded with it already.
         device: ``cpu``, ``cuda`` or ``mps``.
     """
 
@@ -79,14 +79,14 @@ class TrialRun(PolicyScaling):
         self.curve: list[tuple[int, dict[str, float]]] = []
         self.stop: TrialStopped | None = None
         self.returned: str | None = None
-        """The result in its own words, for an adapter to set before ``finish``; see ``Trial.returned``."""
+        """The result in a format of its own; an adapter sets it before ``finish``. See ``Trial.returned``."""
         self._files = files
         self.donors = tuple(donors)
         self._own = trial.checkpoint
         self._channel = channel
         self._finish: Callable[[Mapping[str, float]], None] | None = None
-        self._late: list[str] = []
-        self._is_over = False
+        self._extra_results: list[str] = []
+        self._has_ended = False
         self._stem = f"{trial.number:06d}-{secrets.token_hex(4)}"
         self._saved: Manifest | None = None
         self._n_packs = 0
@@ -119,13 +119,13 @@ class TrialRun(PolicyScaling):
                     fetch_folder(files, donor.checkpoint, self._folder("restore"))
 
     def ignore_missing_donor(self) -> None:
-        """Lets the donor that ``load_donors`` lost be, unless it is needed: an earlier attempt saved the weights."""
+        """Accepts a donor that ``load_donors`` lost, since the attempt resumes. Reading it later still raises."""
         if self.lost is not None:
-            logger.warning("%s; not needed, as an earlier attempt saved what it had reached", self.lost[1])
+            logger.warning("%s; not needed: the trial resumes from an earlier attempt", self.lost[1])
         self._unreadable, self.lost = self.lost, None
 
     def fetch_own_files(self) -> None:
-        """Fetches what this finished trial published from its ``save_dir``; called before ``test`` and ``export``."""
+        """Fetches the files that this finished trial published. Called before ``test`` and ``export``."""
         if self._own is not None and self._own.saved is not None:
             fetch_folder(self._files, self._own, self._folder("restore"))
 
@@ -165,7 +165,7 @@ class TrialRun(PolicyScaling):
         donor = None if report.replayed is None else self.donors[report.replayed].donor
         if donor is not None and self._parents and donor not in self._parents:
             names = " or ".join(map(str, self._parents))
-            note = f"replayed on trial {donor}, not on the parent ({names}): the same tensors, maybe another network"
+            note = f"replayed on trial {donor}, not on the parent ({names}): same tensors, possibly another network"
             report = replace(report, notes=(*report.notes, note))
         self.inheritance = report
         return report
@@ -180,8 +180,8 @@ class TrialRun(PolicyScaling):
             model: The model, which names the parameters.
 
         Raises:
-            MissingError: as ``inherit`` does.
-            CorruptError: likewise.
+            MissingError: as in ``inherit``.
+            CorruptError: as in ``inherit``.
         """
         from nas.inheritance.optimizer_state import inherit_optimizer
 
@@ -195,8 +195,8 @@ class TrialRun(PolicyScaling):
         For code that does its own inheritance. The trial's ``inherited`` share is then unknown (None).
 
         Raises:
-            MissingError: as ``inherit`` does.
-            CorruptError: likewise.
+            MissingError: as in ``inherit``.
+            CorruptError: as in ``inherit``.
         """
         self._check_open("inherit_tensors")
         self._check_readable()
@@ -209,7 +209,7 @@ class TrialRun(PolicyScaling):
         return tensors
 
     def restore_tensors(self) -> dict[str, torch.Tensor]:
-        """Returns all tensors that this trial has published, in main memory (for test, export).
+        """Returns all tensors that this trial published, in main memory, for ``test`` and ``export``.
 
         Raises:
             LookupError: the trial published no weights.
@@ -221,9 +221,9 @@ class TrialRun(PolicyScaling):
         return StoredWeights(self._files, self._own).read_all()
 
     def restore(self, model: torch.nn.Module) -> torch.nn.Module:
-        """``model`` with the weights that this trial has published, all of them, on ``device`` (for test, export).
+        """Loads this trial's published weights into ``model`` and moves it to ``device``, for ``test`` and ``export``.
 
-        What it published of its optimizer (`nas.inheritance.optimizer_state`) is left out.
+        Published optimizer state (`nas.inheritance.optimizer_state`) is not loaded.
 
         Raises:
             LookupError: the trial published no weights.
@@ -243,48 +243,48 @@ class TrialRun(PolicyScaling):
         return model.to(self.device)
 
     def finish(self, **metrics: float) -> None:
-        """Ends the trial with its validation scores and publishes what was saved; for ``train_many``.
+        """Ends the trial with its validation scores and publishes its saved weights; for ``train_many``.
 
-        The first call counts. A later one changes nothing; it is kept in the trial's log ``extra_results``.
+        Only the first call counts. Later ones are kept in the trial's log ``extra_results``.
 
         Raises:
-            ConfigurationError: the run is ``train``'s, which returns its scores.
+            ConfigurationError: called in ``train``, which returns its scores instead.
             StorageError: the store failed.
         """
         if self._finish is None:
             raise ConfigurationError(
-                f"run.finish of trial {self.number}: `train` returns its scores; finish belongs to `train_many(job)`"
+                f"run.finish of trial {self.number}: must be called in `train_many(job)`. `train` returns its scores"
             )
-        if self._is_over:
+        if self._has_ended:
             self.log_extra_result(str(metrics))
             return
-        self._is_over = True
+        self._has_ended = True
         self._finish(metrics)
 
     def log_extra_result(self, result: str) -> None:
-        """Keeps a result that came after the result, in its own words; for ``finish`` and adapters."""
-        logger.warning("trial %d has its result; a later one changes nothing: %.1000s", self.number, result)
-        self._late.append(f"{result}\n")
-        text = "".join(self._late).encode(errors="backslashreplace")
+        """Logs another result of a finished trial, in its own format; for ``finish`` and adapters."""
+        logger.warning("trial %d has its result; another one is ignored: %.1000s", self.number, result)
+        self._extra_results.append(f"{result}\n")
+        text = "".join(self._extra_results).encode(errors="backslashreplace")
         self._files.replace(log_path(self.number, "extra_results"), text[-MAX_LOG_BYTES:], durable=False)
         if self._channel is not None:
             self._channel.extra_result(result)
 
     def on_finish(self, finish: Callable[[Mapping[str, float]], None]) -> None:
-        """Sets what takes the scores; called by the job that runs the trial."""
+        """Sets the function that receives the scores of ``finish``; called by the job."""
         self._finish = finish
 
     def report(self, step: int, **metrics: float) -> None:
-        """Reports intermediate validation metrics after ``step`` (an epoch, say).
+        """Reports intermediate validation metrics after ``step``, for example an epoch.
 
         Raises:
-            TrialStopped: the trial should end now; let it pass through (a last ``save`` is allowed).
+            TrialStopped: the trial should end now. Do not catch it, except for a last ``save``.
             ConfigurationError: the trial has its result already.
         """
         self._check_open("report")
         plain = plain_metrics(metrics)
         if bad := not_finite(plain):
-            raise FloatingPointError(f"step {step} reported {', '.join(f'{n}={plain[n]}' for n in bad)}")
+            raise FloatingPointError(f"step {step} reported {', '.join(f'{name}={plain[name]}' for name in bad)}")
         self.curve.append((int(step), plain))
         if self._channel is not None:
             try:
@@ -294,12 +294,12 @@ class TrialRun(PolicyScaling):
                 raise
 
     def raise_if_stopped(self) -> None:
-        """For code that waits for another process: returns at once, unless the trial should end.
+        """Raises if the trial should end; for code that waits for another process between reports.
 
         Raises:
-            TrialStopped: as ``report`` does.
+            TrialStopped: as in ``report``.
         """
-        if self._channel is not None and not self._is_over:
+        if self._channel is not None and not self._has_ended:
             try:
                 self._channel.raise_if_stopped()
             except TrialStopped as stop:
@@ -307,39 +307,41 @@ class TrialRun(PolicyScaling):
                 raise
 
     def checkpoint(self, step: int, *parts: object, every_s: float | None = None, force: bool = False) -> bool:
-        """Saves what the trial has reached, so that a next attempt can go on from there; says whether it did.
+        """Saves a resume point for the next attempt. Returns whether it did.
 
-        Call it often, after ``report``: it saves only when ``every_s`` have passed since the attempt began or saved
-        last, and costs next to nothing else. What was saved is deleted when the trial has its result; in ``test`` and
-        ``export`` nothing is saved.
+        Call it often, after ``report``. It saves only if ``every_s`` have passed since the last save or the start;
+        otherwise the call costs almost nothing. The resume point is deleted when the trial has its result. In ``test``
+        and ``export`` nothing is saved.
 
         Args:
-            step: What is done, as your loop counts it; ``resumed_from().step`` tells it to the next attempt.
-            parts: All whose state decides the rest of the training: network, optimizer, schedule, gradient scaler
-                (anything with ``state_dict`` and ``load_state_dict``), generators of torch's, numpy's and python's, and
-                dicts of your own. The global random states and the reports are saved by themselves.
-            every_s: Seconds; by default as the session's ``checkpoint_every_s`` says.
+            step: How many steps are done, in your loop's count. The next attempt reads it as ``resumed_from().step``.
+            parts: All objects whose state affects the rest of the training. Allowed are objects with ``state_dict``
+                and ``load_state_dict`` (network, optimizer, schedule, gradient scaler), random generators of torch,
+                numpy and Python, and dicts. The global random states and the reports are always saved.
+            every_s: Seconds between saves; None: the session's ``checkpoint_every_s``.
             force: Save now.
 
         Raises:
-            ConfigurationError: a part holds what can't be saved without pickling, by its key and type.
+            ConfigurationError: a part can't be saved without pickling; the message names its key and type.
             StorageError: the store failed.
         """
         self._check_open("checkpoint")
         return self.checkpointer.save(step, parts, every_s, force)
 
     def resumed_from(self) -> Resumption | None:
-        """What an earlier attempt of this trial has reached, or None: the trial begins with this attempt.
+        """Returns the resume point of an earlier attempt, or None: train from the start.
 
-        Where it is loaded, ``inherit`` need not be called: the weights are there, its report is ``inheritance`` of what
-        is returned, and the trial's record tells of it.
+        After loading it, do not call ``inherit``: it has the trained weights. Its ``inheritance`` is the earlier
+        report, which is kept on the trial.
         """
         return self.checkpointer.find()
 
     def save(self, model: torch.nn.Module | Mapping[str, torch.Tensor]) -> None:
-        """Publishes the weights (a module's ``state_dict``); the last save before the trial ends counts.
+        """Saves the weights: a module or its ``state_dict``.
 
-        Only tensors that no donor of this search has are written.
+        The last save before the trial ends is published.
+
+        Only tensors that no donor in this search has are written.
         """
         from torch import nn
 
@@ -355,19 +357,19 @@ class TrialRun(PolicyScaling):
 
     @property
     def save_dir(self) -> Path:
-        """An empty local folder; what lies in it when ``train`` ends is published with the trial."""
+        """A local folder, empty at first. Its files are published with the trial when ``train`` ends."""
         return self._folder("save")
 
     @property
     def restore_dir(self) -> Path | None:
-        """A local folder with the files that the donor published from its ``save_dir``, or None.
+        """A local folder with the files that the best donor published from its ``save_dir``, or None.
 
-        In ``test`` and ``export``: those that the trial itself published.
+        In ``test`` and ``export``: with the files that this trial published.
         """
         return Path(self._folders["restore"].name) if "restore" in self._folders else None
 
     def unpublished(self) -> tuple[dict[str, torch.Tensor], Path | None]:
-        """What would be published if the trial ended now: the tensors last saved, and the folder of files."""
+        """Returns the tensors and the folder that would be published if the trial ended now."""
         tensors: dict[str, torch.Tensor] = {}
         if self._saved is not None:
             from nas.storage.pack import read_tensors
@@ -376,7 +378,7 @@ class TrialRun(PolicyScaling):
         return tensors, Path(self._folders["save"].name) if "save" in self._folders else None
 
     def commit_weights(self) -> Checkpoint | None:
-        """Publishes the manifest of what was saved; None where nothing was."""
+        """Publishes the manifest of the saved weights and files. Returns None if there are none."""
         saved: tuple[Reference, ...] = ()
         if "save" in self._folders:
             saved = publish_folder(self._files, self._stem, Path(self._folders["save"].name))
@@ -385,22 +387,22 @@ class TrialRun(PolicyScaling):
         return publish_checkpoint(self._files, self._stem, self._saved, saved)
 
     def close(self) -> None:
-        """Removes the local folders; what the problem's code does with the run from here on is refused."""
-        self._is_over = True
+        """Removes the local folders. Methods that change the trial raise afterwards."""
+        self._has_ended = True
         for folder in self._folders.values():
             folder.cleanup()
         self._folders.clear()
         self._donor_tensors.clear()
 
     def _check_open(self, what: str) -> None:
-        """Refuses what would belong to no trial."""
-        if self._is_over:
+        """Raises if the trial has ended."""
+        if self._has_ended:
             raise ConfigurationError(
-                f"run.{what}: trial {self.number} has its result already; take the next one from job.trials()"
+                f"run.{what}: trial {self.number} has its result already. Take the next trial from job.trials()"
             )
 
     def _check_readable(self) -> None:
-        """Raises what ``ignore_missing_donor`` passed over: the weights are needed after all."""
+        """Raises the error that ``ignore_missing_donor`` ignored, since the weights are needed now."""
         if self._unreadable is not None:
             self.lost = self._unreadable
             raise self.lost[1]
@@ -412,7 +414,7 @@ class TrialRun(PolicyScaling):
 
     @contextmanager
     def _watch(self, donor: Donor) -> Iterator[None]:
-        """Remembers the donor whose weights can't be read."""
+        """Sets ``lost`` if the donor's weights can't be read."""
         try:
             yield
         except (MissingError, CorruptError) as error:

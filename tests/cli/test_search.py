@@ -37,7 +37,7 @@ ancestors: 2 <- [01]
 point: width=\d, step=0\.\d+
 records and weights: (?P<root>\S+/heirloom/timed-random-[0-9a-f]{8})
 export: (?P=root)/best/000002-[0-9a-f]{8}
-  without program.pt2: the problem defines no `export\(run\)`, which gives the network and an example batch
+  without program.pt2: the problem defines no `export\(run\)`, which returns the network and an example batch
 next:
   python -m flows.report name=(?P=name) format=html
   python -m flows.report name=(?P=name) trial=2

@@ -41,7 +41,7 @@ def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
     done = Command(tmp_path, "+tuner=random", *GIVEN, "problem.tests.score=nocol", "runner=simulated").wait()
 
     assert done.status == 2
-    assert done.complaint == "problem.tests.score ('nocol'): the table t.csv has no such column; it has a, b, s"
+    assert done.complaint == "problem.tests.score='nocol': must be a column of t.csv. It has a, b, s"
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 

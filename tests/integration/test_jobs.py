@@ -320,7 +320,7 @@ class TestRules:
         search = Search(problem=Spec.of(MixedProblem), tuner=Spec("nas.tuners.random.RandomTuner"))
         summary = run_search(search, root=str(tmp_path), budget=Budget(trials=1), finalists=1)
 
-        assert "belongs to `train_many(job)`" in (next(iter(summary.lineage)).error or "")
+        assert "must be called in `train_many(job)`" in (next(iter(summary.lineage)).error or "")
 
     def test_missing_and_infinite_scores_fail_the_trial(self, tmp_path: Path) -> None:
         """A phase without its metric is data, like any failure; the job goes on."""

@@ -1,4 +1,4 @@
-"""Random changes of training images that leave their class as it is."""
+"""Random changes of training images that keep their class."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augmentation:
-    """What is done to each image of a batch, at random.
+    """The random changes of each image in a batch.
 
     Attributes:
-        flip: Whether every second one is mirrored, left for right.
-        shift: By how many pixels it is moved at the most, each way and axis; what comes in is 0.
-        erase: The side of a square that is set to 0 somewhere (DeVries and Taylor 2017, arXiv:1708.04552, "Cutout").
+        flip: Whether an image is mirrored, left for right, with probability 0.5.
+        shift: Most pixels that an image is moved along each axis. The free border is 0.
+        erase: The side of a random square that is set to 0 (DeVries and Taylor 2017, arXiv:1708.04552, "Cutout").
     """
 
     flip: bool
@@ -24,11 +24,11 @@ class Augmentation:
     erase: int
 
     def apply(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
-        """Changed images of the same shape.
+        """Returns changed images of the same shape.
 
         Args:
-            pixels: uint8 ``(n, channels, height, width)``, left as it is.
-            generator: Of the main memory; drawn from alike whatever the device.
+            pixels: uint8 ``(n, channels, height, width)``; is not changed.
+            generator: A CPU generator, so that the changes are the same on any device.
         """
         n, _, height, width = pixels.shape
 
@@ -53,5 +53,5 @@ class Augmentation:
 
 
 def _is_between(places: Tensor, low: Tensor, n: int) -> Tensor:
-    """``(images, places)``: whether a place is one of ``n`` from ``low`` on."""
+    """Returns ``(images, places)``: whether a place is one of the ``n`` from ``low`` on."""
     return (places >= low) & (places < low + n)

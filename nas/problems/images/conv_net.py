@@ -1,8 +1,10 @@
-"""The network that a point of named parameters describes, for small images.
+"""The network of a point with named parameters, for small images.
 
-A chain of blocks (convolution, 2x2 max-pooling, normalization, ReLU, then residual units of 3x3) and a linear layer
-over the mean of each channel. It is made to be inherited: modules are named by the index of their block, so that a
-wider or deeper child still finds its parent's, and a new residual unit starts as the identity.
+It is a chain of blocks and a linear layer over the mean of each channel. A block has a convolution, 2x2 max-pooling,
+normalization, ReLU, and residual units of 3x3.
+
+It is designed for inheritance. Modules are named by the index of their block, so names match in a wider or deeper
+child. A new residual unit starts as the identity.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from torch.nn import functional
 from nas.core.point import Point
 from nas.problems.images.pixels import N_CLASSES
 
-_GROUP = 4  # channels that group-norm treats as one; a fixed size, so that a wider child keeps its parent's groups
+_GROUP = 4  # channels of a group in group-norm; a fixed size, so that a wider child keeps its parent's groups
 
 
 class ConvNet(nn.Module):
     """The network of a point: ``n_blocks`` blocks, then dropout and a linear layer.
 
-    Block ``i`` counts from 1 and reads ``width_i``, ``kernel_i`` and, where the space has it, ``depth_i``.
+    Block ``i``, counted from 1, reads ``width_i``, ``kernel_i`` and, if the space has it, ``depth_i``.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class ConvNet(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # 1.5 times as fast on a CPU
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Logits ``(batch, 10)`` of raw pixels ``(batch, n_inputs, height, width)``."""
+        """Returns logits ``(batch, 10)`` of raw pixels ``(batch, n_inputs, height, width)``."""
         x = (pixels.float() - self.pixel_mean) / self.pixel_std
         x = x.contiguous(memory_format=torch.channels_last)
         for block in self.blocks:
@@ -59,17 +61,16 @@ class Block(nn.Module):
         self.units = nn.ModuleList(ResidualUnit(width, norm) for _ in range(depth - 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(batch, n_inputs, height, width)`` to ``(batch, width, height // 2, width // 2)``."""
-        x = functional.relu(
-            self.norm(functional.max_pool2d(self.conv(x), 2))
-        )  # pooling first: a quarter of the work for the rest
+        """Maps ``(batch, n_inputs, height, width)`` to ``(batch, width, height // 2, width // 2)``."""
+        pooled = functional.max_pool2d(self.conv(x), 2)  # pooling first: a quarter of the work for the rest
+        x = functional.relu(self.norm(pooled))
         for unit in self.units:
             x = unit(x)
         return x
 
 
 class ResidualUnit(nn.Module):
-    """``relu(x + norm(conv(x)))``, where the norm's zero weight makes a fresh unit the identity."""
+    """``relu(x + norm(conv(x)))``. The norm starts with zero weight, so a new unit is the identity."""
 
     def __init__(self, width: int, norm: str) -> None:
         super().__init__()
@@ -78,7 +79,7 @@ class ResidualUnit(nn.Module):
         nn.init.zeros_(self.norm.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns a tensor of the shape of ``x``, which holds no negative number."""
+        """Returns a tensor of the shape of ``x``, which must have no negative number."""
         return functional.relu(x + self.norm(self.conv(x)))
 
 

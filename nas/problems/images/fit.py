@@ -1,4 +1,4 @@
-"""How networks for small images are trained and scored."""
+"""Training and scoring of networks for small images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WARM_UP = 0.2  # share of the steps in which the learning rate rises: inherited
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How networks are trained: in full, and what policies make of it."""
+    """The settings of a full training, and their values under policies."""
 
     n_epochs: int
     n_epochs_early: int
@@ -38,11 +38,11 @@ class Recipe:
     augmentation: Augmentation | None = None
     label_smoothing: float = 0.0
     precision: str = "float32"
-    """``float32``; ``bfloat16``: where torch's autocast takes it; ``auto``: that where the processor is made for it."""
+    """``float32``, ``bfloat16`` (by torch's autocast) or ``auto``; see ``precision_of``."""
 
 
 def optimizer_of(network: nn.Module, point: Point) -> torch.optim.Optimizer:
-    """Stochastic gradient descent with Nesterov momentum, and the point's learning rate as the peak of its schedule."""
+    """Returns SGD with Nesterov momentum. The point's learning rate is the peak of its schedule."""
     return torch.optim.SGD(
         network.parameters(),
         lr=point["learning_rate"],
@@ -54,12 +54,12 @@ def optimizer_of(network: nn.Module, point: Point) -> torch.optim.Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What a training begins with.
+    """The state in which a training starts.
 
     Attributes:
-        optimizer: Of the network's parameters.
-        rules: By which the network has inherited.
-        report: What it has inherited; None: nothing.
+        optimizer: The optimizer of the network's parameters.
+        rules: The rules by which the network inherited.
+        report: The report of the inheritance; None: it inherited nothing.
     """
 
     optimizer: torch.optim.Optimizer
@@ -67,7 +67,7 @@ class Start:
     report: InheritanceReport | None = None
 
     def rate(self, step: int, n_steps: int) -> float:
-        """The share of the peak learning rate at a step, from 0: one cycle, and a warm-up of what has inherited."""
+        """Returns the share of the peak learning rate at a step, with the rules' warm-up."""
         has_inherited = self.report is not None and self.report.share > 0
         return one_cycle(step, n_steps) * (self.rules.warm_up(step) if has_inherited else 1.0)
 
@@ -75,13 +75,11 @@ class Start:
 def fit(
     network: nn.Module, images: Images, recipe: Recipe, *, n_epochs: int, run: TrialRun, start: Start
 ) -> Iterator[int]:
-    """Trains the network in place, and yields the number of each epoch, from 1, when it is done.
+    """Trains the network in place. Yields the number of each finished epoch, from 1.
 
-    A network that has inherited warms up, and has what it copied frozen, as its rules say.
-
-    The order, and how images are augmented, come from ``run.seed`` alone. The last images of an epoch that fill no
-    batch are left out of it. What an earlier attempt had reached is gone on from; of what is reached now the last epoch
-    needs no saving.
+    After inheritance, the rules decide on warm-up and frozen weights. The order and the augmentation of images depend
+    only on ``run.seed``. The last images of an epoch that do not fill a batch are left out. The training resumes from
+    an earlier attempt, and saves resume points except after the last epoch.
     """
     batch_size = min(recipe.batch_size, len(images))
     n_batches = len(images) // batch_size
@@ -114,13 +112,16 @@ def fit(
 
 
 def one_cycle(step: int, n_steps: int) -> float:
-    """Returns the share of the peak learning rate at a step, from 0: up in the first fifth, then down to almost 0."""
+    """Returns the share of the peak learning rate at a step, counted from 0.
+
+    It rises in the first fifth, and then falls almost to 0.
+    """
     rise = _WARM_UP * n_steps
     return min((step + 1) / max(rise, 1.0), (n_steps - step) / (n_steps - rise)) if step < n_steps else 0.0
 
 
 def score(network: nn.Module, images: Images, precision: str = "float32") -> float:
-    """Returns the share of images whose label the network names; NaN where an output is not finite."""
+    """Returns the share of correctly classified images; NaN if an output is not finite."""
     rounding = precision_of(precision, images.pixels.device.type)
     network.eval()
     n_right = 0
@@ -136,32 +137,32 @@ def score(network: nn.Module, images: Images, precision: str = "float32") -> flo
 
 
 def checked_precision(name: str) -> str:
-    """Returns the name.
+    """Returns the name of a precision.
 
     Raises:
-        ConfigurationError: it is no precision.
+        ConfigurationError: the name is unknown.
     """
     if name not in PRECISIONS:
-        raise ConfigurationError(f"problem.precision ({name!r}) must be one of {', '.join(PRECISIONS)}")
+        raise ConfigurationError(f"problem.precision={name!r}: must be one of {', '.join(PRECISIONS)}")
     return name
 
 
 def precision_of(name: str, device: str) -> torch.autocast:
-    """What a forward pass is made in: bfloat16 where torch's autocast takes it, or float32.
+    """Returns the context of a forward pass: float32, or bfloat16 by torch's autocast.
 
     Args:
-        name: ``float32``, ``bfloat16``, or ``auto``: bfloat16 on a processor that multiplies it (Intel's AMX, where
-            it is two to three times as fast, or AVX-512 BF16, almost twice) and on GPUs that have it.
+        name: ``float32``, ``bfloat16``, or ``auto``: bfloat16 on GPUs and processors with bfloat16 instructions. Those
+            are Intel's AMX (two to three times as fast) and AVX-512 BF16 (almost twice).
         device: ``cpu``, ``cuda`` or ``mps``.
     """
-    wanted = name == "bfloat16" or (name == "auto" and _is_made_for_bfloat16(device))
-    return torch.autocast(device, torch.bfloat16, enabled=wanted)
+    enabled = name == "bfloat16" or (name == "auto" and _has_bfloat16(device))
+    return torch.autocast(device, torch.bfloat16, enabled=enabled)
 
 
-def _is_made_for_bfloat16(device: str) -> bool:
+def _has_bfloat16(device: str) -> bool:
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # as in older ones of torch
+    if device != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # as in older versions of torch
         return False
-    can = torch.cpu.get_capabilities()
-    return bool(can.get("amx_bf16") or can.get("avx512_bf16"))
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))

@@ -1,4 +1,4 @@
-"""The network of a graph, for small images, and the graphs that are searched."""
+"""Networks of graphs for small images, and their search space."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from nas.spaces.parameters.space import Float
 
 
 class ImageGraph(GraphModule):
-    """Logits of raw pixels, by a network graph.
+    """A network of a graph that takes raw pixels.
 
     Args:
-        network: Its graph.
-        pixel_mean: Of all pixels of the training images.
-        pixel_std: Likewise.
+        network: The graph.
+        pixel_mean: Mean of all pixels of the training images.
+        pixel_std: Standard deviation of all pixels of the training images.
     """
 
     def __init__(self, network: Network, *, pixel_mean: float, pixel_std: float) -> None:
@@ -35,21 +35,21 @@ class ImageGraph(GraphModule):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # 1.5 times as fast on a CPU
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Logits ``(batch, 10)`` of raw pixels ``(batch, channels, height, width)``."""
+        """Returns logits ``(batch, 10)`` of raw pixels ``(batch, channels, height, width)``."""
         x = (pixels.float() - self.pixel_mean) / self.pixel_std
         return super().forward(x.contiguous(memory_format=torch.channels_last))
 
 
 def image_graphs(shape: Shape, max_flops: int, max_activations: int | None = None) -> GraphSpace:
-    """Networks for images of this shape: chains to start from, and a learning rate.
+    """Returns the space of networks for images of this shape, with a learning rate.
 
     Args:
         shape: Channels, height and width.
-        max_flops: What a network may take for one image.
-        max_activations: How many numbers its layers may give for one image, all together; None: any.
+        max_flops: Most FLOPs of a network for one image.
+        max_activations: Most activations of all layers together for one image; None: any.
 
     Raises:
-        ConfigurationError: the chains take more.
+        ConfigurationError: the initial networks need more.
     """
     starts = [
         plain_cnn(shape, N_CLASSES, widths=widths, pool_after=[0, 2]) for widths in ([16, 32, 32, 64], [32, 32, 64, 64])
@@ -59,18 +59,16 @@ def image_graphs(shape: Shape, max_flops: int, max_activations: int | None = Non
     for cost, most in costs.items():
         check_int(name := f"problem.max_{cost}", most, 1)
         if most < (least := max(getattr(start, cost) for start in starts)):
-            raise ConfigurationError(
-                f"{name} ({most}) must be at least {least:,}, which the networks to start from take"
-            )
+            raise ConfigurationError(f"{name}={most}: must be at least {least:,}, the cost of the initial networks")
         limits = replace(limits, **{cost: most})
     return GraphSpace(starts, {"learning_rate": Float(0.02, 0.2, log=True)}, limits=limits, n_moves=4)
 
 
 def graph_recipe(n_epochs: int, precision: str, *, flip: bool = True) -> Recipe:
-    """How such networks are trained; ``flip``: also on mirrored images.
+    """Returns the training settings of such networks; with ``flip``, images are mirrored at random.
 
     Raises:
-        ConfigurationError: there is no such precision.
+        ConfigurationError: the precision is unknown.
     """
     return Recipe(
         n_epochs=n_epochs,

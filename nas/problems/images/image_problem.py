@@ -1,4 +1,4 @@
-"""Classification of small images: what problems of that kind share, but for their data and their space."""
+"""The base class of problems that classify small images."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from nas.training.trial_run import TrialRun
 
 
 class ImageProblem(Problem):
-    """Ten classes of small images, by a convolutional network; what is left to say is the data and the space.
+    """Classification of small images in ten classes. Subclasses add the data and the space.
 
-    A point either holds a network (`nas.spaces.graphs.space`), or names the parameters of a chain of blocks
-    (`nas.problems.images.conv_net`). Only the latter can be halved, so DOWNSCALE is not declared for the former.
+    A point has either a network graph (`nas.spaces.graphs.space`) or the parameters of a chain of blocks
+    (`nas.problems.images.conv_net`). Only chains of blocks can be halved, so problems with graphs do not declare
+    DOWNSCALE.
 
-    Trained by stochastic gradient descent with Nesterov momentum and a one-cycle learning rate (Smith 2018,
-    arXiv:1803.09820) whose peak is the point's ``learning_rate``. A fidelity that the tuner asks for is a share of
-    ``recipe.n_epochs`` and goes before EARLY_STOP. Networks take raw pixels: uint8 ``(batch, channels, height,
-    width)``.
+    The training is stochastic gradient descent with Nesterov momentum and a one-cycle learning rate (Smith 2018,
+    arXiv:1803.09820). The peak of the learning rate is the point's ``learning_rate``. A fidelity is a share of
+    ``recipe.n_epochs`` and takes precedence over EARLY_STOP. Networks take raw pixels: uint8
+    ``(batch, channels, height, width)``.
     """
 
     OBJECTIVES: ClassVar[tuple[Metric, ...]] = (
@@ -51,7 +52,7 @@ class ImageProblem(Problem):
     )
     recipe: Recipe
     rules: Rules = Rules()
-    """What children inherit, and how they begin."""
+    """The rules of inheritance."""
     pixel_mean: ClassVar[float]
     pixel_std: ClassVar[float]
     image_shape: ClassVar[tuple[int, int, int]]
@@ -59,39 +60,39 @@ class ImageProblem(Problem):
 
     @abstractmethod
     def load_train(self) -> tuple[Images, Images]:
-        """Returns the images to train on and those to validate with, each in a random but fixed order."""
+        """Returns the training and the validation images, each in a random but fixed order."""
 
     @abstractmethod
     def load_test(self) -> Images:
         """Returns the held-out test images."""
 
     def choose_objectives(self, names: Sequence[str] | None) -> None:
-        """Makes these the metrics, in this order; None: accuracy alone.
+        """Sets the metrics, in this order; None: accuracy alone.
 
         Raises:
-            ConfigurationError: a name that is none, or twice; or accuracy, for which it trains, is missing.
+            ConfigurationError: a name is unknown or repeated, or accuracy is missing.
         """
         known = {metric.name: metric for metric in self.OBJECTIVES}
         named: Any = "accuracy" if names is None else names
         chosen = list(named) if isinstance(named, list | tuple) else [named]
         if "accuracy" not in chosen or len({*chosen}) < len(chosen) or not {*chosen} <= known.keys():
             raise ConfigurationError(
-                f"problem.objectives ({chosen}) must be accuracy and any of parameters, flops, latency_s, each once: "
-                "problem.objectives=[accuracy,parameters]"
+                f"problem.objectives={chosen}: must be accuracy and any of parameters, flops, latency_s, each once; "
+                "for example problem.objectives=[accuracy,parameters]"
             )
         self.metrics = tuple(known[name] for name in chosen)
 
     @cached_property
     def data(self) -> tuple[Images, Images]:
-        """What ``load_train`` gives, loaded when first asked for and kept for every trial that follows."""
+        """The training and validation images, loaded at first use and kept for later trials."""
         return self.load_train()
 
     def build(self, point: Point, n_halves: int = 2) -> nn.Module:
-        """Returns the network of this point, freshly initialized from torch's own generator.
+        """Returns the network of this point, newly initialized with torch's global generator.
 
         Args:
-            point: Of the space.
-            n_halves: Of its widths: 1 under DOWNSCALE. A network graph is always built as it is.
+            point: A point of the space.
+            n_halves: Halves of each width: 1 under DOWNSCALE, else 2. Network graphs ignore it.
         """
         scale = {"pixel_mean": self.pixel_mean, "pixel_std": self.pixel_std}
         if NETWORK in point:
@@ -99,15 +100,18 @@ class ImageProblem(Problem):
         return ConvNet(point, n_inputs=self.image_shape[0], n_halves=n_halves, **scale)
 
     def build_for(self, run: TrialRun) -> nn.Module:
-        """Returns the network that this trial trains: under DOWNSCALE each width is halved."""
+        """Returns the network of this trial; under DOWNSCALE each width is halved."""
         return self.build(run.point, run.scale(halves_of_width=2, downscaled=1))
 
     def example_inputs(self) -> tuple[Tensor, ...]:
-        """One blank image."""
+        """Returns one blank image."""
         return (torch.zeros(1, *self.image_shape, dtype=torch.uint8),)
 
     def train(self, run: TrialRun) -> dict[str, float]:
-        """Trains the point as the policies say; a network whose output is not finite scores NaN, and so fails."""
+        """Trains the point under its policies.
+
+        A network with outputs that are not finite scores NaN and fails.
+        """
         train, validation = self.data
         n_downscaled = min(self.recipe.n_train_downscaled or len(train), len(train))
         train = train[: run.scale(images=len(train), downscaled=n_downscaled)].to(run.device)
@@ -128,7 +132,7 @@ class ImageProblem(Problem):
         return {"accuracy": accuracy}
 
     def _start(self, run: TrialRun, network: nn.Module) -> Start:
-        """Has the network inherit, if it is to; a training that goes on has inherited already."""
+        """Lets the network inherit under SHARE_PARAMS. A resumed training has inherited already."""
         optimizer, resumed = optimizer_of(network, run.point), run.resumed_from()
         report = None if resumed is None else resumed.inheritance
         if resumed is None and Policy.SHARE_PARAMS in run.policies:
@@ -138,12 +142,14 @@ class ImageProblem(Problem):
         return Start(optimizer=optimizer, rules=self.rules, report=report)
 
     def _save(self, run: TrialRun, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Publishes the weights, and what children are to inherit of the optimizer."""
-        hands_down = self.rules.optimizer == "inherit"
-        run.save({**network.state_dict(), **optimizer_tensors(optimizer, network)} if hands_down else network)
+        """Saves the weights, with the optimizer state if children inherit it."""
+        if self.rules.optimizer == "inherit":
+            run.save({**network.state_dict(), **optimizer_tensors(optimizer, network)})
+        else:
+            run.save(network)
 
     def test(self, run: TrialRun) -> dict[str, float]:
-        """Returns the accuracy on the held-out test images, in float32 whatever the precision of the training."""
+        """Returns the accuracy on the test images, always in float32."""
         return {"accuracy": score(run.restore(self.build_for(run)), self.load_test().to(run.device))}
 
     def export(self, run: TrialRun) -> tuple[nn.Module, tuple[Tensor, ...]]:

@@ -1,4 +1,4 @@
-"""Labeled images, as problems hold them."""
+"""Labeled images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIN_IMAGES = 6
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """``pixels`` uint8 ``(n, channels, height, width)``, ``labels`` int64 ``(n,)``."""
+    """Images and labels: ``pixels`` uint8 ``(n, channels, height, width)``, ``labels`` int64 ``(n,)``."""
 
     pixels: Tensor
     labels: Tensor
@@ -24,7 +24,7 @@ class Images:
         return len(self.labels)
 
     def __getitem__(self, which: slice | Tensor) -> Images:
-        """Those of a slice, or of a tensor of indices."""
+        """Returns the images of a slice, or of a tensor of indices."""
         return Images(self.pixels[which], self.labels[which])
 
     def to(self, device: str) -> Images:
@@ -33,13 +33,13 @@ class Images:
 
 
 def split(images: Images, seed: int) -> tuple[Images, Images]:
-    """Five sixths to train on and a sixth to validate with, each in a random order that the seed alone decides.
+    """Returns five sixths for training and a sixth for validation, shuffled by the seed.
 
     Raises:
-        ConfigurationError: there are too few for that.
+        ConfigurationError: there are too few images.
     """
     if len(images) < MIN_IMAGES:
-        raise ConfigurationError(f"{len(images)} images to train on and to validate with must be {MIN_IMAGES} or more")
+        raise ConfigurationError(f"{len(images)} images for training and validation: must be at least {MIN_IMAGES}")
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     n_validation = len(order) // 6
     return images[order[n_validation:]], images[order[:n_validation]]

@@ -171,7 +171,7 @@ def test_results_after_the_result(tmp_path: Path) -> None:
     [trial] = shop.run()
 
     assert trial.metrics == {"default": 1}
-    assert "a later one changes nothing: 2" in (tmp_path / "root/mine/logs/000000.job.log").read_text()
+    assert "another one is ignored: 2" in (tmp_path / "root/mine/logs/000000.job.log").read_text()
     assert shop.records.other_logs(trial)["extra_results"] == "2\n"
     assert ExtraResult(0, "2") in shop.events
 

@@ -640,7 +640,7 @@ def test_a_worker_refuses_another_template(tmp_path: Path) -> None:
     url = shop.run().url
     shop.file.write_text(shop.file.read_text() + "# edited\n")
 
-    with pytest.raises(ConfigurationError, match=r"problem\.file \(.*Model\.py\) is not what the search began with"):
+    with pytest.raises(ConfigurationError, match=r"problem\.file=.*Model\.py: must have the content that the search"):
         TrialRuntime(RuntimeSpec(problem=Spec(PROBLEM, shop.arguments()), url=url, options={}))
 
 

@@ -74,11 +74,14 @@ def test_both_kinds_of_file_hold_the_same(tmp_path: Path, write: Callable[[Path]
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"y_train": np.full(60, -1)}, "as many labels, whole numbers from 0 to 9, are expected"),
-        ({"y_train": np.full(60, 0.5)}, "as many labels, whole numbers from 0 to 9, are expected"),
-        ({"x_train": np.zeros((60, 28, 28, 3), np.uint8)}, r"shape \(60, 3, 28, 28\) with 60 labels, where images of"),
+        ({"y_train": np.full(60, -1)}, "as many labels, whole numbers from 0 to 9; download"),
+        ({"y_train": np.full(60, 0.5)}, "as many labels, whole numbers from 0 to 9; download"),
+        (
+            {"x_train": np.zeros((60, 28, 28, 3), np.uint8)},
+            r"shape \(60, 3, 28, 28\) with 60 labels: must be images of",
+        ),
         ({"y_train": np.zeros(59, np.uint8)}, "with 59 labels"),
-        ({"x_train": np.zeros((60, 32, 32, 3))}, "x_train holds float64, and must hold uint8"),
+        ({"x_train": np.zeros((60, 32, 32, 3))}, "x_train has dtype float64: must be uint8"),
         ({"x_train": np.array([None])}, "can't be read"),
     ],
 )
@@ -94,11 +97,11 @@ def test_wrong_contents_are_named(tmp_path: Path, changes: dict[str, Any], messa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"data_file": ""}, r"data_file \(''\) must be a file's path or URL"),
+        ({"data_file": ""}, "problem.data_file='': must be a file's path or URL"),
         ({"data_file": "memory://none.npz"}, "none.npz is not there"),
         ({"data_file": str(ROOT / "conf")}, "conf is a folder, where a file is expected; .*problem.data_file=FILE"),
         ({"n_epochs": 0}, r"problem.n_epochs \(0\) must be"),
-        ({"precision": "half"}, r"problem.precision \('half'\) must be one of"),
+        ({"precision": "half"}, "problem.precision='half': must be one of"),
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:

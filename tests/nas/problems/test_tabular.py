@@ -98,22 +98,25 @@ def test_letters_of_a_column_are_parameters(table: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"parameters": ["width", "depth"]}, "no column 'depth'; it has width, op"),
-        ({"parameters": ["width"]}, "holds a point twice"),
+        ({"parameters": ["width", "depth"]}, r"column 'depth': must be in .*t\.csv\. It has width, op"),
+        ({"parameters": ["width"]}, "must have each point once"),
         ({"parameters": []}, "`parameters`"),
         ({"letters": "code"}, "`letters`"),
         ({"metrics": {}}, r"problem\.metrics"),
         ({"metrics": {"acc": {"direction": "up"}}}, "direction"),
-        ({"metrics": {"acc": {"curve": "acc_"}}}, r"metrics\.acc\.curve \('acc_'\) must hold one `\*`"),
+        ({"metrics": {"acc": {"curve": "acc_"}}}, r"metrics\.acc\.curve='acc_': must have one `\*`"),
         (
             {"metrics": {"accuracy": {"column": "accc"}}},
-            r"metrics\.accuracy\.column \('accc'\): the table \S+t\.csv has no such column; it has acc, width, op",
+            r"metrics\.accuracy\.column='accc': must be a column of \S+t\.csv\. It has acc, width, op",
         ),
-        ({"metrics": {"acc": {}, "flop_m": {"direction": "minimize"}}}, r"metrics\.flop_m\.column \('flop_m'\): the"),
-        ({"seconds": {"column": "tim"}}, r"problem\.seconds\.column \('tim'\): .* it has time, width, op"),
-        ({"tests": {"acc": "nocol"}}, r"problem\.tests\.acc \('nocol'\): .* it has \w"),
-        ({"known": {"flops": "flop"}}, r"problem\.known\.flops \('flop'\): .* it has \w"),
-        ({"metrics": {"acc": {"curve": "acc_*"}}}, r"no such column.*; it has acc, width, op"),
+        (
+            {"metrics": {"acc": {}, "flop_m": {"direction": "minimize"}}},
+            r"metrics\.flop_m\.column='flop_m': must be a column",
+        ),
+        ({"seconds": {"column": "tim"}}, r"problem\.seconds\.column='tim': .* It has time, width, op"),
+        ({"tests": {"acc": "nocol"}}, r"problem\.tests\.acc='nocol': .* It has \w"),
+        ({"known": {"flops": "flop"}}, r"problem\.known\.flops='flop': .* It has \w"),
+        ({"metrics": {"acc": {"curve": "acc_*"}}}, r"must match columns of .*\. It has acc, width, op"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
@@ -125,7 +128,7 @@ def test_mistakes_are_named(tmp_path: Path, wrong: dict[str, Any], message: str)
 
 
 @pytest.mark.parametrize(
-    ("table", "message"), [("no/such.csv", "is not there"), ("a.xls", "parquet"), ("", "problem.table")]
+    ("table", "message"), [("no/such.csv", "the file does not exist"), ("a.xls", "parquet"), ("", "problem.table")]
 )
 def test_table_that_is_not_there(table: str, message: str) -> None:
     """A missing file, another kind of file and no file at all are named."""

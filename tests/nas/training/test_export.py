@@ -274,7 +274,7 @@ def test_network_is_exported_in_eval_mode(tmp_path: Path) -> None:
     [
         (BrokenExport(), "NotImplementedError: no program of this network"),
         (BatchOfOne(), ""),
-        (ScoreProblem(), "the problem defines no `export(run)`, which gives the network and an example batch"),
+        (ScoreProblem(), "the problem defines no `export(run)`, which returns the network and an example batch"),
         (ExportProblem(saves=False), "the trial saved no weights (`run.save(model)`)"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Problem) else "",

@@ -52,10 +52,10 @@ def test_files_may_be_compressed_or_not(tmp_path: Path, compress: type[bytes]) -
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        (b"", "starts with nothing, an idx file with 00 00 08 02"),
-        (b"<html>404</html>", "starts with 3c 68 74 6d, an idx file with 00 00 08 02"),
-        (idx(np.zeros(3, np.uint8)), "starts with 00 00 08 01, an idx file with 00 00 08 02"),
-        (idx(np.zeros((2, 3), np.uint8))[:-1], r"has 17 bytes, but one of shape \(2, 3\) has 18"),
+        (b"", "starts with nothing: an idx file must start with 00 00 08 02"),
+        (b"<html>404</html>", "starts with 3c 68 74 6d: an idx file must start with 00 00 08 02"),
+        (idx(np.zeros(3, np.uint8)), "starts with 00 00 08 01: an idx file must start with 00 00 08 02"),
+        (idx(np.zeros((2, 3), np.uint8))[:-1], r"has 17 bytes, but shape \(2, 3\) needs 18"),
         (idx(np.zeros((2, 3), np.uint8)) + b"\0", "has 19 bytes"),
         (gzip.compress(idx(np.zeros((2, 3), np.uint8)))[:-9], "Compressed file ended"),
         (gzip.compress(b"")[:10] + b"\xff" * 9, "invalid block type"),

@@ -104,7 +104,7 @@ MISTAKES = {
     "unknown_storage_protocol": ((*DEBUG, "storage.root=nope://there"), "nope://there: unknown protocol"),
     "unknown_storage": ((*DEBUG, "storage=nope"), "unknown storage nope: choose local, memory, nfs"),
     "storage_nowhere": ((*DEBUG, "storage.root=null"), "storage.root .* must be a folder or a URL"),
-    "storage_takes_no_options": ((*DEBUG, "storage.options.anon=true"), "takes no options: anon"),
+    "storage_takes_no_options": ((*DEBUG, "storage.options.anon=true"), r"storage\.options=anon: must be empty"),
     "storage_in_memory_of_one": ((*TIMED, "storage=memory"), "exists in one process only, but runner=processes"),
     "unknown_runner": (
         (*TIMED, "runner=nope"),

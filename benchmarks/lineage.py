@@ -24,7 +24,8 @@ from nas.inheritance.donors.index import DonorIndex
 from nas.inheritance.donors.similarity import common_layers
 from nas.storage.manifest import TensorEntry
 from nas.storage.open import open_root
-from nas.storage.records import Records, to_bytes
+from nas.storage.record_format import encode_record
+from nas.storage.records import Records
 from nas.storage.signature import Signature
 
 N_SEARCHES = 10
@@ -63,7 +64,7 @@ def write_search(folder: Path, rng: random.Random) -> list[Widths]:
         "identity": {"problem": {"target": "benchmark"}, "space": {"type": "none"}, "policy": [{"name": "search"}]},
         "metrics": [{"name": "accuracy", "direction": "maximize"}],
     }
-    (folder / "search.json").write_bytes(to_bytes(header))
+    (folder / "search.json").write_bytes(encode_record(header))
     lineage: list[Trial] = []
     networks: list[Widths] = []
     for number in range(N_TRIALS):
@@ -80,7 +81,7 @@ def write_trial(folder: Path, trial: Trial) -> None:
     start = {"trial": trial.number, "attempt": 1, **where}
     records = {"proposal": trial.proposal_record(), "start-1": start, "result": trial.result_record()}
     for kind, record in records.items():
-        (folder / f"trials/{trial.number:06d}.{kind}.json").write_bytes(to_bytes(record))
+        (folder / f"trials/{trial.number:06d}.{kind}.json").write_bytes(encode_record(record))
 
 
 def finished(number: int, parent: Trial | None, widths: Widths, rng: random.Random) -> Trial:

@@ -31,7 +31,6 @@ def final(invocation: Invocation, engine: Engine) -> int:
     from nas.core.budget import Budget
     from nas.core.errors import ConfigurationError
     from nas.core.policy import PolicyPlan
-    from nas.search.identity import read_header
     from nas.search.runner import SearchPipeline
     from nas.storage.records import Records
 
@@ -40,7 +39,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     files = find_search(reach_root(invocation.values), str(invocation.values["name"]), time.time(), complain)
     name = files.url.rpartition("/")[2]
     machine = read_machine(invocation.values)
-    identity = (read_header(Records(files)) or {})["identity"]
+    identity = (Records(files).header() or {})["identity"]
     if identity["deterministic"]:  # results depend on slots and threads
         gate = machine.gate and replace(machine.gate, n_threads=identity["n_threads"])
         machine = replace(machine, slots=identity["slots"], n_threads=identity["n_threads"], gate=gate)

@@ -133,7 +133,7 @@ class Engine:
         if context.machine.runner == "simulated":
             check_simulated(prepared.problem)
         limits = read_limits(context.invocation.values)
-        if records.read("search.json") is not None:
+        if records.header() is not None:
             claim_identity(records, prepared)
             if not only_finals and (end := pipeline.ended_by()):
                 larger = (budget_names or {}).get(end, f"budget.{end}")

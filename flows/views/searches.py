@@ -55,7 +55,7 @@ def find_searches(root: BlobStore, now: float, warn: Warn) -> list[Found]:
             continue
         records = Records(root.subfolder(name))
         try:
-            if records.read("search.json") is None:
+            if records.header() is None:
                 others.append(name)
                 continue
             session = last_session(records, now)
@@ -83,7 +83,7 @@ def find_search(root: BlobStore, name: str, now: float, warn: Warn) -> BlobStore
             raise SearchNotFoundError(_none_under(root))
         return searches[0].files
     files = root.subfolder(check_name(name))
-    if Records(files).read("search.json") is not None:
+    if Records(files).header() is not None:
         return files
     names = [search.name for search in find_searches(root, now, lambda line: None)]
     if not names:

@@ -159,9 +159,7 @@ def read_header(records: Records, name: str) -> Header:
         ConfigurationError: the record has another format.
         CorruptError: the record can't be read.
     """
-    from nas.search import identity as search_identity
-
-    header = search_identity.read_header(records)
+    header = records.header()
     if header is None:
         raise SearchNotFoundError(f"no search {name}: {records.files.url} holds no search.json")
     identity = header["identity"]

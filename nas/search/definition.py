@@ -17,13 +17,12 @@ from nas.search.initial_tuner import InitialTuner
 from nas.search.job_plan import JobPlan
 from nas.search.search_init import SearchInit
 from nas.stoppers.base import Stopper
+from nas.storage.record_format import FORMAT
 from nas.storage.record_size import METRICS_BYTES, NUMBER_BYTES, json_size
 from nas.training.data_digest import contents
 from nas.training.problem import LATENCY, Ability, Problem
 from nas.tuners.base import Tuner
 from nas.tuners.shared.constrained import ConstrainedTuner, checked_limits
-
-FORMAT = 1
 
 TWO_STAGE = PolicyPlan(
     (

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, StorageError
-from nas.core.validation import naming, whole
-from nas.search.definition import FORMAT, PreparedSearch
+from nas.search.definition import PreparedSearch
 from nas.storage.blobs import BlobStore
 from nas.storage.records import Records
-from nas.storage.search_records import check_header
 
 
 def open_records(files: BlobStore) -> Records:
@@ -26,13 +24,13 @@ def claim_identity(records: Records, prepared: PreparedSearch) -> None:
     Raises:
         ConfigurationError: the identity or the content of the data files differs. The message names each key.
     """
-    existing = read_header(records)
+    existing = records.header()
     if existing is None:
         try:
             records.publish("search.json", prepared.search_json)
             return
         except AlreadyPublishedError:  # by another command at the same moment
-            existing = read_header(records)
+            existing = records.header()
     if existing is None:
         raise StorageError(f"{records.files.url}/search.json is published, but can't be seen")
     if found := differences(existing["identity"], prepared.identity):
@@ -47,26 +45,6 @@ def claim_identity(records: Records, prepared: PreparedSearch) -> None:
             f"the search in {records.files.url} was begun with other data: problem.{'; problem.'.join(found)}. "
             "Scores on other data can't be compared. Choose another name=..., or the data that it was begun with"
         )
-
-
-def read_header(records: Records) -> dict[str, Any] | None:
-    """Returns the content of ``search.json``, or None if there is no search.
-
-    Raises:
-        ConfigurationError: another version of Heirloom wrote it.
-        CorruptError: it is not a header of a search.
-    """
-    record = records.read("search.json")
-    if record is None:
-        return None
-    with naming(records.place("search.json")):
-        found = whole(record.get("format"), "format")
-        if found == FORMAT:
-            check_header(record)
-            return record
-    raise ConfigurationError(
-        f"the search in {records.files.url} has format {found}; this Heirloom reads format {FORMAT}"
-    )
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,8 @@ from typing import Any
 
 from nas.core.errors import AlreadyPublishedError, SearchBusyError, StorageError
 from nas.search.host_process import HostProcess
-from nas.storage.records import Records, to_bytes
+from nas.storage.record_format import encode_record
+from nas.storage.records import Records
 from nas.storage.sessions import past_sessions, read_heartbeat, spent_hours
 
 HEARTBEAT_S = 10.0
@@ -163,7 +164,7 @@ class SearchLease:
                 "stopping": self._is_stopping,
                 "complete": self._is_complete,
             }
-            self._records.files.replace(f"sessions/{self.number:04d}.beat", to_bytes(heartbeat))
+            self._records.files.replace(f"sessions/{self.number:04d}.beat", encode_record(heartbeat))
 
 
 def check_free(

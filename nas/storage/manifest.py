@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.reference import Reference, checked_digest, references
-from nas.core.validation import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, parse_object, shown, whole
+from nas.core.validation import MAX_WHOLE, checked_fields, shown, whole
+from nas.storage.record_format import FORMAT, decode_record, encode_record
 
-FORMAT = 1
 MAX_DIMENSIONS = 64
 """Beyond, torch itself knows few operations."""
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -98,29 +96,40 @@ class Manifest:
         Raises:
             ConfigurationError: there are more tensors than a manifest takes.
         """
-        data: dict[str, Any] = {
+        try:
+            return encode_record(self.to_json())
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{len(self.tensors)} tensors and {len(self.files)} files are too many for a manifest ({error}). Save "
+                "fewer and larger ones."
+            ) from error
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the manifest as plain data."""
+        return {
             "format": FORMAT,
             "tensors": {name: entry.to_json() for name, entry in self.tensors.items()},
             "packs": [pack.to_json() for pack in self.packs],
             "files": [file.to_json() for file in self.files],
         }
-        plain = json.dumps(data, separators=(",", ":")).encode()
-        if len(plain) > MAX_RECORD_BYTES:
-            raise ConfigurationError(
-                f"{len(self.tensors)} tensors and {len(self.files)} files make a manifest of {len(plain)} bytes, which "
-                f"has at most {MAX_RECORD_BYTES}; save fewer and larger ones"
-            )
-        return plain
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
-        """Returns the manifest in a file's bytes.
+        """Returns the manifest in the bytes of a file.
 
         Raises:
             CorruptError: anything but what ``to_bytes`` writes.
         """
-        parsed = parse_object(data)
-        fields = checked_fields(parsed, {"format": (int,), "tensors": (dict,), "packs": (list,), "files": (list,)})
+        return cls.from_json(decode_record(data))
+
+    @classmethod
+    def from_json(cls, data: object) -> Manifest:
+        """Returns the manifest of which ``to_json`` made this.
+
+        Raises:
+            CorruptError: it made no such thing.
+        """
+        fields = checked_fields(data, {"format": (int,), "tensors": (dict,), "packs": (list,), "files": (list,)})
         if fields["format"] != FORMAT:
             raise CorruptError(
                 f"format {shown(fields['format'])} is not {FORMAT}, which this version of Heirloom reads"

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from nas.core.trial import Trial
 
-RECORD_BYTES = 3_990
+RECORD_BYTES = 3_906
+"""Without the digest."""
 METRICS_BYTES = 600
 STATIC_METRICS_BYTES = 300
 ERROR_BYTES = 1_400

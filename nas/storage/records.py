@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import gc
 import itertools
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from nas.core.errors import AlreadyPublishedError, CorruptError, StorageError
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, StorageError
 from nas.core.trial import Trial
-from nas.core.validation import MAX_DEPTH, MAX_RECORD_BYTES, is_deep, naming, parse_object, shown, time_of, whole
+from nas.core.validation import naming, shown, time_of, whole
 from nas.storage.blobs import BlobStore
+from nas.storage.record_format import FORMAT, decode_record, encode_record, is_format_1
 from nas.storage.record_size import ERROR_BYTES, fitted
-from nas.storage.search_records import check_sweep, check_test
+from nas.storage.search_records import check_header, check_sweep, check_test
 from nas.storage.trial_log import earlier_log_path, log_path
 from nas.storage.trial_records import checked_donor, trial_from_records
 
@@ -50,31 +50,6 @@ class Starts:
         return cls(attempts[-1], tuple(sessions[attempt] for attempt in attempts), n_lost)
 
 
-def to_bytes(record: Mapping[str, Any]) -> bytes:
-    """Returns a record as the bytes of its file.
-
-    Raises:
-        ValueError: a value is no JSON, or not finite, or lies deeper than ``from_bytes`` reads.
-    """
-    if is_deep(record):
-        raise ValueError(f"lists and objects lie in one another deeper than {MAX_DEPTH}")
-    text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode(errors="backslashreplace")  # half a character, as in undecodable file names: JSON's own escape
-
-
-def from_bytes(data: bytes, path: str) -> dict[str, Any]:
-    """Returns the record in a file's bytes.
-
-    Raises:
-        CorruptError: the bytes are no JSON object, or one that ``to_bytes`` does not write.
-    """
-    with naming(path):
-        record = parse_object(data)
-        if data.count(b"[") + data.count(b"{") > MAX_DEPTH and is_deep(record):
-            raise CorruptError(f"lists and objects lie in one another deeper than {MAX_DEPTH}")
-        return record
-
-
 class Records:
     """Reads and writes the records of one search; every write is durable before it returns."""
 
@@ -87,16 +62,41 @@ class Records:
 
         Raises:
             AlreadyPublishedError: the name is taken.
+            StorageError: the record can't be encoded, or the store failed.
         """
-        data = to_bytes(record)
-        if len(data) > MAX_RECORD_BYTES:
-            raise StorageError(f"{path} would have {len(data)} bytes; a record has at most {MAX_RECORD_BYTES}")
+        try:
+            data = encode_record(record)
+        except ValueError as error:
+            raise StorageError(f"{path} can't be written: {error}") from error
         self.files.publish(path, [data], exclusive=True)
 
     def read(self, path: str) -> dict[str, Any] | None:
         """Returns the record of this name, or None where there is none yet."""
         data = self.files.read_if_present(path)
-        return None if data is None else from_bytes(data, self.place(path))
+        if data is None:
+            return None
+        with naming(self.place(path)):
+            return decode_record(data)
+
+    def header(self) -> dict[str, Any] | None:
+        """Returns what ``search.json`` says, or None if there is no search.
+
+        Raises:
+            ConfigurationError: a Heirloom that uses another record format wrote it.
+            CorruptError: it can't be read.
+        """
+        if (data := self.files.read_if_present("search.json")) is None:
+            return None
+        with naming(self.place("search.json")):
+            record = {"format": 1} if is_format_1(data) else decode_record(data)
+            found = whole(record.get("format"), "format")
+            if found == FORMAT:
+                check_header(record)
+                return record
+        raise ConfigurationError(
+            f"the search in {self.files.url} has format {found}; this Heirloom reads format {FORMAT}. Use the "
+            "Heirloom that began the search, or begin a new one with name=..."
+        )
 
     def place(self, path: str) -> str:
         """Where the record lies, for errors."""
@@ -265,11 +265,12 @@ class Records:
         """Returns the records of one kind by trial; what has another name than ours is left out."""
         found = self.files.read_folder("trials", suffix)
         paths = {_number_in(name.removesuffix(suffix)): name for name in found}
-        return {
-            number: from_bytes(found[name], self.place(f"trials/{name}"))
-            for number, name in paths.items()
-            if number >= 0
-        }
+        records: dict[int, dict[str, Any]] = {}
+        for number, name in paths.items():
+            if number >= 0:
+                with naming(self.place(f"trials/{name}")):
+                    records[number] = decode_record(found[name])
+        return records
 
     def _lacks(self, number: int) -> CorruptError:
         return CorruptError(f"the proposal of trial {number} is missing in {self.files.url}/trials")
@@ -304,8 +305,8 @@ class Records:
         for name, data in found.items():
             number, place = _number_in(name.removesuffix(".json")), self.place(f"tests/{name}")
             if number >= 0:
-                tests[number] = from_bytes(data, place)
                 with naming(place):
+                    tests[number] = decode_record(data)
                     check_test(tests[number], number)
         return tests
 

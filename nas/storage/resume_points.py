@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import secrets
@@ -15,23 +14,25 @@ from typing import TYPE_CHECKING
 
 from nas.core.errors import ConfigurationError, CorruptError, MissingError
 from nas.core.reference import is_path
-from nas.core.validation import MAX_RECORD_BYTES, checked_fields
+from nas.core.validation import checked_fields, naming
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import publish_tensors
 from nas.storage.manifest import Manifest
-from nas.storage.records import from_bytes, to_bytes
-from nas.storage.verified import digest_of
+from nas.storage.record_format import FORMAT, decode_record, encode_record
 
 if TYPE_CHECKING:
     import torch
 
     from nas.storage.state_codec import Json
 
-FORMAT = 1
 logger = logging.getLogger(__name__)
 
-_NAME = re.compile(r"(\d{6,})-(?:([0-9a-f]{64})\.json|[0-9a-f]{8}\.safetensors)")
-_KINDS: Mapping[str, tuple[type, ...]] = {"format": (int,), "manifest": (dict,), "state": (dict,)}
+_NAME = re.compile(r"(\d{6,})-[0-9a-f]{8}\.(?:json|safetensors)")
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("format", "trial", "number"), (int,)),
+    "manifest": (dict,),
+    "state": (dict,),
+}
 
 
 class PartialCheckpoints:
@@ -43,6 +44,7 @@ class PartialCheckpoints:
     """
 
     def __init__(self, files: BlobStore, trial: int) -> None:
+        self._trial = trial
         self.folder = f"resume/{trial:06d}"
         self._files = files
         self._damaged: set[int] = set()
@@ -60,19 +62,17 @@ class PartialCheckpoints:
         """
         names = self._names()
         number = 1 + max(names.values(), default=0)
-        path = f"{self.folder}/{number:06d}-{secrets.token_hex(4)}.safetensors"
-        manifest = publish_tensors(self._files, path, tensors)
-        record = {"format": FORMAT, "manifest": json.loads(manifest.to_bytes()), "state": state}
+        stem = f"{self.folder}/{number:06d}-{secrets.token_hex(4)}"
+        manifest = publish_tensors(self._files, f"{stem}.safetensors", tensors)
+        about = {"format": FORMAT, "trial": self._trial, "number": number}
         try:
-            data = to_bytes(record)
+            data = encode_record({**about, "manifest": manifest.to_json(), "state": state})
         except ValueError as error:
-            raise ConfigurationError(f"the state beside the tensors can't be kept: {error}; make it flatter") from error
-        if len(data) > MAX_RECORD_BYTES:
             raise ConfigurationError(
-                f"the state beside the tensors takes {len(data)} bytes of JSON; a partial checkpoint takes at most "
-                f"{MAX_RECORD_BYTES}: keep what is large in tensors or arrays"
-            )
-        self._files.publish(f"{self.folder}/{number:06d}-{digest_of(data).removeprefix('blake3:')}.json", [data])
+                f"the state beside the tensors can't be saved: {error}. Keep large values in tensors or arrays, and "
+                "nest lists and dicts less deeply."
+            ) from error
+        self._files.publish(f"{stem}.json", [data])
         whole = [n for name, n in names.items() if name.endswith(".json") and n not in self._damaged]
         oldest = max(whole, default=number)
         self._delete([name for name, n in names.items() if n < oldest or n in self._damaged])
@@ -86,7 +86,7 @@ class PartialCheckpoints:
         names = self._names()
         for name in sorted((name for name in names if name.endswith(".json")), key=lambda name: -names[name]):
             try:
-                return self._read(f"{self.folder}/{name}", check)
+                return self._read(f"{self.folder}/{name}", names[name], check)
             except (MissingError, CorruptError) as error:
                 self._damaged.add(names[name])
                 logger.warning("a partial checkpoint is lost, and the one before it, if any, is taken: %s", error)
@@ -106,23 +106,21 @@ class PartialCheckpoints:
         for name in sorted(names, key=lambda name: not name.endswith(".json")):  # a record without a pack alarms
             self._files.delete(f"{self.folder}/{name}")
 
-    def _read(self, path: str, check: Callable[[Json], None]) -> tuple[Json, dict[str, torch.Tensor]]:
+    def _read(self, path: str, number: int, check: Callable[[Json], None]) -> tuple[Json, dict[str, torch.Tensor]]:
         from nas.storage.pack import read_tensors
 
         place = f"{self._files.url}/{path}"
         data = self._files.read_if_present(path)
         if data is None:
             raise MissingError(f"{place} is missing")
-        if digest_of(data).removeprefix("blake3:") != path.rpartition("-")[2].removesuffix(".json"):
-            raise CorruptError(f"{place} is corrupt: its {len(data)} bytes have the digest {digest_of(data)}")
-        try:
-            fields = checked_fields(from_bytes(data, "the record"), _KINDS)
+        with naming(place):
+            fields = checked_fields(decode_record(data), _KINDS)
             if fields["format"] != FORMAT:
                 raise CorruptError(f"format {fields['format']} is not {FORMAT}, which this version of Heirloom reads")
-            manifest = Manifest.from_bytes(json.dumps(fields["manifest"]).encode())
+            if (fields["trial"], fields["number"]) != (self._trial, number):
+                raise CorruptError("it is the record of another save")
+            manifest = Manifest.from_json(fields["manifest"])
             check(fields["state"])
-        except CorruptError as error:
-            raise CorruptError(f"{place} is no partial checkpoint: {error}") from error
         return fields["state"], read_tensors(
             self._files, manifest.tensors, {pack.path: pack for pack in manifest.packs}
         )

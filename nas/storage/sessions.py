@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from nas.core.validation import naming
-from nas.storage.records import Records, from_bytes
+from nas.storage.record_format import decode_record
+from nas.storage.records import Records
 from nas.storage.search_records import check_heartbeat, check_session
 
 _SESSION = re.compile(r"[0-9]{4,9}\.json")
@@ -57,7 +58,7 @@ def spent_hours(records: Records, sessions: Iterable[int] | None = None) -> floa
 
 
 def _checked_session(data: bytes, place: str) -> dict[str, Any]:
-    record = from_bytes(data, place)
     with naming(place):
+        record = decode_record(data)
         check_session(record)
     return record

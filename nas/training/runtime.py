@@ -41,7 +41,7 @@ class TrialRuntime:
         """Raises if a file with code has changed, or differs on this machine."""
         if not self.problem.content:
             return
-        recorded = (self.records.read("search.json") or {}).get("identity", {}).get("content", {})
+        recorded = (self.records.header() or {}).get("identity", {}).get("content", {})
         for name, digest in self.problem.content.items():
             if recorded.get(name, digest) != digest:
                 value = self.spec.problem.arguments.get(name)

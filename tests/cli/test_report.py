@@ -26,6 +26,7 @@ from nas.core.metric import Metric
 from nas.core.trial import State
 from nas.search.lease import SearchLease
 from nas.storage.open import open_root
+from tests.support.record_files import write_record
 from tests.support.sample_searches import BEGAN, evolved, trial, write_search
 
 ROOT = Path(__file__).parents[2]
@@ -100,9 +101,9 @@ def test_list_leaves_out_what_it_can_not_read(tmp_path: Path) -> None:
     for name in ("torn", "strange", "future", "gap"):
         write_search(tmp_path, name, [trial(0, score=0.5), trial(1, score=0.5)])
     (tmp_path / "torn" / "search.json").write_text('{"format":')
-    (tmp_path / "strange" / "trials" / "000001.result.json").write_text("{}")
+    write_record(tmp_path / "strange" / "trials" / "000001.result.json", {})
     (tmp_path / "whole" / "trials" / "._000000.result.json").write_text("a Mac was here")
-    (tmp_path / "future" / "search.json").write_text('{"format": 99}')
+    write_record(tmp_path / "future" / "search.json", {"format": 99})
     (tmp_path / "gap" / "trials" / "000000.proposal.json").unlink()
     (tmp_path / "README.txt").write_text("mine")
     (tmp_path / "photos").mkdir()
@@ -319,7 +320,7 @@ def test_mistake_of_a_process(root: Path) -> None:
 def test_broken_search(tmp_path: Path) -> None:
     """A search that can't be read is one line and status 1."""
     write_search(tmp_path, "torn", [trial(0, score=0.5)])
-    (tmp_path / "torn" / "trials" / "000000.result.json").write_text('{"trial": 0}')
+    write_record(tmp_path / "torn" / "trials" / "000000.result.json", {"trial": 0})
 
     done = run(tmp_path, "name=torn")
     assert (done.returncode, done.stdout) == (1, "")

@@ -81,7 +81,10 @@ def test_broken_search(root: Path, asked: Callable[..., tuple[int, str, str]]) -
         for line in lines
         if line.startswith("record trials/000002.result.json missing: expected because the tuner")
     ]
-    assert "record trials/000003.proposal.json corrupt: not a JSON object 3" in lines
+    assert (
+        "record trials/000003.proposal.json corrupt: it has no digest: it is cut off, or not a record of format 2 3"
+        in lines
+    )
     assert [line for line in lines if line.startswith("stored: 3 files damaged (27 files")]
     assert "Trials with damaged weights or files, which children can't fully inherit: 1." in lines
     assert "A trial without a result runs again when the search continues." in lines
@@ -97,7 +100,7 @@ def test_search_whose_own_record_is_lost(root: Path, asked: Callable[..., tuple[
     missing = asked(f"storage.root={root}", "name=stored")
 
     assert (corrupt[0], missing[0]) == (1, 1)
-    assert "corrupt: not a JSON object" in corrupt[1]
+    assert "corrupt: it has no digest" in corrupt[1]
     assert "missing: expected because every search has one" in missing[1]
 
 

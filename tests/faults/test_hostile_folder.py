@@ -78,7 +78,7 @@ def test_what_is_no_record_is_refused_at_once(files: BlobStore, put: Callable[[P
 def test_a_record_of_any_size_that_is_written_can_be_read(files: BlobStore) -> None:
     """What would be too large to be read is not published: the error says how large it is."""
     with pytest.raises(
-        StorageError, match=rf"trials/1\.json would have \d+ bytes; a record has at most {MAX_RECORD_BYTES}"
+        StorageError, match=rf"trials/1\.json can't be written: \d+ bytes; a record has at most {MAX_RECORD_BYTES}"
     ):
         Records(files).publish("trials/1.json", {"curve": "x" * MAX_RECORD_BYTES})
     assert files.names("trials") == ["000000.proposal.json"]

@@ -55,8 +55,8 @@ def changed(record: Any, where: list[str | int], value: Any) -> Any:
     return record
 
 
-def assert_refused(search: HostileSearch, kind: str, what: str, data: bytes) -> None:
-    with search.having(kind, data) as name:
+def assert_refused(search: HostileSearch, kind: str, what: str, data: bytes, *, is_sealed: bool = False) -> None:
+    with search.having(kind, data, is_sealed=is_sealed) as name:
         found = search.refusals(kind)
     other = {"checkpoint": ("manifests/", "files/"), "manifest": ("files/",)}
     names = (name, "packs/", *other.get(kind, ()))
@@ -79,6 +79,8 @@ def test_every_text_that_is_no_record_is_refused(search: HostileSearch, kind: st
     for what, text in json.loads((CORPUS / "texts.json").read_text()):
         if (kind, what) != ("checkpoint", "null"):  # a trial without weights
             assert_refused(search, kind, what, text.encode("latin-1"))
+            if kind != "checkpoint":
+                assert_refused(search, kind, f"{what}, without a digest", text.encode("latin-1"), is_sealed=True)
 
 
 @pytest.mark.parametrize("kind", RECORDS)

@@ -12,9 +12,11 @@ from nas.core.reference import Reference
 from nas.core.trial import Proposal, State, Trial
 from nas.storage.blobs import BlobStore
 from nas.storage.manifest import TensorEntry
+from nas.storage.record_format import FORMAT
 from nas.storage.records import Records
 from nas.storage.signature import Signature
 from nas.storage.verified import digest_of
+from tests.support.sample_searches import IDENTITY
 
 Network = Mapping[str, TensorEntry]
 
@@ -90,11 +92,9 @@ def best_of(wanted: Network, networks: Mapping[int, Network], trials: Iterable[T
 def begin(root: BlobStore, name: str, *, problem: str = "tests.Some", metric: str = "score") -> Records:
     """The records of a new search."""
     records = Records(root.subfolder(name))
-    identity = {"problem": {"target": problem}, "space": SPACE, "policy": [{"name": "search"}]}
-    records.publish(
-        "search.json",
-        {"format": 1, "identity": identity, "metrics": [{"name": metric, "direction": "maximize"}]},
-    )
+    identity = {**IDENTITY, "problem": {"target": problem, "arguments": {}}, "space": SPACE}
+    metrics = [{"name": metric, "direction": "maximize"}]
+    records.publish("search.json", {"format": FORMAT, "identity": identity, "metrics": metrics})
     return records
 
 

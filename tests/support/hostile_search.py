@@ -33,6 +33,7 @@ from nas.storage.checkpoints import fetch_folder
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.verification import verify_search
 from nas.storage.open import open_root
+from nas.storage.record_format import decode_record, seal
 from nas.storage.records import Records
 from nas.storage.verified import digest_of
 from nas.training.messages import RuntimeSpec
@@ -92,22 +93,24 @@ class HostileSearch:
 
     def original(self, kind: str) -> Any:
         """What the record of this kind says."""
-        result = json.loads(self.whole[self.place / KINDS["result"]])
+        result = decode_record(self.whole[self.place / KINDS["result"]])
         if kind == "checkpoint":
             return result["checkpoint"]
         path = result["checkpoint"]["manifest"]["path"] if kind == "manifest" else KINDS[kind]
-        return json.loads(self.whole[self.place / path])
+        return decode_record(self.whole[self.place / path])
 
     @contextmanager
-    def having(self, kind: str, data: bytes) -> Iterator[str]:
-        """The search with this in place of the record; gives the name that an error must tell."""
+    def having(self, kind: str, data: bytes, *, is_sealed: bool = False) -> Iterator[str]:
+        """Puts this text, with the right digest if it has none yet, in place of a record; gives the name in errors."""
         place = self.place / KINDS[kind]
+        if not is_sealed and kind != "checkpoint":
+            data = seal(data)
         if kind in ("checkpoint", "manifest"):
             result = self.original("result")
             new = {"path": KINDS["manifest"], "bytes": len(data), "digest": digest_of(data)}
             result["checkpoint"] = "REPLACED" if kind == "checkpoint" else {**result["checkpoint"], "manifest": new}
-            text = json.dumps(result).encode()
-            (self.place / KINDS["result"]).write_bytes(text.replace(b'"REPLACED"', data))
+            text = json.dumps(result).encode().replace(b'"REPLACED"', data)
+            (self.place / KINDS["result"]).write_bytes(seal(text))
         if kind != "checkpoint":
             place.write_bytes(data)
         try:

@@ -13,8 +13,8 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.search.definition import FORMAT
 from nas.storage.open import open_root
+from nas.storage.record_format import FORMAT
 from nas.storage.records import Records
 
 IDENTITY: dict[str, Any] = {

@@ -11,12 +11,13 @@ import torch
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.search.definition import FORMAT
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_folder, publish_tensors
 from nas.storage.open import open_root
 from nas.storage.pack import write_pack
+from nas.storage.record_format import FORMAT
 from nas.storage.records import Records
+from tests.support.sample_searches import IDENTITY
 
 TENSORS = {"stem": torch.arange(64.0), "body": torch.arange(100.0, 200.0), "head": torch.arange(8.0)}
 
@@ -34,9 +35,8 @@ def write_stored_search(root: Path, scratch: Path) -> BlobStore:
     """
     files = open_root(str(root))
     records = Records(files)
-    identity = {"policy": [{"name": "search", "policies": [], "warm": False}]}
     metrics = [{"name": "accuracy", "direction": "maximize"}]
-    records.publish("search.json", {"format": FORMAT, "identity": identity, "metrics": metrics})
+    records.publish("search.json", {"format": FORMAT, "identity": IDENTITY, "metrics": metrics})
     session = {"session": 1, "host": "far", "pid": 1, "boot": "b", "born": "1", "started": 1.0, "settings": {}}
     records.publish("sessions/0001.json", session)
     (scratch / "model").mkdir()

@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from typing import Any, Literal, final
 
-from nas.core.errors import CorruptError, SearchNotFoundError, StorageError
+from nas.core.errors import ConfigurationError, CorruptError, SearchNotFoundError, StorageError
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Trial
@@ -120,9 +120,12 @@ class DonorIndex:
         """Logs and leaves out a search that can't be read, if all searches are used."""
         try:
             yield
-        except StorageError as error:
+        except SearchNotFoundError:
+            raise
+        except (StorageError, ConfigurationError) as error:
             is_closed = isinstance(error.__cause__, PermissionError)  # lost+found, or another user's search
-            if not self._uses_all or not (isinstance(error, CorruptError) or is_closed):
+            is_unreadable = isinstance(error, CorruptError | ConfigurationError)  # corrupt, or of another format
+            if not self._uses_all or not (is_unreadable or is_closed):
                 raise
             self._left_out.add(name)
             logger.warning("search %s is left out as a donor: %s", name, error)
@@ -133,15 +136,12 @@ class _View:
 
     def __init__(self, root: BlobStore, name: str) -> None:
         self.records = Records(root.subfolder(name))
-        header = self.records.read("search.json")
+        header = self.records.header()
         if header is None:
             raise SearchNotFoundError(f"no search {name} under {root.url}; python -m flows.report lists the searches")
-        try:
-            self.metric = Metric(header["metrics"][0]["name"], header["metrics"][0]["direction"])
-            self.problem: str = header["identity"]["problem"]["target"]
-            self.space: dict[str, Any] = dict(header["identity"]["space"])
-        except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise CorruptError(f"{self.records.files.url}/search.json can't be read: {error!r}") from error
+        self.metric = Metric(header["metrics"][0]["name"], header["metrics"][0]["direction"])
+        self.problem: str = header["identity"]["problem"]["target"]
+        self.space: dict[str, Any] = header["identity"]["space"]
         self._n_proposed = 0
         self._unfinished: list[Trial] = []
         self._weights_deleted: frozenset[int] = frozenset()

@@ -1,11 +1,11 @@
 """Inventory of a search: the files that its records name, and the records that are damaged.
 
-A record is missing if another record shows that it existed. It is corrupt if its content is invalid.
+A record is missing if another record shows that it existed. It is corrupt if its digest does not
+match or its content is invalid.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
@@ -19,10 +19,9 @@ from nas.core.validation import checked_fields, whole
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.damage import Damage, DamageState, reason_of
 from nas.storage.manifest import Manifest
-from nas.storage.records import from_bytes
+from nas.storage.record_format import decode_record
 from nas.storage.search_records import check_sweep
 from nas.storage.trial_records import trial_from_records
-from nas.storage.verified import digest_of
 
 MAX_MISSING = 1000
 """Maximum number of missing records reported per series."""
@@ -83,6 +82,7 @@ class _Reader:
         self._expect_results_of_manifests(starts, ended)
         for number in self._numbered("tests", ".json"):
             self._expect_result(number, f"tests/{number:06d}.json exists")
+        self._check_left_workers()
         for number in self._numbered("jobs", ".json"):
             self._expect(f"trials/{number:06d}.proposal.json", f"jobs/{number:06d}.json exists", (number,))
         self._winners()
@@ -115,6 +115,14 @@ class _Reader:
                 found.setdefault(number, {})[attempt] = record
         return found
 
+    def _check_left_workers(self) -> None:
+        """Checks the records of workers that left by themselves; nothing else is read of them."""
+        for name in self._files.names("trials"):
+            if re.fullmatch(r"[0-9]{6,18}\.left-[0-9]{1,9}\.json", name):
+                path = f"trials/{name}"
+                if (content := self._content(path)) is not None:
+                    self._parse(path, content, (int(name.partition(".")[0]),))
+
     def _contents(self, folder: str, suffix: str) -> dict[str, bytes | StorageError]:
         """Returns the records of a folder; if one can't be read, reads each separately."""
         try:
@@ -139,9 +147,9 @@ class _Reader:
         self._inventory.n_records += 1
         self._inventory.n_bytes += len(content)
         try:
-            return from_bytes(content, path)
-        except CorruptError:
-            self._add_damage(path, "corrupt", "not a JSON object", trials)
+            return decode_record(content)
+        except CorruptError as error:
+            self._add_damage(path, "corrupt", str(error), trials)
             return None
 
     def _add_damage(self, path: str, state: DamageState, detail: str, trials: tuple[int, ...]) -> None:
@@ -274,21 +282,19 @@ class _Reader:
             self._expect_result(number, f"{path} names it")
 
     def _resume_points(self, results: Container[int]) -> None:
-        """Reads the resume points of trials without a result; a record's name holds its digest."""
+        """Reads the resume points of trials without a result."""
         for folder in self._files.names("resume"):
             if not re.fullmatch("[0-9]{6,18}", folder) or (number := int(folder)) in results:
                 continue  # deleted with the result
             for name in self._files.names(f"resume/{folder}"):
                 path = f"resume/{folder}/{name}"
-                if not (match := re.fullmatch(r"\d+-([0-9a-f]{64})\.json", name)):
+                if not re.fullmatch(r"\d+-[0-9a-f]{8}\.json", name):
                     continue
                 if (content := self._content(path)) is None:
                     continue  # deleted meanwhile
-                if isinstance(content, bytes) and digest_of(content) != f"blake3:{match[1]}":
-                    self._add_damage(path, "corrupt", "wrong contents", (number,))
-                elif (record := self._parse(path, content, (number,))) is not None:
+                if (record := self._parse(path, content, (number,))) is not None:
                     try:
-                        manifest = Manifest.from_bytes(json.dumps(record["manifest"]).encode())
+                        manifest = Manifest.from_json(record["manifest"])
                     except (CorruptError, KeyError) as error:
                         self._add_damage(path, "corrupt", f"not a valid resume point: {error!r}", (number,))
                         continue

@@ -18,7 +18,7 @@ from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.policy import Policy
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.storage.records import from_bytes, to_bytes
+from nas.storage.record_format import decode_record, encode_record
 from nas.storage.trial_records import proposal_from_json, trial_from_records
 from nas.storage.verified import digest_of
 
@@ -85,8 +85,8 @@ def types_of(value: object) -> object:
 
 
 def through_json(trial: Trial) -> Trial:
-    proposal = from_bytes(to_bytes(trial.proposal_record()), "proposal")
-    result = from_bytes(to_bytes(trial.result_record()), "result") if trial.is_finished else None
+    proposal = decode_record(encode_record(trial.proposal_record()))
+    result = decode_record(encode_record(trial.result_record())) if trial.is_finished else None
     return trial_from_records(proposal, result)
 
 

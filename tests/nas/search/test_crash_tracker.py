@@ -17,7 +17,8 @@ from nas.search.controller import ControllerSettings
 from nas.search.crash_tracker import CrashTracker
 from nas.search.host_process import HostProcess
 from nas.search.lease import SearchLease
-from nas.storage.records import Records, to_bytes
+from nas.storage.record_format import encode_record
+from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
 from tests.support.scripted_executor import SEARCH, ListTuner, ScriptedExecutor, fresh_records, make_controller
 
@@ -54,7 +55,7 @@ def session_of(
     record = {"session": number, **asdict(driver), "started": time.time(), "flow_run": None}
     records.publish(f"sessions/{number:04d}.json", {**record, "settings": {"runner": runner}})
     beat = {"beat": 1, "time": time.time(), "hours": 0.1, "ended": ended, "stopping": stopping}
-    records.files.replace(f"sessions/{number:04d}.beat", to_bytes(beat))
+    records.files.replace(f"sessions/{number:04d}.beat", encode_record(beat))
     trials, starts = records.load()
     for trial in numbers:
         attempt = starts[trial].last_attempt + 1 if trial in starts else 1

@@ -18,11 +18,12 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.problems.tabular import TabularProblem
-from nas.search.definition import FORMAT, TWO_STAGE, Search
+from nas.search.definition import TWO_STAGE, Search
 from nas.search.identity import claim_identity, differences
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.stoppers.median import MedianStopper
 from nas.storage.open import open_root
+from nas.storage.record_format import FORMAT
 from nas.storage.records import Records
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner

@@ -24,7 +24,8 @@ from nas.search.host_process import HostProcess
 from nas.search.identity import open_records
 from nas.search.lease import SearchLease, check_free
 from nas.storage.open import open_root
-from nas.storage.records import Records, to_bytes
+from nas.storage.record_format import encode_record
+from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
 
 REPOSITORY = Path(__file__).parents[3]
@@ -93,7 +94,7 @@ def elsewhere(records: Records, *, beat: int = 1, ended: bool = False, **changes
     if records.read("sessions/0001.json") is None:
         records.publish("sessions/0001.json", {**record, "flow_run": None, "settings": {}, **changes})
     at = {"beat": beat, "time": time.time(), "hours": 0.5, "ended": ended}
-    records.files.replace("sessions/0001.beat", to_bytes(at))
+    records.files.replace("sessions/0001.beat", encode_record(at))
 
 
 class TestRecord:

@@ -20,7 +20,9 @@ from nas.storage.checkpoints import fetch_folder, load_manifest, publish_checkpo
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.manifest import Manifest
 from nas.storage.open import open_root
+from nas.storage.record_format import decode_record
 from nas.storage.verified import digest_of
+from tests.support.record_files import sealed
 
 TENSORS = {"weight": torch.arange(6.0).reshape(2, 3), "steps": torch.tensor(7)}
 
@@ -135,7 +137,7 @@ def test_record_that_is_no_checkpoint_is_corrupt(checkpoint: Checkpoint, change:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda data: data.update(format=2),
+        lambda data: data.update(format=3),
         lambda data: data.update(format=True),
         without("tensors"),
         lambda data: data.update(extra=1),
@@ -155,11 +157,11 @@ def test_record_that_is_no_checkpoint_is_corrupt(checkpoint: Checkpoint, change:
 )
 def test_manifest_that_lies_is_named(files: BlobStore, checkpoint: Checkpoint, change: Callable[[Any], object]) -> None:
     """A manifest with wrong keys, types, names or sizes is CorruptError with its path, even if its digest is right."""
-    data = json.loads(files.read(checkpoint.manifest))
+    data = decode_record(files.read(checkpoint.manifest))
     change(data)
 
     with pytest.raises(CorruptError, match=r"manifests/liar\.json"):
-        StoredWeights(files, with_manifest(files, checkpoint, json.dumps(data).encode())).read_all()
+        StoredWeights(files, with_manifest(files, checkpoint, sealed(data))).read_all()
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[]", b"null", b"[" * 100_000])

@@ -15,8 +15,8 @@ import torch
 
 from nas.core.errors import StorageError
 from nas.storage.open import open_root
+from nas.storage.record_format import decode_record, seal
 from nas.storage.resume_points import PartialCheckpoints
-from nas.storage.verified import digest_of
 from tests.support.nfs.guest import run_in_guest
 
 
@@ -131,17 +131,19 @@ def test_a_damaged_newest_falls_back(drawer: Drawer, damage: str, caplog: pytest
 
 
 def forge(drawer: Drawer, record: object) -> None:
-    """Publishes what a newer version of Heirloom, or an enemy, might: with the right digest in its name."""
+    """Publishes what a newer version of Heirloom, or an enemy, might: with the right digest."""
+    if isinstance(record, dict):
+        record["number"] = 9
     data = record if isinstance(record, bytes) else json.dumps(record).encode()
-    drawer.files.publish(f"resume/000042/000009-{digest_of(data).removeprefix('blake3:')}.json", [data])
+    drawer.files.publish("resume/000042/000009-0123abcd.json", [seal(data)])
 
 
 FORGED: dict[str, Any] = {
-    "future format": {"format": 2},
+    "future format": {"format": 3},
     "no object": [],
     "no JSON": b"\x80\x04pickle",
     "deep": b"[" * 100_000,
-    "no manifest": {"manifest": {"format": 1}},
+    "no manifest": {"manifest": {"format": 2}},
     "a pack elsewhere": {"packs": [{"path": "../packs/x", "bytes": 1, "digest": "blake3:" + "0" * 64}]},
 }
 
@@ -152,7 +154,7 @@ def test_a_foreign_newest_falls_back(drawer: Drawer, kind: str, caplog: pytest.L
     drawer.publish(1)
     record = FORGED[kind]
     if isinstance(record, dict):
-        whole = json.loads(drawer.path("1.json").read_bytes())
+        whole = decode_record(drawer.path("1.json").read_bytes())
         for key, value in record.items():
             (whole if key in whole else whole["manifest"])[key] = value
         record = whole
@@ -165,7 +167,7 @@ def test_a_foreign_newest_falls_back(drawer: Drawer, kind: str, caplog: pytest.L
 def test_a_lying_manifest_falls_back(drawer: Drawer, caplog: pytest.LogCaptureFixture) -> None:
     """A tensor that its pack can't hold is refused before memory is taken for it."""
     drawer.publish(1)
-    record = json.loads(drawer.path("1.json").read_bytes())
+    record = decode_record(drawer.path("1.json").read_bytes())
     record["manifest"]["tensors"]["weight"] |= {"bytes": 4 << 60, "shape": [1 << 60]}
     forge(drawer, record)
 

@@ -33,7 +33,8 @@ from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
-from nas.storage.records import Records, to_bytes
+from nas.storage.record_format import encode_record
+from nas.storage.records import Records
 from nas.storage.verified import digest_of
 from nas.training.messages import Assignment, RuntimeSpec
 from nas.training.runtime import TrialRuntime, set_torch_settings, torch_settings
@@ -294,7 +295,7 @@ class TestRecord:
 
         record = workshop.records.read(f"trials/{trial.number:06d}.result.json") or {}
         del record["curve"]
-        assert len(to_bytes(record)) < 4_000
+        assert len(encode_record(record)) < 4_000
         assert trial == workshop.records.result(trial)
         assert trial.value("score") == (None if ends == "failed" else 0.5)
         assert len(trial.inheritance["not_copied"]) + trial.inheritance["n_unlisted"] == 300
@@ -320,7 +321,7 @@ class TestRecord:
         result = workshop.records.commit(trial)
 
         record = workshop.records.read("trials/000000.result.json") or {}
-        assert len(to_bytes(record)) < 4_000
+        assert len(encode_record(record)) < 4_000
         assert result.metrics["score"] == 0.1
         assert result.inheritance["n_unlisted"] == 99 - len(result.inheritance["not_copied"])
 

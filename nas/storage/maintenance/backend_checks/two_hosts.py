@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from nas.core.errors import AlreadyPublishedError, StorageError
 from nas.core.reference import Reference
+from nas.core.validation import naming
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.backend_checks.check import (
     BUDGET_S,
@@ -32,7 +33,7 @@ from nas.storage.maintenance.backend_checks.check import (
     timed,
 )
 from nas.storage.maintenance.backend_checks.folder import CHECKS, existing_folder, remove_files
-from nas.storage.records import from_bytes, to_bytes
+from nas.storage.record_format import decode_record, encode_record
 
 CLOCKS_AGREE_S = 30.0
 """Half the time after which a session without a new heartbeat counts as ended."""
@@ -67,12 +68,15 @@ class Peer:
 
     def send(self, topic: str, **data: Any) -> None:
         """Publishes a message under a topic that was never used."""
-        self.files.publish(f"messages-{self.name}/{topic}", [to_bytes(data)])
+        self.files.publish(f"messages-{self.name}/{topic}", [encode_record(data)])
 
     def poll(self, topic: str) -> dict[str, Any] | None:
         """Returns the other host's message, or None if it is not visible yet."""
         data = self.files.read_if_present(f"messages-{self.other}/{topic}")
-        return None if data is None else from_bytes(data, topic)
+        if data is None:
+            return None
+        with naming(topic):
+            return decode_record(data)
 
     def receive(self, topic: str, timeout_s: float | None = None) -> dict[str, Any]:
         """Waits for the other host's message and returns it.

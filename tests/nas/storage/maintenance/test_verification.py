@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import tracemalloc
@@ -20,9 +19,11 @@ from nas.storage.maintenance.tensor_ranges import RangeHasher, TensorRange
 from nas.storage.maintenance.verification import RETRY_S, VerificationReport, verify_search
 from nas.storage.manifest import Manifest
 from nas.storage.open import open_root
+from nas.storage.record_format import FORMAT
 from nas.storage.records import Records
 from nas.storage.resume_points import PartialCheckpoints
 from nas.storage.verified import digest_of
+from tests.support.record_files import read_record, sealed, write_record
 from tests.support.stored_search import TENSORS, finish, proposed, publish, write_stored_search
 
 PACKS = ("packs/000000-aa.safetensors", "packs/000001-aa.safetensors")
@@ -65,9 +66,9 @@ def flip(path: Path, at: int) -> None:
 
 def edit(path: Path, change: Callable[[Any], object]) -> None:
     """Changes a record."""
-    record = json.loads(path.read_text())
+    record = read_record(path)
     change(record)
-    path.write_text(json.dumps(record))
+    write_record(path, record)
 
 
 def test_whole_search_is_whole(place: Path) -> None:
@@ -157,10 +158,10 @@ def test_invalid_manifest_is_corrupt(place: Path, tmp_path: Path) -> None:
     whole = Manifest.from_bytes((place / "manifests/000000-aa.json").read_bytes())
 
     for number, offset in ((6, 10**9), (7, whole.tensors["stem"].offset + 4)):
-        tensors = json.loads(whole.to_bytes())
+        tensors: Any = whole.to_json()
         tensors["tensors"]["head"]["offset"] = offset
-        reference = records.files.publish(f"manifests/{number:06d}-aa.json", [json.dumps(tensors).encode()])
-        result = json.loads((place / "trials/000000.result.json").read_text())
+        reference = records.files.publish(f"manifests/{number:06d}-aa.json", [sealed(tensors)])
+        result = read_record(place / "trials/000000.result.json")
         trial = proposed(records, number)
         finish(records, trial, None)
         path = place / f"trials/{number:06d}.result.json"
@@ -244,15 +245,15 @@ def test_result_that_its_children_show_is_missed(place: Path) -> None:
 def test_killed_session_loses_no_result(place: Path) -> None:
     """A manifest without a result is no damage if its session was killed."""
     (place / "trials/000003.result.json").unlink()
-    (place / "sessions/0001.beat").write_text('{"beat": 9, "time": 2.0, "hours": 0.1, "ended": false}')
+    edit(place / "sessions/0001.beat", lambda record: record.update(ended=False))
 
     assert found(place) == []
 
 
 @pytest.mark.parametrize(
     "contents",
-    [b"", b"{", b"[]", b"\xff\xfe{}", b"[" * 100_000, b"{}", b'{"trial": 1}', None],
-    ids=["empty", "cut", "no_object", "no_text", "deep", "nothing", "little", "other"],
+    [b"", b"{", b"[]", b"\xff\xfe{}", b"[" * 100_000, b"{}", sealed({}), sealed({"trial": 1}), None],
+    ids=["empty", "cut", "no_object", "no_text", "deep", "no_digest", "nothing", "little", "other"],
 )
 def test_record_that_is_none_is_corrupt(place: Path, contents: bytes | None) -> None:
     """A result that is cut, no JSON, lacks keys or is another trial's is corrupt, and hides no other damage."""
@@ -281,14 +282,14 @@ def test_series_of_records_have_no_gaps(place: Path) -> None:
     """Sessions, winners and gc records are numbered from 1, so that a gap is a missing record."""
     for name in ("sessions/0003.json", "best-0003.json", "gc/0002.json"):
         (place / name).parent.mkdir(exist_ok=True)
-        (place / name).write_text('{"trial": 2, "trials": {}, "files": []}')
+        write_record(place / name, {"trial": 2, "trials": {}, "files": []})
 
     assert [path for _, path, _, _ in found(place)] == ["best-0002.json", "gc/0001.json", "sessions/0002.json"]
 
 
 def test_records_of_another_shape_are_corrupt(place: Path) -> None:
     """A record of valid JSON but another shape is corrupt: search, winner, gc, result."""
-    (place / "search.json").write_text('{"format": 1}')
+    write_record(place / "search.json", {"format": FORMAT})
     edit(place / "best-0001.json", lambda record: record.update(files=[{"path": "../up", "bytes": 1, "digest": ""}]))
     Records(open_root(str(place))).publish("gc/0001.json", {"trials": None})
     edit(place / "trials/000000.result.json", lambda record: record["checkpoint"].pop("manifest"))
@@ -368,7 +369,7 @@ def test_memory_is_little(tmp_path: Path) -> None:
     """A pack of 64 MB in one tensor is hashed as a whole and by its tensor in a few MB."""
     files = open_root(str(tmp_path / "search"))
     records = Records(files)
-    records.publish("search.json", {"format": 1, "identity": {}, "metrics": []})
+    records.publish("search.json", {"format": FORMAT, "identity": {}, "metrics": []})
     finish(records, proposed(records, 0), publish(files, 0, {"large": torch.ones(16 << 20), **TENSORS}))
     records.publish("sessions/0001.json", {})
     flip(tmp_path / "search" / PACKS[0], -(40 << 20))

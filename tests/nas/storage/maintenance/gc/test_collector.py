@@ -25,6 +25,7 @@ from nas.storage.maintenance.gc.collector import CollectionPlan, CollectorSettin
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from tests.support.record_files import sealed
 from tests.support.stored_trials import all_files, real_checkpoint, trial
 
 METRIC = Metric("accuracy")
@@ -228,7 +229,7 @@ class TestCollection:
         def steal(event: str, arguments: tuple[object, ...]) -> None:
             if event == "os.link" and arguments[1] == rival:
                 with open(rival, "xb") as file:
-                    file.write(b'{"gc":1,"trials":{}}')
+                    file.write(sealed({"gc": 1, "trials": {}}))
 
         def body() -> None:
             with suppress(AlreadyPublishedError):

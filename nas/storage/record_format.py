@@ -1,0 +1,86 @@
+"""Record format 2: one JSON object whose last field is the digest of its other bytes.
+
+    {"trial":7,"state":"complete","digest":"blake3:5f0c..."}
+
+The digest covers the object's bytes as they are without that field, so that reading needs no canonical form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from nas.core.errors import CorruptError
+from nas.core.validation import MAX_DEPTH, MAX_RECORD_BYTES, is_deep, parse_object
+from nas.storage.verified import digest_of
+
+FORMAT = 2
+MAX_VALUES = 2_000_000
+"""Commas and opening brackets in a record: each can cost some hundred bytes of memory when it is parsed."""
+_KEY = b'"digest":"'
+_SEAL_BYTES = len(_KEY + digest_of(b"").encode() + b'"}')
+
+
+def encode_record(record: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of a record's file.
+
+    Raises:
+        ValueError: the record is too large, a value is not JSON or not finite, or values are nested too deep.
+    """
+    if is_deep(record):
+        raise ValueError(f"lists and objects are nested deeper than {MAX_DEPTH}")
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    data = seal(text.encode(errors="backslashreplace"))  # half a character, as in undecodable file names: JSON's escape
+    if len(data) > MAX_RECORD_BYTES:
+        raise ValueError(f"{len(data)} bytes; a record has at most {MAX_RECORD_BYTES}")
+    if _n_values(data) > MAX_VALUES:
+        raise ValueError(f"{_n_values(data)} values; a record has at most {MAX_VALUES}")
+    return data
+
+
+def decode_record(data: bytes) -> dict[str, Any]:
+    """Returns the record in the bytes of its file, without its digest.
+
+    Raises:
+        CorruptError: the digest is missing or wrong, or ``encode_record`` does not write such an object; the message
+            does not name the file.
+    """
+    if not _has_digest(data):
+        raise CorruptError(f"it has no digest: it is cut off, or not a record of format {FORMAT}")
+    if not _is_intact(data):
+        raise CorruptError("its content does not match its digest")
+    if len(data) > MAX_VALUES and _n_values(data) > MAX_VALUES:
+        raise CorruptError(f"it has {_n_values(data)} values; a record has at most {MAX_VALUES}")
+    record = parse_object(data)
+    del record["digest"]
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and is_deep(record):
+        raise CorruptError(f"lists and objects are nested deeper than {MAX_DEPTH}")
+    return record
+
+
+def seal(text: bytes) -> bytes:
+    """Returns the text of a JSON object, which has no space at its end, with its digest as the last field."""
+    comma = b"" if text == b"{}" else b","
+    return text[:-1] + comma + _KEY + digest_of(text).encode() + b'"}'
+
+
+def is_format_1(data: bytes) -> bool:
+    """Returns whether the bytes are a ``search.json`` of format 1, in which records had no digest."""
+    try:
+        return not _has_digest(data) and parse_object(data).get("format") == 1
+    except CorruptError:
+        return False
+
+
+def _has_digest(data: bytes) -> bool:
+    return data[-_SEAL_BYTES:].startswith(_KEY)
+
+
+def _is_intact(data: bytes) -> bool:
+    text = data[:-_SEAL_BYTES].removesuffix(b",") + b"}"
+    return seal(text) == data
+
+
+def _n_values(data: bytes) -> int:
+    return data.count(b",") + data.count(b"[") + data.count(b"{")

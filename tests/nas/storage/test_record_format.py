@@ -1,0 +1,93 @@
+"""Record format 2: what is written is read, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from nas.core.errors import CorruptError
+from nas.core.validation import MAX_DEPTH
+from nas.storage.record_format import MAX_VALUES, decode_record, encode_record, is_format_1, seal
+from nas.storage.verified import digest_of
+
+RECORDS: list[dict[str, Any]] = [
+    {},
+    {"trial": 0},
+    {"a": [1, 2.5, None, True, "ä\ud800"], "b": {"digest": "inner"}},
+]
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_record_is_the_same_after_writing_and_reading(record: dict[str, Any]) -> None:
+    """A record is one JSON object, with the digest of its own text as the last field."""
+    data = encode_record(record)
+
+    assert decode_record(data) == record
+    plain = json.loads(data)
+    text = data[: data.rindex(b'"digest"')].removesuffix(b",") + b"}"
+    assert plain.pop("digest") == digest_of(text)
+    assert plain == record
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_each_flipped_bit_is_found(record: dict[str, Any]) -> None:
+    """A record with any one bit flipped is CorruptError, also if it is still a valid record."""
+    data = encode_record(record)
+    for at in range(len(data)):
+        for bit in range(8):
+            flipped = data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+
+            with pytest.raises(CorruptError, match="digest"):
+                decode_record(flipped)
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_torn_record_is_found(record: dict[str, Any]) -> None:
+    """A record that lacks bytes at either end, or has more, is CorruptError."""
+    data = encode_record(record)
+    for torn in (*(data[:n] for n in range(len(data))), data[1:], data + b"\n", data + b"}", data * 2):
+        with pytest.raises(CorruptError, match="digest"):
+            decode_record(torn)
+
+
+@pytest.mark.parametrize("record", [{"a": float("nan")}, {"a": {1, 2}}, {"a": b"x"}])
+def test_what_is_not_json_is_refused(record: dict[str, Any]) -> None:
+    """Only finite JSON values are written."""
+    with pytest.raises((ValueError, TypeError)):
+        encode_record(record)
+
+
+def test_depth_is_bounded() -> None:
+    """Lists nested deeper than the bound are neither written nor read."""
+    nested: Any = []
+    for _ in range(MAX_DEPTH + 10):
+        nested = [nested]
+
+    with pytest.raises(ValueError, match="nested deeper"):
+        encode_record({"a": nested})
+    with pytest.raises(CorruptError, match="nested deeper"):
+        decode_record(seal(json.dumps({"a": nested}).encode()))
+
+
+def test_the_number_of_values_is_bounded() -> None:
+    """Millions of empty lists, each of which takes 20 times its bytes in memory, are refused before they are parsed."""
+    data = seal(b'{"a":[' + b"[]," * MAX_VALUES + b"[]]}")
+    tracemalloc.start()
+    with pytest.raises(CorruptError, match="at most"):
+        decode_record(data)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 4 * len(data)
+    with pytest.raises(ValueError, match="at most"):
+        encode_record({"a": [0] * (MAX_VALUES + 1)})
+
+
+def test_format_1_is_known_by_its_missing_digest() -> None:
+    """A search.json of format 1 has no digest; one of format 2 that lost it is not of format 1."""
+    assert is_format_1(b'{"format":1,"identity":{}}')
+    for data in (b'{"format":2}', encode_record({"format": 1}), encode_record({"format": 2}), b"", b"[]", b"\xff"):
+        assert not is_format_1(data)

@@ -14,8 +14,9 @@ from flows.cli.formatting import masked
 from flows.cli.overrides import choices_of
 from nas.core.budget import Budget
 from nas.core.cpus import usable_cores
-from nas.core.errors import ConfigurationError, check_int
+from nas.core.errors import ConfigurationError
 from nas.core.policy import PolicyPlan
+from nas.core.validation import check_int
 from nas.executors.simulated import Workers
 from nas.search.definition import Search
 from nas.search.search_init import SearchInit

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from nas.core.errors import CorruptError
 from nas.core.reference import Reference, is_path, on_disk, references
-from nas.core.validation import checked_fields, shown, whole
+from nas.core.validation import checked_fields, checked_int, short_repr
 
 _KINDS: Mapping[str, tuple[type, ...]] = {"path": (str,), "n_files": (int,), "bytes": (int,), "on_disk": (int,)}
 _PATH = re.compile("files/[^/]+")
@@ -82,9 +82,9 @@ class Checkpoint:
         )
         for folder, listed in (("manifests", (found.manifest,)), ("packs", found.packs)):
             if stray := [file.path for file in listed if not file.path.startswith(f"{folder}/")]:
-                raise CorruptError(f"{shown(stray[0])} is not in {folder}/")
+                raise CorruptError(f"{short_repr(stray[0])} is not in {folder}/")
         if found.search is not None and not ("/" not in found.search and is_path(found.search)):
-            raise CorruptError(f"{shown(found.search)} is not the name of a search")
+            raise CorruptError(f"{short_repr(found.search)} is not the name of a search")
         return found
 
 
@@ -112,7 +112,7 @@ class SavedFolder:
             CorruptError: a file is not below ``path``.
         """
         if stray := [file.path for file in saved if not file.path.startswith(f"{path}/")]:
-            raise CorruptError(f"{shown(stray[0])} is not in {path}/")
+            raise CorruptError(f"{short_repr(stray[0])} is not in {path}/")
         sizes = [file.bytes for file in saved]
         return cls(path=path, n_files=len(sizes), bytes=sum(sizes), on_disk=sum(map(on_disk, sizes))) if sizes else None
 
@@ -129,9 +129,9 @@ class SavedFolder:
         """
         fields = checked_fields(data, _KINDS)
         if not (_PATH.fullmatch(fields["path"]) and is_path(fields["path"])):
-            raise CorruptError(f"{shown(fields['path'])} is not a published folder: must be files/<stem>")
-        sizes = {key: whole(fields[key], key) for key in ("bytes", "on_disk")}
-        return cls(path=fields["path"], n_files=whole(fields["n_files"], "n_files", 1), **sizes)
+            raise CorruptError(f"{short_repr(fields['path'])} is not a published folder: must be files/<stem>")
+        sizes = {key: checked_int(fields[key], key) for key in ("bytes", "on_disk")}
+        return cls(path=fields["path"], n_files=checked_int(fields["n_files"], "n_files", 1), **sizes)
 
 
 def checked_text(text: str) -> str:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Iterable
-
 
 class HeirloomError(Exception):
     """Base class of the errors that Heirloom raises; the message is one line."""
@@ -89,44 +85,3 @@ class SearchInterruptedError(HeirloomError):
     def __init__(self, why: str, signal: int | None = None) -> None:
         super().__init__(why)
         self.signal = signal
-
-
-def check_int(name: str, value: object, least: int) -> None:
-    """Checks that a value is an integer of at least ``least``.
-
-    Raises:
-        ConfigurationError: it is not. A bool is not an integer here.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        is_integral = isinstance(value, float) and value.is_integer()
-        remedy = f". Write {value:.0f}" if is_integral else ""
-        raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least {least}{remedy}")
-
-
-def check_seed(name: str, value: object, n_bits: int = 64) -> None:
-    """Checks that a value is an unsigned integer of ``n_bits``, as random generators take it.
-
-    Raises:
-        ConfigurationError: it is not. A bool is not an integer here.
-    """
-    check_int(name, value, 0)
-    if isinstance(value, int) and value >= 2**n_bits:
-        raise ConfigurationError(f"{name} ({value}) must be a whole number from 0 to below 2 ** {n_bits}")
-
-
-def check_number(name: str, value: object) -> None:
-    """Checks that a value is a finite int or float.
-
-    Raises:
-        ConfigurationError: it is not. A bool is not a number here.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == math.inf:
-        raise ConfigurationError(f"{name} ({value!r}) must be a number")
-
-
-def closest_names(wrong: str, names: Iterable[str], n: int = 20) -> str:
-    """Returns up to ``n`` names for an error message, those most similar to ``wrong`` first."""
-    known = list(names)
-    near = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)
-    shown = [*near, *(name for name in known if name not in near)]
-    return ", ".join(shown[:n]) + (f" and {len(shown) - n} more" if len(shown) > n else "")

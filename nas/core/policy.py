@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import cast
 
-from nas.core.errors import ConfigurationError, closest_names
+from nas.core.errors import ConfigurationError
+from nas.core.validation import closest_names
 
 
 class Policy(StrEnum):

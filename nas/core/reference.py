@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 from nas.core.errors import ConfigurationError, CorruptError
-from nas.core.validation import MAX_WHOLE, checked_fields, shown
+from nas.core.validation import MAX_WHOLE, checked_fields, short_repr
 
 TEMPORARY = ".tmp-"
 """Prefix of the names of unfinished files. Published paths never have it."""
@@ -39,12 +39,12 @@ def checked_path(path: str, *, unfinished: bool = False) -> str:
     bad = any(part in ("", ".", "..") or (part.startswith(TEMPORARY) and not unfinished) for part in parts)
     if bad or _NO_NAME.search(path):
         raise ConfigurationError(
-            f"path {shown(path)} must be relative, '/'-separated and UTF-8, without empty parts, '.', '..', "
+            f"path {short_repr(path)} must be relative, '/'-separated and UTF-8, without empty parts, '.', '..', "
             f"control characters or '{TEMPORARY}'"
         )
     if len(path.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
         raise ConfigurationError(
-            f"path {shown(path)} must have at most {MAX_PATH_BYTES} bytes, and {MAX_NAME_BYTES} between two '/'"
+            f"path {short_repr(path)} must have at most {MAX_PATH_BYTES} bytes, and {MAX_NAME_BYTES} between two '/'"
         )
     return path
 
@@ -65,7 +65,7 @@ def checked_digest(digest: str) -> str:
         CorruptError: it is not a digest as ``digest_of`` writes it.
     """
     if not _DIGEST.fullmatch(digest):
-        raise CorruptError(f"digest {shown(digest)} must be 'blake3:' and 64 hexadecimal digits")
+        raise CorruptError(f"digest {short_repr(digest)} must be 'blake3:' and 64 hexadecimal digits")
     return digest
 
 
@@ -87,7 +87,7 @@ class Reference:
         checked_path(self.path)
         if not 0 <= self.bytes <= MAX_WHOLE or not _DIGEST.fullmatch(self.digest):
             raise ConfigurationError(
-                f"{self.path}: size {shown(self.bytes)} and digest {shown(self.digest)} can't be a file's"
+                f"{self.path}: size {short_repr(self.bytes)} and digest {short_repr(self.digest)} can't be a file's"
             )
 
     def to_json(self) -> dict[str, object]:
@@ -129,7 +129,7 @@ def references(data: list[object]) -> tuple[Reference, ...]:
     """
     found = tuple(Reference.from_json(item) for item in data)
     if len({reference.path for reference in found}) != len(found):
-        raise CorruptError(f"a file is listed twice: {shown(sorted(reference.path for reference in found))}")
+        raise CorruptError(f"a file is listed twice: {short_repr(sorted(reference.path for reference in found))}")
     return found
 
 

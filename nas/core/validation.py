@@ -1,15 +1,16 @@
-"""Parsing and validation of JSON from a shared root, with limits on size and depth."""
+"""Checks of options, arguments and JSON from a shared root, with limits on size and depth."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from nas.core.errors import CorruptError
+from nas.core.errors import ConfigurationError, CorruptError
 
 MAX_RECORD_BYTES = 64 << 20
 """The largest record, manifest or log. Larger files are not read into memory."""
@@ -26,7 +27,7 @@ _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Returns a short text of a value of any size, for a message."""
     return _SHORT.repr(value)[:200]
 
@@ -46,7 +47,7 @@ def parse_object(data: bytes, decoder: json.JSONDecoder | None = None) -> dict[s
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"not JSON ({error})") from error
     if not isinstance(parsed, dict):
-        raise CorruptError(f"not a JSON object, but {shown(parsed)}")
+        raise CorruptError(f"not a JSON object, but {short_repr(parsed)}")
     return parsed
 
 
@@ -70,7 +71,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(key for n, (key, _) in enumerate(pairs) if any(key == other for other, _ in pairs[:n]))
-        raise ValueError(f"the key {shown(twice)} is there twice")
+        raise ValueError(f"the key {short_repr(twice)} is there twice")
     return found
 
 
@@ -100,28 +101,28 @@ def checked_fields(data: object, kinds: Mapping[str, tuple[type, ...]], *, other
         CorruptError: a key is missing, unknown or of another type.
     """
     if not isinstance(data, dict):
-        raise CorruptError(f"expected an object with the keys {sorted(kinds)}, found {shown(data)}")
+        raise CorruptError(f"expected an object with the keys {sorted(kinds)}, found {short_repr(data)}")
     if data.keys() != kinds.keys() and not (others and data.keys() >= kinds.keys()):
         odd = sorted(kinds.keys() - data.keys()) or sorted(data.keys() - kinds.keys())
-        raise CorruptError(f"expected an object with the keys {sorted(kinds)}; {shown(odd)} is missing or unknown")
+        raise CorruptError(f"expected an object with the keys {sorted(kinds)}; {short_repr(odd)} is missing or unknown")
     for key, allowed in kinds.items():
         if type(data[key]) not in allowed:
-            raise CorruptError(f"{key} must not be {shown(data[key])}")
+            raise CorruptError(f"{key} must not be {short_repr(data[key])}")
     return data
 
 
-def whole(value: object, what: str, least: int = 0, most: int = MAX_WHOLE) -> int:
+def checked_int(value: object, what: str, least: int = 0, most: int = MAX_WHOLE) -> int:
     """Returns the value after checking that it is an integer within the bounds.
 
     Raises:
         CorruptError: it is not.
     """
     if type(value) is not int or not least <= value <= most:
-        raise CorruptError(f"{what} must not be {shown(value)}")
+        raise CorruptError(f"{what} must not be {short_repr(value)}")
     return value
 
 
-def number_within(value: object, what: str, least: float, most: float) -> float:
+def checked_number(value: object, what: str, least: float, most: float) -> float:
     """Returns the value after checking that it is a number within the bounds.
 
     Raises:
@@ -129,37 +130,78 @@ def number_within(value: object, what: str, least: float, most: float) -> float:
     """
     if isinstance(value, int | float) and type(value) is not bool and least <= value <= most:
         return value
-    raise CorruptError(f"{what} must not be {shown(value)}")
+    raise CorruptError(f"{what} must not be {short_repr(value)}")
 
 
-def time_of(value: object, what: str) -> float | None:
+def checked_time(value: object, what: str) -> float | None:
     """Returns the value after checking that it is None or a time.
 
     Raises:
         CorruptError: it is neither.
     """
-    return None if value is None else number_within(value, what, -MAX_TIME, MAX_TIME)
+    return None if value is None else checked_number(value, what, -MAX_TIME, MAX_TIME)
 
 
-def numbers(data: object, what: str) -> dict[str, float]:
+def checked_numbers(data: object, what: str) -> dict[str, float]:
     """Returns the value after checking that it is an object of finite numbers and 64-bit integers.
 
     Raises:
         CorruptError: it is not.
     """
     if not isinstance(data, dict):
-        raise CorruptError(f"{what} must not be {shown(data)}")
+        raise CorruptError(f"{what} must not be {short_repr(data)}")
     for name, value in data.items():
         is_good = abs(value) <= MAX_WHOLE + 1 if type(value) is int else type(value) is float and math.isfinite(value)
         if not is_good:
-            raise CorruptError(f"{what}: {shown(name)} must not be {shown(value)}")
+            raise CorruptError(f"{what}: {short_repr(name)} must not be {short_repr(value)}")
     return data
 
 
 @contextmanager
-def naming(path: str) -> Iterator[None]:
+def path_in_errors(path: str) -> Iterator[None]:
     """Adds the path of the file to each CorruptError raised inside the context."""
     try:
         yield
     except CorruptError as error:
         raise CorruptError(f"{path} can't be read: {error}") from error
+
+
+def check_int(name: str, value: object, least: int) -> None:
+    """Checks that a value is an integer of at least ``least``.
+
+    Raises:
+        ConfigurationError: it is not. A bool is not an integer here.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        is_integral = isinstance(value, float) and value.is_integer()
+        remedy = f". Write {value:.0f}" if is_integral else ""
+        raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least {least}{remedy}")
+
+
+def check_seed(name: str, value: object, n_bits: int = 64) -> None:
+    """Checks that a value is an unsigned integer of ``n_bits``, as random generators take it.
+
+    Raises:
+        ConfigurationError: it is not. A bool is not an integer here.
+    """
+    check_int(name, value, 0)
+    if isinstance(value, int) and value >= 2**n_bits:
+        raise ConfigurationError(f"{name} ({value}) must be a whole number from 0 to below 2 ** {n_bits}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Checks that a value is a finite int or float.
+
+    Raises:
+        ConfigurationError: it is not. A bool is not a number here.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == math.inf:
+        raise ConfigurationError(f"{name} ({value!r}) must be a number")
+
+
+def closest_names(wrong: str, names: Iterable[str], n: int = 20) -> str:
+    """Returns up to ``n`` names for an error message, those most similar to ``wrong`` first."""
+    known = list(names)
+    near = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)
+    ordered = [*near, *(name for name in known if name not in near)]
+    return ", ".join(ordered[:n]) + (f" and {len(ordered) - n} more" if len(ordered) > n else "")

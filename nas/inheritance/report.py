@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any, Literal, get_args
 
 from nas.core.errors import CorruptError
-from nas.core.validation import checked_fields, number_within, shown, whole
+from nas.core.validation import checked_fields, checked_int, checked_number, short_repr
 
 NO_DONOR = "no donor"
 How = Literal["copied", "morphed", "inserted", "sliced", "new"]
@@ -87,12 +87,14 @@ class InheritanceReport:
         """
         fields = checked_fields(plain, _REPORT)
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in fields["given"]):
-            raise CorruptError(f"given must not be {shown(fields['given'])}")
+            raise CorruptError(f"given must not be {short_repr(fields['given'])}")
         if not all(isinstance(note, str) for note in fields["notes"]):
-            raise CorruptError(f"notes must not be {shown(fields['notes'])}")
+            raise CorruptError(f"notes must not be {short_repr(fields['notes'])}")
         return cls(
-            share=number_within(fields["share"], "share", 0, 1),
-            given={whole(donor, "a donor"): number_within(share, "given", 0, 1) for donor, share in fields["given"]},
+            share=checked_number(fields["share"], "share", 0, 1),
+            given={
+                checked_int(donor, "a donor"): checked_number(share, "given", 0, 1) for donor, share in fields["given"]
+            },
             tensors={name: _tensor(entry) for name, entry in fields["tensors"].items()},
             replayed=_index(fields["replayed"]),
             notes=tuple(fields["notes"]),
@@ -120,10 +122,10 @@ class InheritanceReport:
 def _tensor(plain: object) -> TensorInheritance:
     fields = checked_fields(plain, _TENSOR)
     if fields["how"] not in get_args(How):
-        raise CorruptError(f"how must not be {shown(fields['how'])}")
-    share = number_within(fields["share"], "share", 0, 1)
+        raise CorruptError(f"how must not be {short_repr(fields['how'])}")
+    share = checked_number(fields["share"], "share", 0, 1)
     return TensorInheritance(how=fields["how"], share=share, donor=_index(fields["donor"]), why=fields["why"])
 
 
 def _index(value: int | None) -> int | None:
-    return None if value is None else whole(value, "a donor")
+    return None if value is None else checked_int(value, "a donor")

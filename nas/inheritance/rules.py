@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from nas.core.errors import ConfigurationError, check_int, check_number, closest_names
+from nas.core.errors import ConfigurationError
+from nas.core.validation import check_int, check_number, closest_names
 
 Match = Literal["name", "structure"]
 Rest = Literal["scaled", "own"]

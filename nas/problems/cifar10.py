@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nas.core.errors import ConfigurationError, check_int, check_seed
+from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
+from nas.core.validation import check_int, check_seed
 from nas.inheritance.rules import Rules
 from nas.problems.images.graph_recipes import graph_recipe, image_graphs
 from nas.problems.images.image_problem import ImageProblem

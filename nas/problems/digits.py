@@ -7,7 +7,7 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from nas.core.errors import check_seed
+from nas.core.validation import check_seed
 from nas.inheritance.rules import Rules
 from nas.problems.images.fit import Recipe
 from nas.problems.images.image_problem import ImageProblem

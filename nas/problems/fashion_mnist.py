@@ -7,8 +7,9 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from nas.core.errors import ConfigurationError, check_int, check_seed
+from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
+from nas.core.validation import check_int, check_seed
 from nas.inheritance.rules import Rules
 from nas.problems.images.fit import Recipe, checked_precision
 from nas.problems.images.graph_recipes import graph_recipe, image_graphs

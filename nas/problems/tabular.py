@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from nas.core.errors import ConfigurationError, closest_names
+from nas.core.errors import ConfigurationError
 from nas.core.metric import Direction, Metric, is_finite
 from nas.core.point import Point, point_key
+from nas.core.validation import closest_names
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.storage.remote_file import options_of
 from nas.training.problem import Ability, Problem, Simulation

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from nas.core.budget import Budget
-from nas.core.errors import ActionError, ConfigurationError, check_int
+from nas.core.errors import ActionError, ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.ranking import Ranking
 from nas.core.trial import Trial
-from nas.core.validation import naming
+from nas.core.validation import check_int, path_in_errors
 from nas.executors.events import Event, Finished, Notice, StopRequested
 from nas.executors.executor import Executor
 from nas.executors.in_process_pool import InProcessPool
@@ -335,7 +335,7 @@ def newest_best(records: Records) -> dict[str, Any] | None:
     path = f"best-{max(numbers):04d}.json"
     record = records.read(path)
     if record is not None:
-        with naming(records.place(path)):
+        with path_in_errors(records.place(path)):
             check_best(record, max(numbers))
     return record
 

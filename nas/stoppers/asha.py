@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from nas.core.errors import ConfigurationError, check_int
+from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Trial
+from nas.core.validation import check_int
 from nas.stoppers.base import Stopper
 
 _GOLDEN = (5**0.5 - 1) / 2

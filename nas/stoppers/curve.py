@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from nas.core.errors import ConfigurationError, check_int, check_number
+from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import State, Trial
+from nas.core.validation import check_int, check_number
 from nas.stoppers.base import Stopper
 
 Array = npt.NDArray[np.float64]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from statistics import median
 
-from nas.core.errors import check_int
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import State, Trial
+from nas.core.validation import check_int
 from nas.stoppers.base import Stopper
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from nas.core.errors import ConfigurationError, check_int, check_number
+from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Trial
+from nas.core.validation import check_int, check_number
 from nas.stoppers.base import Stopper
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.reference import Reference, checked_digest, references
-from nas.core.validation import MAX_WHOLE, checked_fields, shown, whole
+from nas.core.validation import MAX_WHOLE, checked_fields, checked_int, short_repr
 from nas.storage.record_format import FORMAT, decode_record, encode_record
 
 MAX_DIMENSIONS = 64
@@ -64,13 +64,13 @@ class TensorEntry:
         shape = fields["shape"]
         for length in shape:
             if type(length) is not int or not 0 <= length <= MAX_WHOLE:
-                raise CorruptError(f"shape must not be {shown(shape)}")
+                raise CorruptError(f"shape must not be {short_repr(shape)}")
         if len(shape) > MAX_DIMENSIONS:
             raise CorruptError(f"shape must not have {len(shape)} dimensions; a tensor has at most {MAX_DIMENSIONS}")
         return cls(
             pack=fields["pack"],
-            offset=whole(fields["offset"], "offset"),
-            bytes=whole(fields["bytes"], "bytes"),
+            offset=checked_int(fields["offset"], "offset"),
+            bytes=checked_int(fields["bytes"], "bytes"),
             dtype=fields["dtype"],
             shape=tuple(shape),
             digest=checked_digest(fields["digest"]),
@@ -88,7 +88,7 @@ class Manifest:
     def __post_init__(self) -> None:
         unknown = {entry.pack for entry in self.tensors.values()} - {pack.path for pack in self.packs}
         if unknown:
-            raise CorruptError(f"tensors lie in packs that are not listed: {shown(sorted(unknown))}")
+            raise CorruptError(f"tensors lie in packs that are not listed: {short_repr(sorted(unknown))}")
 
     def to_bytes(self) -> bytes:
         """Returns the manifest as the bytes of its file.
@@ -132,7 +132,7 @@ class Manifest:
         fields = checked_fields(data, {"format": (int,), "tensors": (dict,), "packs": (list,), "files": (list,)})
         if fields["format"] != FORMAT:
             raise CorruptError(
-                f"format {shown(fields['format'])} is not {FORMAT}, which this version of Heirloom reads"
+                f"format {short_repr(fields['format'])} is not {FORMAT}, which this version of Heirloom reads"
             )
         return cls(
             tensors={name: _entry(name, entry) for name, entry in fields["tensors"].items()},
@@ -145,4 +145,4 @@ def _entry(name: str, data: object) -> TensorEntry:
     try:
         return TensorEntry.from_json(data)
     except CorruptError as error:
-        raise CorruptError(f"tensor {shown(name)}: {error}") from error
+        raise CorruptError(f"tensor {short_repr(name)}: {error}") from error

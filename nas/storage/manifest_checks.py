@@ -11,7 +11,7 @@ import torch
 
 from nas.core.errors import CorruptError
 from nas.core.reference import Reference
-from nas.core.validation import MAX_WHOLE, shown
+from nas.core.validation import MAX_WHOLE, short_repr
 from nas.storage.manifest import TensorEntry
 
 MAX_NAMES = 16
@@ -55,11 +55,11 @@ def _is_possible(shape: Sequence[int]) -> bool:
 
 
 def _refusal(name: str, entry: TensorEntry, packs: Mapping[str, Reference]) -> CorruptError:
-    tensor, shape = f"tensor {shown(name)}", shown(entry.shape)
+    tensor, shape = f"tensor {short_repr(name)}", short_repr(entry.shape)
     if entry.dtype not in _DTYPES:
-        return CorruptError(f"{tensor}: {shown(entry.dtype)} is no type of a tensor")
+        return CorruptError(f"{tensor}: {short_repr(entry.dtype)} is no type of a tensor")
     if entry.pack not in packs:
-        return CorruptError(f"{tensor}: its pack {shown(entry.pack)} is not listed")
+        return CorruptError(f"{tensor}: its pack {short_repr(entry.pack)} is not listed")
     if entry.shape and min(entry.shape) < 1 and not _is_possible(entry.shape):
         return CorruptError(f"{tensor}: no tensor has the shape {shape}")
     return CorruptError(

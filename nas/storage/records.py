@@ -12,7 +12,7 @@ from typing import Any
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, StorageError
 from nas.core.trial import Trial
-from nas.core.validation import naming, shown, time_of, whole
+from nas.core.validation import checked_int, checked_time, path_in_errors, short_repr
 from nas.storage.blobs import BlobStore
 from nas.storage.record_format import FORMAT, decode_record, encode_record, is_format_1
 from nas.storage.record_size import ERROR_BYTES, fitted
@@ -75,7 +75,7 @@ class Records:
         data = self.files.read_if_present(path)
         if data is None:
             return None
-        with naming(self.place(path)):
+        with path_in_errors(self.place(path)):
             return decode_record(data)
 
     def header(self) -> dict[str, Any] | None:
@@ -87,9 +87,9 @@ class Records:
         """
         if (data := self.files.read_if_present("search.json")) is None:
             return None
-        with naming(self.place("search.json")):
+        with path_in_errors(self.place("search.json")):
             record = {"format": 1} if is_format_1(data) else decode_record(data)
-            found = whole(record.get("format"), "format")
+            found = checked_int(record.get("format"), "format")
             if found == FORMAT:
                 check_header(record)
                 return record
@@ -242,8 +242,8 @@ class Records:
             donors = [donor for donor in trial.proposal.weight_donors if isinstance(donor, int)]
             if max((*trial.parents, *donors, *trial.learned), default=-1) >= trial.number:
                 raise CorruptError(
-                    f"{self.place(_proposal_path(trial.number))} can't be read: parents {shown(trial.parents)}, donors "
-                    f"{shown(donors)} and learned {shown(trial.learned)} must be earlier trials"
+                    f"{self.place(_proposal_path(trial.number))} can't be read: parents {short_repr(trial.parents)}, "
+                    f"donors {short_repr(donors)} and learned {short_repr(trial.learned)} must be earlier trials"
                 )
 
     def read_start(self, number: int, attempt: int) -> dict[str, Any] | None:
@@ -251,14 +251,14 @@ class Records:
         path = _start_path(number, attempt)
         record = self.read(path)
         if record is not None:
-            with naming(self.place(path)):
+            with path_in_errors(self.place(path)):
                 if (record.get("trial"), record.get("attempt")) != (number, attempt):
                     raise CorruptError("it is the record of another attempt")
-                whole(record.get("session"), "session")
+                checked_int(record.get("session"), "session")
                 if record.get("slot") is not None:
-                    whole(record["slot"], "slot")
+                    checked_int(record["slot"], "slot")
                 checked_donor(record.get("resolved_donor"), "resolved_donor")
-                time_of(record.get("time"), "time")
+                checked_time(record.get("time"), "time")
         return record
 
     def _read_all(self, suffix: str) -> dict[int, dict[str, Any]]:
@@ -268,7 +268,7 @@ class Records:
         records: dict[int, dict[str, Any]] = {}
         for number, name in paths.items():
             if number >= 0:
-                with naming(self.place(f"trials/{name}")):
+                with path_in_errors(self.place(f"trials/{name}")):
                     records[number] = decode_record(found[name])
         return records
 
@@ -291,7 +291,7 @@ class Records:
         for name in self._sweeps():
             if name not in self._swept_by:
                 record = self.read(f"gc/{name}") or {}
-                with naming(self.place(f"gc/{name}")):
+                with path_in_errors(self.place(f"gc/{name}")):
                     self._swept_by[name] = check_sweep(record)
         return frozenset[int]().union(*self._swept_by.values())
 
@@ -305,7 +305,7 @@ class Records:
         for name, data in found.items():
             number, place = _number_in(name.removesuffix(".json")), self.place(f"tests/{name}")
             if number >= 0:
-                with naming(place):
+                with path_in_errors(place):
                     tests[number] = decode_record(data)
                     check_test(tests[number], number)
         return tests

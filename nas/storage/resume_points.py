@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nas.core.errors import ConfigurationError, CorruptError, MissingError
 from nas.core.reference import is_path
-from nas.core.validation import checked_fields, naming
+from nas.core.validation import checked_fields, path_in_errors
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import publish_tensors
 from nas.storage.manifest import Manifest
@@ -113,7 +113,7 @@ class PartialCheckpoints:
         data = self._files.read_if_present(path)
         if data is None:
             raise MissingError(f"{place} is missing")
-        with naming(place):
+        with path_in_errors(place):
             fields = checked_fields(decode_record(data), _KINDS)
             if fields["format"] != FORMAT:
                 raise CorruptError(f"format {fields['format']} is not {FORMAT}, which this version of Heirloom reads")

@@ -14,7 +14,7 @@ from typing import Any
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.metric import Metric
 from nas.core.reference import references
-from nas.core.validation import checked_fields, number_within, numbers, shown, time_of, whole
+from nas.core.validation import checked_fields, checked_int, checked_number, checked_numbers, checked_time, short_repr
 
 MAX_HOURS = 1e6
 """Of one session: a century."""
@@ -53,11 +53,11 @@ def check_header(record: Mapping[str, Any]) -> None:
     for stage in identity["policy"]:
         known = checked_fields(stage, {"name": (str,), "policies": (list,), "warm": (bool,)}, others=True)
         if not isinstance(known.get("best"), int | float | NoneType):
-            raise CorruptError(f"the best of a stage must not be {shown(known['best'])}")
+            raise CorruptError(f"the best of a stage must not be {short_repr(known['best'])}")
     if identity["deterministic"]:
-        whole(identity.get("slots"), "slots", 1)
-        whole(identity.get("n_threads"), "n_threads", 1)
-    numbers(identity.get("constraints", {}), "constraints")
+        checked_int(identity.get("slots"), "slots", 1)
+        checked_int(identity.get("n_threads"), "n_threads", 1)
+    checked_numbers(identity.get("constraints", {}), "constraints")
     if (init := identity.get("init")) is not None:
         checked_fields(init, {"points": (list,), "weights": (str, NoneType)})
     for name in ("data", "about"):
@@ -73,40 +73,40 @@ def _check_metric(metric: object) -> None:
     found = checked_fields(metric, {"name": (str,), "direction": (str,)}, others=True)
     reference = found.get("reference")
     if reference is not None:
-        numbers({"reference": reference}, "a metric")
+        checked_numbers({"reference": reference}, "a metric")
     try:
         Metric(found["name"], found["direction"], reference)
     except ConfigurationError as error:
-        raise CorruptError(shown(str(error))) from error
+        raise CorruptError(short_repr(str(error))) from error
 
 
 def check_session(record: Mapping[str, Any]) -> None:
     """For ``sessions/0003.json``."""
-    whole(checked_fields(record, _SESSION, others=True)["pid"], "pid", 1, _MAX_PID)
+    checked_int(checked_fields(record, _SESSION, others=True)["pid"], "pid", 1, _MAX_PID)
     if not isinstance(record.get("place", ""), str):
-        raise CorruptError(f"place must not be {shown(record['place'])}")
+        raise CorruptError(f"place must not be {short_repr(record['place'])}")
     if record.get("started") is None:
         raise CorruptError("started must be a time")
-    time_of(record["started"], "started")
+    checked_time(record["started"], "started")
     flow_run = record.get("flow_run")
     if flow_run is not None and not (isinstance(flow_run, str) and _ID.fullmatch(flow_run)):
-        raise CorruptError(f"flow_run must not be {shown(flow_run)}")  # it becomes a part of an address
+        raise CorruptError(f"flow_run must not be {short_repr(flow_run)}")  # it becomes a part of an address
 
 
 def check_heartbeat(record: Mapping[str, Any]) -> None:
     """For ``sessions/0003.beat``."""
-    whole(record.get("beat"), "beat")
-    number_within(record.get("hours"), "hours", 0, MAX_HOURS)
+    checked_int(record.get("beat"), "beat")
+    checked_number(record.get("hours"), "hours", 0, MAX_HOURS)
     if record.get("time") is None or type(record.get("ended")) is not bool:
         raise CorruptError("time must be a number, and ended true or false")
-    time_of(record["time"], "time")
+    checked_time(record["time"], "time")
 
 
 def check_test(record: Mapping[str, Any], trial: int) -> None:
     """For ``tests/000024.json``."""
-    whole(record.get("trial"), "trial", trial, trial)
+    checked_int(record.get("trial"), "trial", trial, trial)
     if "metrics" in record:
-        numbers(record["metrics"], "metrics")
+        checked_numbers(record["metrics"], "metrics")
     else:
         checked_fields(record, {"error": (str,)}, others=True)
 
@@ -115,25 +115,25 @@ def check_sweep(record: Mapping[str, Any]) -> frozenset[int]:
     """For ``gc/0003.json``; gives the trials that lost their weights, for which it may say why."""
     trials = checked_fields(record, {"trials": (dict, list)}, others=True)["trials"]
     if isinstance(trials, list):
-        return frozenset(whole(number, "trials") for number in trials)
+        return frozenset(checked_int(number, "trials") for number in trials)
     for number in trials:
         if not _NUMBER.fullmatch(number):
-            raise CorruptError(f"trials must not hold {shown(number)}")
+            raise CorruptError(f"trials must not hold {short_repr(number)}")
     return frozenset(map(int, trials))
 
 
 def check_best(record: Mapping[str, Any], number: int) -> None:
     """For ``best-0001.json``."""
     fields = checked_fields(record, _BEST, others=True)
-    whole(record.get("number"), "number", number, number)
-    trial = whole(record.get("trial"), "trial")
-    numbers(record.get("metrics"), "metrics")
+    checked_int(record.get("number"), "number", number, number)
+    trial = checked_int(record.get("trial"), "trial")
+    checked_numbers(record.get("metrics"), "metrics")
     if fields["test"] is not None:
         check_test(fields["test"], trial)
     for ancestor in fields["ancestors"]:
-        whole(ancestor, "an ancestor", 0, max(0, trial - 1))
+        checked_int(ancestor, "an ancestor", 0, max(0, trial - 1))
     references(fields["files"])
     for name, why in fields["missing"].items():
         if not isinstance(why, str):
-            raise CorruptError(f"missing: {shown(name)} must not be {shown(why)}")
-    time_of(record.get("time"), "time")
+            raise CorruptError(f"missing: {short_repr(name)} must not be {short_repr(why)}")
+    checked_time(record.get("time"), "time")

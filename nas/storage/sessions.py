@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from nas.core.validation import naming
+from nas.core.validation import path_in_errors
 from nas.storage.record_format import decode_record
 from nas.storage.records import Records
 from nas.storage.search_records import check_heartbeat, check_session
@@ -46,7 +46,7 @@ def read_heartbeat(records: Records, number: int) -> dict[str, Any] | None:
     path = f"sessions/{number:04d}.beat"
     record = records.read(path)
     if record is not None:
-        with naming(records.place(path)):
+        with path_in_errors(records.place(path)):
             check_heartbeat(record)
     return record
 
@@ -58,7 +58,7 @@ def spent_hours(records: Records, sessions: Iterable[int] | None = None) -> floa
 
 
 def _checked_session(data: bytes, place: str) -> dict[str, Any]:
-    with naming(place):
+    with path_in_errors(place):
         record = decode_record(data)
         check_session(record)
     return record

@@ -11,7 +11,16 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.policy import Policy, parse_policies
 from nas.core.trial import DONOR_RULES, Donor, DonorRule, Proposal, Reason, State, Trial
-from nas.core.validation import MAX_WHOLE, checked_fields, naming, number_within, numbers, shown, time_of, whole
+from nas.core.validation import (
+    MAX_WHOLE,
+    checked_fields,
+    checked_int,
+    checked_number,
+    checked_numbers,
+    checked_time,
+    path_in_errors,
+    short_repr,
+)
 
 _PROPOSED: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("trial", "index", "job", "seed", "generation"), (int,)),
@@ -66,7 +75,7 @@ def checked_donor(value: object, what: str) -> Donor | None:
     """
     if value is None or (isinstance(value, str) and _DONOR.fullmatch(value)):
         return value
-    return whole(value, what)
+    return checked_int(value, what)
 
 
 def trial_from_records(
@@ -90,11 +99,11 @@ def trial_from_records(
         CorruptError: a key is missing or has a value that it can't have; the record's file is named.
     """
     number = proposal.get("trial") if number is None else number
-    stem = f"{folder}/{number:06d}" if type(number) is int else f"{folder}/{shown(number)}"
+    stem = f"{folder}/{number:06d}" if type(number) is int else f"{folder}/{short_repr(number)}"
     fields: dict[str, Any] = {}
     for path, read, record in (("proposal", _proposed, proposal), ("result", _resulted, result)):
         if record is not None:
-            with naming(f"{stem}.{path}.json"):
+            with path_in_errors(f"{stem}.{path}.json"):
                 fields |= read(record)
                 if record["trial"] != number:
                     raise CorruptError(f"it is trial {record['trial']}'s")
@@ -108,15 +117,15 @@ def _proposed(record: Mapping[str, Any]) -> dict[str, Any]:
     if not fields["stage"]:
         raise CorruptError("stage must have a name")
     return {
-        "number": whole(fields["trial"], "trial"),
-        "index": whole(fields["index"], "index"),
+        "number": checked_int(fields["trial"], "trial"),
+        "index": checked_int(fields["index"], "index"),
         "stage": fields["stage"],
-        "job": whole(fields["job"], "job"),
+        "job": checked_int(fields["job"], "job"),
         "policies": _policies(fields["policies"]),
-        "seed": whole(fields["seed"], "seed"),
-        "generation": whole(fields["generation"], "generation"),
-        "created": time_of(fields["created"], "created"),
-        "learned": tuple(whole(number, "learned") for number in fields["learned"]),
+        "seed": checked_int(fields["seed"], "seed"),
+        "generation": checked_int(fields["generation"], "generation"),
+        "created": checked_time(fields["created"], "created"),
+        "learned": tuple(checked_int(number, "learned") for number in fields["learned"]),
         "proposal": proposal_from_json(fields["proposal"]),
     }
 
@@ -128,28 +137,28 @@ def _resulted(record: Mapping[str, Any]) -> dict[str, Any]:
         state = State(fields["state"])
         reason = None if fields["reason"] is None else Reason(fields["reason"])
     except ValueError as error:
-        raise CorruptError(shown(str(error))) from error
+        raise CorruptError(short_repr(str(error))) from error
     if state in (State.WAITING, State.RUNNING):
         raise CorruptError(f"{state} is no result")
     inherited, returned = fields.get("inherited"), fields.get("returned")
     if returned is not None and not isinstance(returned, str):
-        raise CorruptError(f"returned must not be {shown(returned)}")
+        raise CorruptError(f"returned must not be {short_repr(returned)}")
     return {
         "state": state,
         "reason": reason,
-        "static_metrics": numbers(fields.get("static_metrics", {}), "static_metrics"),
-        "metrics": numbers(fields["metrics"], "metrics"),
+        "static_metrics": checked_numbers(fields.get("static_metrics", {}), "static_metrics"),
+        "metrics": checked_numbers(fields["metrics"], "metrics"),
         "curve": tuple(_report(entry) for entry in fields["curve"]),
-        "cost": numbers(fields["cost"], "cost"),
+        "cost": checked_numbers(fields["cost"], "cost"),
         "checkpoint": None if fields["checkpoint"] is None else Checkpoint.from_json(fields["checkpoint"]),
         "resolved_donor": checked_donor(fields["resolved_donor"], "resolved_donor"),
         "donor": checked_donor(fields["donor"], "donor"),
-        "inherited": None if inherited is None else number_within(inherited, "inherited", 0, 1),
+        "inherited": None if inherited is None else checked_number(inherited, "inherited", 0, 1),
         "inheritance": _inheritance(fields["inheritance"]),
-        "attempt": whole(fields["attempt"], "attempt"),
-        "slot": None if fields["slot"] is None else whole(fields["slot"], "slot"),
-        "started": time_of(fields.get("started"), "started"),
-        "finished": time_of(fields.get("finished"), "finished"),
+        "attempt": checked_int(fields["attempt"], "attempt"),
+        "slot": None if fields["slot"] is None else checked_int(fields["slot"], "slot"),
+        "started": checked_time(fields.get("started"), "started"),
+        "finished": checked_time(fields.get("finished"), "finished"),
         "error": fields["error"],
         "returned": returned,
     }
@@ -162,19 +171,19 @@ def check_saved(state: Mapping[str, Any]) -> None:
         CorruptError: something else, of which the trial's result would hold a part.
     """
     fields = checked_fields(state, _SAVED)
-    whole(fields["step"], "step")
+    checked_int(fields["step"], "step")
     for entry in fields["curve"]:
         _report(entry)
     for part in fields["parts"]:
         if not isinstance(part, list) or len(part) != 2 or not isinstance(part[0], str):
-            raise CorruptError(f"parts must not hold {shown(part)}")
+            raise CorruptError(f"parts must not hold {short_repr(part)}")
     accounts = checked_fields(fields["accounts"], _ACCOUNTS)
-    if not numbers(accounts["cost"], "cost").keys() >= {"seconds", "gpu_seconds"}:
-        raise CorruptError(f"cost must not be {shown(accounts['cost'])}")
+    if not checked_numbers(accounts["cost"], "cost").keys() >= {"seconds", "gpu_seconds"}:
+        raise CorruptError(f"cost must not be {short_repr(accounts['cost'])}")
     for key in ("resolved_donor", "donor"):
         checked_donor(accounts[key], key)
     if accounts["inherited"] is not None:
-        number_within(accounts["inherited"], "inherited", 0, 1)
+        checked_number(accounts["inherited"], "inherited", 0, 1)
     _inheritance(accounts["inheritance"])
 
 
@@ -189,15 +198,15 @@ def proposal_from_json(plain: object) -> Proposal:
     try:
         return Proposal(
             point=fields["point"],
-            parents=tuple(whole(parent, "a parent") for parent in fields["parents"]),
+            parents=tuple(checked_int(parent, "a parent") for parent in fields["parents"]),
             donors=None if donors is None else tuple(_donor(donor) for donor in donors),
             policies=None if policies is None else _policies(policies),
-            fidelity=None if fidelity is None else number_within(fidelity, "fidelity", 5e-324, 1),
+            fidelity=None if fidelity is None else checked_number(fidelity, "fidelity", 5e-324, 1),
             derivation=fields.get("derivation"),
             reason=fields["reason"],
         )
     except ConfigurationError as error:
-        raise CorruptError(shown(str(error))) from error
+        raise CorruptError(short_repr(str(error))) from error
 
 
 def _donor(value: object) -> Donor:
@@ -211,23 +220,23 @@ def _donor(value: object) -> Donor:
 
 def _policies(names: list[object]) -> frozenset[Policy]:
     try:
-        return parse_policies(name if isinstance(name, str) else shown(name) for name in names)
+        return parse_policies(name if isinstance(name, str) else short_repr(name) for name in names)
     except ConfigurationError as error:
-        raise CorruptError(shown(str(error))) from error
+        raise CorruptError(short_repr(str(error))) from error
 
 
 def _report(entry: object) -> tuple[int, dict[str, float]]:
     if not isinstance(entry, list) or len(entry) != 2:
-        raise CorruptError(f"curve must not hold {shown(entry)}")
-    return whole(entry[0], "a step", -MAX_WHOLE), numbers(entry[1], "curve")
+        raise CorruptError(f"curve must not hold {short_repr(entry)}")
+    return checked_int(entry[0], "a step", -MAX_WHOLE), checked_numbers(entry[1], "curve")
 
 
 def _inheritance(summary: dict[str, Any]) -> dict[str, Any]:
     """What others than people read of it."""
     replaced, lost = summary.get("replaced", {}), summary.get("lost", [])
     if not isinstance(replaced, dict) or not isinstance(lost, list):
-        raise CorruptError(f"inheritance must not hold {shown(replaced)} and {shown(lost)}")
+        raise CorruptError(f"inheritance must not hold {short_repr(replaced)} and {short_repr(lost)}")
     for donor in (*replaced.values(), *lost):
         checked_donor(donor, "inheritance: a donor")
-    numbers(summary.get("given", {}), "inheritance: given")
+    checked_numbers(summary.get("given", {}), "inheritance: given")
     return summary

@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Any, TypeVar
 
-from nas.core.errors import check_int
 from nas.core.policy import Policy
+from nas.core.validation import check_int
 
 T = TypeVar("T")
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import random
 
-from nas.core.errors import ConfigurationError, check_int
+from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
 from nas.core.trial import Proposal, Trial
+from nas.core.validation import check_int
 from nas.spaces.domain import Decision, Domain, Numbers
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer, Tuner

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nas.core.errors import check_int
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Proposal
+from nas.core.validation import check_int
 from nas.spaces.domain import Domain
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer

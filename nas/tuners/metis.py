@@ -18,11 +18,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nas.core.errors import SpaceExhaustedError, check_int
+from nas.core.errors import SpaceExhaustedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
 from nas.core.trial import Proposal, Trial
+from nas.core.validation import check_int
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.shared.donor_tuner import DonorTuner

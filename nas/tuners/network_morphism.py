@@ -19,10 +19,11 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from nas.core.errors import ConfigurationError, SpaceExhaustedError, check_int
+from nas.core.errors import ConfigurationError, SpaceExhaustedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
+from nas.core.validation import check_int
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.shared.gaussian import ScoreModel, check_max_points

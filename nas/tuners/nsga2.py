@@ -12,12 +12,13 @@ import random
 from collections.abc import Collection
 from typing import TypeAlias
 
-from nas.core.errors import ConfigurationError, SpaceExhaustedError, check_int
+from nas.core.errors import ConfigurationError, SpaceExhaustedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.pareto import Losses, best_first, losses_of
 from nas.core.point import Point
 from nas.core.trial import Proposal
+from nas.core.validation import check_int
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.shared.new_points import draw_new_point, wants_founder

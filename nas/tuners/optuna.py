@@ -13,11 +13,12 @@ from datetime import datetime
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from nas.core.errors import ConfigurationError, SpaceExhaustedError, check_int
+from nas.core.errors import ConfigurationError, SpaceExhaustedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Proposal, Trial
+from nas.core.validation import check_int
 from nas.spaces.domain import Domain, Options
 from nas.spaces.space import Space
 from nas.tuners.base import Answer

@@ -12,11 +12,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nas.core.errors import ConfigurationError, check_int, closest_names
+from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Proposal, Trial
+from nas.core.validation import check_int, closest_names
 from nas.spaces.domain import Domain, Numbers
 from nas.spaces.space import Space
 from nas.tuners.base import WAIT, Answer, Tuner

@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nas.core.errors import ConfigurationError, check_int
+from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Proposal
+from nas.core.validation import check_int
 from nas.spaces.domain import Domain, Numbers
 from nas.spaces.space import Space
 from nas.tuners.base import Answer

@@ -12,7 +12,7 @@ from nas.compat.nni.parameters import parameters_of
 from nas.core.errors import CorruptError
 from nas.core.lineage import Lineage
 from nas.core.trial import State, Trial
-from nas.core.validation import checked_fields, naming, shown, whole
+from nas.core.validation import checked_fields, checked_int, path_in_errors, short_repr
 
 LATE_CHARS = 1 << 16
 """What a record says of late results; those beyond are not told again after an interruption."""
@@ -41,8 +41,8 @@ class LateResult:
             CorruptError: it is something else.
         """
         if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[2], str):
-            raise CorruptError(f"calls must not hold {shown(entry)}")
-        return cls(whole(entry[0], "calls"), whole(entry[1], "calls"), entry[2])
+            raise CorruptError(f"calls must not hold {short_repr(entry)}")
+        return cls(checked_int(entry[0], "calls"), checked_int(entry[1], "calls"), entry[2])
 
 
 @dataclass(slots=True)
@@ -95,17 +95,19 @@ class Notice:
         Raises:
             CorruptError: something else made it.
         """
-        with naming(f"trials/{trial.number:06d}.proposal.json"):
+        with path_in_errors(f"trials/{trial.number:06d}.proposal.json"):
             fields = checked_fields(trial.proposal.derivation, _DERIVATION)
             calls = []
             for entry in fields["calls"]:
                 if not isinstance(entry, list) or len(entry) not in (4, 5) or type(entry[2]) is not bool:
-                    raise CorruptError(f"calls must not hold {shown(entry)}")
+                    raise CorruptError(f"calls must not hold {short_repr(entry)}")
                 if not isinstance(late := entry[4] if len(entry) == 5 else [], list):
-                    raise CorruptError(f"calls must not hold {shown(late)}")
-                number, n_told = whole(entry[0], "calls"), whole(entry[3], "calls")
+                    raise CorruptError(f"calls must not hold {short_repr(late)}")
+                number, n_told = checked_int(entry[0], "calls"), checked_int(entry[3], "calls")
                 calls.append(Call(number, checked_job(entry[1]), entry[2], n_told, tuple(map(LateResult.of, late))))
-            return cls(whole(fields["parameter_id"], "parameter_id"), checked_job(fields["trial_job_id"]), tuple(calls))
+            return cls(
+                checked_int(fields["parameter_id"], "parameter_id"), checked_job(fields["trial_job_id"]), tuple(calls)
+            )
 
 
 def checked_job(value: object) -> str:
@@ -115,7 +117,7 @@ def checked_job(value: object) -> str:
         CorruptError: it is not.
     """
     if not isinstance(value, str) or not is_job_id(value):
-        raise CorruptError(f"trial_job_id must not be {shown(value)}")
+        raise CorruptError(f"trial_job_id must not be {short_repr(value)}")
     return value
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nas.core.errors import ConfigurationError, check_int
+from nas.core.errors import ConfigurationError
+from nas.core.validation import check_int
 
 PLATFORMS = ("remote", "pai", "paiYarn", "openpai", "kubeflow", "frameworkcontroller", "dlts", "aml", "adl", "hybrid")
 _HERE = "trials run as processes of this machine, or, with runner=remote, of others (docs/guides/remote_workers.md)"

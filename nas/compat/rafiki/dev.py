@@ -19,9 +19,10 @@ from nas.compat.rafiki.problem import RafikiProblem
 from nas.compat.rafiki.space import realized
 from nas.compat.rafiki.template import Template, load_template
 from nas.core.budget import Budget
-from nas.core.errors import ConfigurationError, HeirloomError, closest_names
+from nas.core.errors import ConfigurationError, HeirloomError
 from nas.core.spec import Spec
 from nas.core.trial import State, Trial
+from nas.core.validation import closest_names
 from nas.executors.events import Event, Finished
 from nas.search.definition import Search
 from nas.search.identity import claim_identity, open_records

@@ -10,7 +10,7 @@ from typing import cast, get_args
 
 from nas.core.errors import ActionError, ConfigurationError, CorruptError, HeirloomError
 from nas.core.trial import Trial
-from nas.core.validation import checked_fields, shown, whole
+from nas.core.validation import checked_fields, checked_int, short_repr
 from nas.executors.events import Action, Event, ExecutorFailed, Finished, Reported, StopKind, TrialLost
 from nas.executors.pool import WorkerPool, resume_job, run_attempt
 from nas.executors.remote.client import ChannelClient, DriverLostError, GivenUpError
@@ -109,7 +109,7 @@ class Agent:
                 trial = trial_from_wire(fields.get("trial"))
                 self._begin(trial.number, lambda: self._call(action, trial))
             case "dismiss":
-                self._pool.dismiss(whole(fields.get("job"), "job"))
+                self._pool.dismiss(checked_int(fields.get("job"), "job"))
             case "stop":
                 kind, running = fields.get("kind"), self._running
                 if kind in get_args(StopKind) and running is not None and running.number == fields.get("trial"):
@@ -121,7 +121,7 @@ class Agent:
             case "leave":
                 self.end(Ending(str(fields.get("why"))[:1000], 0, is_told=True))
             case other:
-                raise CorruptError(f"an order to {shown(other)}")
+                raise CorruptError(f"an order to {short_repr(other)}")
 
     def _begin(self, number: int, work: Callable[[], None]) -> None:
         """Does the work on a thread of its own, once this worker was seen to share the driver's records."""

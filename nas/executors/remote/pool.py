@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nas.core.errors import ActionError, SearchFailedError, check_int
+from nas.core.errors import ActionError, SearchFailedError
 from nas.core.trial import Trial
-from nas.core.validation import checked_fields, whole
+from nas.core.validation import check_int, checked_fields, checked_int
 from nas.executors.events import (
     Action,
     Event,
@@ -382,7 +382,7 @@ class RemotePool(WorkerPool):
                 self._note(f"worker {worker.name} joined; {self._census()}")
                 self._show_wait(None)
                 self._dispatch()
-        after = whole(body.get("after"), "after")
+        after = checked_int(body.get("after"), "after")
         messages = await worker.outbox.after(after, 0.0 if self._is_closed.is_set() else self._poll_s)
         return {"messages": messages}
 
@@ -392,7 +392,7 @@ class RemotePool(WorkerPool):
         fields = checked_fields(body, kinds)
         with self._lock:
             worker = self._known(fields)
-            number = whole(fields["number"], "number", 1)
+            number = checked_int(fields["number"], "number", 1)
             if number > worker.n_heard + 1:
                 raise RefusedError(400, f"message {number} came before message {worker.n_heard + 1}")
             if number == worker.n_heard + 1:

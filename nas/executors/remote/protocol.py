@@ -16,7 +16,15 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import CorruptError
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Trial
-from nas.core.validation import MAX_RECORD_BYTES, MAX_WHOLE, checked_fields, number_within, parse_object, shown, whole
+from nas.core.validation import (
+    MAX_RECORD_BYTES,
+    MAX_WHOLE,
+    checked_fields,
+    checked_int,
+    checked_number,
+    parse_object,
+    short_repr,
+)
 from nas.executors.events import (
     Event,
     ExtraResult,
@@ -107,8 +115,8 @@ def trial_from_wire(data: object) -> Trial:
     if trial.is_finished:
         return trial
     return trial.start(
-        attempt=whole(fields["attempt"], "attempt"),
-        slot=None if fields["slot"] is None else whole(fields["slot"], "slot"),
+        attempt=checked_int(fields["attempt"], "attempt"),
+        slot=None if fields["slot"] is None else checked_int(fields["slot"], "slot"),
         resolved_donor=checked_donor(fields["resolved_donor"], "resolved_donor"),
         inheritance=fields["inheritance"],
     )
@@ -133,13 +141,13 @@ def assignment_from_wire(data: object) -> Assignment:
     """
     fields = checked_fields(data, _ASSIGNMENT)
     donors = tuple(_donor(entry) for entry in fields["donors"])
-    n_finished, job_index = (whole(fields[key], key) for key in ("n_finished", "job_index"))
+    n_finished, job_index = (checked_int(fields[key], key) for key in ("n_finished", "job_index"))
     return Assignment(trial_from_wire(fields["trial"]), donors, n_finished, fields["is_last"], job_index)
 
 
 def _donor(entry: object) -> DonorWeights:
     if not isinstance(entry, list) or len(entry) != 2 or (donor := checked_donor(entry[0], "a donor")) is None:
-        raise CorruptError(f"donors must not hold {shown(entry)}")
+        raise CorruptError(f"donors must not hold {short_repr(entry)}")
     return DonorWeights(donor, Checkpoint.from_json(entry[1]))
 
 
@@ -155,7 +163,7 @@ def job_start_from_wire(data: object) -> JobStart:
         CorruptError: it made no such thing.
     """
     fields = checked_fields(data, dict.fromkeys(_JOB_START, (int,)))
-    job, slot, n_finished, job_index = (whole(fields[key], key) for key in _JOB_START)
+    job, slot, n_finished, job_index = (checked_int(fields[key], key) for key in _JOB_START)
     return JobStart(job, slot, n_finished, job_index=job_index)
 
 
@@ -166,14 +174,14 @@ def checked_welcome(data: object) -> Message:
         CorruptError: no driver says that.
     """
     fields = checked_fields(data, _WELCOME)
-    whole(fields["session"], "session")
-    number_within(fields["lost_after_s"], "lost_after_s", 0.1, MAX_LOST_AFTER_S)
-    number_within(fields["poll_s"], "poll_s", 0.0, fields["lost_after_s"])
-    number_within(fields["checkpoint_every_s"], "checkpoint_every_s", 0.0, math.inf)
+    checked_int(fields["session"], "session")
+    checked_number(fields["lost_after_s"], "lost_after_s", 0.1, MAX_LOST_AFTER_S)
+    checked_number(fields["poll_s"], "poll_s", 0.0, fields["lost_after_s"])
+    checked_number(fields["checkpoint_every_s"], "checkpoint_every_s", 0.0, math.inf)
     if fields["trial_timeout_s"] is not None:
-        number_within(fields["trial_timeout_s"], "trial_timeout_s", 0.0, math.inf)
+        checked_number(fields["trial_timeout_s"], "trial_timeout_s", 0.0, math.inf)
     if fields["n_threads"] is not None:
-        whole(fields["n_threads"], "n_threads", 1, _MAX_THREADS)
+        checked_int(fields["n_threads"], "n_threads", 1, _MAX_THREADS)
     return fields
 
 
@@ -186,8 +194,8 @@ def heard(answer: object, after: int) -> list[Message]:
     messages = []
     for number, entry in enumerate(checked_fields(answer, {"messages": (list,)})["messages"], after + 1):
         if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[1], dict):
-            raise CorruptError(f"messages must not hold {shown(entry)}")
-        whole(entry[0], "number", number, number)
+            raise CorruptError(f"messages must not hold {short_repr(entry)}")
+        checked_int(entry[0], "number", number, number)
         messages.append(entry[1])
     return messages
 
@@ -233,17 +241,17 @@ def event_from_wire(message: Mapping[str, Any]) -> Event:
     match fields.pop("is", None):
         case "started":
             checked = checked_fields(fields, _STARTED)
-            return Started(**{key: whole(value, key) for key, value in checked.items()})
+            return Started(**{key: checked_int(value, key) for key, value in checked.items()})
         case "reported":
             kinds = {"trial": (int,), "step": (int,), "metrics": (dict,), "asks": (bool,)}
             checked = checked_fields(fields, kinds)
-            step = whole(checked["step"], "step", -MAX_WHOLE)
-            return Reported(whole(checked["trial"], "trial"), step, _metrics(checked["metrics"]))
+            step = checked_int(checked["step"], "step", -MAX_WHOLE)
+            return Reported(checked_int(checked["trial"], "trial"), step, _metrics(checked["metrics"]))
         case "asked":
-            return TrialRequested(whole(checked_fields(fields, {"job": (int,)})["job"], "job"))
+            return TrialRequested(checked_int(checked_fields(fields, {"job": (int,)})["job"], "job"))
         case "left":
             checked = checked_fields(fields, _LEFT)
-            return JobLeftWorker(whole(checked["job"], "job"), checked["error"], checked["lost"])
+            return JobLeftWorker(checked_int(checked["job"], "job"), checked["error"], checked["lost"])
         case "finished":
             trial = trial_from_wire(checked_fields(fields, {"trial": (dict,)})["trial"])
             if not trial.is_finished:
@@ -251,16 +259,16 @@ def event_from_wire(message: Mapping[str, Any]) -> Event:
             return Finished(trial)
         case "late":
             checked = checked_fields(fields, {"trial": (int,), "result": (str,)})
-            return ExtraResult(whole(checked["trial"], "trial"), checked["result"])
+            return ExtraResult(checked_int(checked["trial"], "trial"), checked["result"])
         case "lost":
             checked = checked_fields(fields, {"job": (int,), "trial": (int,), "why": (str,), "counts": (bool,)})
-            job, trial_number = whole(checked["job"], "job"), whole(checked["trial"], "trial")
+            job, trial_number = checked_int(checked["job"], "job"), checked_int(checked["trial"], "trial")
             return TrialLost(job, trial_number, checked["why"], checked["counts"])
-    raise CorruptError(f"no worker says {shown(message)}")
+    raise CorruptError(f"no worker says {short_repr(message)}")
 
 
 def _metrics(data: dict[str, Any]) -> dict[str, float]:
     for name, value in data.items():
         if type(value) not in (int, float):
-            raise CorruptError(f"metrics: {shown(name)} must not be {shown(value)}")
+            raise CorruptError(f"metrics: {short_repr(name)} must not be {short_repr(value)}")
     return data

@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nas.core.errors import ConfigurationError, check_int
+from nas.core.errors import ConfigurationError
+from nas.core.validation import check_int
 from nas.problems.images.augmentation import Augmentation
 from nas.problems.images.fit import Recipe, checked_precision
 from nas.problems.images.pixels import N_CLASSES

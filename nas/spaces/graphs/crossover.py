@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nas.core.errors import PointError
-from nas.core.validation import shown
+from nas.core.validation import short_repr
 from nas.spaces.graphs.network import INPUT, MAX_NODES, Network, Node
 from nas.spaces.graphs.operation import Operation
 from nas.spaces.graphs.operations import operations_from_json
@@ -46,11 +46,13 @@ class Crossing:
             allowed = bottlenecks(network)
             if type(cut) is not int or cut not in allowed:
                 raise PointError(
-                    f"cuts[{index}] ({shown(cut)}) must be a node that all paths go through; choose one of {allowed}"
+                    f"cuts[{index}] ({short_repr(cut)}) must be a node that all paths go through; "
+                    f"choose one of {allowed}"
                 )
         if type(self.begins) is not int or self.begins not in (0, 1):
             raise PointError(
-                f"{CROSSING}: begins ({shown(self.begins)}) must be 0 or 1, the index of the network of the first part"
+                f"{CROSSING}: begins ({short_repr(self.begins)}) must be 0 or 1, "
+                "the index of the network of the first part"
             )
         begins, ends = self.begins, 1 - self.begins
         first, second = self.networks[begins], self.networks[ends]
@@ -90,11 +92,11 @@ class Crossing:
             return None
         found = data[CROSSING]
         if not isinstance(found, Mapping) or {*found} != {*_FIELDS}:
-            raise PointError(f"{CROSSING} ({shown(found)}) must be a dict of {', '.join(_FIELDS)}")
+            raise PointError(f"{CROSSING} ({short_repr(found)}) must be a dict of {', '.join(_FIELDS)}")
         networks, cuts, begins = found["networks"], found["cuts"], found["begins"]
         for name, value in (("networks", networks), ("cuts", cuts)):
             if not isinstance(value, list) or len(value) != 2:
-                raise PointError(f"{CROSSING}: {name} ({shown(value)}) must be a list of two")
+                raise PointError(f"{CROSSING}: {name} ({short_repr(value)}) must be a list of two")
         one, other = map(Network.from_json, networks)
         return cls((one, other), (cuts[0], cuts[1]), begins, operations_from_json(CROSSING, found["operations"]))
 

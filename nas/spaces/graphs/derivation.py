@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nas.core.errors import PointError
-from nas.core.validation import shown
+from nas.core.validation import short_repr
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.operation import Operation
@@ -44,7 +44,7 @@ class Derivation:
             return None
         found = data[_KEY]
         if not isinstance(found, Mapping) or {*found} != {"network", "operations"}:
-            raise PointError(f"{_KEY} ({shown(found)}) must be a dict of network and operations")
+            raise PointError(f"{_KEY} ({short_repr(found)}) must be a dict of network and operations")
         return cls(Network.from_json(found["network"]), operations_from_json(_KEY, found["operations"]))
 
 

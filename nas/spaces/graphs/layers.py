@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
-from nas.core.errors import PointError, closest_names
-from nas.core.validation import shown
+from nas.core.errors import PointError
+from nas.core.validation import closest_names, short_repr
 
 Shape: TypeAlias = tuple[int, ...]
 Activations = Literal["relu", "prelu"]
@@ -146,7 +146,7 @@ class Activation(Layer):
     def __post_init__(self) -> None:
         if self.kind not in get_args(Activations):
             raise ReasonError(
-                f"kind ({shown(self.kind)}) must be one of {', '.join(get_args(Activations))}; choose one"
+                f"kind ({short_repr(self.kind)}) must be one of {', '.join(get_args(Activations))}; choose one"
             )
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -178,7 +178,7 @@ class Pool(Layer):
 
     def __post_init__(self) -> None:
         if self.kind not in ("max", "mean"):
-            raise ReasonError(f"kind ({shown(self.kind)}) must be one of max, mean; choose one")
+            raise ReasonError(f"kind ({short_repr(self.kind)}) must be one of max, mean; choose one")
         _check_size("kernel", self.kernel, MAX_KERNEL)
         _check_size("stride", self.stride)
 
@@ -257,13 +257,15 @@ def layer_from_json(data: Mapping[str, Any]) -> Layer:
     """
     op = data.get("op")
     if not isinstance(op, str) or op not in LAYERS:
-        raise ReasonError(f"op ({shown(op)}) must be one of {closest_names(str(op), LAYERS)}; correct it")
+        raise ReasonError(f"op ({short_repr(op)}) must be one of {closest_names(str(op), LAYERS)}; correct it")
     kind = LAYERS[op]
     names = [field.name for field in fields(kind)]
     attributes = {name: value for name, value in data.items() if name != "op"}
     if strange := [name for name in attributes if name not in names]:
         allowed = ", ".join(names) or "no attribute"
-        raise ReasonError(f"{strange[0]} ({shown(attributes[strange[0]])}) is unknown: it has {allowed}; remove it")
+        raise ReasonError(
+            f"{strange[0]} ({short_repr(attributes[strange[0]])}) is unknown: it has {allowed}; remove it"
+        )
     if missing := [name for name in names if name not in attributes]:
         raise ReasonError(f"{missing[0]} (missing) must be given; add it")
     return kind(**attributes)
@@ -277,9 +279,9 @@ def _image(layer: Layer, shape: Shape) -> Shape:
 
 def _check_size(name: str, value: object, most: int = MAX_SIZE) -> None:
     if type(value) is not int or not 1 <= value <= most:
-        raise ReasonError(f"{name} ({shown(value)}) must be a whole number from 1 to {most}; correct it")
+        raise ReasonError(f"{name} ({short_repr(value)}) must be a whole number from 1 to {most}; correct it")
 
 
 def _check_bool(name: str, value: object) -> None:
     if type(value) is not bool:
-        raise ReasonError(f"{name} ({shown(value)}) must be true or false; correct it")
+        raise ReasonError(f"{name} ({short_repr(value)}) must be true or false; correct it")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nas.core.errors import PointError
-from nas.core.validation import shown
+from nas.core.validation import short_repr
 from nas.spaces.graphs.layers import MAX_SIZE, Layer, ReasonError, Shape, layer_from_json
 
 INPUT = 0
@@ -67,14 +67,16 @@ class Network:
         _check_input(self.input_shape, self.input_shape)
         object.__setattr__(self, "shapes", shapes := {INPUT: self.input_shape})
         if type(self.nodes) is not tuple or not all(isinstance(node, Node) for node in self.nodes):
-            raise PointError(f"nodes ({shown(self.nodes)}) must be a tuple of Node; Network.from_json reads lists")
+            raise PointError(f"nodes ({short_repr(self.nodes)}) must be a tuple of Node; Network.from_json reads lists")
         if not 1 <= len(self.nodes) <= MAX_NODES:
             raise PointError(f"the network has {len(self.nodes)} nodes; it must have 1 to {MAX_NODES}; correct it")
         for node in self.nodes:
             if type(node.id) is not int or not 1 <= node.id <= MAX_NODES:
                 raise PointError(f"{node}: its id must be a whole number from 1 to {MAX_NODES}; number it so")
             if type(node.inputs) is not tuple:
-                raise PointError(f"{node}: its inputs ({shown(node.inputs)}) must be a tuple of ids; write them so")
+                raise PointError(
+                    f"{node}: its inputs ({short_repr(node.inputs)}) must be a tuple of ids; write them so"
+                )
             if node.id in shapes:
                 raise PointError(f"{node}: another node has this id; give it one of its own")
             try:
@@ -115,7 +117,7 @@ class Network:
         for node in self.nodes:
             if node.id == id:
                 return node
-        raise PointError(f"the network has no node {shown(id)}; choose one of {[node.id for node in self.nodes]}")
+        raise PointError(f"the network has no node {short_repr(id)}; choose one of {[node.id for node in self.nodes]}")
 
     def __contains__(self, id: object) -> bool:
         return id in self.shapes and id != INPUT
@@ -170,18 +172,18 @@ class Network:
             PointError: the data is no network, or an invalid one; the message has the node and the reason.
         """
         if not isinstance(data, Mapping) or {*data} != {"input", "nodes"}:
-            raise PointError(f"a network must be a dict of input and nodes, not {shown(data)}")
+            raise PointError(f"a network must be a dict of input and nodes, not {short_repr(data)}")
         shape, nodes = data["input"], data["nodes"]
         _check_input(shape if isinstance(shape, list) else [], shape)
         if not isinstance(nodes, list):
-            raise PointError(f"nodes ({shown(nodes)}) must be a list of nodes")
+            raise PointError(f"nodes ({short_repr(nodes)}) must be a list of nodes")
         return cls(tuple(shape), tuple(_node_from_json(index, node) for index, node in enumerate(nodes)))
 
 
 def _check_input(sizes: Sequence[Any], given: Any) -> None:
     if len(sizes) not in (1, 3) or not all(type(size) is int and 1 <= size <= MAX_SIZE for size in sizes):
         raise PointError(
-            f"input ({shown(given)}) must be [channels, height, width] or [features], whole numbers from 1 to "
+            f"input ({short_repr(given)}) must be [channels, height, width] or [features], whole numbers from 1 to "
             f"{MAX_SIZE}; correct it"
         )
 
@@ -197,18 +199,20 @@ def _inputs(node: Node, shapes: Mapping[int, Shape]) -> list[Shape]:
         raise ReasonError(f"its inputs {list(node.inputs)} must be different ones; take each once")
     for source in node.inputs:
         if source not in shapes:
-            raise ReasonError(f"its input ({shown(source)}) must be {INPUT} (the network's) or an earlier node's id")
+            raise ReasonError(
+                f"its input ({short_repr(source)}) must be {INPUT} (the network's) or an earlier node's id"
+            )
     return [shapes[source] for source in node.inputs]
 
 
 def _node_from_json(index: int, data: Any) -> Node:
     if not isinstance(data, Mapping) or "id" not in data:
-        raise PointError(f"nodes[{index}] ({shown(data)}) must be a dict with an id")
-    op = shown(data.get("op")).strip("'")
-    name = f"node {shown(data['id'])} ({op})"
+        raise PointError(f"nodes[{index}] ({short_repr(data)}) must be a dict with an id")
+    op = short_repr(data.get("op")).strip("'")
+    name = f"node {short_repr(data['id'])} ({op})"
     inputs = data.get("inputs")
     if not isinstance(inputs, list) or not all(type(source) is int for source in inputs):
-        raise PointError(f"{name}: inputs ({shown(inputs)}) must be a list of ids; {INPUT} is the network's input")
+        raise PointError(f"{name}: inputs ({short_repr(inputs)}) must be a list of ids; {INPUT} is the network's input")
     try:
         layer = layer_from_json({key: value for key, value in data.items() if key not in ("id", "inputs")})
     except ReasonError as error:

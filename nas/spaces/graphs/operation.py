@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from nas.core.errors import PointError
-from nas.core.validation import shown
+from nas.core.validation import short_repr
 from nas.spaces.graphs.channels import ChannelMap
 from nas.spaces.graphs.layers import Conv, Layer, Linear, ReasonError, Shape
 from nas.spaces.graphs.network import INPUT, Network, Node
@@ -48,7 +48,7 @@ class Operation(ABC):
             value, name = getattr(self, field.name), "seed" if field.name == "seed" else str(field.type)
             if type(value) not in _TYPES[name] or (name in _BELOW and not 0 <= value < _BELOW[name]):
                 raise PointError(
-                    f"operation {self.kind}: {field.name} ({shown(value)}) must be {_WORDS[name]}; correct it"
+                    f"operation {self.kind}: {field.name} ({short_repr(value)}) must be {_WORDS[name]}; correct it"
                 )
 
     @property

@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError, closest_names
+from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError
 from nas.core.point import Point, point_key
+from nas.core.validation import closest_names
 from nas.spaces.domain import Ask, Decision, Domain
 from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.crossover import Crossing, crossed

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from nas.core.errors import ConfigurationError, check_int
+from nas.core.errors import ConfigurationError
+from nas.core.validation import check_int
 from nas.spaces.graphs.layers import Activation, Add, Conv, GlobalPool, Layer, Linear, Norm, Pool, Shape
 from nas.spaces.graphs.network import INPUT, Network, Node
 from nas.spaces.graphs.rewiring import pruned

@@ -15,7 +15,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import CorruptError, StorageError
 from nas.core.reference import Reference, references
 from nas.core.trial import State, Trial
-from nas.core.validation import checked_fields, whole
+from nas.core.validation import checked_fields, checked_int
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.damage import Damage, DamageState, reason_of
 from nas.storage.manifest import Manifest
@@ -273,7 +273,7 @@ class _Reader:
                 continue
             try:
                 fields = checked_fields(record, {"trial": (int,), "files": (list,)}, others=True)
-                number = whole(fields["trial"], "trial")
+                number = checked_int(fields["trial"], "trial")
                 exported = [(number, reference) for reference in references(fields["files"])]
             except CorruptError as error:
                 self._add_damage(path, "corrupt", f"not a valid winner record: {error}", ())

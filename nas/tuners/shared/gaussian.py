@@ -6,7 +6,8 @@ import warnings
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from nas.core.errors import ConfigurationError, check_int
+from nas.core.errors import ConfigurationError
+from nas.core.validation import check_int
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from nas.core.errors import AlreadyPublishedError, StorageError
 from nas.core.reference import Reference
-from nas.core.validation import naming
+from nas.core.validation import path_in_errors
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.backend_checks.check import (
     BUDGET_S,
@@ -75,7 +75,7 @@ class Peer:
         data = self.files.read_if_present(f"messages-{self.other}/{topic}")
         if data is None:
             return None
-        with naming(topic):
+        with path_in_errors(topic):
             return decode_record(data)
 
     def receive(self, topic: str, timeout_s: float | None = None) -> dict[str, Any]:

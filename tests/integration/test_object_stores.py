@@ -82,7 +82,7 @@ def test_search_and_report(remote: Remote, here: Path) -> None:
     assert sum(row["stage"] == "search" for row in rows) == 8
     assert any(row["donor"] is not None and row["inherited"] > 0 for row in rows)
     assert (whole.status, root.status, weights_deleted.status) == (0, 0, 0)
-    assert "far: all whole" in whole.out
+    assert "far: no damage" in whole.out
     assert "9 checks: 9 passed" in root.out
     assert (here / "far.html").stat().st_size > 10_000
     assert "model.safetensors" in remote.files.names(f"far/{_export(remote.files)}")

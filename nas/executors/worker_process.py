@@ -325,7 +325,7 @@ class WorkerProcess:
         killed = replace(trial, started=now - seconds).finish(now, cost=cost, curve=curve)
         files = open_root(self._spec.url, self._spec.options)
         committed = Records(files).commit(killed)
-        PartialCheckpoints(files, trial.number).sweep()
+        PartialCheckpoints(files, trial.number).delete()
         return committed
 
     def _kill_if_running(self, trial: Trial, why: str) -> None:

@@ -565,7 +565,7 @@ class SearchController:
 
     def _settle(self, trial: Trial) -> None:
         """Takes in a result whose attempt is gone, after sweeping what it had saved on the way."""
-        PartialCheckpoints(self._records.files, trial.number).sweep()
+        PartialCheckpoints(self._records.files, trial.number).delete()
         self._take_result(trial)
 
     def _judge(self, event: Reported) -> None:

@@ -16,14 +16,14 @@ from nas.core.validation import checked_int, checked_time, path_in_errors, short
 from nas.storage.blobs import BlobStore
 from nas.storage.record_format import FORMAT, decode_record, encode_record, is_format_1
 from nas.storage.record_size import ERROR_BYTES, fitted
-from nas.storage.search_records import check_header, check_sweep, check_test
+from nas.storage.search_records import check_collection, check_header, check_test
 from nas.storage.trial_log import earlier_log_path, log_path
 from nas.storage.trial_records import checked_donor, trial_from_records
 
 _NUMBER = re.compile("[0-9]{6,18}")
 _START = re.compile(r"([0-9]{6,18})\.(start|left)-([0-9]{1,9})\.json")
 _LEFT = re.compile(r"([0-9]{6,18})\.json")
-_SWEEP = re.compile(r"[0-9]{4,9}\.json")
+_COLLECTION = re.compile(r"[0-9]{4,9}\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Records:
 
     def __init__(self, files: BlobStore) -> None:
         self.files = files
-        self._swept_by: dict[str, frozenset[int]] = {}  # by the name of the record, which never changes
+        self._deleted_by: dict[str, frozenset[int]] = {}  # by record name; a record never changes
 
     def publish(self, path: str, record: Mapping[str, Any]) -> None:
         """Writes a record under a name that is taken once and for all.
@@ -275,28 +275,28 @@ class Records:
     def _lacks(self, number: int) -> CorruptError:
         return CorruptError(f"the proposal of trial {number} is missing in {self.files.url}/trials")
 
-    def sweep(self, record: Mapping[str, Any]) -> int:
-        """Makes durable that the trials in ``record["trials"]`` lose their weights; gives the record's number.
+    def publish_collection(self, record: Mapping[str, Any]) -> int:
+        """Records that the weights of ``record["trials"]`` are deleted. Returns the record's number.
 
         Raises:
-            AlreadyPublishedError: somebody else sweeps.
+            AlreadyPublishedError: another process collects.
         """
-        numbers = [int(name.removesuffix(".json")) for name in self._sweeps()]
+        numbers = [int(name.removesuffix(".json")) for name in self._collection_names()]
         number = max(numbers, default=0) + 1
         self.publish(f"gc/{number:04d}.json", {"gc": number, **record})
         return number
 
     def weights_deleted(self) -> frozenset[int]:
-        """Returns the trials that have lost their weights, by all records of sweeps."""
-        for name in self._sweeps():
-            if name not in self._swept_by:
+        """Returns the trials with deleted weights, from the records of all garbage collections."""
+        for name in self._collection_names():
+            if name not in self._deleted_by:
                 record = self.read(f"gc/{name}") or {}
                 with path_in_errors(self.place(f"gc/{name}")):
-                    self._swept_by[name] = check_sweep(record)
-        return frozenset[int]().union(*self._swept_by.values())
+                    self._deleted_by[name] = check_collection(record)
+        return frozenset[int]().union(*self._deleted_by.values())
 
-    def _sweeps(self) -> list[str]:
-        return [name for name in self.files.names("gc") if _SWEEP.fullmatch(name)]
+    def _collection_names(self) -> list[str]:
+        return [name for name in self.files.names("gc") if _COLLECTION.fullmatch(name)]
 
     def tests(self) -> dict[int, dict[str, Any]]:
         """Returns the finalists' test records by trial."""

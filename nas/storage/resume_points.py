@@ -50,7 +50,7 @@ class PartialCheckpoints:
         self._damaged: set[int] = set()
 
     def publish(self, state: Json, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Makes one durable, and sweeps all but the whole one before it.
+        """Publishes a resume point, and deletes all but the newest undamaged one before it.
 
         Args:
             state: A JSON object.
@@ -92,8 +92,8 @@ class PartialCheckpoints:
                 logger.warning("a partial checkpoint is lost, and the one before it, if any, is taken: %s", error)
         return None
 
-    def sweep(self) -> None:
-        """Deletes all of them, and what a killed attempt was about to publish: the trial has its result."""
+    def delete(self) -> None:
+        """Deletes all resume points of a finished trial, and unfinished files of killed attempts."""
         found = [stored.path for stored in self._files.subfolder(self.folder).walk()]
         self._delete([path for path in found if is_path(path, unfinished=True)])
 

@@ -111,8 +111,8 @@ def check_test(record: Mapping[str, Any], trial: int) -> None:
         checked_fields(record, {"error": (str,)}, others=True)
 
 
-def check_sweep(record: Mapping[str, Any]) -> frozenset[int]:
-    """For ``gc/0003.json``; gives the trials that lost their weights, for which it may say why."""
+def check_collection(record: Mapping[str, Any]) -> frozenset[int]:
+    """Checks ``gc/0003.json``. Returns the trials whose weights were deleted; the record may hold reasons."""
     trials = checked_fields(record, {"trials": (dict, list)}, others=True)["trials"]
     if isinstance(trials, list):
         return frozenset(checked_int(number, "trials") for number in trials)

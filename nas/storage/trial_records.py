@@ -92,7 +92,7 @@ def trial_from_records(
         proposal: See ``Trial.proposal_record``.
         result: See ``Trial.result_record``.
         number: The trial whose records they should be; by default the one that the proposal names.
-        swept: Its weights were deleted since.
+        weights_deleted: Whether garbage collection deleted its weights.
         folder: Where they lie, for errors.
 
     Raises:

@@ -159,7 +159,7 @@ class Attempt:
         )
         whole = run.checkpointer.completed(result)
         committed = runtime.records.commit(whole)
-        run.checkpointer.sweep(committed)
+        run.checkpointer.delete(committed)
         self._log_left_out(whole, committed)
         return committed
 

@@ -203,10 +203,10 @@ class Checkpointer:
         inheritance = {**self._earlier["inheritance"], **lost}
         return replace(trial, **{**self._earlier, "cost": cost, "inheritance": inheritance})
 
-    def sweep(self, trial: Trial) -> None:
-        """Deletes what was saved of a trial that has its result."""
+    def delete(self, trial: Trial) -> None:
+        """Deletes the resume points of a finished trial."""
         if self._n_saves or trial.attempt > 1:
-            self._store.sweep()
+            self._store.delete()
 
     def _accounts(self) -> dict[str, Any]:
         """What was inherited and spent up to now."""

@@ -162,7 +162,7 @@ class TestDonors:
         """A donor with deleted weights is treated as on_missing_weights says, and the record shows it."""
         tuner = ListTuner((), (0,))
         make_controller(records, ScriptedExecutor(records), tuner).search(SEARCH)
-        records.sweep({"trials": {"1": "for the test"}})
+        records.publish_collection({"trials": {"1": "for the test"}})
         executor = ScriptedExecutor(records, session=2)
         chosen = ControllerSettings(on_missing_weights=choice)
         make_controller(records, executor, ListTuner((1,)), settings=chosen).search(SEARCH)
@@ -173,7 +173,7 @@ class TestDonors:
     def test_a_donor_without_weights_fails_the_child(self, records: Records) -> None:
         """With on_missing_weights=fail the child is FAILED(parent)."""
         make_controller(records, ScriptedExecutor(records), ListTuner(())).search(SEARCH)
-        records.sweep({"trials": {"0": "for the test"}})
+        records.publish_collection({"trials": {"0": "for the test"}})
         chosen = ControllerSettings(on_missing_weights="fail")
         make_controller(records, ScriptedExecutor(records), ListTuner((0,)), settings=chosen).search(SEARCH)
 

@@ -20,7 +20,7 @@ from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.damage import Damage, DamageState, reason_of
 from nas.storage.manifest import Manifest
 from nas.storage.record_format import decode_record
-from nas.storage.search_records import check_sweep
+from nas.storage.search_records import check_collection
 from nas.storage.trial_records import trial_from_records
 
 MAX_MISSING = 1000
@@ -192,7 +192,7 @@ class _Reader:
         weights_deleted: set[int] = set()
         for number, record in collections.items():
             try:
-                weights_deleted |= check_sweep(record)
+                weights_deleted |= check_collection(record)
             except CorruptError as error:
                 self._add_damage(f"gc/{number:04d}.json", "corrupt", f"not a valid gc record: {error}", ())
         return weights_deleted

@@ -230,7 +230,7 @@ def test_the_sweep_leaves_nothing(drawer: Drawer) -> None:
     drawer.publish(1, 2)
     (drawer.folder / "000003-0123abcd.safetensors").write_bytes(b"half")
     for _ in range(2):
-        drawer.open().sweep()
+        drawer.open().delete()
 
         assert not drawer.folder.exists()
     assert drawer.newest() is None
@@ -257,7 +257,7 @@ def test_the_sweep_takes_what_a_killed_attempt_was_writing(drawer: Drawer) -> No
     assert len(list(drawer.folder.glob(".tmp-*"))) == 1
 
     assert drawer.newest() == 2
-    drawer.open().sweep()
+    drawer.open().delete()
     assert not drawer.folder.exists()
 
 

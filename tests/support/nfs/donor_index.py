@@ -35,7 +35,7 @@ def main() -> None:
             found = index.best_donor(wanted)
         seen["commits_seen"] += found is not None and found.donor == number
     for number in reversed(range(N)):
-        records.sweep({"trials": [number]})
+        records.publish_collection({"trials": [number]})
         time.sleep(0.03)
         found = index.best_donor(wanted)
         seen["sweeps_seen"] += (-1 if found is None else found.donor) == number - 1

@@ -46,7 +46,7 @@ def main() -> None:
         publish(a, 0, step)
         last.append(newest(b, 0))
     time.sleep(TICK_S)
-    PartialCheckpoints(b, 0).sweep()
+    PartialCheckpoints(b, 0).delete()
     time.sleep(TICK_S)
     print(json.dumps({"early": early, "late": late, "newest": last, "swept": a.names("resume/000000")}))
 

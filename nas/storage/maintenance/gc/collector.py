@@ -249,7 +249,7 @@ class GarbageCollector:
                 "max_gb": self._retention.max_gb,
                 "trials": {str(number): reason for number, reason in sorted(plan.weights_deleted.items())},
             }
-            self._records.sweep(record)
+            self._records.publish_collection(record)
         if plan.garbage:
             self._check_newest()
             self._records.files.delete_all(garbage.file.path for garbage in plan.garbage)

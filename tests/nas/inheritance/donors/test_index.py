@@ -81,7 +81,7 @@ def test_lasting_index_answers_as_a_new_one_and_as_the_long_way(done: list[Any])
                 records.commit(trials[number])
             case ("sweep", place) if trials:
                 number = sorted(trials)[place % len(trials)]
-                records.sweep({"trials": [number]})
+                records.publish_collection({"trials": [number]})
                 trials.pop(number)
             case ("ask", weights):
                 wanted = Signature.of(weights)
@@ -153,9 +153,9 @@ def test_swept_trial_is_no_donor(root: BlobStore, wanted: Any, asks_before: bool
     records, index = begin(root, "search"), DonorIndex(root, "search")
     publish(records, *(offer(n, chain(4, 4), point={"b": 1, "a": 1}, score=n / 10) for n in range(4)))
     assert not asks_before or index.best_donor(wanted).donor == 3
-    records.sweep({"trials": [3]})
+    records.publish_collection({"trials": [3]})
     assert index.best_donor(wanted).donor == 2
-    records.sweep({"trials": [1, 2]})
+    records.publish_collection({"trials": [1, 2]})
 
     assert index.best_donor(wanted) == DonorIndex(root, "search").best_donor(wanted)
     assert index.best_donor(wanted).donor == 0
@@ -166,7 +166,7 @@ def test_points_are_forgotten_before_they_were_asked_for(root: BlobStore) -> Non
     records, index = begin(root, "search"), DonorIndex(root, "search")
     publish(records, *(offer(n, chain(4), point={"b": 1}, score=n / 10) for n in range(2)))
     assert donor_of(index, 4) == 1
-    records.sweep({"trials": [1]})
+    records.publish_collection({"trials": [1]})
 
     assert index.best_donor({"b": 1}).donor == 0
 
@@ -178,7 +178,7 @@ def test_trial_that_is_swept_meanwhile_is_no_donor(root: BlobStore) -> None:
 
     def sweeping(wanted: Signature, offered: str) -> float:
         if 2 not in records.weights_deleted():
-            records.sweep({"trials": [2]})
+            records.publish_collection({"trials": [2]})
         return 1.0
 
     assert donor_of(index, 4, measure=sweeping) == 1

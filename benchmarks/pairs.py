@@ -177,7 +177,7 @@ class Setting:
         problem = PairedProblem(self.data, n_images=self.images, n_epochs=n_epochs, saves=False)
         donors = [] if donor is None or donor.checkpoint is None else [DonorWeights(donor.number, donor.checkpoint)]
         files = open_root(self.root).subfolder(self.name)
-        run = TrialRun(trial, files, donors=donors, checkpoint_every_s=math.inf)
+        run = TrialRun(trial, files, donors=donors, resume_every_s=math.inf)
         torch.set_num_threads(1)
         try:
             run.load_donors()

@@ -128,7 +128,7 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[RuntimeSpec, Me
         n_threads=n_threads or welcome["n_threads"] or usable_cores(),
         has_stopper=welcome["has_stopper"],
         jobs_request_trials=welcome["jobs_request_trials"],
-        checkpoint_every_s=welcome["checkpoint_every_s"],
+        resume_every_s=welcome["resume_every_s"],
     )
     return runtime, welcome
 

@@ -279,7 +279,7 @@ class Limits:
     finalists: int
     max_attempts: int
     max_failures: int
-    checkpoint_every_s: float
+    resume_every_s: float
     takeover: bool
 
 
@@ -294,10 +294,10 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
         if (count := positive_int(name, values[name])) is None:
             raise ConfigurationError(f"{name} must be a whole number of at least 1")
         counts[name] = count
-    every_s = values["checkpoint_every_s"]
+    every_s = values["resume_every_s"]
     if isinstance(every_s, bool) or not isinstance(every_s, int | float) or not every_s >= 0:
-        raise ConfigurationError(f"checkpoint_every_s ({every_s!r}) must be a number of seconds, 0 or more")
-    return Limits(takeover=switch(values, "takeover"), checkpoint_every_s=float(every_s), **counts)
+        raise ConfigurationError(f"resume_every_s ({every_s!r}) must be a number of seconds, 0 or more")
+    return Limits(takeover=switch(values, "takeover"), resume_every_s=float(every_s), **counts)
 
 
 def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -46,7 +46,7 @@ class SessionRun:
             n_threads=machine.n_threads,
             has_stopper=prepared.stopper is not None,
             jobs_request_trials=prepared.jobs.asks,
-            checkpoint_every_s=self.limits.checkpoint_every_s,
+            resume_every_s=self.limits.resume_every_s,
         )
 
     def executor(self) -> LocalExecutor | SimulatedExecutor:

@@ -34,7 +34,7 @@ from nas.executors.pool import WorkerLostError
 from nas.executors.worker_main import IGNORED, Stop, worker_main
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.storage.resume_points import PartialCheckpoints
+from nas.storage.resume_points import ResumePoints
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
 from nas.training.messages import Assignment, JobStart, RuntimeSpec
 
@@ -325,7 +325,7 @@ class WorkerProcess:
         killed = replace(trial, started=now - seconds).finish(now, cost=cost, curve=curve)
         files = open_root(self._spec.url, self._spec.options)
         committed = Records(files).commit(killed)
-        PartialCheckpoints(files, trial.number).delete()
+        ResumePoints(files, trial.number).delete()
         return committed
 
     def _kill_if_running(self, trial: Trial, why: str) -> None:

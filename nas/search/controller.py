@@ -46,7 +46,7 @@ from nas.spaces.space import Space
 from nas.stoppers.base import Stopper
 from nas.storage.maintenance.gc.collector import GarbageCollector
 from nas.storage.records import Records, Starts
-from nas.storage.resume_points import PartialCheckpoints
+from nas.storage.resume_points import ResumePoints
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.shared.stateful import StatefulTuner
 
@@ -565,7 +565,7 @@ class SearchController:
 
     def _settle(self, trial: Trial) -> None:
         """Takes in a result whose attempt is gone, after sweeping what it had saved on the way."""
-        PartialCheckpoints(self._records.files, trial.number).delete()
+        ResumePoints(self._records.files, trial.number).delete()
         self._take_result(trial)
 
     def _judge(self, event: Reported) -> None:

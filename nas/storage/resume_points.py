@@ -1,4 +1,4 @@
-"""Partial checkpoints: what a trial without a result has reached, in a folder of its own until the result is there.
+"""Resume points: what a trial without a result has reached, in a folder of its own until the result is there.
 
 ``resume/000042/`` holds, of each one, a pack ``000007-<nonce>.safetensors`` and, written after it, the record
 ``000007-<digest of the record>.json``: found by listing the folder, it is believed only if the digest is right.
@@ -35,8 +35,8 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 }
 
 
-class PartialCheckpoints:
-    """The partial checkpoints of one trial, of which the last two are kept.
+class ResumePoints:
+    """The resume points of one trial, of which the last two are kept.
 
     Args:
         files: The search's root.
@@ -89,7 +89,7 @@ class PartialCheckpoints:
                 return self._read(f"{self.folder}/{name}", names[name], check)
             except (MissingError, CorruptError) as error:
                 self._damaged.add(names[name])
-                logger.warning("a partial checkpoint is lost, and the one before it, if any, is taken: %s", error)
+                logger.warning("a resume point is lost, and the one before it, if any, is taken: %s", error)
         return None
 
     def delete(self) -> None:

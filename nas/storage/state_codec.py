@@ -20,7 +20,7 @@ Json: TypeAlias = Any
 
 _SAME = (bool, int, str)
 _REMEDY = (
-    "a partial checkpoint holds tensors, arrays, numbers, text, None, and dicts, lists and tuples of them; "
+    "a resume point holds tensors, arrays, numbers, text, None, and dicts, lists and tuples of them; "
     "leave it out of state_dict() and make it anew in load_state_dict()"
 )
 

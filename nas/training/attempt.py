@@ -58,7 +58,7 @@ class Attempt:
             donors=assignment.donors,
             device=runtime.spec.device,
             channel=channel,
-            checkpoint_every_s=runtime.spec.checkpoint_every_s,
+            resume_every_s=runtime.spec.resume_every_s,
         )
 
     def begin(self) -> Trial | None:
@@ -157,9 +157,9 @@ class Attempt:
             curve=tuple(run.curve),
             returned=run.returned,
         )
-        whole = run.checkpointer.completed(result)
+        whole = run.resume_point_saver.completed(result)
         committed = runtime.records.commit(whole)
-        run.checkpointer.delete(committed)
+        run.resume_point_saver.delete(committed)
         self._log_left_out(whole, committed)
         return committed
 

@@ -76,7 +76,7 @@ class RuntimeSpec:
     """Whether each report waits for the stopper's decision."""
     jobs_request_trials: bool = False
     """Whether a job may request another trial after one has ended."""
-    checkpoint_every_s: float = EVERY_S
+    resume_every_s: float = EVERY_S
     """Seconds between two resume points of a long trial, unless its problem sets them."""
 
 

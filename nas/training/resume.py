@@ -21,7 +21,7 @@ from nas.core.trial import Trial, training_cost
 from nas.inheritance.report import InheritanceReport
 from nas.storage.blobs import BlobStore
 from nas.storage.folders import walk_folder
-from nas.storage.resume_points import PartialCheckpoints
+from nas.storage.resume_points import ResumePoints
 from nas.storage.trial_records import check_saved
 
 if TYPE_CHECKING:
@@ -46,18 +46,18 @@ class Resumption:
     """What an earlier attempt of the trial has reached.
 
     Attributes:
-        step: The step of the ``run.checkpoint`` that saved it: training goes on with the next.
+        step: The step of the ``run.save_resume_point`` that saved it: training goes on with the next.
         inheritance: What ``run.inherit`` had reported last; None: it had not been called.
     """
 
-    def __init__(self, checkpointer: Checkpointer, state: Json, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, saver: ResumePointSaver, state: Json, tensors: Mapping[str, torch.Tensor]) -> None:
         self.step: int = state["step"]
         self.inheritance = None if state["inheritance"] is None else InheritanceReport.from_json(state["inheritance"])
-        self._checkpointer = checkpointer
+        self._saver = saver
         self._saved: tuple[Json, Mapping[str, torch.Tensor]] | None = (state, tensors)
 
     def load(self, *parts: object) -> None:
-        """Puts the parts, those of ``run.checkpoint`` in the same order, into the states that they had.
+        """Puts the parts, those of ``run.save_resume_point`` in the same order, into the states that they had.
 
         The random states are restored too, and so are the curve, what ``run.save`` and ``run.save_dir`` held, and what
         the trial's record tells of ``run.inherit``. Call it last before the training loop: what is drawn after it
@@ -72,11 +72,11 @@ class Resumption:
         kinds, saved = [type(part).__name__ for part in parts], [kind for kind, _ in state["parts"]]
         if kinds != saved:
             raise ConfigurationError(
-                f"run.checkpoint saved {_listed(saved)}, but load is given {_listed(kinds)}: "
+                f"run.save_resume_point saved {_listed(saved)}, but load is given {_listed(kinds)}: "
                 "give both the same parts in the same order"
             )
         self._saved = None
-        self._checkpointer.restore(parts, state, tensors)
+        self._saver.restore(parts, state, tensors)
 
 
 class ResumableRun(Protocol):
@@ -105,7 +105,7 @@ class ResumableRun(Protocol):
 
 
 @final
-class Checkpointer:
+class ResumePointSaver:
     """Saves what a trial has reached, at most every so often, and finds what an earlier attempt of it has saved.
 
     Args:
@@ -121,7 +121,7 @@ class Checkpointer:
     ) -> None:
         self._run = run
         self._trial = trial
-        self._store = PartialCheckpoints(files, trial.number)
+        self._store = ResumePoints(files, trial.number)
         self._channel = channel
         self._every_s = every_s
         self._began_s = self._saved_s = time.monotonic()
@@ -140,11 +140,11 @@ class Checkpointer:
         return self._found
 
     def save(self, step: int, parts: Sequence[object], every_s: float | None, force: bool) -> bool:
-        """Saves, if it is time to; see ``TrialRun.checkpoint``."""
+        """Saves, if it is time to; see ``TrialRun.save_resume_point``."""
         every_s = self._every_s if every_s is None else every_s
         if isinstance(step, bool) or not isinstance(step, int) or step < 0 or not every_s >= 0:
             raise ConfigurationError(
-                f"run.checkpoint: step ({step!r}) must be a whole number and every_s ({every_s!r}) a number of "
+                f"run.save_resume_point: step ({step!r}) must be a whole number and every_s ({every_s!r}) a number of "
                 "seconds, neither negative"
             )
         if self._trial.is_finished or (not force and time.monotonic() - self._saved_s < every_s):
@@ -224,7 +224,7 @@ class Checkpointer:
 
 
 def _check(state: Json) -> None:
-    """For what a partial checkpoint holds beside its tensors; raises CorruptError."""
+    """For what a resume point holds beside its tensors; raises CorruptError."""
     check_saved(state)
     if state["inheritance"] is not None:
         InheritanceReport.from_json(state["inheritance"])
@@ -257,8 +257,8 @@ def _state(place: int, part: object) -> object:
             return part.get_state()
     if not callable(getattr(part, "state_dict", None)) or not callable(getattr(part, "load_state_dict", None)):
         raise ConfigurationError(
-            f"part {place} of run.checkpoint is a {type(part).__name__}, which has no state_dict and load_state_dict: "
-            "give what holds the state (of a DataLoader, its generator), or a dict of it"
+            f"part {place} of run.save_resume_point is a {type(part).__name__}, which has no state_dict and "
+            "load_state_dict: give what holds the state (of a DataLoader, its generator), or a dict of it"
         )
     return part.state_dict()  # type: ignore[attr-defined]
 

@@ -22,7 +22,7 @@ from nas.storage.checkpoints import fetch_folder, publish_checkpoint, publish_fo
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
 from nas.training.messages import EVERY_S, TrialChannel
 from nas.training.policy_scaling import PolicyScaling
-from nas.training.resume import Checkpointer, Resumption
+from nas.training.resume import ResumePointSaver, Resumption
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ class TrialRun(PolicyScaling):
             resumed.load(network, optimizer)
         for epoch in range(resumed.step if resumed else 0, n_epochs):
             ...  # train for an epoch, report it
-            run.checkpoint(epoch + 1, network, optimizer)
+            run.save_resume_point(epoch + 1, network, optimizer)
 
     Attributes:
         number: The trial's id.
@@ -65,7 +65,7 @@ class TrialRun(PolicyScaling):
         donors: Sequence[DonorWeights] = (),
         device: str = "cpu",
         channel: TrialChannel | None = None,
-        checkpoint_every_s: float = EVERY_S,
+        resume_every_s: float = EVERY_S,
     ) -> None:
         super().__init__(trial.policies, trial.proposal.fidelity)
         self.number = trial.number
@@ -95,7 +95,7 @@ class TrialRun(PolicyScaling):
         self._taken_whole: Donor | None = None
         self._donor_tensors: list[_DonorTensors] = []
         self._unreadable: tuple[Donor, MissingError | CorruptError] | None = None
-        self.checkpointer = Checkpointer(self, trial, files, channel, checkpoint_every_s)
+        self.resume_point_saver = ResumePointSaver(self, trial, files, channel, resume_every_s)
 
     @property
     def has_donor(self) -> bool:
@@ -306,7 +306,7 @@ class TrialRun(PolicyScaling):
                 self.stop = stop
                 raise
 
-    def checkpoint(self, step: int, *parts: object, every_s: float | None = None, force: bool = False) -> bool:
+    def save_resume_point(self, step: int, *parts: object, every_s: float | None = None, force: bool = False) -> bool:
         """Saves a resume point for the next attempt. Returns whether it did.
 
         Call it often, after ``report``. It saves only if ``every_s`` have passed since the last save or the start;
@@ -318,15 +318,15 @@ class TrialRun(PolicyScaling):
             parts: All objects whose state affects the rest of the training. Allowed are objects with ``state_dict``
                 and ``load_state_dict`` (network, optimizer, schedule, gradient scaler), random generators of torch,
                 numpy and Python, and dicts. The global random states and the reports are always saved.
-            every_s: Seconds between saves; None: the session's ``checkpoint_every_s``.
+            every_s: Seconds between saves; None: the session's ``resume_every_s``.
             force: Save now.
 
         Raises:
             ConfigurationError: a part can't be saved without pickling; the message names its key and type.
             StorageError: the store failed.
         """
-        self._check_open("checkpoint")
-        return self.checkpointer.save(step, parts, every_s, force)
+        self._check_open("save_resume_point")
+        return self.resume_point_saver.save(step, parts, every_s, force)
 
     def resumed_from(self) -> Resumption | None:
         """Returns the resume point of an earlier attempt, or None: train from the start.
@@ -334,7 +334,7 @@ class TrialRun(PolicyScaling):
         After loading it, do not call ``inherit``: it has the trained weights. Its ``inheritance`` is the earlier
         report, which is kept on the trial.
         """
-        return self.checkpointer.find()
+        return self.resume_point_saver.find()
 
     def save(self, model: torch.nn.Module | Mapping[str, torch.Tensor]) -> None:
         """Saves the weights: a module or its ``state_dict``.

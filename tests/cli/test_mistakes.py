@@ -158,7 +158,7 @@ MISTAKES = {
     "two_slots_in_debug": ((*DEBUG, "slots=2"), r"slots \(2\) must be 1 with runner=debug"),
     "no_finalists": ((*DEBUG, "finalists=0"), r"finalists \(0\) must be a whole number of at least 1"),
     "no_attempts": ((*DEBUG, "max_attempts=0"), r"max_attempts \(0\) must be"),
-    "no_time_to_save_at": ((*DEBUG, "checkpoint_every_s=-1"), r"checkpoint_every_s \(-1\) must be a number of seconds"),
+    "no_time_to_save_at": ((*DEBUG, "resume_every_s=-1"), r"resume_every_s \(-1\) must be a number of seconds"),
     "failures_in_words": ((*DEBUG, "max_failures=few"), r"max_failures \('few'\) must be"),
     "seed_in_words": ((*DEBUG, "seed=luck"), r"seed \('luck'\) must be a whole number"),
     "unknown_device": ((*DEBUG, "device=tpu"), r"device \('tpu'\) must be auto, cpu, cuda or mps"),

@@ -19,14 +19,14 @@ from tests.faults.test_hostile_records import MUCH, changed, lies
 
 
 class Saved:
-    """A trial of which one partial checkpoint lies on the disk, whole."""
+    """A trial of which one resume point lies on the disk, whole."""
 
     def __init__(self, root: Path) -> None:
         self.files = open_root(str(root), retry_s=0)
         self._trial = Trial(number=1, index=1, proposal=Proposal(point={}), attempt=1)
         run = TrialRun(self._trial, self.files)
         run.report(1, score=0.5)
-        assert run.checkpoint(1, {"weight": torch.ones(4)}, every_s=0)
+        assert run.save_resume_point(1, {"weight": torch.ones(4)}, every_s=0)
         run.close()
         [self._place] = root.glob("resume/000001/*.json")
         self.record: Any = decode_record(self._place.read_bytes())
@@ -48,18 +48,20 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return saved
 
 
-@pytest.mark.parametrize(("what", "where", "value"), lies("partial"), ids=[what for what, *_ in lies("partial")])
+@pytest.mark.parametrize(
+    ("what", "where", "value"), lies("resume_point"), ids=[what for what, *_ in lies("resume_point")]
+)
 def test_a_lie_is_nothing_to_go_on_from(
     saved: Saved, caplog: pytest.LogCaptureFixture, what: str, where: list[str | int], value: Any
 ) -> None:
-    """A partial checkpoint with one value that can't be is passed over, in little memory, and the log names it."""
+    """A resume point with one value that can't be is passed over, in little memory, and the log names it."""
     tracemalloc.start()
     resumes = saved.resumes(json.dumps(changed(saved.record, where, value)).encode())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
     assert not resumes
-    assert "a partial checkpoint is lost" in caplog.text
+    assert "a resume point is lost" in caplog.text
     assert "resume/000001/" in caplog.text
     assert peak < MUCH
 
@@ -70,4 +72,4 @@ def test_a_text_that_is_none_is_nothing_to_go_on_from(
 ) -> None:
     """What is not one JSON object, says a thing twice, or is nested without end, is passed over likewise."""
     assert not saved.resumes(text.encode())
-    assert "a partial checkpoint is lost" in caplog.text
+    assert "a resume point is lost" in caplog.text

@@ -24,7 +24,7 @@ SEARCH = (
         "problem._target_=long_trials.LongTrialProblem",
     ),
     *("device=cpu", "threads=1", "deterministic=true", "slots=2", "runner=processes", "budget.trials=4", "finalists=1"),
-    *("checkpoint_every_s=0", "problem.seconds=0.15", "stopper._target_=long_trials.TenthReportStopper"),
+    *("resume_every_s=0", "problem.seconds=0.15", "stopper._target_=long_trials.TenthReportStopper"),
 )
 
 
@@ -150,7 +150,7 @@ def test_a_torn_save(here: Path, calm: Path, api_url: str) -> None:
 
     assert done.status == 0, done.err
     for trial, path in enumerate(newest):
-        assert re.search(f"a partial checkpoint is lost.*{path.name}", records(torn).log(trial))
+        assert re.search(f"a resume point is lost.*{path.name}", records(torn).log(trial))
     check(torn, calm, resumed=[0, 1])
 
 

@@ -294,7 +294,7 @@ class TestRules:
         assert [t.metrics for t in trials] == [{"score": 1.0}] * 2
         assert shop.records.files.read_if_present(log_path(0, "extra_results")) == b"{'score': 2.0}\n"
 
-    @pytest.mark.parametrize("what", ["report", "save", "inherit", "checkpoint"])
+    @pytest.mark.parametrize("what", ["report", "save", "inherit", "save_resume_point"])
     def test_nothing_is_taken_for_a_finished_trial(self, tmp_path: Path, what: str) -> None:
         """What comes after the result is refused by name, and ends the job."""
         from torch import nn
@@ -303,7 +303,7 @@ class TestRules:
             for run in job.trials():
                 run.finish(score=1.0)
                 if run.number == 0:
-                    given = {"report": (1,), "checkpoint": (1, nn.Linear(1, 1))}.get(what, (nn.Linear(1, 1),))
+                    given = {"report": (1,), "save_resume_point": (1, nn.Linear(1, 1))}.get(what, (nn.Linear(1, 1),))
                     getattr(run, what)(*given)
 
         shop = Shop(tmp_path, code)

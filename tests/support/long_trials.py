@@ -76,7 +76,7 @@ class LongTrialProblem(Problem):
                 run.save(network)
                 raise
             if epoch < N_EPOCHS:
-                run.checkpoint(epoch, network, optimizer, schedule, shuffling)
+                run.save_resume_point(epoch, network, optimizer, schedule, shuffling)
         run.save(network)
         return {"loss": total}
 

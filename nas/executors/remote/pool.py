@@ -358,7 +358,7 @@ class RemotePool(WorkerPool):
             "session": spec.session,
             "has_stopper": spec.has_stopper,
             "jobs_request_trials": spec.jobs_request_trials,
-            "checkpoint_every_s": spec.checkpoint_every_s,
+            "resume_every_s": spec.resume_every_s,
             "trial_timeout_s": self._timeout_s,
             "device": gate.device,
             "n_threads": gate.n_threads,

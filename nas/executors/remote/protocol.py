@@ -65,7 +65,7 @@ _WELCOME: Mapping[str, tuple[type, ...]] = {
     "problem": (dict,),
     "session": (int,),
     **dict.fromkeys(("has_stopper", "jobs_request_trials"), (bool,)),
-    **dict.fromkeys(("checkpoint_every_s", "lost_after_s", "poll_s"), _NUMBER),
+    **dict.fromkeys(("resume_every_s", "lost_after_s", "poll_s"), _NUMBER),
     "trial_timeout_s": (*_NUMBER, NoneType),
     "device": (str, NoneType),
     "n_threads": (int, NoneType),
@@ -177,7 +177,7 @@ def checked_welcome(data: object) -> Message:
     checked_int(fields["session"], "session")
     checked_number(fields["lost_after_s"], "lost_after_s", 0.1, MAX_LOST_AFTER_S)
     checked_number(fields["poll_s"], "poll_s", 0.0, fields["lost_after_s"])
-    checked_number(fields["checkpoint_every_s"], "checkpoint_every_s", 0.0, math.inf)
+    checked_number(fields["resume_every_s"], "resume_every_s", 0.0, math.inf)
     if fields["trial_timeout_s"] is not None:
         checked_number(fields["trial_timeout_s"], "trial_timeout_s", 0.0, math.inf)
     if fields["n_threads"] is not None:

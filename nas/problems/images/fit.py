@@ -108,7 +108,7 @@ def fit(
             schedule.step()
         yield epoch
         if epoch < n_epochs:
-            run.checkpoint(epoch, network, optimizer, schedule, shuffling)
+            run.save_resume_point(epoch, network, optimizer, schedule, shuffling)
 
 
 def one_cycle(step: int, n_steps: int) -> float:

@@ -77,12 +77,12 @@ def make_run(files: BlobStore) -> Callable[..., TrialRun]:
         fidelity: float | None = None,
         channel: TrialChannel | None = None,
         attempt: int = 1,
-        checkpoint_every_s: float = EVERY_S,
+        resume_every_s: float = EVERY_S,
     ) -> TrialRun:
         proposal = Proposal(point=point, fidelity=fidelity)
         trial = Trial(number=1, index=1, proposal=proposal, policies=frozenset(policies), seed=seed, attempt=attempt)
         weights = [donor.donor for donor in donors]
-        run = TrialRun(trial, files, donors=weights, channel=channel, checkpoint_every_s=checkpoint_every_s)
+        run = TrialRun(trial, files, donors=weights, channel=channel, resume_every_s=resume_every_s)
         run.load_donors()
         seed_everything(seed)
         return run

@@ -267,7 +267,7 @@ def test_interrupted_training_goes_on(
                 raise TrialInterrupted
 
     for attempt in (1, 2):
-        more = {"attempt": attempt, "checkpoint_every_s": 0}
+        more = {"attempt": attempt, "resume_every_s": 0}
         run = make_run(DEEPER, SEARCH, donors=[donor], channel=InterruptAtThree(), **more)
         with suppress(TrialInterrupted):
             problem.train(run)

@@ -1,4 +1,4 @@
-"""Partial checkpoints: the newest whole one is found by listing, two are kept, damaged ones are told of."""
+"""Resume points: the newest whole one is found by listing, two are kept, damaged ones are told of."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import torch
 from nas.core.errors import StorageError
 from nas.storage.open import open_root
 from nas.storage.record_format import decode_record, seal
-from nas.storage.resume_points import PartialCheckpoints
+from nas.storage.resume_points import ResumePoints
 from tests.support.nfs.guest import run_in_guest
 
 
 class Drawer:
-    """The partial checkpoints of trial 42 under a root, and the files that they are."""
+    """The resume points of trial 42 under a root, and the files that they are."""
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "resume" / "000042"
         self.files = open_root(str(root), retry_s=0)
 
-    def open(self) -> PartialCheckpoints:
+    def open(self) -> ResumePoints:
         """As a new attempt opens them."""
-        return PartialCheckpoints(self.files, 42)
+        return ResumePoints(self.files, 42)
 
     def publish(self, *steps: int) -> None:
         for step in steps:
@@ -72,7 +72,7 @@ def test_trials_have_folders_of_their_own(drawer: Drawer) -> None:
     """What one trial has reached is nothing to another."""
     drawer.publish(5)
 
-    assert PartialCheckpoints(drawer.files, 4).newest() is None
+    assert ResumePoints(drawer.files, 4).newest() is None
 
 
 def test_the_last_two_are_kept(drawer: Drawer) -> None:

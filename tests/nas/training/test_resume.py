@@ -67,7 +67,7 @@ class Shop:
             options={},
             device=self.device,
             has_stopper=answers,
-            checkpoint_every_s=self.every_s,
+            resume_every_s=self.every_s,
         )
         self.pool = InProcessPool(spec, self.files, BodyProblem(body))
 
@@ -100,7 +100,7 @@ class Shop:
 
     @property
     def kept(self) -> list[str]:
-        """What lies in the trial's folder of partial checkpoints."""
+        """What lies in the trial's folder of resume points."""
         return self.files.names("resume/000001")
 
     @property
@@ -274,7 +274,7 @@ class Training:
             if self.ends[run_number : run_number + 1] == [epoch]:
                 self.shop.interrupt()
             run.report(epoch, score=total)
-            run.checkpoint(epoch, *saved)
+            run.save_resume_point(epoch, *saved)
         self.final = parts
         run.save(net)
         return {"score": total}
@@ -353,7 +353,7 @@ class TestTiming:
 
         def body(run: TrialRun) -> object:
             began_s = time.perf_counter()
-            assert not any(run.checkpoint(step, object()) for step in range(1000))
+            assert not any(run.save_resume_point(step, object()) for step in range(1000))
             assert time.perf_counter() - began_s < 0.5
             assert shop.kept == []
             return {"score": 1.0}
@@ -369,7 +369,7 @@ class TestTiming:
         trial = shop.attempt(lambda run: {"score": 1.0})
         assert trial is not None
 
-        assert not TrialRun(trial, shop.files).checkpoint(1, force=True)
+        assert not TrialRun(trial, shop.files).save_resume_point(1, force=True)
         assert shop.kept == []
 
     def test_time_passes(self) -> None:
@@ -377,10 +377,10 @@ class TestTiming:
         shop = Shop(every_s=0.1)
 
         def body(run: TrialRun) -> object:
-            saved = [run.checkpoint(0)]
+            saved = [run.save_resume_point(0)]
             for _ in range(2):
                 time.sleep(0.11)
-                saved += [run.checkpoint(1), run.checkpoint(2)]
+                saved += [run.save_resume_point(1), run.save_resume_point(2)]
             assert saved == [False, True, False, True, False]
             return {"score": 1.0}
 
@@ -394,10 +394,10 @@ class TestTiming:
         shop = Shop(every_s=1000)
 
         def body(run: TrialRun) -> object:
-            assert run.checkpoint(1, every_s=0)
-            assert not run.checkpoint(2)
-            assert run.checkpoint(3, force=True)
-            assert not run.checkpoint(4, every_s=1000)
+            assert run.save_resume_point(1, every_s=0)
+            assert not run.save_resume_point(2)
+            assert run.save_resume_point(3, force=True)
+            assert not run.save_resume_point(4, every_s=1000)
             assert len(shop.kept) == 4
             return {"score": 1.0}
 
@@ -411,7 +411,7 @@ class TestTiming:
     )
     def test_nonsense_is_refused(self, shop: Shop, step: Any, every_s: float) -> None:
         """A step that does not count, or a time that can't pass, fails the trial with both values."""
-        result = shop.attempt(lambda run: run.checkpoint(step, every_s=every_s))
+        result = shop.attempt(lambda run: run.save_resume_point(step, every_s=every_s))
 
         assert result is not None
         assert f"step ({step!r}) must be a whole number and every_s ({every_s!r})" in (result.error or "")
@@ -420,7 +420,7 @@ class TestTiming:
 def saving(run: TrialRun) -> None:
     """Reaches step 3 and saves it."""
     run.report(3, score=0.25)
-    run.checkpoint(3, {"reached": 3})
+    run.save_resume_point(3, {"reached": 3})
 
 
 def ended(shop: Shop, body: Body, **more: Any) -> None:
@@ -551,7 +551,7 @@ class TestResumption:
             if resumed := run.resumed_from():
                 resumed.load()
             time.sleep(0.2)
-            run.checkpoint(1)
+            run.save_resume_point(1)
 
         ended(shop, sleep_and_save)
         ended(shop, sleep_and_save)
@@ -576,7 +576,7 @@ class TestResumption:
             (run.save_dir / "deep").mkdir()
             (run.save_dir / "deep" / "trees.txt").write_bytes(b"one\0two")
             (run.save_dir / "empty").write_bytes(b"")
-            run.checkpoint(1)
+            run.save_resume_point(1)
             run.save({"weight": torch.zeros(2)})
             (run.save_dir / "late").write_bytes(b"")
 
@@ -605,7 +605,7 @@ class TestResumption:
 
     def test_other_parts_are_refused(self, shop: Shop) -> None:
         """load takes what checkpoint was given, of the same kinds in the same order, all at once."""
-        ended(shop, lambda run: run.checkpoint(1, net := nn.Linear(1, 1), sgd(net)))
+        ended(shop, lambda run: run.save_resume_point(1, net := nn.Linear(1, 1), sgd(net)))
 
         def body(run: TrialRun) -> object:
             resumed = run.resumed_from()
@@ -630,9 +630,12 @@ class TestResumption:
     @pytest.mark.parametrize(
         ("part", "line"),
         [
-            (object(), "part 2 of run.checkpoint is a object, which has no state_dict and load_state_dict"),
-            (DataLoader(TensorDataset(torch.ones(2)), 1), "part 2 of run.checkpoint is a DataLoader, .* its generator"),
-            ({"hook": print}, r"part 2 \(dict\)\['hook'\] is of type builtins.builtin_function_or_method: a partial "),
+            (object(), "part 2 of run.save_resume_point is a object, which has no state_dict and load_state_dict"),
+            (
+                DataLoader(TensorDataset(torch.ones(2)), 1),
+                "part 2 of run.save_resume_point is a DataLoader, .* its generator",
+            ),
+            ({"hook": print}, r"part 2 \(dict\)\['hook'\] is of type builtins.builtin_function_or_method: a resume "),
             (
                 {"w": torch.ones(2).to_sparse()},
                 r"tensor \"part 2 \(dict\)\['w'\]\" \(torch.sparse_coo\) can't be saved",
@@ -644,7 +647,7 @@ class TestResumption:
 
         def body(run: TrialRun) -> object:
             with pytest.raises(ConfigurationError, match=line):
-                run.checkpoint(1, nn.Linear(1, 1), part)
+                run.save_resume_point(1, nn.Linear(1, 1), part)
             assert shop.kept == []
             return {"score": 1.0}
 
@@ -668,8 +671,8 @@ class TestDamage:
         """Where the newest is torn the one before it is gone on from, loudly; where both are, the trial begins anew."""
 
         def save_two(run: TrialRun) -> None:
-            run.checkpoint(1, {"at": 1})
-            run.checkpoint(2, {"at": 2})
+            run.save_resume_point(1, {"at": 1})
+            run.save_resume_point(2, {"at": 2})
 
         ended(shop, save_two)
         packs = [name for name in shop.kept if name.endswith(".safetensors")]
@@ -688,7 +691,7 @@ class TestDamage:
 
         assert result is not None
         assert found == ([(1, {"at": 1})] if n_torn == 1 else [])
-        assert shop.log.count("a partial checkpoint is lost") == n_torn
+        assert shop.log.count("a resume point is lost") == n_torn
         assert all(name in shop.log for name in packs[2 - n_torn :])
         assert shop.kept == []
 
@@ -703,7 +706,7 @@ class TestInheritance:
             self.reports.append(resumed.inheritance)
         else:
             self.reports = [run.inherit(net)]
-            run.checkpoint(1, net)
+            run.save_resume_point(1, net)
             run.report(1, score=0.5)
         run.save(net)
         return {"score": 1.0}
@@ -752,7 +755,10 @@ class TestInheritance:
         """An attempt that goes on may still call inherit where the donor is there; the first report stands."""
         donor = shop.donor()
         ended(
-            shop, lambda run: [run.inherit(net := network()), run.checkpoint(1, net)], donors=[donor], resolved_donor=0
+            shop,
+            lambda run: [run.inherit(net := network()), run.save_resume_point(1, net)],
+            donors=[donor],
+            resolved_donor=0,
         )
 
         def body(run: TrialRun) -> object:
@@ -773,7 +779,10 @@ class TestInheritance:
         donor = shop.donor()
         assert donor.checkpoint is not None
         ended(
-            shop, lambda run: [run.inherit(net := network()), run.checkpoint(1, net)], donors=[donor], resolved_donor=0
+            shop,
+            lambda run: [run.inherit(net := network()), run.save_resume_point(1, net)],
+            donors=[donor],
+            resolved_donor=0,
         )
         shop.files.delete(donor.checkpoint.packs[0].path)
 

@@ -17,7 +17,7 @@ import torch
 
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
-from nas.storage.resume_points import PartialCheckpoints
+from nas.storage.resume_points import ResumePoints
 
 TICK_S = 0.03
 """NFSv3 sees no change of a folder within one tick of the server's clock."""
@@ -25,11 +25,11 @@ TICK_S = 0.03
 
 def publish(files: BlobStore, trial: int, step: int) -> None:
     time.sleep(TICK_S)
-    PartialCheckpoints(files, trial).publish({"step": step}, {"weight": torch.full((1000,), float(step))})
+    ResumePoints(files, trial).publish({"step": step}, {"weight": torch.full((1000,), float(step))})
 
 
 def newest(files: BlobStore, trial: int) -> int | None:
-    found = PartialCheckpoints(files, trial).newest()
+    found = ResumePoints(files, trial).newest()
     return None if found is None or found[1]["weight"][0] != found[0]["step"] else found[0]["step"]
 
 
@@ -46,7 +46,7 @@ def main() -> None:
         publish(a, 0, step)
         last.append(newest(b, 0))
     time.sleep(TICK_S)
-    PartialCheckpoints(b, 0).delete()
+    ResumePoints(b, 0).delete()
     time.sleep(TICK_S)
     print(json.dumps({"early": early, "late": late, "newest": last, "swept": a.names("resume/000000")}))
 

@@ -21,7 +21,7 @@ from nas.storage.manifest import Manifest
 from nas.storage.open import open_root
 from nas.storage.record_format import FORMAT
 from nas.storage.records import Records
-from nas.storage.resume_points import PartialCheckpoints
+from nas.storage.resume_points import ResumePoints
 from nas.storage.verified import digest_of
 from tests.support.record_files import read_record, sealed, write_record
 from tests.support.stored_search import TENSORS, finish, proposed, publish, write_stored_search
@@ -313,7 +313,7 @@ def test_resume_points_of_unfinished_trials_are_read(place: Path) -> None:
     """Resume points of unfinished trials are verified, record and pack; those of finished ones are garbage."""
     files = open_root(str(place))
     for number in (1, 5):
-        PartialCheckpoints(files, number).publish({"step": 3, "names": ["stem"]}, {"stem": TENSORS["stem"]})
+        ResumePoints(files, number).publish({"step": 3, "names": ["stem"]}, {"stem": TENSORS["stem"]})
     assert verified(place).counts["resume"].n_files == 1
     assert found(place) == []
     [record] = (place / "resume/000005").glob("*.json")

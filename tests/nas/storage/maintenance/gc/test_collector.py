@@ -399,7 +399,7 @@ class TestRunningSearch:
         assert sum(trial.weights_deleted for trial in controller.trials) > 10
         assert_readable(records, records.load()[0])
 
-    def test_partial_checkpoints_have_room(self, records: Records) -> None:
+    def test_resume_points_have_room(self, records: Records) -> None:
         """What long trials keep on the way counts as if each slot were to write its next one now."""
         controller = RunningSearch(records, Retention(max_gb=0.004), slots=2)
         records.files.publish("resume/000099/000001-aaaaaaaa.safetensors", [bytes(409_600)])

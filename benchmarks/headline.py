@@ -37,7 +37,7 @@ from rows import Results
 
 from nas.core.lineage import Lineage
 from nas.problems.images.fit import precision_of
-from nas.search.runner import newest_best
+from nas.search.finals import newest_best
 from nas.spaces.graphs.starts import plain_cnn
 from nas.storage.open import open_root
 from nas.storage.records import Records

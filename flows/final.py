@@ -31,7 +31,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     from nas.core.budget import Budget
     from nas.core.errors import ConfigurationError
     from nas.core.policy import PolicyPlan
-    from nas.search.runner import SearchPipeline
+    from nas.search.pipeline import SearchPipeline
     from nas.storage.records import Records
 
     if invocation.values["name"] is None:

@@ -51,7 +51,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     from nas.compat.nni.search import nni_budget, nni_search
     from nas.core.errors import ConfigurationError
     from nas.core.names import check_name
-    from nas.search.runner import SearchPipeline
+    from nas.search.pipeline import SearchPipeline
 
     if named := [key for key in FROM_FILE if any(key == name.partition(".")[0] for name in invocation.named)]:
         raise ConfigurationError(f"{named[0]} is set by the experiment's configuration file: change it there")

@@ -39,7 +39,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
     )
     from nas.core.names import check_name
     from nas.search.imported_weights import import_weights
-    from nas.search.runner import SearchPipeline
+    from nas.search.pipeline import SearchPipeline
 
     check_values(invocation)
     candidates = _candidates(invocation)

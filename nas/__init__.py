@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.inheritance.rules import Rules as Rules
     from nas.search.api import run_search as run_search
     from nas.search.definition import Search as Search
-    from nas.search.runner import Summary as Summary
+    from nas.search.pipeline import Summary as Summary
     from nas.spaces.graphs.limits import Limits as Limits
     from nas.spaces.graphs.module import GraphModule as GraphModule
     from nas.spaces.graphs.moves import draw_move as draw_move

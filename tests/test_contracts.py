@@ -259,7 +259,7 @@ class TestBrokenTuners:
             (Remembering, "asked in another order gives another answer"),
             (Global, "draws from a global random generator"),
             (Outside, "the point is not in the space: unknown"),
-            (Blocking, "answers WAIT at proposal 3, but nothing runs"),
+            (Blocking, "answers WAIT at proposal 3, but no trial is running"),
             (Hashing, "in another process gives another answer"),
             (Forgetful, r"names \[\d+\] at ask \d+, which may_inherit_from leaves out"),
             (Reviving, r"may_inherit_from gives \[0\] at ask \d+, which it had left out"),

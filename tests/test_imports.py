@@ -171,7 +171,7 @@ def test_code_is_imported_by_name_in_few_places() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["nas", "nas.search.runner", "nas.executors.process_pool", "nas.tuners.evolution", "nas.testing"]
+    "module", ["nas", "nas.search.pipeline", "nas.executors.process_pool", "nas.tuners.evolution", "nas.testing"]
 )
 def test_library_is_light(module: str) -> None:
     """Importing Heirloom, its program and its worker loads neither torch nor pandas, Prefect or Hydra."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.cli.command import Invocation
 from flows.cli.settings import Machine
-from nas.search.runner import SearchPipeline, Summary
+from nas.search.pipeline import SearchPipeline, Summary
 from nas.storage.records import Records
 from nas.storage.sessions import spent_hours
 
@@ -24,7 +24,7 @@ class SearchContext:
     machine: Machine
     invocation: Invocation
 
-    def print_summary(self, pipeline: SearchPipeline, summary: Summary, *, tuner_has_ended_it: bool) -> None:
+    def print_summary(self, pipeline: SearchPipeline, summary: Summary, *, ended_by_tuner: bool) -> None:
         """Prints the search's result on standard output."""
         from flows.views.summary import end_by_tuner, print_summary
 
@@ -36,7 +36,7 @@ class SearchContext:
             has_finals=pipeline.prepared.plan.final is not None,
             more=self._repeated_arguments(pipeline),
             has_options=bool(self.options),
-            ended=end_by_tuner(summary.lineage, stage, pipeline.budget.trials) if tuner_has_ended_it else None,
+            ended=end_by_tuner(summary.lineage, stage, pipeline.budget.trials) if ended_by_tuner else None,
             hours=None if hours is None else (spent_hours(self.records), hours),
         )
 

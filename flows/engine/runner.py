@@ -27,7 +27,7 @@ from nas.core.trial import State
 from nas.executors.simulated import check_simulated
 from nas.search.identity import claim_identity
 from nas.search.lease import check_free
-from nas.search.runner import SearchPipeline
+from nas.search.pipeline import SearchPipeline
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
 
@@ -139,7 +139,7 @@ class Engine:
                 larger = (budget_names or {}).get(end, f"budget.{end}")
                 more = f"raise {larger}, or" if end != "tuner" else "its tuner has no more proposals;"
                 print(f"search {context.name} is finished: {more} choose another seed or name")
-                return self._conclude(pipeline, context, tuner_has_ended_it=end == "tuner")
+                return self._conclude(pipeline, context, ended_by_tuner=end == "tuner")
             if not limits.takeover:
                 check_free(records, notify=lambda text: print(text, file=sys.stderr))
         if (gate := context.machine.gate) is not None:
@@ -159,16 +159,16 @@ class Engine:
             raise StorageError(
                 f"{error}; finished trials are kept. Repair the storage, then: {self._command}"
             ) from error
-        return self._conclude(pipeline, context, tuner_has_ended_it=pipeline.tuner_has_ended_it)
+        return self._conclude(pipeline, context, ended_by_tuner=pipeline.ended_by_tuner)
 
-    def _conclude(self, pipeline: SearchPipeline, context: SearchContext, *, tuner_has_ended_it: bool) -> int:
+    def _conclude(self, pipeline: SearchPipeline, context: SearchContext, *, ended_by_tuner: bool) -> int:
         """Prints the summary and returns the exit status.
 
         Raises:
             SearchFailedError: no trial has a score.
         """
         summary = pipeline.summary()
-        context.print_summary(pipeline, summary, tuner_has_ended_it=tuner_has_ended_it)
+        context.print_summary(pipeline, summary, ended_by_tuner=ended_by_tuner)
         if summary.winner is None and len(summary.lineage) and not summary.lineage.n_in_state(State.COMPLETE):
             last = next((t for t in reversed(list(summary.lineage)) if t.error), None)
             why = "" if last is None else f"; the last, trial {last.number}: {str(last.error).strip().splitlines()[-1]}"

@@ -18,7 +18,7 @@ from nas.executors.pool import WorkerPool
 from nas.executors.simulated import SimulatedExecutor
 from nas.search.controller import ControllerSettings
 from nas.search.lease import SearchLease
-from nas.search.runner import SearchPipeline
+from nas.search.pipeline import SearchPipeline
 from nas.training.messages import RuntimeSpec
 
 
@@ -45,7 +45,7 @@ class SessionRun:
             device=machine.device,
             n_threads=machine.n_threads,
             has_stopper=prepared.stopper is not None,
-            jobs_request_trials=prepared.jobs.asks,
+            jobs_request_trials=prepared.jobs.requests_trials,
             resume_every_s=self.limits.resume_every_s,
         )
 
@@ -62,7 +62,7 @@ class SessionRun:
             pool=self.pool(),
             session=self.session,
             has_stopper=prepared.stopper is not None,
-            jobs_request_trials=prepared.jobs.asks,
+            jobs_request_trials=prepared.jobs.requests_trials,
         )
 
     def pool(self) -> WorkerPool:

@@ -89,7 +89,7 @@ def read_snapshot(files: BlobStore, now: float) -> Snapshot:
         ConfigurationError: the records have another format.
         CorruptError: a record can't be read.
     """
-    from nas.search.runner import newest_best
+    from nas.search.finals import newest_best
 
     records = Records(files)
     name = records.files.url.rstrip("/").rpartition("/")[2]

@@ -12,7 +12,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.redaction import without_passwords
 from nas.core.trial import State
-from nas.search.runner import Summary
+from nas.search.pipeline import Summary
 
 DEFAULT_ROOT = "heirloom"
 

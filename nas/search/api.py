@@ -11,7 +11,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.names import check_name
 from nas.search.definition import Search
 from nas.search.identity import claim_identity, open_records
-from nas.search.runner import SearchPipeline, Summary, run_here
+from nas.search.pipeline import SearchPipeline, Summary, run_in_process
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
@@ -54,5 +54,5 @@ def run_search(
     from nas.search.imported_weights import import_weights  # which runs a program itself
 
     import_weights(records, search.init)
-    run_here(pipeline, options=options)
+    run_in_process(pipeline, options=options)
     return pipeline.summary()

@@ -1,7 +1,8 @@
-"""The loop: one owner of the tuner, one thread of decisions.
+"""The search controller: one thread that asks the tuner, submits trials to an executor and reacts to its events.
 
-It asks while slots are free and the budget allows, hands trials to an executor, and reacts to events. Everything that
-it decides is durable before it acts on it, so that the records alone continue the search.
+Each decision is durable before it is acted on, so the records alone are enough to continue the search. Parts of it:
+``budget.enforcer`` keeps the hours, ``interrupt`` ends a session after Ctrl-C, ``admission`` checks proposals, ``jobs``
+and ``slots`` track where trials run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import SearchFailedError, SearchInterruptedError
 from nas.core.lineage import Lineage
 from nas.core.policy import Policy, PolicyPlan, Stage
-from nas.core.trial import OnMissingWeights, Proposal, Reason, State, Trial
+from nas.core.trial import OnMissingWeights, Proposal, Reason, Trial
 from nas.executors.events import (
     Event,
     ExecutorFailed,
@@ -38,6 +39,8 @@ from nas.search.admission import AdmissionRules, admit, retrain
 from nas.search.budget.enforcer import BudgetEnforcer
 from nas.search.budget.planner import StagePlanner
 from nas.search.crash_tracker import CrashTracker
+from nas.search.failure_streak import FailureStreak
+from nas.search.interrupt import interrupt_trials, release_trials
 from nas.search.job_plan import JobPlan
 from nas.search.jobs import JobScheduler
 from nas.search.proposal_log import ProposalLog
@@ -50,21 +53,20 @@ from nas.storage.resume_points import ResumePoints
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.shared.stateful import StatefulTuner
 
-INTERRUPT_BOUND_S = 20.0
-INTERRUPT_REPEAT_S = 0.5
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """What a loop needs to know beyond the tuner and the executor.
+    """The settings of a search controller.
 
     Attributes:
-        seed: The search's; each trial's seed derives from it, its stage and its index.
-        deterministic: Ask n sees the results of trials 0 .. n - slots and nothing later, whatever has finished.
-        max_attempts: Attempts that may be lost before the trial is given up as lost.
-        jobs: How trials share jobs.
-        max_failures: Failures in a row, within this session, that end the search: in the order in which they come, or,
-            with ``deterministic``, in that of their index.
+        seed: The search's seed. A trial's seed derives from it, the stage and the trial's index.
+        budget: The limits of the search.
+        on_missing_weights: The replacement for a donor without weights.
+        deterministic: Ask n sees the results of trials 0 to n - slots, whatever else has finished.
+        max_attempts: A trial fails after this many lost attempts.
+        max_failures: This many failures in a row within the session end the search. They are counted in the order of
+            results or, if deterministic, of trial numbers.
+        jobs: The rule by which trials share jobs.
     """
 
     seed: int = 0
@@ -77,25 +79,25 @@ class ControllerSettings:
 
 
 class SearchController:
-    """Drives the stages of one search; give it all trials and attempts that the records hold.
+    """Runs the stages of one search.
 
     Args:
-        records: Where proposals and results become durable.
-        executor: Where trials run.
-        settings: See there.
-        trials: All trials so far, by number.
-        starts: The attempts of unfinished trials so far.
+        records: Stores proposals and results.
+        executor: Runs trials.
+        settings: The controller's settings.
+        trials: All trials in the records, by number.
+        starts: The recorded attempts of unfinished trials.
         crash_tracker: Counts the attempts in which the driver's process died.
-        tuner: Asked in the search stage; may be None where only later stages run.
-        space: Validates the tuner's points.
-        declared: The policies that the problem honors, and a tuner may ask for; None: any.
-        stopper: Judges reports of the search stage's trials, or None.
-        spent_hours: Hours that the search has cost up to now, all sessions together.
-        timetable: Knows when stages have to end; by default, of a search that is one stage.
+        tuner: The tuner of the search stage; None if only later stages run.
+        space: The space of valid points; None accepts any point.
+        declared: The policies that the problem implements; None accepts any.
+        stopper: Decides whether running trials of the search stage stop, or None.
+        spent_hours: Returns the hours of all sessions of the search.
+        planner: Plans the end of each stage; by default for a search with one stage.
         other_search_checkpoint: Returns the checkpoint of another search's trial (``"name:42"``), or None if it has no
             weights.
-        observe: Told of every event, after the loop has taken it in; of a stop before running trials are told.
-        collector: Deletes weights that nothing needs, or None: all weights are kept.
+        observe: Called with each event after the controller has handled it; with a ``StopRequested`` before.
+        collector: Deletes weights that nothing needs; None keeps all.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class SearchController:
         self._stateful = tuner if isinstance(tuner, StatefulTuner) else None
         self._proposals = ProposalLog(self.trials, tuner, n_slots=executor.slots, deterministic=settings.deterministic)
         self._rules = AdmissionRules(
-            tuner=self._proposals.who,
+            tuner=self._proposals.tuner_name,
             seed=settings.seed,
             space=space,
             policies=declared,
@@ -141,11 +143,11 @@ class SearchController:
         self._waiting: list[int] = [t.number for t in self.trials if not t.is_finished]
         self._slots = SlotPool(executor.slots)
         planner = planner or StagePlanner(settings.budget, PolicyPlan((Stage(name=self._proposals.stage),)))
-        self.deadline = BudgetEnforcer(planner, executor, self._slots, spent_hours, observe, settings.budget)
+        self._enforcer = BudgetEnforcer(planner, executor, self._slots, spent_hours, observe, settings.budget)
         for trial in self.trials:
             if trial.is_finished:
-                self.deadline.learn(trial)
-        self.deadline.begin_session()
+                self._enforcer.add_result(trial)
+        self._enforcer.start_session()
         self._jobs = JobScheduler(
             settings.jobs,
             self._slots,
@@ -154,20 +156,19 @@ class SearchController:
             max_losses=settings.max_attempts,
             deterministic=settings.deterministic,
         )
-        self._failures_in_a_row = 0
-        self._uncounted: list[Trial] = []  # results that wait for those of a lower index to be counted
+        self._failures = FailureStreak(settings.max_failures)
 
     # ---- the search stage
 
     def search(self, stage: Stage) -> bool:
-        """Runs the search stage until the budget is spent or the tuner is exhausted, and gives whether it is the tuner.
+        """Runs the search stage, and returns whether the tuner ended it; if not, the budget did.
 
         Raises:
-            SearchFailedError: the tuner answers WAIT for ever or nonsense, or too many trials fail in a row.
-            SearchInterruptedError: a stop was asked for.
-            StorageError: the store failed, or its records contradict one another.
+            SearchFailedError: the tuner waits forever or answers nonsense, or too many trials fail in a row.
+            SearchInterruptedError: a stop was requested.
+            StorageError: the storage failed, or its records contradict one another.
         """
-        self.recall(stage)
+        self.restore(stage)
         if self._stateful is None:
             return self._search(stage)
         post = self._executor.post
@@ -177,143 +178,147 @@ class SearchController:
                 wake=lambda: post(TunerReady()),
                 fail=lambda error: post(ExecutorFailed(error)),
             )
-            exhausted = self._search(stage)
+            is_exhausted = self._search(stage)
             self._stateful.settle()
-            return exhausted
+            return is_exhausted
         finally:
             self._stateful.end()
 
     def _search(self, stage: Stage) -> bool:
-        exhausted = False
+        is_exhausted = False
         while True:
             self.collect_garbage()
-            self._enforce(stage)
-            self._submit_ready(stage)  # before jobs begin anew that made room for it
-            if self._settings.jobs.asks and not exhausted and self._budget_left(stage):
-                self._jobs.begin_anew()
-            while not exhausted and self._may_ask(stage):
-                exhausted = not self._ask(stage)
-                if self._proposals.waited_at is not None:
+            self._enforce_budget(stage)
+            self._submit_ready(stage)  # before a restarted job takes the slot that was freed for them
+            if self._settings.jobs.requests_trials and not is_exhausted and self.has_budget(stage):
+                self._jobs.restart_jobs()
+            while not is_exhausted and self._may_ask(stage):
+                is_exhausted = not self._ask(stage)
+                if self._proposals.n_shown_at_wait is not None:
                     break
             self._submit_ready(stage)
-            is_open = not exhausted and self._budget_left(stage)
-            if self._settings.jobs.asks and not is_open:
+            is_open = not is_exhausted and self.has_budget(stage)
+            if self._settings.jobs.requests_trials and not is_open:
                 self._jobs.dismiss_idle()
-            if self._slots.n_moving or (is_open and self._stateful is not None and self._stateful.is_thinking):
-                self._take(self._next_event(stage))
-            elif not self._unfinished(stage.name) or not self.deadline.may_begin(stage):
+            if self._slots.n_active or (is_open and self._stateful is not None and self._stateful.is_thinking):
+                self._handle(self._next_event(stage))
+            elif not self._has_unfinished(stage) or not self._enforcer.may_start(stage):
                 if not is_open:
-                    return exhausted
-                if self._proposals.waited_at is not None and not self._may_ask(stage):
-                    raise SearchFailedError(
-                        f"tuner {self._proposals.who} answers WAIT at proposal {self._proposals.n_proposed}, but "
-                        "nothing runs that it could wait for; a tuner that has nothing more to propose must answer STOP"
-                    )
+                    return is_exhausted
+                self._check_progress(stage)
+
+    def _check_progress(self, stage: Stage) -> None:
+        """Raises SearchFailedError if the tuner waits for a result that can't come."""
+        if self._proposals.n_shown_at_wait is not None and not self._may_ask(stage):
+            raise SearchFailedError(
+                f"tuner {self._proposals.tuner_name} answers WAIT at proposal {self._proposals.n_proposed}, but no "
+                "trial is running. A tuner without further proposals must answer STOP"
+            )
 
     def is_exhausted(self, stage: Stage) -> bool:
-        """Whether the tuner has nothing more for the search stage; asks it, as ``search`` would, and runs nothing.
+        """Returns whether the tuner has no more proposals. Asks it like ``search``, and runs nothing.
 
         Every trial of the stage must have finished.
         """
-        self.recall(stage)
+        self.restore(stage)
         while self._may_ask(stage):
-            answer, self._proposals.waited_at = self._answer(self._next_job())
+            answer, self._proposals.n_shown_at_wait = self._ask_tuner(self._next_job())
             if answer is not WAIT:
                 return answer is STOP
         return False
 
-    def recall(self, stage: Stage) -> None:
-        """Recalls from the records what the tuner has proposed in the search stage, and what it had learned by then."""
-        self._proposals.recall(stage.name)
-        self._jobs.recall(self._proposals.in_stage())
+    def restore(self, stage: Stage) -> None:
+        """Restores the proposals and jobs of the search stage from its trials."""
+        self._proposals.restore(stage.name)
+        self._jobs.restore(self._proposals.in_stage())
 
-    def may_go_on(self, stage: Stage) -> bool:
-        """Returns whether the search stage, which has ended, may go on: its budget is not spent."""
-        return self._budget_left(stage)
+    def has_budget(self, stage: Stage) -> bool:
+        """Returns whether the budget allows another trial of the search stage."""
+        if not self._settings.budget.allows_trial(self._proposals.n_proposed):
+            return False
+        if not self._has_time(stage, after_ask=True):
+            return False
+        return self._allows_new_job() or self._jobs.has_active
 
     def _may_ask(self, stage: Stage) -> bool:
-        """Whether the tuner may be asked now: a slot or a job waits, there is budget, and what it must see is there."""
-        if not self._proposals.may_be_asked or not self._has_room_to_ask():
+        """Returns whether the tuner may be asked now: budget, a slot and the results that it must see are there."""
+        if not self._proposals.may_be_asked or not self._has_slot_for_proposal():
             return False
-        if not self._budget_left(stage) or not self._jobs.knows_asker(self._proposals.n_proposed):
+        if not self.has_budget(stage) or not self._jobs.can_choose(self._proposals.n_proposed):
             return False
-        return self._allows_job() or self._jobs.has_begun(self._next_job())
+        return self._allows_new_job() or self._jobs.has_started(self._next_job())
 
-    def _has_room_to_ask(self) -> bool:
+    def _has_slot_for_proposal(self) -> bool:
         n_taken = self._slots.n_taken
-        if self._settings.deterministic or n_taken + len(self._waiting) < self._executor.slots or self._jobs.has_idle:
+        if self._settings.deterministic or n_taken + len(self._waiting) < self._executor.slots:
             return True
-        waiting = [t for number in self._waiting if self._is_search(t := self.trials[number])]
-        waiting = [t for t in waiting if not self._jobs.is_given(t)]
+        if self._jobs.has_request:
+            return True
+        in_stage = [trial for trial in map(self.trials.__getitem__, self._waiting) if self._is_search(trial)]
+        waiting = [trial for trial in in_stage if not self._jobs.keeps_slot_for(trial)]
         n_ready = sum(map(self._is_ready, waiting))
         n_blocked = len(waiting) - n_ready
         return n_taken + n_ready < self._executor.slots and n_blocked < self._executor.slots
 
     def _next_job(self) -> int:
-        """Returns the job for which the tuner is asked."""
-        return self._jobs.asker(self._proposals.n_proposed, len(self.trials))
+        """Returns the job for which the tuner is asked next."""
+        return self._jobs.next_job(self._proposals.n_proposed, len(self.trials))
 
     def _is_search(self, trial: Trial) -> bool:
-        """Returns whether it is of the search stage."""
+        """Returns whether the trial belongs to the search stage."""
         return trial.stage == self._proposals.stage
 
-    def _budget_left(self, stage: Stage) -> bool:
-        allows = self._settings.budget.allows_trial(self._proposals.n_proposed) and self._may_propose(
-            stage, after_ask=True
-        )
-        return allows and (self._allows_job() or self._jobs.any_lives)
-
-    def _may_propose(self, stage: Stage, *, after_ask: bool = False) -> bool:
+    def _has_time(self, stage: Stage, *, after_ask: bool = False) -> bool:
         if not self._settings.budget.is_timed:
             return True
-        return self.deadline.may_begin(stage, self._n_waiting(stage), after_ask=after_ask)
+        return self._enforcer.may_start(stage, self._n_waiting(stage), after_ask=after_ask)
 
-    def _allows_job(self) -> bool:
-        """Returns whether a new job may begin."""
-        return self._settings.budget.allows_job(self._jobs.n_begun)
+    def _allows_new_job(self) -> bool:
+        """Returns whether the budget allows a new job."""
+        return self._settings.budget.allows_job(self._jobs.n_started)
 
-    def _answer(self, job: int) -> tuple[Proposal | Answer, int]:
-        """What the tuner answers now for a job, and how many results it was shown."""
-        began_s = self._executor.now_s()
+    def _ask_tuner(self, job: int) -> tuple[Proposal | Answer, int]:
+        """Returns the tuner's answer for a job, and the number of results that it was shown."""
+        started_s = self._executor.now_s()
         answer = self._proposals.ask(job)
-        self.deadline.learn_ask(self._executor.now_s() - began_s)
+        self._enforcer.add_ask_time(self._executor.now_s() - started_s)
         return answer
 
     def _ask(self, stage: Stage) -> bool:
-        """Asks the tuner once; makes a proposal durable. False where the tuner is exhausted."""
+        """Asks the tuner once and records its proposal. Returns False if the tuner is exhausted."""
         index, job = self._proposals.n_proposed, self._next_job()
-        answer, n_seen = self._answer(job)
+        answer, n_shown = self._ask_tuner(job)
         if answer is WAIT or answer is STOP:
-            return self._take_no(answer, job, n_seen)
-        self._proposals.waited_at = None
+            return self._handle_refusal(answer, job, n_shown)
+        self._proposals.n_shown_at_wait = None
         trial = admit(answer, stage, index, self.trials, self._rules)
-        if self._stateful is None and not self._may_propose(stage):
-            return True  # it took so long that no time is left: asked for again where a later session has more
-        trial = replace(trial, learned=self._proposals.take_news(n_seen), job=job)
+        if self._stateful is None and not self._has_time(stage):
+            return True  # the ask used up the time; a later session with more time asks again
+        trial = replace(trial, learned=self._proposals.take_new_results(n_shown), job=job)
         self._propose(trial)
-        self._jobs.give(trial)
-        self._proposals.note(trial)
+        self._jobs.add_proposed(trial)
+        self._proposals.add(trial)
         return True
 
-    def _take_no(self, answer: Answer, job: int, n_seen: int) -> bool:
-        """Takes in WAIT or STOP; False where the tuner is exhausted.
+    def _handle_refusal(self, answer: Answer, job: int, n_shown: int) -> bool:
+        """Handles WAIT or STOP. Returns False if the tuner is exhausted.
 
-        A tuner in a process of its own means the job that it was asked for: the others may go on.
+        The answer of a stateful tuner counts for the job that it was asked for; other jobs may continue.
         """
-        is_of_job = self._stateful is not None and self._jobs.has_begun(job)
+        is_for_job = self._stateful is not None and self._jobs.has_started(job)
         if answer is WAIT:
-            if is_of_job:
+            if is_for_job:
                 self._jobs.defer(job)
             else:
-                self._proposals.waited_at = n_seen
+                self._proposals.n_shown_at_wait = n_shown
             return True
-        if is_of_job:
-            self._proposals.waited_at = None
+        if is_for_job:
+            self._proposals.n_shown_at_wait = None
             self._jobs.end(job)
             return True
-        may_go_on = self._stateful is not None and self._slots.n_taken > 0
-        self._proposals.waited_at = n_seen if may_go_on else None
-        return may_go_on
+        may_continue = self._stateful is not None and self._slots.n_taken > 0
+        self._proposals.n_shown_at_wait = n_shown if may_continue else None
+        return may_continue
 
     def _propose(self, trial: Trial) -> None:
         self._records.propose(trial)
@@ -323,65 +328,67 @@ class SearchController:
 
     # ---- later stages
 
-    def final(self, stage: Stage, finalists: Iterable[Trial], *, n_trials: int | None = None) -> bool:
-        """Trains each of these trials again as a trial of a later stage, unless it has one there already.
+    def train_finalists(self, stage: Stage, finalists: Iterable[Trial], *, n_trials: int | None = None) -> bool:
+        """Trains finalists as trials of a later stage, in this order, unless the stage has a trial of theirs.
 
-        In this order, as long as they can finish in time; False where some can't.
+        Returns False if the time was too short for some of them.
 
         Args:
-            stage: The stage.
-            finalists: Trials of the stage before.
-            n_trials: How many the stage has in all, whoever is left to train: fewer than there are slots share the
-                torch threads of them all, as far as these divide, but where the search is deterministic. None: not
-                known, each has those of one slot.
+            stage: The later stage.
+            finalists: Trials of the stage before it.
+            n_trials: The number of trials of the stage, earlier sessions included. If it is smaller than the number of
+                slots, trials share the torch threads of all slots, unless the search is deterministic. None: unknown,
+                each trial has the threads of one slot.
         """
-        present = {t.parents[0] for t in self.trials if t.stage == stage.name and t.parents and not t.reached_deadline}
-        to_come = deque(parent for parent in finalists if parent.number not in present)
-        n_slots = self._share_slots(n_trials, self._n_waiting(stage) + len(to_come))
+        in_stage = [trial for trial in self.trials if trial.stage == stage.name]
+        trained = {trial.parents[0] for trial in in_stage if trial.parents and not trial.reached_deadline}
+        remaining = deque(parent for parent in finalists if parent.number not in trained)
+        n_slots = self._slots_per_trial(n_trials, self._n_waiting(stage) + len(remaining))
         while True:
             self.collect_garbage()
-            self._enforce(stage)
-            while to_come and self._may_propose_final(stage):
+            self._enforce_budget(stage)
+            while remaining and self._may_propose_final(stage):
                 index = sum(t.stage == stage.name for t in self.trials)
-                self._propose(retrain(to_come.popleft(), stage, index, self.trials, self._settings.seed))
+                self._propose(retrain(remaining.popleft(), stage, index, self.trials, self._settings.seed))
             self._submit_ready(stage, n_slots)
-            if self._slots.n_moving:  # what was submitted may have failed at once, for want of a donor's weights
-                self._take(self._next_event(stage))
+            if self._slots.n_active:  # no trial runs if a submitted one failed at once: its donor has no weights
+                self._handle(self._next_event(stage))
                 continue
-            is_done = not to_come and not self._unfinished(stage.name)
-            if is_done or not self.deadline.may_begin(stage):
+            is_done = not remaining and not self._has_unfinished(stage)
+            if is_done or not self._enforcer.may_start(stage):
                 return is_done
 
-    def _share_slots(self, n_trials: int | None, n_left: int) -> int:
-        """How many slots' threads each trial of a later stage has, of which so many are left to train."""
+    def _slots_per_trial(self, n_trials: int | None, n_remaining: int) -> int:
+        """Returns the number of slots whose torch threads each trial of a later stage gets."""
         if self._settings.deterministic or n_trials is None:
             return 1
-        return max(1, self._executor.slots // max(1, n_trials, n_left))
+        return max(1, self._executor.slots // max(1, n_trials, n_remaining))
 
     def _may_propose_final(self, stage: Stage) -> bool:
-        """Returns all at once; where hours are kept, only what begins at once: what does not is the next session's."""
+        """Returns whether to propose now. With a time budget, only trials that start at once are proposed."""
         if not self._settings.budget.is_timed:
             return True
-        has_room = len(self._slots.running) + self._n_waiting(stage) < self._executor.slots
-        return has_room and self._may_propose(stage)
+        has_slot = len(self._slots.running) + self._n_waiting(stage) < self._executor.slots
+        return has_slot and self._has_time(stage)
 
-    # ---- running trials
+    # ---- submitting trials
 
     def _n_waiting(self, stage: Stage) -> int:
         return sum(self.trials[number].stage == stage.name for number in self._waiting)
 
-    def _unfinished(self, stage: str) -> bool:
-        return any(self.trials[number].stage == stage for number in (*self._waiting, *self._slots.running.values()))
+    def _has_unfinished(self, stage: Stage) -> bool:
+        unfinished = (*self._waiting, *self._slots.running.values())
+        return any(self.trials[number].stage == stage.name for number in unfinished)
 
     def _is_ready(self, trial: Trial) -> bool:
-        sources = (*trial.parents, *(d for d in trial.proposal.weight_donors if isinstance(d, int)))
-        return all(self.trials[source].is_finished for source in sources)
+        """Returns whether the parents and donors of a trial have finished."""
+        donors = (donor for donor in trial.proposal.weight_donors if isinstance(donor, int))
+        return all(self.trials[source].is_finished for source in (*trial.parents, *donors))
 
     def _submit_ready(self, stage: Stage, n_slots: int = 1) -> None:
-        """Hands every trial whose parents and donors have finished to a free slot, in the order proposed.
+        """Submits ready trials in the order proposed, while slots are free and there is time to finish.
 
-        As long as it can finish in time. A trial that must run alone goes first. Each has the torch
-        threads of so many slots.
+        A trial that may have crashed the driver runs first and alone. Each trial gets the torch threads of ``n_slots``.
         """
         waiting = [number for number in self._waiting if self.trials[number].stage == stage.name]
         isolated = self._crash_tracker.to_isolate(waiting)
@@ -395,16 +402,16 @@ class SearchController:
             if (slot := self._free_slot(trial)) is None:
                 n_without_slot += 1
                 continue
-            if not self.deadline.may_begin(stage):
+            if not self._enforcer.may_start(stage):
                 return
             self._waiting.remove(number)
             self._submit(trial, slot, n_slots)
         if n_without_slot:
-            self._jobs.make_room(n_without_slot)
+            self._jobs.free_slots(n_without_slot)
 
     def _free_slot(self, trial: Trial) -> int | None:
-        if (kept := self._jobs.slot_kept_for(trial)) is not None:
-            return kept
+        if (slot := self._jobs.waiting_slot(trial)) is not None:
+            return slot
         if self._settings.deterministic:
             slot = trial.index % self._executor.slots
             return slot if self._slots.is_free(slot) else None
@@ -412,27 +419,29 @@ class SearchController:
 
     def _submit(self, trial: Trial, slot: int, n_slots: int) -> None:
         if self._crash_tracker.must_fail(trial.number):
-            error, attempt = self._crash_tracker.error(trial.number), self._attempts[trial.number]
-            failed = replace(trial, attempt=attempt).fail(Reason.LOST, error)
-            self._settle(self._records.commit(failed.finish(time.time())))
+            attempted = replace(trial, attempt=self._attempts[trial.number])
+            self._fail(attempted, Reason.LOST, self._crash_tracker.error(trial.number))
             return
         is_search = self._is_search(trial)
-        resolved = self._donors.resolve(trial, slot, self._proposals.learned_by(trial), is_retraining=not is_search)
+        results = self._proposals.possible_donors(trial)
+        resolved = self._donors.resolve(trial, slot, results, is_retraining=not is_search)
         if resolved.missing is not None:
-            fails = self._settings.on_missing_weights == "fail"
-            why = " (on_missing_weights=fail)" if fails else ", and SKIP_TRAIN trains none"
-            error = f"donor {resolved.missing} has no weights{why}"
-            self._settle(self._records.commit(trial.fail(Reason.PARENT, error).finish(time.time())))
+            is_strict = self._settings.on_missing_weights == "fail"
+            why = " (on_missing_weights=fail)" if is_strict else ", and SKIP_TRAIN trains none"
+            self._fail(trial, Reason.PARENT, f"donor {resolved.missing} has no weights{why}")
             return
         attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1
         inheritance = {"replaced": resolved.replaced} if resolved.replaced else {}
         resolved_donor = resolved.donors[0].donor if resolved.donors else None
         trial = trial.start(attempt=attempt, slot=slot, resolved_donor=resolved_donor, inheritance=inheritance)
-        self._change(trial)
+        self._update(trial)
         assignment = self._jobs.assignment(trial, resolved.donors, is_search=is_search)
         self._slots.take(slot, trial.number)
-        self.deadline.begin(trial)
+        self._enforcer.start_trial(trial)
         self._executor.submit(replace(assignment, n_slots=n_slots))
+
+    def _fail(self, trial: Trial, reason: Reason, error: str) -> None:
+        self._add_foreign_result(self._records.commit(trial.fail(reason, error).finish(time.time())))
 
     # ---- garbage collection
 
@@ -452,158 +461,130 @@ class SearchController:
             return
         for number in plan.weights_deleted:
             self.trials[number] = self.trials[number].delete_weights()
-            self._proposals.lose_weights(number)
+            self._proposals.delete_weights(number)
         self._observe(WeightsDeleted(tuple(sorted(plan.weights_deleted)), plan.bytes_freed, plan.over_budget))
 
     # ---- events
 
     def _next_event(self, stage: Stage) -> Event | None:
-        return self._executor.next_event(self.deadline.until_s(stage))
+        return self._executor.next_event(self._enforcer.next_check_s(stage))
 
-    def _enforce(self, stage: Stage) -> None:
-        """Tells trials that run past their time."""
-        self.deadline.enforce(stage, (self.trials[number] for number in self._slots.running.values()))
+    def _enforce_budget(self, stage: Stage) -> None:
+        """Stops running trials whose time is over."""
+        self._enforcer.enforce(stage, (self.trials[number] for number in self._slots.running.values()))
 
-    def _take(self, event: Event | None) -> None:
+    def _handle(self, event: Event | None) -> None:
         match event:
             case Reported():
-                self._judge(event)
+                self._handle_report(event)
             case Finished(trial=trial):
                 self._slots.release(trial.number)
-                self._take_result(trial)
+                self._add_result(trial)
                 return
             case TrialRequested(job=job):
-                self._jobs.take_asked(job)
-                self._ask_anew()
+                self._jobs.trial_requested(job)
+                self._allow_ask()
             case TunerReady():
-                self._ask_anew()
+                self._allow_ask()
                 return
             case ExtraResult(trial=number, result=result) if self._stateful is not None:
                 self._stateful.notice_late(self.trials[number], result)
             case JobLeftWorker():
-                self._jobs.take_left(event)
-                self._ask_anew()
+                self._jobs.job_left(event)
+                self._allow_ask()
             case TrialLost(trial=number):
-                self._take_loss(number, event)
+                self._handle_loss(number, event)
             case WorkersBusy(n_waiting=n_waiting, is_stuck=is_stuck):
-                self._jobs.make_room(n_waiting, is_stuck=is_stuck)
+                self._jobs.free_slots(n_waiting, is_stuck=is_stuck)
             case StopRequested(why=why, signal=signal):
                 self._observe(event)
                 self._interrupt()
                 raise SearchInterruptedError(why, signal)
             case ExecutorFailed(error=error, job=job):
-                self._free_job(job)
+                release_trials(self._slots, self.trials, job)
                 self._interrupt()
                 raise error
         if event is not None:
             self._observe(event)
 
-    def _change(self, trial: Trial) -> None:
-        """Takes in what is new of an unfinished trial."""
+    def _update(self, trial: Trial) -> None:
+        """Replaces an unfinished trial by its newer state."""
         self.trials[trial.number] = trial
-        self._proposals.change(trial)
+        self._proposals.update(trial)
 
-    def _take_result(self, trial: Trial) -> None:
+    def _add_result(self, trial: Trial) -> None:
         self.trials[trial.number] = trial
-        self._jobs.take_result(trial)
+        self._jobs.trial_finished(trial)
         self._donors.learn([trial])
         if self._collector is not None:
             self._collector.add(trial)
-        self.deadline.learn(trial)
-        self._proposals.learn(trial)
+        self._enforcer.add_result(trial)
+        self._proposals.add_result(trial)
         if self._stateful is not None and self._is_search(trial):
             self._stateful.notice(trial)
-            self._ask_anew()
+            self._allow_ask()
         self._observe(Finished(trial))
-        self._uncounted.append(trial)
-        for due in self._due_to_count(trial.stage):
-            if due.reached_deadline:
-                continue
-            self._failures_in_a_row = self._failures_in_a_row + 1 if due.state == State.FAILED else 0
-            if self._failures_in_a_row >= self._settings.max_failures:
-                self._interrupt()
-                last = (due.error or "").strip().splitlines()
-                raise SearchFailedError(
-                    f"{self._failures_in_a_row} trials failed in a row (max_failures={self._settings.max_failures}); "
-                    f"the last, trial {due.number}: {due.reason}: {last[-1] if last else 'no message'}"
-                )
+        if (message := self._failures.add(trial, before=self._first_uncounted(trial.stage))) is not None:
+            self._interrupt()
+            raise SearchFailedError(message)
 
-    def _ask_anew(self) -> None:
-        """Lets a tuner be asked again that remembers, and may have another answer than WAIT without a result."""
+    def _add_foreign_result(self, trial: Trial) -> None:
+        """Adds a result that no running attempt sent, and deletes the trial's resume points."""
+        ResumePoints(self._records.files, trial.number).delete()
+        self._add_result(trial)
+
+    def _first_uncounted(self, stage: str) -> int:
+        """Returns the trial number before which results count for ``max_failures``.
+
+        All count or, if deterministic, those before the stage's first unfinished trial.
+        """
+        n_trials = len(self.trials)
+        if not self._settings.deterministic:
+            return n_trials
+        if stage == self._proposals.stage:
+            first = self._proposals.first_pending()
+            return n_trials if first is None else first
+        unfinished = (*self._waiting, *self._slots.running.values())
+        return min((number for number in unfinished if self.trials[number].stage == stage), default=n_trials)
+
+    def _allow_ask(self) -> None:
+        """Lets a stateful tuner be asked again after WAIT: it may answer differently without a new result."""
         if self._stateful is not None:
-            self._proposals.waited_at = None
-            self._jobs.undefer()
+            self._proposals.n_shown_at_wait = None
+            self._jobs.clear_deferred()
 
-    def _due_to_count(self, stage: str) -> list[Trial]:
-        """The results that are counted now: all, or, with ``deterministic``, those before the stage's first gap."""
-        gap = len(self.trials)
-        if self._settings.deterministic and stage == self._proposals.stage:
-            gap = gap if (first := self._proposals.first_pending()) is None else first
-        elif self._settings.deterministic:
-            unfinished = (*self._waiting, *self._slots.running.values())
-            gap = min((n for n in unfinished if self.trials[n].stage == stage), default=gap)
-        due = sorted((t for t in self._uncounted if t.number < gap), key=lambda t: t.number)
-        self._uncounted = [t for t in self._uncounted if t.number >= gap]
-        return due
-
-    def _take_loss(self, number: int, event: TrialLost) -> None:
-        """Runs a lost trial again, or gives it up after ``max_attempts``."""
+    def _handle_loss(self, number: int, event: TrialLost) -> None:
+        """Queues a lost trial again, or fails it after ``max_attempts``."""
         trial = self.trials[number]
         self._slots.release(number)
-        self._jobs.take_loss(trial.job)
+        self._jobs.trial_lost(trial.job)
         if (committed := self._records.result(trial)) is not None:
-            self._settle(committed)
+            self._add_foreign_result(committed)
             return
         if not event.counts:
             self._records.spare(trial, event.why)
         self._losses[number] = self._losses.get(number, 0) + event.counts
         if not event.counts or self._losses[number] < self._settings.max_attempts:
-            self._change(trial.lose())
+            self._update(trial.lose())
             self._waiting.insert(0, number)
             return
-        self._settle(self._records.commit(trial.fail(Reason.LOST, event.why).finish(time.time())))
+        self._fail(trial, Reason.LOST, event.why)
 
-    def _settle(self, trial: Trial) -> None:
-        """Takes in a result whose attempt is gone, after sweeping what it had saved on the way."""
-        ResumePoints(self._records.files, trial.number).delete()
-        self._take_result(trial)
-
-    def _judge(self, event: Reported) -> None:
-        """Takes in a report, and answers whether the trial should stop."""
-        trial = self.trials[event.trial]
-        trial = trial.report(event.step, event.metrics)
-        self._change(trial)
+    def _handle_report(self, event: Reported) -> None:
+        """Adds a report to its trial, and answers whether the trial should stop."""
+        trial = self.trials[event.trial].report(event.step, event.metrics)
+        self._update(trial)
         if event.answer is not None:
             stop = False
             if self._stopper is not None and self._is_search(trial):
-                stop = self._stopper.should_stop(self._seen_by_stopper(trial), trial)
+                stop = self._stopper.should_stop(self._lineage_for_stopper(trial), trial)
             event.answer(stop)
 
-    def _seen_by_stopper(self, trial: Trial) -> Lineage:
-        """All others, the running ones as far as they have reported; with ``deterministic``, what the proposal saw."""
+    def _lineage_for_stopper(self, trial: Trial) -> Lineage:
+        """Returns all other trials, or, if deterministic, the results that the trial's proposal saw."""
         if self._settings.deterministic:
             return self._proposals.lineage_before(trial)
         return self._proposals.lineage(without=trial.number)
 
-    def _free_job(self, job: int | None) -> None:
-        for number in [n for n in self._slots.running.values() if self.trials[n].job == job]:
-            self._slots.release(number)
-
     def _interrupt(self) -> None:
-        """Tells every running trial, and waits within a bound until each has ended; what finishes is kept."""
-        until = self._executor.now_s() + INTERRUPT_BOUND_S
-        running = self._slots.running
-        while running and self._executor.now_s() < until:
-            for number in running.values():
-                self._executor.stop(self.trials[number], "interrupt")
-            match self._executor.next_event(min(until, self._executor.now_s() + INTERRUPT_REPEAT_S)):
-                case Finished(trial=trial):
-                    self._slots.release(trial.number)
-                    self.trials[trial.number] = trial
-                    self._observe(Finished(trial))
-                case ExecutorFailed(job=None):
-                    return
-                case TrialLost(trial=number):
-                    self._slots.release(number)
-                case ExecutorFailed(job=job):
-                    self._free_job(job)
+        interrupt_trials(self._executor, self._slots, self.trials, self._observe)

@@ -1,4 +1,4 @@
-"""How trials share jobs: as many as the user says, or as the problem's own loop takes."""
+"""The number of trials that share a job: set by the user, or chosen by the problem's own loop."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nas.core.trial import Trial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """How the trials of the search stage share jobs; in other stages each trial is a job of its own.
+    """The rule by which trials of the search stage share jobs. In other stages each trial is a job of its own.
 
     Attributes:
-        trials_per_job: The most that one job runs; None: as many as it asks for.
-        loops: The problem loops itself (``train_many``), and may leave before that.
+        trials_per_job: The most trials of one job; None: as many as it requests.
+        loops: Whether the problem loops itself (``train_many``), and may leave earlier.
     """
 
     trials_per_job: int | None = 1
@@ -24,10 +24,10 @@ class JobPlan:
 
     @classmethod
     def of(cls, trials_per_job: int | str | None, *, loops: bool) -> JobPlan:
-        """From what the user wants: a number, ``unlimited``, or None for what suits the problem.
+        """Returns the plan for a user's setting: a number, ``unlimited``, or None for the problem's default.
 
         Raises:
-            ConfigurationError: it is none of them.
+            ConfigurationError: the setting is none of these.
         """
         if trials_per_job is None:
             return cls(trials_per_job=None if loops else 1, loops=loops)
@@ -40,22 +40,22 @@ class JobPlan:
         return cls(trials_per_job=trials_per_job, loops=loops)
 
     @property
-    def asks(self) -> bool:
-        """Whether a job may ask for a next trial when one has ended."""
+    def requests_trials(self) -> bool:
+        """Whether a job may request another trial after one has ended."""
         return self.loops or self.trials_per_job != 1
 
     def is_full(self, n_finished: int) -> bool:
-        """Returns whether a job that has finished so many trials has had its trials."""
+        """Returns whether a job with this many finished trials gets no more."""
         return self.trials_per_job is not None and n_finished >= self.trials_per_job
 
-    def living(self, in_stage: Sequence[Trial], left: Collection[int]) -> set[int]:
-        """Returns the jobs of the search stage that have not ended for good.
+    def active_jobs(self, in_stage: Sequence[Trial], left: Collection[int]) -> set[int]:
+        """Returns the jobs of the search stage that have not ended.
 
         Args:
             in_stage: All trials of the stage.
-            left: The jobs of which it is on record that their code has left.
+            left: The jobs whose code has left by itself, according to the records.
         """
-        if not self.asks:
+        if not self.requests_trials:
             return {t.job for t in in_stage if not t.is_finished}
         n_finished = Counter(t.job for t in in_stage if t.is_finished)
         return {t.job for t in in_stage if t.job not in left and not self.is_full(n_finished[t.job])}

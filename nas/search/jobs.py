@@ -1,4 +1,4 @@
-"""The roster of jobs, which the loop keeps: who asks next, who is dismissed, and who begins anew after a loss."""
+"""The jobs of the search stage: which gets the next trial, is dismissed, or restarts after a loss."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from nas.training.messages import Assignment, JobStart
 class JobScheduler:
     """The jobs of one session.
 
-    A job lives until its code leaves by itself, which is put on record, or until it has had its trials. While it lives
-    it keeps its slot; where its stay was ended by a loss, a dismissal or the end of a session, it begins anew, with its
-    id, before new jobs are begun.
+    A job is active until its code leaves by itself, which is recorded, or until it has finished its number of trials.
+    An active job keeps its slot. A loss, a dismissal or the end of a session takes the slot away. The job then starts
+    again, with the same id, before new jobs start.
 
     Args:
-        plan: How trials share jobs.
-        slots: Of the executor.
-        executor: Where jobs stay.
-        records: Where it is put down that a job has left.
-        max_losses: Stays that may be lost in a row before the first question; after these the job is given up.
-        deterministic: Trial n runs on slot n mod slots, and its job stays there.
+        plan: The rule by which trials share jobs.
+        slots: The executor's slots.
+        executor: Runs the jobs.
+        records: Records the jobs that have left.
+        max_losses: A job ends after this many losses in a row without a request for a trial.
+        deterministic: Whether trial n runs on slot n mod slots, and its job stays there.
     """
 
     def __init__(
@@ -48,160 +48,162 @@ class JobScheduler:
         self._deterministic = deterministic
         self._n_finished: Counter[int] = Counter()
         self._losses: Counter[int] = Counter()
-        self._away: dict[int, int] = {}  # living jobs that stay nowhere, and the index of their last trial
+        self._without_slot: dict[int, int] = {}  # active jobs without a slot, and the index of their last trial
         self._deferred: set[int] = set()
-        self._given: set[int] = set()  # jobs whose next trial waits for its parents, or to be submitted
+        self._has_next_trial: set[int] = set()  # jobs whose next trial is proposed, and not submitted yet
         self._last_index: dict[int, int] = {}
         self._job_indices: dict[int, int] = {}
 
-    def recall(self, in_stage: Sequence[Trial]) -> None:
-        """Recalls from the search stage's trials which jobs were begun, and which of them live."""
+    def restore(self, in_stage: Sequence[Trial]) -> None:
+        """Restores the jobs from the search stage's trials."""
         self._job_indices = {job: index for index, job in enumerate(dict.fromkeys(t.job for t in in_stage))}
-        if not self.plan.asks:
+        if not self.plan.requests_trials:
             return
         self._n_finished = Counter(t.job for t in in_stage if t.is_finished)
         self._last_index = {t.job: t.index for t in in_stage}
-        busy = {t.job for t in in_stage if not t.is_finished}  # they begin anew with that trial
-        alive = self.plan.living(in_stage, self._records.left_jobs())
-        self._away = {job: index for job, index in self._last_index.items() if job in alive - busy}
+        busy = {t.job for t in in_stage if not t.is_finished}  # they start again with that trial
+        active = self.plan.active_jobs(in_stage, self._records.left_jobs())
+        self._without_slot = {job: index for job, index in self._last_index.items() if job in active - busy}
 
     def _is_full(self, job: int) -> bool:
         return self.plan.is_full(self._n_finished[job])
 
     def _index_of(self, job: int) -> int:
-        """How many jobs were begun before this one."""
+        """Returns how many jobs were started before this one."""
         return self._job_indices.setdefault(job, len(self._job_indices))
 
     @property
-    def n_begun(self) -> int:
-        """How many jobs were begun."""
+    def n_started(self) -> int:
+        """The number of jobs started so far."""
         return len(self._job_indices)
 
-    def has_begun(self, job: int) -> bool:
-        """Returns whether a trial was proposed for it."""
+    def has_started(self, job: int) -> bool:
+        """Returns whether the job has a trial already."""
         return job in self._job_indices
 
     @property
-    def any_lives(self) -> bool:
-        """Whether a job stays somewhere, or is to begin anew."""
-        return bool(self._away) or any(True for _ in self._slots.holders())
+    def has_active(self) -> bool:
+        """Whether a job has a slot, or is to start again."""
+        return bool(self._without_slot) or any(True for _ in self._slots.holders())
 
-    # ---- asking
+    # ---- asking the tuner for a job
 
-    def knows_asker(self, index: int) -> bool:
-        """Returns whether it is known for which job proposal ``index`` of the search stage is."""
-        if not self.plan.asks or not self._deterministic:
+    def can_choose(self, index: int) -> bool:
+        """Returns whether the job of proposal ``index`` of the search stage can be chosen now."""
+        if not self.plan.requests_trials or not self._deterministic:
             return True
         holder = self._slots.holder_at(index % self._slots.n)
-        return holder is None or self._slots.waits(holder)
+        return holder is None or self._slots.is_waiting(holder)
 
-    def asker(self, index: int, number: int) -> int:
-        """Returns the job for which the tuner is asked next: one that waits, or a new one.
+    def next_job(self, index: int, number: int) -> int:
+        """Returns the job for which the tuner is asked next: a waiting one, or a new one.
 
         Args:
-            index: Of the proposal in the search stage.
-            number: What a new job is called.
+            index: The index of the proposal in the search stage.
+            number: The id for a new job.
         """
-        if not self.plan.asks:
+        if not self.plan.requests_trials:
             return number
         if self._deterministic:
             slot = index % self._slots.n
             if (holder := self._slots.holder_at(slot)) is not None:
                 return holder.job
-            return next((job for job, i in self._away.items() if i % self._slots.n == slot), number)
-        idle = next(self._askers(), None)
-        return number if idle is None else idle.job
+            return next((job for job, i in self._without_slot.items() if i % self._slots.n == slot), number)
+        waiting = next(self._to_ask_for(), None)
+        return number if waiting is None else waiting.job
 
     @property
-    def has_idle(self) -> bool:
-        """Whether the tuner may be asked for a job that waits."""
-        return next(self._askers(), None) is not None
+    def has_request(self) -> bool:
+        """Whether the tuner may be asked for a waiting job."""
+        return next(self._to_ask_for(), None) is not None
 
     def _idle(self) -> Iterator[SlotHolder]:
-        return (holder for holder in self._slots.waiting() if holder.job not in self._given)
+        """Yields the waiting jobs that have no next trial."""
+        return (holder for holder in self._slots.waiting() if holder.job not in self._has_next_trial)
 
-    def _askers(self) -> Iterator[SlotHolder]:
-        """Those of them for which the tuner has not answered WAIT since it last had news."""
+    def _to_ask_for(self) -> Iterator[SlotHolder]:
+        """Yields the idle jobs that are not deferred."""
         return (holder for holder in self._idle() if holder.job not in self._deferred)
 
     def defer(self, job: int) -> None:
-        """Notes that the tuner has nothing for a job now; it may have for others."""
+        """Skips the job until ``clear_deferred``: the tuner answered WAIT for it."""
         self._deferred.add(job)
 
-    def undefer(self) -> None:
-        """Notes that the tuner may have something for every job."""
+    def clear_deferred(self) -> None:
+        """Lets the tuner be asked again for every job."""
         self._deferred.clear()
 
-    def give(self, trial: Trial) -> None:
-        """Notes that a trial was proposed: for its job, where that waits, or for one that it begins."""
+    def add_proposed(self, trial: Trial) -> None:
+        """Adds a proposed trial to its job, which may be new."""
         self._index_of(trial.job)
-        if self.plan.asks:
+        if self.plan.requests_trials:
             self._last_index[trial.job] = trial.index
             if self._slots.holder(trial.job) is not None:
-                self._given.add(trial.job)
+                self._has_next_trial.add(trial.job)
 
-    def is_given(self, trial: Trial) -> bool:
-        """Returns whether a waiting trial is meant for a job that keeps a slot for it."""
+    def keeps_slot_for(self, trial: Trial) -> bool:
+        """Returns whether the job of a waiting trial keeps a slot for it."""
         holder = self._slots.holder(trial.job)
-        return trial.job in self._given and holder is not None and not holder.is_dismissed
+        return trial.job in self._has_next_trial and holder is not None and not holder.is_dismissed
 
-    # ---- staying
+    # ---- slots
 
-    def slot_kept_for(self, trial: Trial) -> int | None:
-        """Returns the slot where the trial's job waits for it."""
+    def waiting_slot(self, trial: Trial) -> int | None:
+        """Returns the slot on which the trial's job waits, or None."""
         holder = self._slots.holder(trial.job)
-        return holder.slot if holder is not None and self._slots.waits(holder) else None
+        return holder.slot if holder is not None and self._slots.is_waiting(holder) else None
 
     def assignment(self, trial: Trial, donors: Sequence[DonorWeights], *, is_search: bool) -> Assignment:
-        """What the executor is given; from here on its job stays on the trial's slot."""
-        if not self.plan.asks:
+        """Returns the assignment for the executor, and lets the job keep the trial's slot."""
+        if not self.plan.requests_trials:
             return Assignment(trial, tuple(donors), job_index=trial.index)
-        self._given.discard(trial.job)
-        self._away.pop(trial.job, None)
+        self._has_next_trial.discard(trial.job)
+        self._without_slot.pop(trial.job, None)
         if self._slots.holder(trial.job) is None:
-            self._slots.job_start(trial.job, trial.slot or 0)
+            self._slots.hold(trial.slot or 0, trial.job)
         n_finished, most = self._n_finished[trial.job], self.plan.trials_per_job
         is_last = not is_search or (most is not None and n_finished + 1 >= most)
         return Assignment(trial, tuple(donors), n_finished, is_last, self._index_of(trial.job))
 
-    def begin_anew(self) -> None:
-        """Lets living jobs that stay nowhere begin anew, where a slot is free; they ask, or leave."""
-        for job, index in list(self._away.items()):
+    def restart_jobs(self) -> None:
+        """Starts active jobs without a slot on free slots. They request a trial, or leave."""
+        for job, index in list(self._without_slot.items()):
             slot = index % self._slots.n if self._deterministic else self._slots.first_free()
             if slot is None:
                 return
             if self._slots.is_free(slot):
-                del self._away[job]
-                self._slots.job_start(job, slot)
+                del self._without_slot[job]
+                self._slots.hold(slot, job)
                 self._executor.resume(JobStart(job, slot, self._n_finished[job], job_index=self._index_of(job)))
 
     def dismiss_idle(self) -> None:
-        """Tells the jobs for which there are no more trials."""
+        """Dismisses the waiting jobs that have no next trial."""
         for holder in list(self._idle()):
             self._dismiss(holder)
 
     def end(self, job: int) -> None:
-        """Tells a job that waits that the tuner has no more for it; it does not begin anew."""
+        """Dismisses a waiting job for good: the tuner answered STOP for it."""
         if (holder := self._slots.holder(job)) is not None:
-            self._given.discard(job)
-            holder.has_asked = False  # it moves, until it leaves
+            self._has_next_trial.discard(job)
+            holder.has_requested = False  # its slot counts as active until the job has left
             self._executor.dismiss(job)
 
-    def make_room(self, n_wanted: int, *, is_stuck: bool = False) -> None:
-        """Dismisses jobs that wait, so that trials that could run get their slots: those without a trial to come first.
+    def free_slots(self, n_trials: int, *, is_stuck: bool = False) -> None:
+        """Dismisses waiting jobs, so that trials that are ready get their slots.
 
-        A job whose next trial waits for its parents is dismissed only where nothing else would ever happen.
+        Jobs without a next trial go first. A job whose next trial waits for its parents is dismissed only if nothing
+        else would ever happen.
 
         Args:
-            n_wanted: How many trials could run.
-            is_stuck: What moves by the loop's books does not: it waits for the workers that these jobs keep.
+            n_trials: The number of ready trials without a slot.
+            is_stuck: Whether all active slots wait for workers that these jobs keep.
         """
-        n_wanted -= sum(holder.is_dismissed for holder in self._slots.holders())
-        for holder in list(self._idle())[: max(n_wanted, 0)]:
+        n_trials -= sum(holder.is_dismissed for holder in self._slots.holders())
+        for holder in list(self._idle())[: max(n_trials, 0)]:
             self._dismiss(holder)
-            n_wanted -= 1
-        if n_wanted > 0 and (is_stuck or not self._slots.n_moving):
-            for holder in list(self._slots.waiting())[-n_wanted:]:
+            n_trials -= 1
+        if n_trials > 0 and (is_stuck or not self._slots.n_active):
+            for holder in list(self._slots.waiting())[-n_trials:]:
                 self._dismiss(holder)
 
     def _dismiss(self, holder: SlotHolder) -> None:
@@ -210,46 +212,46 @@ class JobScheduler:
 
     # ---- events
 
-    def take_asked(self, job: int) -> None:
-        """A job has asked."""
+    def trial_requested(self, job: int) -> None:
+        """Notes that the job waits for its next trial."""
         if (holder := self._slots.holder(job)) is not None:
-            holder.has_asked = True
+            holder.has_requested = True
             self._losses[job] = 0
 
-    def take_result(self, trial: Trial) -> None:
-        """A trial has its result."""
+    def trial_finished(self, trial: Trial) -> None:
+        """Notes that a trial of the job has its result."""
         job = trial.job
-        if not self.plan.asks or job not in self._last_index:
-            self._note_left(self._slots.holder(job))
+        if not self.plan.requests_trials or job not in self._last_index:
+            self._close_if_left(self._slots.holder(job))
             return
         self._n_finished[job] += 1
-        self._given.discard(job)
+        self._has_next_trial.discard(job)
         if (holder := self._slots.holder(job)) is not None:
-            self._note_left(holder)
+            self._close_if_left(holder)
         elif not self._is_full(job):
-            self._away[job] = self._last_index[job]
+            self._without_slot[job] = self._last_index[job]
 
-    def take_left(self, event: JobLeftWorker) -> None:
-        """A job has left; that of its last trial may come later."""
+    def job_left(self, event: JobLeftWorker) -> None:
+        """Notes that a job has left; the result of its last trial may arrive later."""
         if (holder := self._slots.holder(event.job)) is not None:
             holder.left = event
-            self._note_left(holder)
+            self._close_if_left(holder)
 
-    def _note_left(self, holder: SlotHolder | None) -> None:
-        """Frees the slot of a job that has left, and puts down that it will not come back, if so."""
+    def _close_if_left(self, holder: SlotHolder | None) -> None:
+        """Frees the slot of a job that has left, and records its end unless it will start again."""
         if holder is None or holder.left is None or holder.slot in self._slots.running:
             return
         job, event = holder.job, holder.left
-        self._slots.leave(job)
-        if job not in self._last_index or self._is_full(job) or job in self._given:  # its trial begins it anew
-            self._given.discard(job)
+        self._slots.release_job(job)
+        if job not in self._last_index or self._is_full(job) or job in self._has_next_trial:  # that trial restarts it
+            self._has_next_trial.discard(job)
             return
         self._losses[job] += event.lost is not None
         if holder.is_dismissed or (event.lost is not None and self._losses[job] < self._max_losses):
-            self._away[job] = self._last_index[job]
+            self._without_slot[job] = self._last_index[job]
             return
         self._records.leave(job, n_trials=self._n_finished[job], error=event.error or event.lost)
 
-    def take_loss(self, job: int) -> None:
-        """A job was lost with its trial, which will begin it anew, or was given up as lost."""
-        self._slots.leave(job)
+    def trial_lost(self, job: int) -> None:
+        """Notes that a job was lost with its trial. The trial's next attempt, if any, restarts the job."""
+        self._slots.release_job(job)

@@ -1,4 +1,4 @@
-"""Slots: which trial runs where, and which job stays there between two of its trials."""
+"""The executor's slots: the trials that run on them, and the jobs that keep them between two trials."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from nas.executors.events import JobLeftWorker
 
 @dataclass(slots=True)
 class SlotHolder:
-    """The job that holds a slot, from its first trial there until it leaves."""
+    """A job that keeps a slot, from its first trial there until it leaves."""
 
     job: int
     slot: int
-    has_asked: bool = False
+    has_requested: bool = False
     is_dismissed: bool = False
     left: JobLeftWorker | None = None
-    """That it has left; it may be learned before the result of its last trial is."""
+    """The event that the job left; it may arrive before the result of the job's last trial."""
 
 
 class SlotPool:
-    """Which of ``n`` slots are free.
+    """The state of ``n`` slots.
 
     Attributes:
-        running: The trial that runs on a slot.
+        running: The number of the running trial, by slot.
     """
 
     def __init__(self, n: int) -> None:
@@ -34,10 +34,10 @@ class SlotPool:
         self._slot_of: dict[int, int] = {}
         self._holders: dict[int, SlotHolder] = {}
         self._by_job: dict[int, SlotHolder] = {}
-        self._heap = list(range(n))  # may name slots that are taken meanwhile
+        self._heap = list(range(n))  # may contain slots that are in use again
 
     def is_free(self, slot: int) -> bool:
-        """Returns whether neither a trial nor a job has it."""
+        """Returns whether no trial runs on the slot and no job keeps it."""
         return slot not in self.running and slot not in self._holders
 
     def first_free(self) -> int | None:
@@ -47,63 +47,64 @@ class SlotPool:
         return self._heap[0] if self._heap else None
 
     def take(self, slot: int, trial: int) -> None:
-        """Lets a trial run there."""
+        """Adds a running trial."""
         self.running[slot] = trial
         self._slot_of[trial] = slot
         if (holder := self._holders.get(slot)) is not None:
-            holder.has_asked = False
+            holder.has_requested = False
 
     def release(self, trial: int) -> None:
-        """Notes that a trial runs no more; where its job stays, the slot remains that job's."""
+        """Removes a running trial; its job keeps the slot until ``release_job``."""
         if (slot := self._slot_of.pop(trial, None)) is not None:
             del self.running[slot]
-            self._note_free(slot)
+            self._add_if_free(slot)
 
-    def job_start(self, job: int, slot: int) -> None:
-        """Lets a job stay there."""
+    def hold(self, slot: int, job: int) -> None:
+        """Lets a job keep the slot."""
         self._holders[slot] = self._by_job[job] = SlotHolder(job, slot)
 
-    def leave(self, job: int) -> None:
-        """Notes that a job stays no more."""
+    def release_job(self, job: int) -> None:
+        """Ends a job's hold on its slot."""
         if (holder := self._by_job.pop(job, None)) is not None:
             del self._holders[holder.slot]
-            self._note_free(holder.slot)
+            self._add_if_free(holder.slot)
 
-    def _note_free(self, slot: int) -> None:
+    def _add_if_free(self, slot: int) -> None:
         if self.is_free(slot):
             heapq.heappush(self._heap, slot)
 
     def holder(self, job: int) -> SlotHolder | None:
-        """Where a job stays, if it does."""
+        """Returns the job with its slot, if it keeps one."""
         return self._by_job.get(job)
 
     def holder_at(self, slot: int) -> SlotHolder | None:
-        """Returns the job that stays there, if one does."""
+        """Returns the job that keeps the slot, if any."""
         return self._holders.get(slot)
 
-    def waits(self, holder: SlotHolder) -> bool:
-        """Returns whether the job waits for an answer: a trial, or that there is none."""
-        return holder.has_asked and not holder.is_dismissed and holder.left is None and holder.slot not in self.running
+    def is_waiting(self, holder: SlotHolder) -> bool:
+        """Returns whether the job has requested a trial and was neither given one nor dismissed."""
+        is_here = not holder.is_dismissed and holder.left is None
+        return holder.has_requested and is_here and holder.slot not in self.running
 
     def waiting(self) -> Iterator[SlotHolder]:
-        """Yields the jobs that wait for an answer, by slot."""
+        """Yields the waiting jobs by slot."""
         if self._holders:
-            yield from (t for _, t in sorted(self._holders.items()) if self.waits(t))
+            yield from (holder for _, holder in sorted(self._holders.items()) if self.is_waiting(holder))
 
     def holders(self) -> Iterator[SlotHolder]:
-        """Yields all jobs that stay."""
+        """Yields all jobs that keep a slot."""
         return iter(self._holders.values())
 
     @property
     def n_taken(self) -> int:
-        """How many slots are not free."""
+        """The number of slots in use."""
         return len(self.running) + sum(slot not in self.running for slot in self._holders)
 
     @property
-    def n_moving(self) -> int:
-        """How many slots something will happen on without the loop: a trial runs, or a job is about to ask or leave."""
+    def n_active(self) -> int:
+        """The number of slots from which an event will come: a trial runs, or its job requests the next or leaves."""
         if not self._holders:
             return len(self.running)
         return len(self.running) + sum(
-            slot not in self.running and not self.waits(holder) for slot, holder in self._holders.items()
+            slot not in self.running and not self.is_waiting(holder) for slot, holder in self._holders.items()
         )

@@ -124,7 +124,7 @@ def test_failures_are_told_as_they_come(here: Path) -> None:
     assert done.status == 1
     assert first.startswith("[1/3 done] trial 0 (search) FAILED exception: RuntimeError: as told; ")
     assert second.startswith("[2/3 done] trial 1 (search) FAILED exception: RuntimeError: as told; ")
-    assert last.startswith("heirloom: 2 trials failed in a row (max_failures=2); the last, trial 1: exception: ")
+    assert last.startswith("heirloom: 2 trials failed in a row (max_failures=2). The last, trial 1: exception: ")
     assert done.out == ""
 
 

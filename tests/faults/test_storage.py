@@ -15,7 +15,7 @@ from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptEr
 from nas.core.spec import Spec
 from nas.search.api import run_search
 from nas.search.definition import Search
-from nas.search.runner import Summary
+from nas.search.pipeline import Summary
 from nas.storage.blobs import BlobStore
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.verification import verify_search

@@ -240,8 +240,8 @@ class TestWhen:
             executor = ScriptedExecutor(records, session=2)
             mine = collector(records, 1, finalists=lambda trials: [5])
             controller = make_controller(records, executor, asked, settings=chosen, collector=mine)
-            controller.recall(SEARCH)
-            controller.final(FINAL, controller.trials[5:6])
+            controller.restore(SEARCH)
+            controller.train_finalists(FINAL, controller.trials[5:6])
             controller.collect_garbage(at_end=True)
             assert len([n for n in records.weights_deleted() if n < 6]) == n_weights_deleted, asked
 

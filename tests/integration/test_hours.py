@@ -29,7 +29,7 @@ from nas.search.controller import ControllerSettings
 from nas.search.definition import Search
 from nas.search.identity import claim_identity
 from nas.search.lease import SearchLease
-from nas.search.runner import SearchPipeline, Summary
+from nas.search.pipeline import SearchPipeline, Summary
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -414,7 +414,7 @@ def test_more_hours_train_the_finals_that_had_no_time() -> None:
     assert [n.text for n in paper.noted] == [
         "the budget holds no trial of stage final, which takes 0.17 h or more: raise budget.hours (or gpu_hours), "
         "or shorten its trials",
-        "no time was left to train 2 of the finalists as they stand now: `flows.final` does, or more hours",
+        "2 finalists were not trained: the time budget is used up. Run flows.final or raise budget.hours",
     ]
     assert paper.pipeline().ended_by() == "hours"
     assert paper.pipeline(Budget(hours=1.0)).ended_by() is None

@@ -122,7 +122,7 @@ class Shop:
             problem=Spec.of(self.problem),
             url=files.url,
             options={},
-            jobs_request_trials=plan.asks,
+            jobs_request_trials=plan.requests_trials,
             has_stopper=self.stopper is not None,
         )
         executor = LocalExecutor(InProcessPool(spec, files, problem), self.slots)

@@ -19,7 +19,7 @@ IMPORTS = (
     "flows.cli.command",
     "flows.engine.runner",
     "flows.cli.settings",
-    "nas.search.runner",
+    "nas.search.pipeline",
     "nas.problems.digits",
 )
 

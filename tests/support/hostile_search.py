@@ -28,7 +28,7 @@ from nas.search.controller import ControllerSettings, SearchController
 from nas.search.definition import Search
 from nas.search.identity import claim_identity
 from nas.search.lease import check_free
-from nas.search.runner import SearchPipeline
+from nas.search.pipeline import SearchPipeline
 from nas.storage.checkpoints import fetch_folder
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.verification import verify_search

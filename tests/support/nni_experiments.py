@@ -23,7 +23,7 @@ from nas.executors.local_executor import LocalExecutor
 from nas.search.controller import ControllerSettings
 from nas.search.identity import claim_identity, open_records
 from nas.search.lease import SearchLease
-from nas.search.runner import SearchPipeline
+from nas.search.pipeline import SearchPipeline
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.trial_log import log_path

@@ -26,7 +26,7 @@ from nas.core.validation import closest_names
 from nas.executors.events import Event, Finished
 from nas.search.definition import Search
 from nas.search.identity import claim_identity, open_records
-from nas.search.runner import SearchPipeline, run_here
+from nas.search.pipeline import SearchPipeline, run_in_process
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -162,7 +162,7 @@ class _Tuned:
         self.records: Records = open_records(files)
         claim_identity(self.records, built)
         pipeline = SearchPipeline(built, self.records, _budget(wanted), finalists=1)
-        run_here(pipeline, device=_device(wanted.get("GPU_COUNT", 0)), observe=self._tell)
+        run_in_process(pipeline, device=_device(wanted.get("GPU_COUNT", 0)), observe=self._tell)
         summary = pipeline.summary()
         self.best: Trial | None = summary.winner
         self.test_score: float | None = None

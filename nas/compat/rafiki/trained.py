@@ -10,7 +10,7 @@ from nas.compat.rafiki.params import from_tensors
 from nas.compat.rafiki.space import realized
 from nas.compat.rafiki.template import load_template
 from nas.core.errors import ConfigurationError, TrialNotFoundError
-from nas.search.runner import newest_best
+from nas.search.finals import newest_best
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.trial_run import TrialRun

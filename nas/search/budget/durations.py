@@ -1,4 +1,4 @@
-"""How long the trials of each stage take: what was seen of them, or what the search stage's static_metrics."""
+"""Estimates of trial durations per stage, from finished trials."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.trial import Reason, State, Trial
 
-OFTEN = 0.9
-"""As long as this share of the trials is what one should count with."""
+USUAL_QUANTILE = 0.9
+"""The usual duration is not exceeded by this share of the trials."""
 
 
 @dataclass(slots=True)
 class _Durations:
-    """In seconds, the shortest first."""
+    """Durations in seconds, shortest first."""
 
     in_order: list[float] = field(default_factory=list)
     sum_s: float = 0.0
@@ -27,38 +27,39 @@ class _Durations:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _StageDurations:
     complete: _Durations = field(default_factory=_Durations)
     ended: _Durations = field(default_factory=_Durations)
-    """The complete ones, and those that a stopper has stopped."""
+    """Those of complete trials, and of trials that a stopper stopped."""
     warm: _Durations = field(default_factory=_Durations)
-    """Of these, but for the first on each slot, which has loaded data and warmed its worker up."""
+    """The ended ones without the first on each slot, which loads data and warms its worker up."""
 
     @property
-    def telling(self) -> _Durations:
-        """By which the next ones are static_metrics."""
+    def representative(self) -> _Durations:
+        """The durations from which those of later trials are estimated."""
         return self.warm if self.warm.in_order else self.ended
 
 
 class DurationEstimator:
-    """Learns from the trials that have ended, in whatever order.
+    """Estimates trial durations per stage from finished trials, in any order.
 
-    A trial counts that is COMPLETE, or that a stopper has stopped. What failed says nothing of how long a trial takes,
-    and what met the deadline only, as long as nothing else does, what one takes at the least. Of a later stage of which
-    none has ended yet, the search stage's COMPLETE trials tell: each took its share of a full training
-    (``TrialRun.shares``), and the later one takes another by its policies; what comes before ``run.epochs`` is
-    called (loading data, finding out what a point costs) takes as long.
+    Only trials that are COMPLETE or were stopped by a stopper count. The duration of a trial that met the deadline is a
+    lower bound, used until another trial has ended.
+
+    While no trial of a later stage has ended, its durations are estimated from COMPLETE trials of the search stage.
+    Their training time is scaled by the shares of a full training (``TrialRun.shares``) under both stages' policies.
+    The time before ``run.epochs`` (loading data, measuring static metrics) is not scaled.
     """
 
     def __init__(self, plan: PolicyPlan) -> None:
         self._plan = plan
-        self._seen: defaultdict[str, _Seen] = defaultdict(_Seen)
-        self._estimated: defaultdict[str, _Seen] = defaultdict(_Seen)
+        self._seen: defaultdict[str, _StageDurations] = defaultdict(_StageDurations)
+        self._estimated: defaultdict[str, _StageDurations] = defaultdict(_StageDurations)
         self._overdue: defaultdict[str, float | None] = defaultdict(lambda: None)
         self._slots: set[int] = set()
 
     def learn(self, trial: Trial) -> None:
-        """Takes in a finished trial."""
+        """Adds a finished trial."""
         seconds, is_complete = trial.duration_s, trial.state == State.COMPLETE
         if trial.reached_deadline:
             self._overdue[trial.stage] = max(self._overdue[trial.stage] or 0.0, seconds or 0.0)
@@ -75,43 +76,44 @@ class DurationEstimator:
                     estimated_s = fixed_s + (seconds - fixed_s) * ratio
                     self._add(self._estimated[stage.name], estimated_s, is_complete, is_warm)
 
-    def begin_session(self) -> None:
-        """What comes from here on runs on new workers; of what came before, all counts as one session."""
+    def start_session(self) -> None:
+        """Notes that later trials run on new workers. All earlier sessions count as one."""
         self._slots.clear()
 
-    def _add(self, seen: _Seen, seconds: float, is_complete: bool, is_warm: bool) -> None:
+    def _add(self, seen: _StageDurations, seconds: float, is_complete: bool, is_warm: bool) -> None:
         for durations, belongs in ((seen.ended, True), (seen.complete, is_complete), (seen.warm, is_warm)):
             if belongs:
                 durations.add(seconds)
 
     def has_seen(self, stage: Stage) -> bool:
-        """Returns whether a trial of it has ended."""
+        """Returns whether a trial of the stage has ended."""
         return bool(self._seen[stage.name].ended.in_order)
 
     def shortest_s(self, stage: Stage) -> float | None:
-        """What a trial of it takes at the least, in seconds; None: not known."""
+        """Returns the shortest duration of a trial of the stage, or None if unknown."""
         found = self._of(stage)
         return next(iter(found.complete.in_order or found.ended.in_order), self._overdue[stage.name])
 
     def mean_s(self, stage: Stage) -> float | None:
-        """What its trials take on average, in seconds; None: not known."""
-        found = self._of(stage).telling
+        """Returns the mean duration of the stage's trials, or None if unknown."""
+        found = self._of(stage).representative
         return found.sum_s / len(found.in_order) if found.in_order else None
 
     def usual_s(self, stage: Stage) -> float | None:
-        """What nine in ten of its trials do not exceed, in seconds; None: not known."""
-        found = self._of(stage).telling.in_order
-        return found[math.ceil(OFTEN * len(found)) - 1] if found else None
+        """Returns the duration that nine in ten of the stage's trials do not exceed, or None if unknown."""
+        found = self._of(stage).representative.in_order
+        return found[math.ceil(USUAL_QUANTILE * len(found)) - 1] if found else None
 
-    def _of(self, stage: Stage) -> _Seen:
+    def _of(self, stage: Stage) -> _StageDurations:
         return self._seen[stage.name] if self.has_seen(stage) else self._estimated[stage.name]
 
 
 def cost_ratio(trial: Trial, stage: Stage) -> float | None:
-    """How many times as long as this trial another one of its point takes in a stage; None: its problem declares none.
+    """Returns the duration of the trial's point in another stage, as a multiple of this trial's.
 
-    ``trial`` did ``epochs_share`` of the epochs and ``scale_share`` of the size. Under EARLY_STOP and DOWNSCALE the
-    stage does as the trial did under the same; otherwise all of it. SKIP_TRAIN is not counted as a gain.
+    The trial did ``epochs_share`` of the epochs at ``scale_share`` of the size. With EARLY_STOP or DOWNSCALE the stage
+    has the same share if the trial had the policy too; otherwise all of it. SKIP_TRAIN does not count as a saving.
+    Returns None if the trial has no shares.
     """
     if not trial.cost.keys() & {"epochs_share", "scale_share"}:
         return None

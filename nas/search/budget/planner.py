@@ -1,7 +1,7 @@
-"""When each stage has to end so that the hours and GPU-hours hold, finals, tests and export included.
+"""The end of each stage within a budget of hours and GPU-hours that includes finals, tests and export.
 
-Of what is left, the later stages' trials that are still to come are kept back, as long as the forecast says, and a
-reserve for tests and export. A trial is begun if it can still finish before that; see docs/decisions/014.
+From the remaining time the planner reserves the estimated time of the later stages' remaining trials, and of tests and
+export. A trial may start if it can finish before that reserve; see docs/decisions/014.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from nas.search.budget.durations import DurationEstimator
 
 Bound = Literal["hours", "gpu_hours"]
 MARGIN = 1.1
-"""What is kept back for a trial, for what it usually takes."""
-MOST_SHARE = 0.8
-"""Of the budget, at most, for later stages without a share; more only where one trial of each takes more."""
+"""The reserve for a trial, as a multiple of its usual duration."""
+MAX_LATER_SHARE = 0.8
+"""The largest part of the budget for later stages without a share, unless one trial of each takes more."""
 SELECTION_SHARE = 0.02
-SELECTION_LEAST_S, SELECTION_MOST_SHARE = 5.0, 0.2
-SELECTION_MOST_S = 120.0
-"""Kept back for tests and export, as long as none was seen: a share of the hours, at least what loading a network and
-writing it as ONNX takes (of the shortest budgets a greater share), and at most so many seconds."""
+SELECTION_MIN_S, SELECTION_MAX_SHARE = 5.0, 0.2
+SELECTION_MAX_S = 120.0
+"""The reserve for tests and export before the first one: a share of the hours, within these limits.
+
+The minimum is the time to load a network and write it as ONNX, but not more than SELECTION_MAX_SHARE of the hours.
+"""
 RECOUNT = 1.05
-"""Who is to be trained again is counted anew when there are so many times as many trials: it takes a look at all."""
+"""The finalists left to train are counted again, which reads all trials, after each growth by this factor."""
 _ROUNDING_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a search has taken up to now, in seconds.
+    """The time used by a search so far, in seconds.
 
     Attributes:
-        wall_s: Of all sessions.
-        gpu_s: Of its finished trials.
-        running: How long each of the trials that run has run.
+        wall_s: Wall-clock time of all sessions.
+        gpu_s: GPU time of the finished trials.
+        running: Time since the start of each running trial.
     """
 
     wall_s: float
@@ -46,19 +48,19 @@ class Usage:
     running: Sequence[float] = ()
 
     def of(self, bound: Bound) -> float:
-        """In this currency."""
+        """Returns the time that counts against a bound."""
         return self.wall_s if bound == "hours" else self.gpu_s + math.fsum(self.running)
 
 
 class StagePlanner:
-    """Decides by what it has learned; it has no clock of its own.
+    """Plans the end of each stage from the trials added so far. It has no clock.
 
     Args:
-        budget: Hours and GPU-hours; without either, everything is allowed.
+        budget: Hours and GPU-hours; without either, every trial may start.
         plan: The stages.
-        slots: How many trials run at a time.
-        to_come: How many trials each later stage has still to train, by name, as the ranking stands.
-        has_selection: Tests and an export follow the last stage.
+        slots: The number of trials that run at once.
+        n_left: Returns the number of trials left to train, by name of the later stage.
+        has_selection: Whether tests and an export follow the last stage.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class StagePlanner:
         plan: PolicyPlan,
         slots: int = 1,
         *,
-        to_come: Callable[[], Mapping[str, int]] = dict,
+        n_left: Callable[[], Mapping[str, int]] = dict,
         has_selection: bool = False,
     ) -> None:
         self.estimator = DurationEstimator(plan)
@@ -77,48 +79,49 @@ class StagePlanner:
         self._final_share = budget.final_share
         bounds: dict[Bound, float | None] = {"hours": budget.hours, "gpu_hours": budget.gpu_hours}
         self._total_s = {bound: 3600 * hours for bound, hours in bounds.items() if hours is not None}
-        self._count = to_come
-        self._to_come: Mapping[str, int] | None = None
+        self._count_left = n_left
+        self._n_left: Mapping[str, int] | None = None
         self._n_learned = self._n_counted = 0
-        self._has_let_go = False
+        self._reserve_is_released = False
         self._spent_later: dict[Bound, float] = {"hours": 0.0, "gpu_hours": 0.0}
         self._selection_s = 0.0
         if has_selection and budget.hours is not None:
             total_s = 3600 * budget.hours
-            least_s = min(SELECTION_LEAST_S, SELECTION_MOST_SHARE * total_s)
-            self._selection_s = min(max(SELECTION_SHARE * total_s, least_s), SELECTION_MOST_S)
+            least_s = min(SELECTION_MIN_S, SELECTION_MAX_SHARE * total_s)
+            self._selection_s = min(max(SELECTION_SHARE * total_s, least_s), SELECTION_MAX_S)
 
     @property
-    def is_open(self) -> bool:
-        """Whether there is no bound at all."""
+    def is_unlimited(self) -> bool:
+        """Whether the budget has neither hours nor GPU-hours."""
         return not self._total_s
 
     def learn(self, trial: Trial) -> None:
-        """Takes in a finished trial."""
+        """Adds a finished trial."""
         self.estimator.learn(trial)
         self._n_learned += 1
         if trial.stage != self._plan.search.name:
             self._spent_later["hours"] += (trial.duration_s or 0.0) / self._slots
             self._spent_later["gpu_hours"] += trial.cost.get("gpu_seconds", 0.0)
         if trial.stage != self._plan.search.name or self._n_learned > RECOUNT * self._n_counted:
-            self._to_come = None
+            self._n_left = None
 
     def learn_selection(self, seconds: float) -> None:
-        """Takes in what tests and an export took."""
+        """Notes how long tests and export took."""
         self._selection_s = MARGIN * seconds
 
-    def let_go(self) -> bool:
-        """Gives the search stage what is left: no trial and final of it fit any more; False where it was given before.
+    def release_reserve(self) -> bool:
+        """Gives the search stage the reserve of later stages. Returns False if that was done before.
 
-        What it finds from here on is left to the next session, or to ``flows.final``.
+        Called when no trial and its final fit together any more. Finals of later trials are left to the next session or
+        to ``flows.final``.
         """
-        if self._has_let_go:
+        if self._reserve_is_released:
             return False
-        self._has_let_go = True
+        self._reserve_is_released = True
         return True
 
     def closed_by(self, stage: Stage, spent: Usage) -> Bound | None:
-        """Which bound forbids that a trial of the stage begins now; None: it may."""
+        """Returns the bound that leaves no time for another trial of the stage, or None."""
         need_s = self.need_s(stage)
         for bound in self._total_s:
             left_s = self._left_s(stage, spent, bound)
@@ -129,17 +132,17 @@ class StagePlanner:
         return None
 
     def need_s(self, stage: Stage) -> float:
-        """How much time must be left for a trial to begin, in seconds.
+        """Returns the seconds that must be left for a trial to start.
 
-        Where trials are stopped at the deadline, or none of the stage was seen: the shortest. Where they may finish:
-        what is usual. Of a later stage of which nothing is known, as long as a search trial takes at the least.
+        That is the usual duration of the stage's trials; the shortest one if trials are stopped at the deadline, or if
+        none has ended. If nothing is known of the stage, it is the shortest duration of a search trial.
         """
         is_seen = self.estimator.has_seen(stage)
         by = self.estimator.usual_s if is_seen and not self._stops else self.estimator.shortest_s
         return by(stage) or self.estimator.shortest_s(self._plan.search) or 0.0
 
     def left_s(self, stage: Stage, spent: Usage) -> float:
-        """Seconds until those of its trials that run have to have ended; negative: since when."""
+        """Returns the seconds until the stage's running trials must have ended; negative if that time is past."""
         serves_later = not self._is_search(stage) or self.estimator.has_seen(stage)
         left = [math.inf]
         for bound in self._total_s:
@@ -147,18 +150,18 @@ class StagePlanner:
             left.append(left_s if bound == "hours" else left_s / max(1, len(spent.running)))
         return min(left)
 
-    def next_look_s(self, stage: Stage, spent: Usage) -> float:
-        """Seconds after which something has to be decided, if nothing happens before; infinite: nothing has to."""
+    def next_check_s(self, stage: Stage, spent: Usage) -> float:
+        """Returns the seconds until the next decision that needs no event; infinite if there is none."""
         left_s = self.left_s(stage, spent)
         return min((s for s in (left_s, left_s - self.need_s(stage)) if s > 0), default=math.inf)
 
-    def hopeless(self, current: Stage, spent: Usage) -> Iterator[tuple[Stage, float]]:
-        """The stages after the current one in which no trial can finish, and what one takes at the least, in seconds.
+    def stages_without_time(self, current: Stage, spent: Usage) -> Iterator[tuple[Stage, float]]:
+        """Yields the later stages in which no trial can finish, with the shortest duration of a trial.
 
-        Of a stage of which trials were seen the question is only how many.
+        Stages with a finished trial are left out.
         """
         for stage in self._after(current):
-            fits = all(stage in self._fitting(current, spent, bound) for bound in self._total_s)
+            fits = all(stage in self._feasible(current, spent, bound) for bound in self._total_s)
             least_s = self.estimator.shortest_s(stage)
             if not fits and least_s is not None and not self.estimator.has_seen(stage):
                 yield stage, least_s
@@ -174,28 +177,28 @@ class StagePlanner:
         return self._total_s[bound] - spent.of(bound) - (self._selection_s if bound == "hours" else 0.0)
 
     def _left_s(self, stage: Stage, spent: Usage, bound: Bound) -> float:
-        """What the stage may still take."""
+        """Returns the time left for the stage."""
         left_s = self._before_selection(spent, bound)
         if not self._is_search(stage):
-            return left_s - self._kept_s(stage, spent, bound)
+            return left_s - self._reserve_s(stage, spent, bound)
         own_s = math.inf if stage.share is None else stage.share * self._total_s[bound] - spent.of(bound)
-        return min(own_s, left_s - (0.0 if self._has_let_go else self._kept_s(stage, spent, bound)))
+        return min(own_s, left_s - (0.0 if self._reserve_is_released else self._reserve_s(stage, spent, bound)))
 
-    def _kept_s(self, stage: Stage, spent: Usage, bound: Bound) -> float:
-        """What is kept for the stages after this one."""
-        later = self._fitting(stage, spent, bound)
-        if not self._is_search(stage) and not self.estimator.has_seen(stage):  # it must begin, so that they can
+    def _reserve_s(self, stage: Stage, spent: Usage, bound: Bound) -> float:
+        """Returns the reserve for the stages after this one."""
+        later = self._feasible(stage, spent, bound)
+        if not self._is_search(stage) and not self.estimator.has_seen(stage):  # it must start before they can
             return math.fsum(self.estimator.shortest_s(other) or 0.0 for other in later)
-        granted_s = math.fsum(self._granted_s(other, bound) for other in later)
+        share_s = math.fsum(self._share_s(other, bound) for other in later)
         estimated_s = math.fsum(self._estimated_s(other, bound) for other in later)
         if self._is_search(stage):
             one_each_s = math.fsum(MARGIN * (self.estimator.usual_s(other) or 0.0) for other in later)
-            most_s = MOST_SHARE * self._total_s[bound] - self._spent_later[bound]
+            most_s = MAX_LATER_SHARE * self._total_s[bound] - self._spent_later[bound]
             estimated_s = min(estimated_s, max(most_s, one_each_s))
-        return granted_s + estimated_s
+        return share_s + estimated_s
 
-    def _fitting(self, stage: Stage, spent: Usage, bound: Bound) -> list[Stage]:
-        """Returns the stages after this one of which a trial can still finish, one after the other."""
+    def _feasible(self, stage: Stage, spent: Usage, bound: Bound) -> list[Stage]:
+        """Returns the later stages in which a trial each can still finish, one stage after another."""
         found: list[Stage] = []
         left_s = self._before_selection(spent, bound) + _ROUNDING_S
         if not self._is_search(stage):
@@ -207,31 +210,31 @@ class StagePlanner:
             found.append(later)
         return found
 
-    def _granted_s(self, stage: Stage, bound: Bound) -> float:
-        """Returns the share that a later stage has by the plan, as long as none of it was seen."""
+    def _share_s(self, stage: Stage, bound: Bound) -> float:
+        """Returns the reserve of a stage with a share: the share, or less once its durations are known."""
         if stage.share is None:
             return 0.0
-        granted_s = stage.share * self._total_s[bound]
-        return min(granted_s, self._takes_s(stage, bound) or 0.0) if self.estimator.has_seen(stage) else granted_s
+        share_s = stage.share * self._total_s[bound]
+        return min(share_s, self._remaining_work_s(stage, bound) or 0.0) if self.estimator.has_seen(stage) else share_s
 
     def _estimated_s(self, stage: Stage, bound: Bound) -> float:
-        """What a later stage without a share is kept."""
+        """Returns the reserve of a stage without a share."""
         if stage.share is not None:
             return 0.0
-        takes_s = self._takes_s(stage, bound)
-        return self._final_share * self._total_s[bound] / len(self._plan.later) if takes_s is None else takes_s
+        work_s = self._remaining_work_s(stage, bound)
+        return self._final_share * self._total_s[bound] / len(self._plan.later) if work_s is None else work_s
 
-    def _takes_s(self, stage: Stage, bound: Bound) -> float | None:
-        """How long what is still to come of a stage takes, on all slots; the last ones of each slot with a margin."""
+    def _remaining_work_s(self, stage: Stage, bound: Bound) -> float | None:
+        """Returns the duration of a stage's remaining trials on all slots, with a margin for the last ones."""
         mean_s, usual_s = self.estimator.mean_s(stage), self.estimator.usual_s(stage)
         if mean_s is None or usual_s is None:
             return None
-        n_trials = self._n_to_come(stage)
+        n_trials = self._n_left_in(stage)
         if bound == "gpu_hours":
             return MARGIN * mean_s * n_trials
         return mean_s * max(0, n_trials - self._slots) / self._slots + MARGIN * usual_s
 
-    def _n_to_come(self, stage: Stage) -> int:
-        if self._to_come is None:
-            self._to_come, self._n_counted = self._count(), self._n_learned
-        return self._to_come.get(stage.name, 1)
+    def _n_left_in(self, stage: Stage) -> int:
+        if self._n_left is None:
+            self._n_left, self._n_counted = self._count_left(), self._n_learned
+        return self._n_left.get(stage.name, 1)

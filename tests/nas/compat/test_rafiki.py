@@ -43,7 +43,7 @@ from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.search.identity import differences
 from nas.search.lease import read_heartbeat
-from nas.search.runner import Summary
+from nas.search.pipeline import Summary
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root

@@ -175,7 +175,7 @@ class TestAsking:
         executor = ScriptedExecutor(records)
         controller = make_controller(records, executor, ListTuner((), ()), settings=up_to(2))
         controller.search(SEARCH)
-        controller.final(FINAL, controller.trials)
+        controller.train_finalists(FINAL, controller.trials)
         tuner = ListTuner(())
 
         make_controller(records, ScriptedExecutor(records), tuner, settings=up_to(3)).search(SEARCH)
@@ -191,7 +191,7 @@ class TestAsking:
             settings = up_to(3, deterministic=deterministic)
             controller = make_controller(records, executor, ListTuner((), (), ()), settings=settings)
             controller.search(SEARCH)
-            controller.final(FINAL, controller.trials[:1], n_trials=n_finals)
+            controller.train_finalists(FINAL, controller.trials[:1], n_trials=n_finals)
 
             assert [executor.n_slots[number] for number in range(4)] == [1, 1, 1, 1 if deterministic else each]
 
@@ -201,9 +201,9 @@ class TestAsking:
         controller = make_controller(records, executor, ListTuner((), (), (), ()), settings=up_to(4))
         controller.search(SEARCH)
         with pytest.raises(SearchInterruptedError):
-            controller.final(FINAL, controller.trials, n_trials=4)
+            controller.train_finalists(FINAL, controller.trials, n_trials=4)
         again = ScriptedExecutor(records, 4, session=2)
-        make_controller(records, again, ListTuner(), settings=up_to(4)).final(FINAL, [], n_trials=1)
+        make_controller(records, again, ListTuner(), settings=up_to(4)).train_finalists(FINAL, [], n_trials=1)
 
         assert again.n_slots == {5: 1, 6: 1, 7: 1}
 
@@ -225,7 +225,7 @@ class TestAsking:
         """Each trial's seed follows from the search's seed, its stage and its index, and all differ."""
         controller = make_controller(records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2, seed=3))
         controller.search(SEARCH)
-        controller.final(FINAL, controller.trials)
+        controller.train_finalists(FINAL, controller.trials)
 
         seeds = [trial.seed for trial in controller.trials]
         assert seeds == [trial_seed(3, stage, index) for stage in ("search", "final") for index in (0, 1)]
@@ -362,7 +362,7 @@ class TestDonors:
         controller = make_controller(records, executor, ListTuner((), (0,)))
         controller.search(SEARCH)
 
-        controller.final(recheck, controller.trials[:2])
+        controller.train_finalists(recheck, controller.trials[:2])
 
         first, second = (t for t in by_number(records).values() if t.stage == "recheck")
         assert (first.state, executor.donors[first.number]) == (State.COMPLETE, [0])
@@ -703,7 +703,7 @@ class TestResume:
 
         controller = make_controller(parts, ScriptedExecutor(parts, slots), EchoTuner(), settings=six)
         controller.search(SEARCH)
-        controller.final(FINAL, controller.trials[:2])
+        controller.train_finalists(FINAL, controller.trials[:2])
         make_controller(parts, ScriptedExecutor(parts, slots, session=2), EchoTuner(), settings=twelve).search(SEARCH)
 
         assert asked(parts.load()[0]) == asked(whole.load()[0])
@@ -715,11 +715,11 @@ class TestResume:
         controller = make_controller(records, executor, ListTuner((), ()), settings=up_to(2))
         controller.search(SEARCH)
         with pytest.raises(SearchInterruptedError):
-            controller.final(FINAL, controller.trials)
+            controller.train_finalists(FINAL, controller.trials)
 
         controller = make_controller(records, ScriptedExecutor(records, session=2), ListTuner(()), settings=up_to(3))
         controller.search(SEARCH)
-        controller.final(FINAL, [])
+        controller.train_finalists(FINAL, [])
 
         assert all(trial.state == State.COMPLETE for trial in controller.trials)
         assert [trial.stage for trial in controller.trials] == ["search", "search", "final", "final", "search"]
@@ -824,9 +824,9 @@ class TestDeterministic:
                 controller.search(SEARCH)
                 ended_by.append("")
             except SearchFailedError as error:
-                ended_by.append(str(error).partition(";")[2])
+                ended_by.append(str(error).partition("). ")[2])
 
-        assert ended_by == [f" the last, trial {in_a_row[0]}: exception: it broke" if in_a_row else ""] * 2
+        assert ended_by == [f"The last, trial {in_a_row[0]}: exception: it broke" if in_a_row else ""] * 2
 
     @pytest.mark.parametrize("slots", [1, 2, 4])
     def test_each_ask_sees_the_trials_of_slots_before(self, records: Records, slots: int) -> None:
@@ -847,7 +847,7 @@ class TestDeterministic:
         executor = ScriptedExecutor(records, slots, pick=shuffled, ends={1: [LOST]})
         controller = make_controller(records, executor, ListTuner(*[()] * 7), settings=up_to(7, deterministic=True))
         controller.search(SEARCH)
-        controller.final(FINAL, controller.trials[:4])
+        controller.train_finalists(FINAL, controller.trials[:4])
 
         assert all(trial.slot == trial.index % slots for trial in executor.submitted)
 
@@ -935,7 +935,7 @@ class TestTunersMistakes:
         """A final trial, which no tuner has been shown, can't be a parent."""
         controller = make_controller(records, ScriptedExecutor(records), ListTuner(()), settings=up_to(1))
         controller.search(SEARCH)
-        controller.final(FINAL, controller.trials)
+        controller.train_finalists(FINAL, controller.trials)
 
         with pytest.raises(SearchFailedError, match="names parent or donor 1"):
             make_controller(records, ScriptedExecutor(records), ListTuner((1,))).search(SEARCH)
@@ -1063,7 +1063,7 @@ class TestStopper:
             stopper=Eager((METRIC,)),
         )
         controller.search(SEARCH)
-        controller.final(FINAL, controller.trials)
+        controller.train_finalists(FINAL, controller.trials)
 
         assert controller.trials[1].state == State.COMPLETE
 
@@ -1112,7 +1112,7 @@ class TestFinal:
         controller = make_controller(records, executor, ListTuner((), ()), settings=up_to(2))
         controller.search(SEARCH)
 
-        controller.final(FINAL, [controller.trials[1]])
+        controller.train_finalists(FINAL, [controller.trials[1]])
 
         final = controller.trials[2]
         assert (final.stage, final.index, final.parents) == ("final", 0, (1,))
@@ -1126,7 +1126,9 @@ class TestFinal:
         controller = make_controller(records, executor, ListTuner(()), settings=up_to(1))
         controller.search(SEARCH)
 
-        controller.final(Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True), controller.trials)
+        controller.train_finalists(
+            Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True), controller.trials
+        )
 
         assert executor.donors[1] == [0]
 
@@ -1134,9 +1136,9 @@ class TestFinal:
         """A finalist that has a trial of the stage already, finished or not, gets no second one."""
         controller = make_controller(records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2))
         controller.search(SEARCH)
-        controller.final(FINAL, controller.trials[:1])
+        controller.train_finalists(FINAL, controller.trials[:1])
 
-        controller.final(FINAL, controller.trials[:2])
+        controller.train_finalists(FINAL, controller.trials[:2])
 
         assert [trial.parents for trial in controller.trials[2:]] == [(0,), (1,)]
 
@@ -1147,7 +1149,9 @@ class TestFinal:
         controller = make_controller(records, executor, ListTuner(()), settings=chosen)
         controller.search(SEARCH)
 
-        controller.final(Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True), controller.trials)
+        controller.train_finalists(
+            Stage(name="final", policies=frozenset({Policy.SHARE_PARAMS}), warm=True), controller.trials
+        )
 
         assert controller.trials[1].reason == Reason.PARENT
 
@@ -1157,6 +1161,6 @@ class TestFinal:
             records, ScriptedExecutor(records, ends={1: [LOST]}), ListTuner(()), settings=up_to(1)
         )
         controller.search(SEARCH)
-        controller.final(FINAL, controller.trials)
+        controller.train_finalists(FINAL, controller.trials)
 
         assert (controller.trials[1].state, controller.trials[1].attempt) == (State.COMPLETE, 2)

@@ -23,7 +23,7 @@ from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.search.identity import claim_identity, open_records
 from nas.search.imported_weights import import_weights
-from nas.search.runner import SearchPipeline, run_here
+from nas.search.pipeline import SearchPipeline, run_in_process
 from nas.search.search_init import SearchInit
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.storage.open import open_root
@@ -283,7 +283,7 @@ def test_weights_that_fit_nothing_are_told(
     import_weights(records, init)
     events: list[Event] = []
 
-    run_here(SearchPipeline(prepared, records, Budget(trials=3)), observe=events.append)
+    run_in_process(SearchPipeline(prepared, records, Budget(trials=3)), observe=events.append)
 
     assert [event.text for event in events if isinstance(event, Notice)] == (first is not None) * [
         f"init.weights ({init.file}): trial {first} inherited no parameter (weight: no donor has this "

@@ -16,7 +16,7 @@ from nas.core.trial import Proposal
 from nas.problems.digits import DigitsProblem
 from nas.search.api import run_search
 from nas.search.definition import Search
-from nas.search.runner import Summary
+from nas.search.pipeline import Summary
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.spaces.space import Space
 from nas.testing import check_tuner

@@ -25,7 +25,7 @@ from nas.core.spec import Spec
 from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.search.lease import SearchLease, check_free
-from nas.search.runner import Summary
+from nas.search.pipeline import Summary
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.verification import verify_search
 from nas.storage.open import open_root

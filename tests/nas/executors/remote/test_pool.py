@@ -161,7 +161,7 @@ class Shop:
             options={"secret": "stays here"},
             session=1,
             has_stopper=self.stopper is not None,
-            jobs_request_trials=self.plan.asks,
+            jobs_request_trials=self.plan.requests_trials,
         )
         gate = Gate(token=TOKEN, version=nas.__version__, lost_after_s=more.pop("lost_after_s", 30.0))
         self.pool = RemotePool(
@@ -198,7 +198,7 @@ class Shop:
             observe=self.events.append,
         )
         controller.search(Stage(name="search", policies=frozenset({Policy.EARLY_STOP})))
-        controller.final(Stage(name="final"), controller.trials[: self.n_finals])
+        controller.train_finalists(Stage(name="final"), controller.trials[: self.n_finals])
         return self.records.load()[0]
 
     def begin(self, n_trials: int = 4) -> Callable[[], list[Trial]]:

@@ -88,7 +88,7 @@ def test_the_first_trial_of_a_slot_warms_it_up() -> None:
 def test_each_session_warms_its_slots_up() -> None:
     """The first trial of a slot in a later session has loaded data again."""
     estimator = learned([trial(20.0, slot=0), trial(5.0, slot=0)])
-    estimator.begin_session()
+    estimator.start_session()
     estimator.learn(trial(30.0, slot=0))
 
     assert (estimator.mean_s(SEARCH), estimator.usual_s(SEARCH)) == (5.0, 5.0)

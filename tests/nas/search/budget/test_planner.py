@@ -10,7 +10,7 @@ import pytest
 from nas.core.budget import Budget
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.trial import State
-from nas.search.budget.planner import MARGIN, SELECTION_MOST_S, StagePlanner, Usage
+from nas.search.budget.planner import MARGIN, SELECTION_MAX_S, StagePlanner, Usage
 from tests.nas.search.budget.test_durations import trial
 
 SEARCH, FINAL = Stage(name="search", policies=frozenset({Policy.EARLY_STOP})), Stage(name="final")
@@ -19,7 +19,7 @@ PLAN = PolicyPlan((SEARCH, FINAL))
 
 def planner(*, n_finals: int = 2, slots: int = 1, has_selection: bool = False, **budget: Any) -> StagePlanner:
     chosen = Budget(**{"hours": 1.0, **budget})
-    return StagePlanner(chosen, PLAN, slots, to_come=lambda: {"final": n_finals}, has_selection=has_selection)
+    return StagePlanner(chosen, PLAN, slots, n_left=lambda: {"final": n_finals}, has_selection=has_selection)
 
 
 def at(wall_s: float, gpu_s: float = 0.0, *running: float) -> Usage:
@@ -28,8 +28,8 @@ def at(wall_s: float, gpu_s: float = 0.0, *running: float) -> Usage:
 
 def test_without_hours_everything_is_open() -> None:
     """A budget of trials knows no time."""
-    assert planner(hours=None, trials=3).is_open
-    assert not planner().is_open
+    assert planner(hours=None, trials=3).is_unlimited
+    assert not planner().is_unlimited
 
 
 def test_final_share_is_kept_while_nothing_is_known() -> None:
@@ -63,9 +63,9 @@ def test_trials_begin_that_can_finish() -> None:
         left_s = table.left_s(SEARCH, at(0))
         assert table.closed_by(SEARCH, at(left_s - need_s)) is None
         assert table.closed_by(SEARCH, at(left_s - need_s + 1)) == "hours"
-        assert table.next_look_s(SEARCH, at(0)) == pytest.approx(left_s - need_s)
-        assert table.next_look_s(SEARCH, at(left_s - 1)) == pytest.approx(1)
-        assert table.next_look_s(SEARCH, at(left_s)) == math.inf
+        assert table.next_check_s(SEARCH, at(0)) == pytest.approx(left_s - need_s)
+        assert table.next_check_s(SEARCH, at(left_s - 1)) == pytest.approx(1)
+        assert table.next_check_s(SEARCH, at(left_s)) == math.inf
 
 
 def test_a_final_that_can_not_finish_keeps_nothing() -> None:
@@ -73,7 +73,7 @@ def test_a_final_that_can_not_finish_keeps_nothing() -> None:
     table = planner()
     table.learn(trial(60, stage=SEARCH, epochs=0.01))
 
-    assert list(table.hopeless(SEARCH, at(60))) == [(FINAL, 6000.0)]
+    assert list(table.stages_without_time(SEARCH, at(60))) == [(FINAL, 6000.0)]
     assert table.closed_by(FINAL, at(60)) == "hours"
     assert table.left_s(SEARCH, at(60)) == 3540
 
@@ -101,7 +101,7 @@ def test_tests_and_export_have_a_reserve() -> None:
     """A fiftieth, two minutes at most; once seen, what they took with a margin."""
     assert planner(has_selection=True).left_s(FINAL, at(0)) == 3600 - 72
     large = planner(has_selection=True, hours=10.0)
-    assert large.left_s(FINAL, at(0)) == 36_000 - SELECTION_MOST_S
+    assert large.left_s(FINAL, at(0)) == 36_000 - SELECTION_MAX_S
     large.learn_selection(10.0)
     assert large.left_s(FINAL, at(0)) == pytest.approx(36_000 - MARGIN * 10.0)
 
@@ -125,5 +125,5 @@ def test_what_is_left_in_the_end_is_the_search_s() -> None:
     table.learn(trial(600, stage=FINAL, state=State.COMPLETE))
 
     assert table.closed_by(SEARCH, at(3600 - 700)) == "hours"
-    assert (table.let_go(), table.let_go()) == (True, False)
+    assert (table.release_reserve(), table.release_reserve()) == (True, False)
     assert table.closed_by(SEARCH, at(3600 - 700)) is None

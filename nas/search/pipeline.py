@@ -1,21 +1,19 @@
-"""The program of a search: from the first proposal to the finalists, the winner, its test and its export."""
+"""The pipeline of a search: its stages, then the finalists' tests, the winner and its export."""
 
 from __future__ import annotations
 
 import math
-import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from nas.core.budget import Budget
-from nas.core.errors import ActionError, ConfigurationError
+from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.ranking import Ranking
 from nas.core.trial import Trial
-from nas.core.validation import check_int, path_in_errors
+from nas.core.validation import check_int
 from nas.executors.events import Event, Finished, Notice, StopRequested
 from nas.executors.executor import Executor
 from nas.executors.in_process_pool import InProcessPool
@@ -25,30 +23,28 @@ from nas.search.budget.planner import Bound, StagePlanner, Usage
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.crash_tracker import CrashTracker
 from nas.search.definition import PreparedSearch
+from nas.search.finals import WinnerSelection, newest_best
 from nas.search.lease import SearchLease
 from nas.search.search_init import unused_weights
 from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.records import Records, Starts
-from nas.storage.search_records import check_best
 from nas.storage.sessions import spent_hours
 from nas.training.messages import RuntimeSpec
 from nas.training.problem import Ability
 from nas.tuners.shared.stateful import StatefulTuner
 
-_BEST = re.compile(r"best-([0-9]{4,9})\.json")
-
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a search has found.
+    """The results of a search.
 
     Attributes:
-        lineage: All trials, finished ones in the order of their numbers.
-        winner: The best finalist by the first validation metric, or None where no trial has a score.
-        tests: By finalist's number ``{"trial": number, "metrics": {...}}``, with ``"error": line`` in place of the
-            metrics where its test failed; empty where the problem has no ``test``.
-        best: What the newest ``best-NNNN.json`` says, or None.
+        lineage: All trials; finished ones in the order of their numbers.
+        winner: The best finalist by the first validation metric, or None if no trial has a score.
+        tests: By number of the finalist: ``{"trial": number, "metrics": {...}}``. A failed test has ``"error": line``
+            instead of the metrics. Empty if the problem has no ``test``.
+        best: The content of the newest ``best-NNNN.json``, or None.
     """
 
     name: str
@@ -60,17 +56,17 @@ class Summary:
 
 
 class SearchPipeline:
-    """Runs what is left to do of a search, on an executor.
+    """Runs the remaining work of a search on an executor.
 
     Args:
-        built: The search.
-        records: Where it lies.
-        budget: For the search stage.
-        finalists: How many of the best the final stage trains.
-        retention: Which weights are kept, and how much the disk may hold.
+        prepared: The search with its parts built.
+        records: The search's records.
+        budget: The limits of the search stage.
+        finalists: The number of trials for a later stage whose plan does not set it.
+        retention: The rules for deleting weights; by default all are kept.
 
     Attributes:
-        tuner_has_ended_it: Whether ``run`` has ended the search stage as the tuner had nothing more to propose.
+        ended_by_tuner: Whether ``run`` ended the search stage because the tuner had no more proposals.
     """
 
     def __init__(
@@ -84,43 +80,47 @@ class SearchPipeline:
     ) -> None:
         check_int("finalists", finalists, 1)
         if prepared.search.deterministic and budget.is_timed:
-            raise ConfigurationError("budget.hours and gpu_hours do not go with deterministic: measured time decides")
+            raise ConfigurationError(
+                "budget.hours and budget.gpu_hours must be unset with deterministic=true: they depend on measured time"
+            )
         if prepared.search.deterministic and budget.jobs is not None:
-            raise ConfigurationError("budget.jobs does not go with deterministic, where each slot has its own jobs")
+            raise ConfigurationError("budget.jobs must be unset with deterministic=true: each slot has its own jobs")
         self.prepared = prepared
         self.records = records
         self.budget = budget
         self.finalists = finalists
         self.retention = retention or Retention()
-        self.tuner_has_ended_it = False
+        self.ended_by_tuner = False
         self.metric = prepared.problem.metrics[0]
         self.ranking = Ranking(prepared.plan, prepared.problem.metrics, finalists, prepared.tuner.ranked)
+        has_test = Ability.TEST in prepared.problem.abilities
+        self._selection = WinnerSelection(records, self.ranking, has_test=has_test)
 
     def ended_by(self) -> str | None:
-        """What ended the search, where nothing is left to do: a part of the budget (``trials``), or ``tuner``; or None.
+        """Returns what ended a finished search: a field of the budget, or ``tuner``. None: the search is not finished.
 
-        The finals, the winner and its export are there, and the budget is spent or the tuner has nothing more to
-        propose, which it is asked for.
+        A finished search has its finals and an exported winner. Its budget is used up, or its tuner, which is asked,
+        has no more proposals.
         """
         trials, _ = self.records.load()
-        plan, closed = self.prepared.plan, self._closed(trials)
+        plan, bounds = self.prepared.plan, self._bounds(trials)
         unfinished = {t.stage for t in trials if not t.is_finished}
         unfinished |= {stage.name for stage in plan.later if self.ranking.next_finalists(trials, stage)}
-        if any(closed[stage] is None for stage in unfinished) or not self._is_selected(trials):
+        if any(bounds[stage] is None for stage in unfinished) or not self._selection.is_done(trials):
             return None
-        for stage in plan.stages:  # what is left to do has no time
+        for stage in plan.stages:  # there is no time for the remaining work
             if stage.name in unfinished:
-                return closed[stage.name]
+                return bounds[stage.name]
         if not self.budget.allows_trial(sum(t.stage == plan.search.name for t in trials)):
             return "trials"
-        if (bound := closed[plan.search.name]) is not None:
+        if (bound := bounds[plan.search.name]) is not None:
             return bound
-        if self._jobs_are_spent(trials):
+        if self._jobs_are_used_up(trials):
             return "jobs"
         return "tuner" if self._tuner_is_exhausted(trials) else None
 
-    def _closed(self, trials: Sequence[Trial]) -> dict[str, Bound | None]:
-        """By stage, which bound forbids that a trial of it begins."""
+    def _bounds(self, trials: Sequence[Trial]) -> dict[str, Bound | None]:
+        """Returns, by stage, the bound that leaves no time for another trial."""
         planner = self._planner(lambda: trials)
         for trial in trials:
             if trial.is_finished:
@@ -135,30 +135,19 @@ class SearchPipeline:
             self.budget,
             self.prepared.plan,
             slots,
-            to_come=lambda: self.ranking.n_trials_left(trials()),
+            n_left=lambda: self.ranking.n_trials_left(trials()),
             has_selection=True,
         )
 
-    def _jobs_are_spent(self, trials: Sequence[Trial]) -> bool:
-        """Returns whether no job may begin, and none lives."""
+    def _jobs_are_used_up(self, trials: Sequence[Trial]) -> bool:
+        """Returns whether no job is active and the budget allows no new one."""
         in_stage = [t for t in trials if t.stage == self.prepared.plan.search.name]
         if self.budget.allows_job(len({t.job for t in in_stage})):
             return False
-        return not self.prepared.jobs.living(in_stage, self.records.left_jobs())
-
-    def _is_selected(self, trials: Sequence[Trial]) -> bool:
-        """Returns whether the finalists are tested and the winner is exported, or there is none."""
-        winner = self.ranking.winner(trials)
-        if winner is None:
-            return True
-        best = newest_best(self.records)
-        finalists = {t.number for t in self.ranking.tested(trials)}
-        has_test = Ability.TEST in self.prepared.problem.abilities
-        tested = not has_test or self.records.tests().keys() >= finalists
-        return best is not None and best["trial"] == winner.number and tested
+        return not self.prepared.jobs.active_jobs(in_stage, self.records.left_jobs())
 
     def _tuner_is_exhausted(self, trials: Sequence[Trial]) -> bool:
-        """Asks the tuner by a loop that runs nothing."""
+        """Asks the tuner, without running a trial."""
         search = self.prepared.search
         runtime = RuntimeSpec(problem=search.problem, url=self.records.files.url, options={})
         pool = InProcessPool(runtime, self.records.files, self.prepared.problem)
@@ -177,22 +166,17 @@ class SearchPipeline:
         only_finals: bool = False,
         observe: Callable[[Event], None] = lambda event: None,
     ) -> None:
-        """Runs the stages, tests the finalists, exports the winner; all of it durable as it goes."""
+        """Runs the stages, tests the finalists and exports the winner."""
         trials, starts = self.records.load()
-        plan, init = self.prepared.plan, self.prepared.search.init
-        init_is_checked = init.weights is None
+        plan = self.prepared.plan
+        check_init = self._init_check(observe)
 
-        def take_note(event: Event) -> None:
-            nonlocal init_is_checked
+        def observe_all(event: Event) -> None:
             if isinstance(event, StopRequested):
                 lease.mark_stopping()
             observe(event)
-            if init_is_checked or not isinstance(event, Finished) or event.trial.inherited is None:
-                return
-            if event.trial.resolved_donor == init.weights:
-                init_is_checked = True
-                if (why := unused_weights(init, event.trial)) is not None:
-                    observe(Notice(why))
+            if isinstance(event, Finished):
+                check_init(event.trial)
 
         planner = self._planner(lambda: controller.trials)
         controller = SearchController(
@@ -209,47 +193,58 @@ class SearchPipeline:
             spent_hours=lease.spent_hours,
             planner=planner,
             other_search_checkpoint=partial(other_search_checkpoint, self.records),
-            observe=take_note,
+            observe=observe_all,
             collector=self._collector(lease, executor),
         )
         while True:
             n_trials = len(controller.trials)
             if only_finals:
-                controller.recall(plan.search)
+                controller.restore(plan.search)
             else:
-                self.tuner_has_ended_it = controller.search(plan.search)
+                self.ended_by_tuner = controller.search(plan.search)
             self._run_later_stages(controller)
-            controller.collect_garbage(at_end=True)  # room for the export
-            began_s = executor.now_s()
-            if self._select_winner(executor, controller.trials):
-                planner.learn_selection(executor.now_s() - began_s)
+            controller.collect_garbage(at_end=True)  # frees disk space for the export
+            started_s = executor.now_s()
+            if self._selection.select_winner(executor, controller.trials):
+                planner.learn_selection(executor.now_s() - started_s)
             controller.collect_garbage(at_end=True)
             if only_finals:
                 return
             if not self.budget.is_timed:
                 break
-            if self.tuner_has_ended_it or isinstance(self.prepared.tuner, StatefulTuner):  # begun once in a session
+            if self.ended_by_tuner or isinstance(self.prepared.tuner, StatefulTuner):  # it starts once a session
                 break
-            may_go_on = len(controller.trials) > n_trials and controller.may_go_on(plan.search)
-            if not (may_go_on or planner.let_go()):
+            may_continue = len(controller.trials) > n_trials and controller.has_budget(plan.search)
+            if not (may_continue or planner.release_reserve()):
                 break
-        n_lacking = sum(len(self.ranking.next_finalists(controller.trials, stage)) for stage in plan.later)
-        if n_lacking and self.budget.is_timed:
-            observe(
-                Notice(
-                    f"no time was left to train {n_lacking} of the finalists as they stand now: `flows.final` does, or "
-                    "more hours"
-                )
-            )
+        n_left = sum(len(self.ranking.next_finalists(controller.trials, stage)) for stage in plan.later)
+        if n_left and self.budget.is_timed:
+            text = f"{n_left} finalists were not trained: the time budget is used up."
+            observe(Notice(f"{text} Run flows.final or raise budget.hours"))
         lease.mark_complete()
 
     def _run_later_stages(self, controller: SearchController) -> None:
         for stage in self.prepared.plan.later:
             n_trials = self.ranking.n_finalists_of(controller.trials, stage)
-            controller.final(stage, [], n_trials=n_trials)  # those that an earlier session left unfinished
+            controller.train_finalists(stage, [], n_trials=n_trials)  # the unfinished ones of earlier sessions
             while chosen := self.ranking.next_finalists(controller.trials, stage):
-                if not controller.final(stage, chosen, n_trials=n_trials):
+                if not controller.train_finalists(stage, chosen, n_trials=n_trials):
                     break
+
+    def _init_check(self, observe: Callable[[Event], None]) -> Callable[[Trial], None]:
+        """Returns a function that takes finished trials and reports, once, that initial weights were of no use."""
+        init = self.prepared.search.init
+        is_checked = init.weights is None
+
+        def check(trial: Trial) -> None:
+            nonlocal is_checked
+            if is_checked or trial.inherited is None or trial.resolved_donor != init.weights:
+                return
+            is_checked = True
+            if (text := unused_weights(init, trial)) is not None:
+                observe(Notice(text))
+
+        return check
 
     def _crash_tracker(
         self, starts: Mapping[int, Starts], lease: SearchLease, settings: ControllerSettings
@@ -272,54 +267,8 @@ class SearchPipeline:
         )
         return GarbageCollector(self.records, self.retention, settings)
 
-    def _select_winner(self, executor: Executor, trials: Sequence[Trial]) -> bool:
-        """Chooses the winner by validation, then tests the finalists (once each), then exports the winner.
-
-        False where that one was exported already, or there is none.
-        """
-        winner = self.ranking.winner(trials)
-        if winner is None:
-            return False
-        tests = self.records.tests()
-        if Ability.TEST in self.prepared.problem.abilities:
-            for trial in self.ranking.tested(trials):
-                if trial.number not in tests:
-                    tests[trial.number] = self._test(executor, trial)
-        best = newest_best(self.records)
-        if best is not None and best["trial"] == winner.number:
-            return False
-        exported = self._export(executor, winner)
-        lineage = Lineage.of(trials)
-        record = {
-            "trial": winner.number,
-            "point": winner.point,
-            "metrics": dict(winner.metrics),
-            "test": tests.get(winner.number),
-            "ancestors": [t.number for t in lineage.ancestors(winner.number)],
-            "time": time.time(),
-            **exported,
-        }
-        number = 1 if best is None else int(best["number"]) + 1
-        self.records.publish(f"best-{number:04d}.json", {"number": number, **record})
-        return True
-
-    def _export(self, executor: Executor, winner: Trial) -> dict[str, Any]:
-        try:
-            return dict(executor.call("export", winner))
-        except ActionError as error:  # its weights are published with the trial all the same
-            return {"export": None, "files": [], "missing": {"export": str(error).strip().splitlines()[0]}}
-
-    def _test(self, executor: Executor, trial: Trial) -> dict[str, Any]:
-        try:
-            outcome: dict[str, Any] = {"metrics": dict(executor.call("test", trial))}
-        except ActionError as error:  # the problem's own code: a finalist that can't be tested is data
-            outcome = {"error": str(error).strip().splitlines()[0]}
-        record = {"trial": trial.number, **outcome}
-        self.records.publish(f"tests/{trial.number:06d}.json", record)
-        return record
-
     def summary(self) -> Summary:
-        """What the records say now."""
+        """Returns the results in the records."""
         trials, _ = self.records.load()
         url = self.records.files.url
         name = url.rstrip("/").rpartition("/")[2]
@@ -327,33 +276,20 @@ class SearchPipeline:
         return Summary(name, url, Lineage.of(trials), self.ranking.winner(trials), tests, newest_best(self.records))
 
 
-def newest_best(records: Records) -> dict[str, Any] | None:
-    """Returns the newest ``best-NNNN.json``, or None."""
-    numbers = [int(found[1]) for name in records.files.names("") if (found := _BEST.fullmatch(name))]
-    if not numbers:
-        return None
-    path = f"best-{max(numbers):04d}.json"
-    record = records.read(path)
-    if record is not None:
-        with path_in_errors(records.place(path)):
-            check_best(record, max(numbers))
-    return record
-
-
-def run_here(
+def run_in_process(
     pipeline: SearchPipeline,
     *,
     options: Mapping[str, Any] | None = None,
     device: str = "cpu",
     observe: Callable[[Event], None] = lambda event: None,
 ) -> None:
-    """Runs the program in this process, one trial at a time, in a session of its own.
+    """Runs a pipeline in this process, one trial at a time, as a session of its own.
 
     Args:
-        program: What is left to do of a search that has its identity.
-        options: How its root was opened.
-        device: Where trials train.
-        observe: Told of every event.
+        pipeline: The pipeline of a search whose identity is in its records.
+        options: The storage options of the search's root.
+        device: The device of trials.
+        observe: Called with each event.
     """
     prepared, records = pipeline.prepared, pipeline.records
     search = prepared.search
@@ -366,7 +302,7 @@ def run_here(
         device=device,
         n_threads=search.n_threads,
         has_stopper=search.stopper is not None,
-        jobs_request_trials=prepared.jobs.asks,
+        jobs_request_trials=prepared.jobs.requests_trials,
     )
     executor = LocalExecutor(InProcessPool(runtime, records.files, prepared.problem))
     try:

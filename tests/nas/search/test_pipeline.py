@@ -22,7 +22,7 @@ from nas.search.api import run_search
 from nas.search.controller import ControllerSettings
 from nas.search.definition import Search
 from nas.search.lease import SearchLease
-from nas.search.runner import SearchPipeline, Summary
+from nas.search.pipeline import SearchPipeline, Summary
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
@@ -526,10 +526,10 @@ class TestRunSearch:
 
     @pytest.mark.parametrize("name", ["hours", "gpu_hours"])
     def test_deterministic_search_counts_no_hours(self, name: str) -> None:
-        """Measured time does not go with deterministic."""
+        """A time budget is refused with deterministic."""
         search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner), deterministic=True)
 
-        with pytest.raises(ConfigurationError, match="do not go with deterministic"):
+        with pytest.raises(ConfigurationError, match="must be unset with deterministic=true"):
             run_search(search, root=f"memory://program/{uuid4().hex}", budget=Budget(**{name: 1.0}))  # type: ignore[arg-type]
 
     def test_deterministic_search_has_the_same_table(self) -> None:
@@ -584,7 +584,7 @@ class TestHours:
         pipeline = SearchPipeline(prepared, records, Budget(hours=1 / 3600, at_deadline="stop"))
         lease = SearchLease(records)
         runtime = RuntimeSpec(
-            problem=problem, url=records.files.url, options={}, jobs_request_trials=prepared.jobs.asks
+            problem=problem, url=records.files.url, options={}, jobs_request_trials=prepared.jobs.requests_trials
         )
         executor = LocalExecutor(InProcessPool(runtime, records.files, BodyProblem(body)))
         try:

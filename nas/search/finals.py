@@ -1,0 +1,103 @@
+"""The end of a search: the finalists are tested, and the winner is selected and exported."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from nas.core.errors import ActionError
+from nas.core.lineage import Lineage
+from nas.core.ranking import Ranking
+from nas.core.trial import Trial
+from nas.core.validation import path_in_errors
+from nas.executors.executor import Executor
+from nas.storage.records import Records
+from nas.storage.search_records import check_best
+
+_BEST = re.compile(r"best-([0-9]{4,9})\.json")
+
+
+class WinnerSelection:
+    """Selects the winner by validation scores.
+
+    Args:
+        records: Stores the test results and ``best-NNNN.json``.
+        ranking: Ranks the trials.
+        has_test: Whether the problem can test finalists.
+    """
+
+    def __init__(self, records: Records, ranking: Ranking, *, has_test: bool) -> None:
+        self._records = records
+        self._ranking = ranking
+        self._has_test = has_test
+
+    def is_done(self, trials: Sequence[Trial]) -> bool:
+        """Returns whether the finalists are tested and the winner is exported, or there is no winner."""
+        winner = self._ranking.winner(trials)
+        if winner is None:
+            return True
+        finalists = {t.number for t in self._ranking.tested(trials)}
+        is_tested = not self._has_test or self._records.tests().keys() >= finalists
+        best = newest_best(self._records)
+        return best is not None and best["trial"] == winner.number and is_tested
+
+    def select_winner(self, executor: Executor, trials: Sequence[Trial]) -> bool:
+        """Tests each finalist once, and exports the winner.
+
+        Returns False if there is no winner, or if it was exported before.
+        """
+        winner = self._ranking.winner(trials)
+        if winner is None:
+            return False
+        tests = self._records.tests()
+        if self._has_test:
+            for trial in self._ranking.tested(trials):
+                if trial.number not in tests:
+                    tests[trial.number] = self._test(executor, trial)
+        best = newest_best(self._records)
+        if best is not None and best["trial"] == winner.number:
+            return False
+        number = 1 if best is None else int(best["number"]) + 1
+        exported = self._export(executor, winner)
+        record = {
+            "number": number,
+            "trial": winner.number,
+            "point": winner.point,
+            "metrics": dict(winner.metrics),
+            "test": tests.get(winner.number),
+            "ancestors": [t.number for t in Lineage.of(trials).ancestors(winner.number)],
+            "time": time.time(),
+            **exported,
+        }
+        self._records.publish(f"best-{number:04d}.json", record)
+        return True
+
+    def _export(self, executor: Executor, winner: Trial) -> dict[str, Any]:
+        try:
+            return dict(executor.call("export", winner))
+        except ActionError as error:  # the winner's checkpoint remains
+            return {"export": None, "files": [], "missing": {"export": str(error).strip().splitlines()[0]}}
+
+    def _test(self, executor: Executor, trial: Trial) -> dict[str, Any]:
+        try:
+            outcome: dict[str, Any] = {"metrics": dict(executor.call("test", trial))}
+        except ActionError as error:  # an error in the problem's code does not end the search
+            outcome = {"error": str(error).strip().splitlines()[0]}
+        record = {"trial": trial.number, **outcome}
+        self._records.publish(f"tests/{trial.number:06d}.json", record)
+        return record
+
+
+def newest_best(records: Records) -> dict[str, Any] | None:
+    """Returns the newest ``best-NNNN.json``, or None."""
+    numbers = [int(found[1]) for name in records.files.names("") if (found := _BEST.fullmatch(name))]
+    if not numbers:
+        return None
+    path = f"best-{max(numbers):04d}.json"
+    record = records.read(path)
+    if record is not None:
+        with path_in_errors(records.place(path)):
+            check_best(record, max(numbers))
+    return record

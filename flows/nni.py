@@ -28,13 +28,13 @@ def main() -> int:
     from flows.cli.command import MISTAKE, complain, run_command
     from flows.engine.runner import Engine
     from nas.compat.nni.config import read_experiment
-    from nas.compat.nni.parents import ParentRule
+    from nas.compat.nni.parent_rule import ParentRule
     from nas.core.errors import ConfigurationError
 
     try:
         arguments = _parser().parse_args()
         experiment = read_experiment(arguments.config)
-        ParentRule.of(arguments.parents)
+        ParentRule.parse(arguments.parents)
     except ConfigurationError as error:
         complain(str(error))
         return MISTAKE
@@ -46,9 +46,9 @@ def main() -> int:
 def run(invocation: Invocation, experiment: Experiment, engine: Engine, arguments: argparse.Namespace) -> int:
     """Runs the remaining work of the experiment."""
     from flows.cli.settings import read_machine, read_retention
-    from nas.compat.nni.maps import map_path
-    from nas.compat.nni.process import private_folder
-    from nas.compat.nni.search import nni_budget, nni_search
+    from nas.compat.nni.path_links import link_path
+    from nas.compat.nni.search_definition import nni_budget, nni_search
+    from nas.compat.nni.trial_process import private_folder
     from nas.core.errors import ConfigurationError
     from nas.core.names import check_name
     from nas.search.pipeline import SearchPipeline
@@ -69,9 +69,9 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
         seed=invocation.values["seed"],
         gpus=_gpus(machine),
         parents=arguments.parents,
-        patience_s=arguments.patience,
+        wait_timeout_s=arguments.patience,
     )
-    for made in filter(None, map(map_path, arguments.map)):
+    for made in filter(None, map(link_path, arguments.map)):
         print(made, file=sys.stderr)
     print(f"output of trials (NNI_OUTPUT_DIR): {search.problem.arguments['output_dir']}", file=sys.stderr)
     context = engine.open(invocation, machine, check_name(name))
@@ -110,7 +110,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    from nas.compat.nni.tuner import RETRY_S
+    from nas.compat.nni.tuner import WAIT_TIMEOUT_S
 
     parser = _Parser(prog="python -m flows.nni", description="Runs an NNI experiment unchanged.")
     parser.add_argument("--config", required=True, metavar="FILE", help="the experiment's config.yml")
@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--patience",
         type=float,
-        default=RETRY_S,
+        default=WAIT_TIMEOUT_S,
         metavar="S",
         help="seconds that a tuner may wait for a result that can't come",
     )

@@ -103,7 +103,7 @@ def test_mistakes_are_one_line(experiment: Path) -> None:
     assert "tuner.builtinTunerName (NetworkMorphism)" in morphism.err
     assert absent.complaint == "can't read the configuration gone.yml: No such file or directory"
     assert "--config" in nothing.complaint
-    assert policy.complaint == "policy comes from the experiment's configuration file; change it there"
+    assert policy.complaint == "policy is set by the experiment's configuration file: change it there"
     assert not os.path.exists(experiment / "heirloom")
 
 
@@ -114,8 +114,8 @@ def test_too_long_a_path_of_temporary_files_is_one_line(experiment: Path) -> Non
     done = run(experiment, "--config", "config.yml", "runner=debug", module="flows.nni", TMPDIR=str(folder))
 
     assert done.status == 2
-    assert done.complaint.startswith(f"the path of the folder for temporary files ({folder}) has ")
-    assert done.complaint.endswith("set TMPDIR to a shorter one, such as /tmp")
+    assert done.complaint.startswith(f"the path of the temporary folder ({folder}) has ")
+    assert done.complaint.endswith("Set TMPDIR to a shorter path, such as /tmp")
     assert not os.path.exists(experiment / "heirloom")
 
 

@@ -1,4 +1,4 @@
-"""NNI experiments in folders of their own, run here: a thread a slot, real trial processes, no Prefect."""
+"""Runs NNI experiments in temporary folders: one thread per slot, real trial processes, no Prefect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from nas.compat.nni.config import read_experiment
-from nas.compat.nni.search import nni_budget, nni_search
+from nas.compat.nni.search_definition import nni_budget, nni_search
 from nas.core.errors import SearchInterruptedError
 from nas.core.trial import Trial
 from nas.executors.events import Event, StopRequested
@@ -37,15 +37,15 @@ nni.report_final_result(nni.get_next_parameter()["x"])
 
 
 @dataclass
-class Shop:
-    """An experiment's folder, and its search beside it.
+class ExperimentFolder:
+    """The folder of an experiment and its search.
 
     Args:
-        folder: Where both lie.
-        code: ``main.py``, the trial's.
-        tuner: What the configuration says of it.
-        tuner_code: ``tuner.py`` beside it, where there is one.
-        space: ``search_space.json``; None: none.
+        folder: The folder.
+        code: The content of ``main.py``, the trial code.
+        tuner: The field ``tuner`` of the configuration.
+        tuner_code: The content of ``tuner.py``; None: no such file.
+        space: The content of ``search_space.json``; None: no such file.
         fields: Further fields of the configuration.
     """
 
@@ -56,7 +56,7 @@ class Shop:
     space: Mapping[str, Any] | None = field(default_factory=lambda: X)
     fields: Mapping[str, Any] = field(default_factory=dict)
     parents: str | None = None
-    patience_s: float = 60.0
+    wait_timeout_s: float = 60.0
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -87,28 +87,33 @@ class Shop:
 
     @property
     def records(self) -> Records:
-        """Of its search."""
+        """The records of the search."""
         return Records(open_root(str(self.folder / "root" / "mine")))
 
     @property
     def trials(self) -> list[Trial]:
-        """What the records hold."""
+        """All trials in the records."""
         return self.records.load()[0]
 
     def log(self, trial: int) -> str:
-        """What a trial has printed."""
+        """Returns the output of a trial."""
         return (self.folder / "root" / "mine" / log_path(trial)).read_text()
 
     def run(self, *, stop_when: Callable[[], object] | None = None, **fields: Any) -> list[Trial]:
-        """One session, which is interrupted when something holds; the trials that the records hold after it."""
+        """Runs one session and returns all trials in the records.
+
+        Args:
+            stop_when: Interrupts the session as soon as it returns true.
+            fields: Further fields of the configuration.
+        """
         experiment = read_experiment(self.write(**fields))
-        name, search = nni_search(experiment, name="mine", parents=self.parents, patience_s=self.patience_s)
+        name, search = nni_search(experiment, name="mine", parents=self.parents, wait_timeout_s=self.wait_timeout_s)
         files = open_root(str(self.folder / "root")).subfolder(name)
         records = open_records(files)
         built = search.build()
         claim_identity(records, built)
-        program = SearchPipeline(built, records, nni_budget(experiment))
-        if program.ended_by():
+        pipeline = SearchPipeline(built, records, nni_budget(experiment))
+        if pipeline.ended_by():
             return self.trials
         lease = SearchLease(records, settings={"runner": "threads"})
         stops = built.stopper is not None
@@ -116,18 +121,18 @@ class Shop:
             problem=search.problem, url=files.url, options={}, has_stopper=stops, jobs_request_trials=True
         )
         executor = LocalExecutor(InProcessPool(spec, files, built.problem), experiment.concurrency)
-        settings = ControllerSettings(budget=program.budget, jobs=built.jobs)
+        settings = ControllerSettings(budget=pipeline.budget, jobs=built.jobs)
         done = threading.Event()
 
         def watch() -> None:
             while stop_when is not None and not done.wait(0.01):
                 if stop_when():
-                    executor.post(StopRequested("the test says so"))
+                    executor.post(StopRequested("stopped by the test"))
                     return
 
         threading.Thread(target=watch, daemon=True).start()
         try:
-            program.run(executor, lease, settings, observe=self.events.append)
+            pipeline.run(executor, lease, settings, observe=self.events.append)
         except SearchInterruptedError:
             assert stop_when is not None
         finally:
@@ -138,7 +143,7 @@ class Shop:
 
 
 def until(holds: Callable[[], object], timeout_s: float = 60.0) -> None:
-    """Waits until something holds."""
+    """Waits until a condition holds."""
     began = time.monotonic()
     while not holds():
         assert time.monotonic() < began + timeout_s

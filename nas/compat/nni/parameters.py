@@ -1,4 +1,4 @@
-"""The parameters of an NNI trial, which may be any JSON, as a point, which is an object; and back."""
+"""Conversion between the parameters of an NNI trial (any JSON) and a point (a JSON object)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from nas.core.point import Point
 _KEY = "parameters"
 
 
-def point_of(parameters: Any) -> Point:
-    """Returns the point of these parameters: themselves, where they are an object."""
+def to_point(parameters: Any) -> Point:
+    """Returns the parameters if they are an object, and else an object that contains them."""
     if isinstance(parameters, dict) and parameters.keys() != {_KEY}:
         return parameters
     return {_KEY: parameters}
 
 
-def parameters_of(point: Point) -> Any:
-    """Returns the parameters of which ``point_of`` made this."""
+def to_parameters(point: Point) -> Any:
+    """Returns the parameters that ``to_point`` was given."""
     return point[_KEY] if point.keys() == {_KEY} else point

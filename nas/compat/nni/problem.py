@@ -1,4 +1,4 @@
-"""The trial code of an NNI experiment as a problem: each job is one start of the trial command."""
+"""The trial code of an NNI experiment as a problem."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nas.compat.nni.any_space import AnySpace
-from nas.compat.nni.calls import checked_job
-from nas.compat.nni.host import SDK
-from nas.compat.nni.names import experiment_id, job_id
-from nas.compat.nni.parameters import parameters_of
-from nas.compat.nni.process import TrialProcess
+from nas.compat.nni.ids import experiment_id, job_id
+from nas.compat.nni.parameters import to_parameters
+from nas.compat.nni.sdk import SDK
+from nas.compat.nni.trial_process import TrialProcess
+from nas.compat.nni.tuner_calls import check_job_id
+from nas.compat.nni.unrestricted_space import UnrestrictedSpace
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Direction, Metric
 from nas.spaces.parameters.nni_json import load_nni_space
@@ -30,27 +30,27 @@ logger = logging.getLogger(__name__)
 
 
 class TrialProcessError(Exception):
-    """The trial command ended before its trial had a result, with an exit status that is not 0."""
+    """The trial command failed before its trial had a result."""
 
 
 class NniProblem(Problem):
-    """Runs the trial command in its folder, once a job, and gives it configurations when it asks.
+    """Starts the trial command once per job and sends it configurations when it asks for them.
 
-    A trial is finished when its process reports the final result, which is durable before the call returns; the job
-    goes on until the process has ended. The metric ``default`` is the result, where that is a number, or the number
-    that stands under ``default`` in it; the result itself stays untouched in ``Trial.returned``.
+    A trial is finished when its process reports the final result, which is durable before the call returns. The job
+    continues until the process ends. The metric ``default`` is the result if it is a number, and else its entry
+    ``default``. ``Trial.returned`` keeps the whole result.
 
     Args:
-        command: For a shell.
-        space: What ``search_space.json`` holds; None: a tuner of the user's own, whose answers are taken as they are.
+        command: A shell command.
+        space: The content of ``search_space.json``; None: an own tuner, whose points are not validated.
         optimize_mode: ``maximize`` or ``minimize``.
-        multi_phase: A process may ask for further configurations.
-        code_dir: Where the command runs.
-        output_dir: Below it the folder of each job, ``NNI_OUTPUT_DIR``.
-        search: The name from which the ids of the experiment and its jobs are made.
-        gpus_per_trial: None: trials see what this process sees; 0: none; else slot i sees GPUs from ``i * n`` on.
-        gpus: The numbers of the GPUs that there are.
-        timeout_s: A process that runs longer is ended, and its trial FAILED.
+        multi_phase: Whether a process may ask for further configurations.
+        code_dir: The working folder of the command.
+        output_dir: The parent of each job's folder, ``NNI_OUTPUT_DIR``.
+        search: The name of the search, from which the ids of the experiment and its jobs are derived.
+        gpus_per_trial: None: trials see the GPUs of this process; 0: none; n: slot i sees the GPUs from ``i * n`` on.
+        gpus: The numbers of the usable GPUs.
+        timeout_s: A process that runs longer is ended, and its trial is FAILED.
     """
 
     scores_optional = False
@@ -75,7 +75,7 @@ class NniProblem(Problem):
         timeout_s: float | None = None,
     ) -> None:
         self.metrics = (Metric("default", optimize_mode),)
-        self.space = AnySpace() if space is None else load_nni_space(space)
+        self.space = UnrestrictedSpace() if space is None else load_nni_space(space)
         self.scores_optional = space is None
         self.command = command
         self.multi_phase = multi_phase
@@ -87,18 +87,20 @@ class NniProblem(Problem):
         self.timeout_s = timeout_s
 
     def train_many(self, job: Job) -> None:
-        """Starts the process, and talks with it until it has ended."""
+        """Starts the process and serves its requests until it ends."""
         trials = job.trials(None if self.multi_phase else 1)
         if (first := next(trials, None)) is None:
             return
         if not os.path.isdir(self.code_dir):
-            raise ConfigurationError(f"trial.codeDir ({self.code_dir}) is not here")
-        made = first.derivation
-        is_named = isinstance(made, dict) and "trial_job_id" in made  # by a tuner of the experiment's own
-        name = checked_job(made["trial_job_id"]) if is_named else job_id(self.search, job.number)
+            raise ConfigurationError(f"trial.codeDir ({self.code_dir}) must be a folder on this machine")
+        derivation = first.derivation
+        if isinstance(derivation, dict) and "trial_job_id" in derivation:  # from the experiment's own tuner
+            name = check_job_id(derivation["trial_job_id"])
+        else:
+            name = job_id(self.search, job.number)
         environment = self._environment(job, name)
         with TrialProcess(self.command, self.code_dir, environment) as process:
-            _Talk(self, trials, first, process).run()
+            _TrialServer(self, trials, first, process).run()
 
     def _environment(self, job: Job, name: str) -> dict[str, str]:
         folder = Path(self.output_dir) / "trials" / name
@@ -119,13 +121,13 @@ class NniProblem(Problem):
             found["CUDA_VISIBLE_DEVICES"] = "-1"
         elif self.gpus_per_trial and self.gpus:
             first = job.slot * self.gpus_per_trial
-            places = range(first, first + self.gpus_per_trial)
-            found["CUDA_VISIBLE_DEVICES"] = ",".join(str(self.gpus[i % len(self.gpus)]) for i in places)
+            indices = range(first, first + self.gpus_per_trial)
+            found["CUDA_VISIBLE_DEVICES"] = ",".join(str(self.gpus[i % len(self.gpus)]) for i in indices)
         return found
 
 
-class _Talk:
-    """What the process of one job asks, and what it is told."""
+class _TrialServer:
+    """Serves the requests of one job's process."""
 
     def __init__(self, problem: NniProblem, trials: Iterator[TrialRun], first: TrialRun, process: TrialProcess) -> None:
         self._problem = problem
@@ -133,67 +135,67 @@ class _Talk:
         self._process = process
         self._run: TrialRun | None = first
         self._finished = first
-        """The last that has its result, where ``_run`` is None."""
-        self._parameters = parameters_of(first.point)
+        """The last trial with a result, used while ``_run`` is None."""
+        self._parameters = to_parameters(first.point)
         self._is_fetched = False
         self._is_over = False
-        """There are no more configurations."""
+        """Whether there are no more configurations."""
         self._n_reports = 0
-        self._began_s = time.monotonic()
+        self._started_s = time.monotonic()
 
     def run(self) -> None:
-        """Talks until the process has ended.
+        """Serves requests until the process ends.
 
         Raises:
-            TrialProcessError: its exit status is not 0.
-            TimeoutError: it has run for too long.
-            TrialStopped: the trial, and with it the job, is to end.
+            TrialProcessError: the exit status is not 0.
+            TimeoutError: the process has run for too long.
+            TrialStopped: the trial, and with it the job, is stopped.
         """
         while (status := self._process.status) is None:
             self._serve(POLL_S)
             if self._run is not None:
                 self._run.raise_if_stopped()
-            most_s = self._problem.timeout_s
-            if most_s is not None and time.monotonic() > self._began_s + most_s:
-                raise TimeoutError(f"the trial command ran past {most_s:g} s and was ended")
-        self._serve(0.0)  # what it had asked before it ended
+            timeout_s = self._problem.timeout_s
+            if timeout_s is not None and time.monotonic() > self._started_s + timeout_s:
+                raise TimeoutError(f"the trial command ran longer than {timeout_s:g} s and was ended")
+        self._serve(0.0)  # requests sent before the end
         self._process.drain()
         if status:
             last = f": {self._process.last_line}" if self._process.last_line else ""
-            raise TrialProcessError(f"the trial command ended {_described(status)}{last}")
+            raise TrialProcessError(f"the trial command ended {_status_text(status)}{last}")
         if self._run is not None:
-            self._run.finish()  # without a result, which is FAILED
+            self._run.finish()  # without a result: the trial is FAILED
 
-    def _serve(self, wait_s: float) -> None:
-        for connection, question in self._process.questions(wait_s):
-            with self._process.pinged():  # for as long as a tuner thinks, or the store is slow
-                answer = self._next() if question.get("ask") == "next" else self._take(question)
-            connection.answer(answer)
+    def _serve(self, timeout_s: float) -> None:
+        for connection, request in self._process.requests(timeout_s):
+            with self._process.kept_alive():  # the tuner or the store may be slow
+                reply = self._next() if request.get("ask") == "next" else self._report(request)
+            connection.reply(reply)
 
     def _next(self) -> dict[str, Any]:
-        """Returns the configuration to try now."""
+        """Returns the reply with the configuration to try now."""
         if self._is_fetched and self._problem.multi_phase and not self._is_over:
-            self._run = next(self._trials, None)  # one that has no result is left as abandoned
+            self._run = next(self._trials, None)  # a trial without a result becomes abandoned
             self._is_over, self._n_reports = self._run is None, 0
-            self._parameters = None if self._run is None else parameters_of(self._run.point)
+            self._parameters = None if self._run is None else to_parameters(self._run.point)
         self._is_fetched = True
         return {"parameters": self._parameters}
 
-    def _take(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Takes in a report."""
-        kind, text = question.get("report"), question.get("value")
+    def _report(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Records a report and returns the reply."""
+        kind, text = request.get("report"), request.get("value")
         if kind not in ("final", "intermediate") or not isinstance(text, str):
-            return {"error": f"{question!r:.200} is no question: ask next, or report final or intermediate"}
+            return {"error": f"invalid request {request!r:.200}: it must ask next, or report final or intermediate"}
         if self._is_over:
-            return {"error": f"a {kind} result was reported, but get_next_parameter gave None: there is no trial"}
+            return {"error": f"a {kind} result was reported after get_next_parameter returned None: there is no trial"}
         try:
             value = json.loads(text)
         except ValueError as error:
-            return {"error": f"the result is no JSON: {error}"}
+            return {"error": f"the result is not JSON: {error}"}
         if self._run is None and kind == "final":
             self._finished.log_extra_result(text)
         elif self._run is None:
-            logger.warning("the trial has its result; a later intermediate result changes nothing: %.1000s", text)
+            logger.warning("intermediate result ignored, because the trial has its final result: %.1000s", text)
         elif kind == "intermediate":
             self._n_reports += 1
             if reported := _numbers(value):
@@ -206,7 +208,10 @@ class _Talk:
 
 
 def _score(value: Any, is_optional: bool) -> dict[str, float]:
-    """The metric ``default``, where the result is or holds a number; one that is not finite only where it must."""
+    """Returns the metric ``default`` of a result, or nothing if the result has no number.
+
+    If the score is optional, a number that is not finite is omitted.
+    """
     found = value.get("default") if isinstance(value, dict) else value
     if not isinstance(found, int | float) or (is_optional and not math.isfinite(found)):
         return {}
@@ -214,13 +219,13 @@ def _score(value: Any, is_optional: bool) -> dict[str, float]:
 
 
 def _numbers(value: Any) -> dict[str, float]:
-    """What an intermediate result tells a stopper and the learning curve: numbers by name, the finite ones."""
+    """Returns the finite numbers of an intermediate result by name, for stoppers and the learning curve."""
     found = value if isinstance(value, dict) else {"default": value}
     numbers = {k: v for k, v in found.items() if isinstance(v, int | float) and not isinstance(v, bool)}
     return {k: v for k, v in numbers.items() if math.isfinite(v) and k not in ("self", "step")}
 
 
-def _described(status: int) -> str:
+def _status_text(status: int) -> str:
     if 128 < status <= 128 + max(signal.valid_signals()):
         return f"by {signal.Signals(status - 128).name}"
     return f"with exit status {status}"

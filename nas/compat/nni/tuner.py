@@ -1,4 +1,4 @@
-"""An experiment's own tuner, which lives in a process of its own (NNI's ``tuner.className``)."""
+"""Runs an experiment's own tuner class (NNI's ``tuner.className``) in a separate process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nas.compat.nni.calls import LATE_CHARS, Call, History, LateResult, Notice, derivation, numbers_of, parsed, value_of
-from nas.compat.nni.conversation import Conversation
-from nas.compat.nni.names import experiment_id, job_id
-from nas.compat.nni.parameters import parameters_of, point_of
-from nas.compat.nni.parents import ParentRule
+from nas.compat.nni.ids import experiment_id, job_id
+from nas.compat.nni.parameters import to_parameters, to_point
+from nas.compat.nni.parent_rule import ParentRule
+from nas.compat.nni.tuner_calls import (
+    MAX_LATE_CHARS,
+    CallHistory,
+    CallRecord,
+    LateResult,
+    TunerCall,
+    derivation_of,
+    ids_text,
+    parse_result,
+    result_text,
+)
+from nas.compat.nni.tuner_client import TunerClient
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
@@ -21,41 +31,43 @@ from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.shared.stateful import StatefulTuner
 
 STAGGER_S = 0.05
-"""The next call begins when the one before has answered, or has waited so long: old tuners race at their first call."""
-GRACE_S = 0.25
-"""It begins when results are taken in, or when that takes so long."""
-RETRY_S = 60.0
+"""Most seconds between unanswered calls: old tuners have race conditions in their first calls."""
+FLUSH_S = 0.25
+"""Most seconds to wait before a call until the tuner has processed the results so far."""
+WAIT_TIMEOUT_S = 60.0
 
 
 class NniTuner(StatefulTuner):
-    """Calls the methods of a class that derives from ``nni.tuner.Tuner``.
+    """Calls the methods of a class that extends ``nni.tuner.Tuner``.
 
-    Configurations are asked for as in NNI: as many at once as jobs may begin, in the order of ids, from 0. Each result
-    is told when it is there, and that the trial has ended, after it. A later session asks and tells the same in the
-    same order; where an answer differs from the record, the record stands.
+    As in NNI, the tuner is asked for as many configurations at once as jobs may start. Their parameter_ids count from
+    0, in the order of the calls. The tuner receives each result as soon as it is reported, and then the end of the
+    trial. A later session repeats all calls in the same order. If an answer differs from the record, the record is
+    used.
 
     Args:
-        space: Of no concern.
-        metrics: Of no concern.
-        seed: Of no concern.
-        class_file: The module's file in ``code_dir``, which is relative to the experiment's ``folder``.
+        space: Not used.
+        metrics: Not used.
+        seed: Not used.
+        class_file: The module's file in ``code_dir``.
         class_name: The class.
-        class_args: What it is built with.
-        search_space: What ``update_search_space`` is given; None: an empty text, as in NNI.
-        multi_thread: Each call has a thread of its own, and may wait for results.
-        multi_phase: The tuner is told which job asks.
-        with_stopped: The last report of a trial that a stopper ended counts as its result.
-        parents: See ``ParentRule.of``.
-        folder: Where the experiment lies.
-        output_dir: In ``log`` there it runs.
-        search: The name from which the ids of jobs are made.
-        slots: Jobs at a time.
-        most_jobs: More than these are never asked for.
-        patience_s: How long the tuner may wait, and do nothing, while nothing runs that it could wait for.
+        code_dir: Relative to ``folder``.
+        class_args: Arguments of the constructor.
+        search_space: Argument of ``update_search_space``; None: an empty string, as in NNI.
+        multi_thread: Whether each call has its own thread and may wait for results.
+        multi_phase: Whether the tuner is given the id of the job that asks.
+        include_intermediate: Whether the last report of a stopped trial is its result.
+        parents: See ``ParentRule.parse``.
+        folder: The experiment's folder.
+        output_dir: The process runs in its subfolder ``log``.
+        search: The name of the search, from which job ids are derived.
+        slots: Number of jobs at a time.
+        max_jobs: Most jobs that may start; None: any number.
+        wait_timeout_s: Seconds that an idle tuner may wait while no trial runs.
     """
 
     data_arguments: ClassVar[frozenset[str]] = frozenset(
-        {"folder", "output_dir", "search", "slots", "most_jobs", "patience_s"}
+        {"folder", "output_dir", "search", "slots", "max_jobs", "wait_timeout_s"}
     )
     code_arguments: ClassVar[frozenset[str]] = frozenset({"class_file", "code_dir"})
 
@@ -72,14 +84,14 @@ class NniTuner(StatefulTuner):
         search_space: Mapping[str, Any] | None = None,
         multi_thread: bool = False,
         multi_phase: bool = False,
-        with_stopped: bool = False,
+        include_intermediate: bool = False,
         parents: str | None = None,
         folder: str = ".",
         output_dir: str = "",
         search: str = "",
         slots: int = 1,
-        most_jobs: int | None = None,
-        patience_s: float = RETRY_S,
+        max_jobs: int | None = None,
+        wait_timeout_s: float = WAIT_TIMEOUT_S,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
         self.class_file = class_file
@@ -89,35 +101,36 @@ class NniTuner(StatefulTuner):
         self.search_space = search_space
         self.multi_thread = multi_thread
         self.multi_phase = multi_phase
-        self.with_stopped = with_stopped
-        self.parents = ParentRule.of(parents)
+        self.include_intermediate = include_intermediate
+        self.parents = ParentRule.parse(parents)
         self.folder = folder
         self.output_dir = output_dir
         self.search = search
         self.slots = slots
-        self.most_jobs = most_jobs
-        self.patience_s = patience_s
-        self._conversation: Conversation | None = None
-        self._unlisted: list[Call] = []
-        """Calls that no proposal's record lists."""
-        self._names: dict[int, str] = {}
-        """What the tuner calls each job."""
-        self._known: dict[int, tuple[Any, Any]] = {}
+        self.max_jobs = max_jobs
+        self.wait_timeout_s = wait_timeout_s
+        self._connected: TunerClient | None = None
+        self._unrecorded: list[TunerCall] = []
+        """Calls that are in no proposal's record yet."""
+        self._job_ids: dict[int, str] = {}
+        """The tuner's id of each job, by its number."""
+        self._configurations: dict[int, tuple[Any, Any]] = {}
         """Parameters and result of each configuration, by parameter_id."""
-        self._trial_of: dict[int, int] = {}
+        self._trial_numbers: dict[int, int] = {}
+        """Trial numbers by parameter_id."""
         self._n_ids = 0
-        self._n_told = 0
-        self._late: list[LateResult] = []
-        """Late results that no call's record lists."""
-        self._early: dict[int, list[str]] = {}
-        """Late results of trials whose result is still to come."""
-        self._nothing_at = -1
-        """How many results it had been told when it had nothing to offer."""
+        self._n_results = 0
+        self._unrecorded_late: list[LateResult] = []
+        """Late results that are in no call's record yet."""
+        self._waiting_late: dict[int, list[str]] = {}
+        """Late results by trial, to be sent after the trial's first result."""
+        self._exhausted_at = -1
+        """Number of results received when the tuner last had no configuration."""
 
-    # ---- from begin to end
+    # ---- start and end
 
     def begin(self, lineage: Lineage, wake: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
-        """Starts the process, and repeats what it was asked and told."""
+        """Starts the process and repeats the calls and results of earlier sessions."""
         folder = Path(self.output_dir) / "log"
         environment = {
             "NNI_MODE": "start",
@@ -125,19 +138,19 @@ class NniTuner(StatefulTuner):
             "NNI_LOG_DIRECTORY": str(folder),
             "NNI_CHECKPOINT_DIRECTORY": str(folder),
             "NNI_LOG_LEVEL": "INFO",
-            "NNI_INCLUDE_INTERMEDIATE_RESULTS": str(self.with_stopped).lower(),
+            "NNI_INCLUDE_INTERMEDIATE_RESULTS": str(self.include_intermediate).lower(),
         }
-        self._conversation = Conversation(
+        self._connected = TunerClient(
             self.class_name,
             folder,
             environment,
-            patience_s=self.patience_s,
-            remedy="" if self.multi_thread else "; a tuner that waits for results needs multiThread: true",
+            wait_timeout_s=self.wait_timeout_s,
+            remedy="" if self.multi_thread else ". A tuner that waits for results needs multiThread: true",
             wake=wake,
             fail=fail,
         )
-        self._talk.tell(
-            "begin",
+        self._client.tell(
+            "start",
             f"{self.class_name}.__init__ or update_search_space",
             code_dir=os.path.abspath(os.path.join(self.folder, self.code_dir)),
             class_file=self.class_file,
@@ -146,201 +159,211 @@ class NniTuner(StatefulTuner):
             space=self.search_space,
             multi_thread=self.multi_thread,
         )
-        self._talk.settle()
-        self._names = {t.job: Notice.of(t).job for t in lineage}
-        self._repeat(History.of(lineage))
+        self._client.flush()
+        self._job_ids = {t.job: CallRecord.of(t).job for t in lineage}
+        self._replay(CallHistory.of(lineage))
 
     @property
-    def _talk(self) -> Conversation:
-        if self._conversation is None:
-            raise AssertionError("the tuner has not begun, or has ended")
-        return self._conversation
+    def _client(self) -> TunerClient:
+        if self._connected is None:
+            raise AssertionError("the tuner has not been started, or has ended")
+        return self._connected
 
     def notice(self, trial: Trial) -> None:
-        """Tells the tuner a result, and that the trial has ended."""
-        self._talk.n_out -= 1
+        """Sends the tuner a result and the end of its trial."""
+        self._client.n_pending -= 1
         self._tell_result(trial)
-        for result in self._early.pop(trial.number, ()):
+        for result in self._waiting_late.pop(trial.number, ()):
             self.notice_late(trial, result)
 
     def notice_late(self, trial: Trial, result: str) -> None:
-        """Tells the tuner what a trial has reported after its result, as NNI did."""
+        """Sends the tuner a final result that came after the trial's first one, as in NNI."""
         if not trial.is_finished:
-            self._early.setdefault(trial.number, []).append(result)
+            self._waiting_late.setdefault(trial.number, []).append(result)
             return
-        late = LateResult(Notice.of(trial).id, self._n_told, result)
-        if sum(len(other.text) for other in (*self._late, late)) <= LATE_CHARS:
-            self._late.append(late)
-        self._tell_late(late, Notice.of(trial).job)
+        record = CallRecord.of(trial)
+        late = LateResult(record.id, self._n_results, result)
+        if sum(len(other.text) for other in (*self._unrecorded_late, late)) <= MAX_LATE_CHARS:
+            self._unrecorded_late.append(late)
+        self._tell_late(late, record.job)
 
     @property
     def is_thinking(self) -> bool:
         """Whether a call has no answer yet."""
-        return self._talk.is_thinking
+        return self._client.is_thinking
 
     def settle(self) -> None:
-        """Waits until all results are taken in, and tells the tuner that it was all."""
-        self._talk.settle()
-        self._talk.tell("exit", "_on_exit")
-        self._talk.settle()
+        """Waits until the tuner has processed all results, and calls its ``_on_exit``."""
+        self._client.flush()
+        self._client.tell("exit", "_on_exit")
+        self._client.flush()
 
     def end(self) -> None:
         """Ends the process."""
-        if self._conversation is not None:
-            self._conversation.end()
-            self._conversation = None
+        if self._connected is not None:
+            self._connected.end()
+            self._connected = None
 
-    # ---- asking
+    # ---- configurations
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns a configuration that the tuner has answered; WAIT where it has none now, STOP where it has no more.
+        """Returns a configuration; WAIT if there is none now, STOP if there will be none.
 
-        NoMoreTrialError means STOP for a job that goes on; for a new one it means WAIT while there are results to come.
+        NoMoreTrialError means STOP for a job that continues. For a new job it means WAIT while results can arrive.
         """
-        if self._conversation is None:  # before `begin`
+        if self._connected is None:  # before `begin`
             return WAIT
-        self._talk.check()
-        name = self._names.get(job)
-        call = self._ask_for_new(lineage) if name is None else self._ask_for(name)
-        if call is not None and not call.has_nothing:
-            self._names[job] = call.job
+        self._client.check()
+        job_name = self._job_ids.get(job)
+        call = self._ask_for_new_job(lineage) if job_name is None else self._ask_for_next(job_name)
+        if call is not None and not call.is_empty:
+            self._job_ids[job] = call.job
             return self._propose(call, len(lineage))
         if call is not None:
-            del self._talk.calls[call.id]
-            if name is not None:
+            del self._client.calls[call.id]
+            if job_name is not None:
                 return STOP
-            self._nothing_at = self._n_told
-        has_more = self._nothing_at != self._n_told or lineage.pending or self.is_thinking
-        return WAIT if name is not None or has_more else STOP
+            self._exhausted_at = self._n_results
+        has_more = self._exhausted_at != self._n_results or lineage.pending or self.is_thinking
+        return WAIT if job_name is not None or has_more else STOP
 
-    def _n_wanted(self, lineage: Lineage) -> int:
-        """For how many jobs configurations may be asked for at once."""
+    def _max_open_calls(self, lineage: Lineage) -> int:
+        """Returns the number of jobs that may ask for a configuration at once."""
         n_free = self.slots - len(lineage.pending)
-        if self.most_jobs is not None:
-            n_free = min(n_free, self.most_jobs - len(self._names))
+        if self.max_jobs is not None:
+            n_free = min(n_free, self.max_jobs - len(self._job_ids))
         return max(n_free, 1) if self.multi_thread else 1
 
-    def _ask_for_new(self, lineage: Lineage) -> Call | None:
-        """Begins calls until as many go on as are wanted; the first that has answered, or None.
+    def _ask_for_new_job(self, lineage: Lineage) -> TunerCall | None:
+        """Starts calls up to the allowed number and returns the first that is answered, or None.
 
-        None are begun where the tuner had nothing to offer, until it is told another result.
+        If the tuner had no configuration, no call starts before it has received another result.
         """
-        self._talk.settle(GRACE_S)
+        self._client.flush(FLUSH_S)
         if (found := self._first_answered()) is not None:
             return found
-        n_open = sum(call.is_first for call in list(self._talk.calls.values()))
-        n_new = 0 if self._nothing_at == self._n_told else self._n_wanted(lineage) - n_open
+        n_open = sum(call.is_first for call in list(self._client.calls.values()))
+        n_new = 0 if self._exhausted_at == self._n_results else self._max_open_calls(lineage) - n_open
         for _ in range(n_new):
             number = self._next_id()
-            call = self._generate(Call(number, job_id(self.search, number), True, self._n_told))
-            self._talk.wait_for([call], STAGGER_S)
+            call = self._start_call(TunerCall(number, job_id(self.search, number), True, self._n_results))
+            self._client.wait_for([call], STAGGER_S)
             if call.has_answer:
                 return call
         return self._first_answered()
 
-    def _first_answered(self) -> Call | None:
-        answered = [call for call in list(self._talk.calls.values()) if call.is_first and call.has_answer]
-        return min(answered, key=lambda call: (call.has_nothing, call.id), default=None)
+    def _first_answered(self) -> TunerCall | None:
+        answered = [call for call in list(self._client.calls.values()) if call.is_first and call.has_answer]
+        return min(answered, key=lambda call: (call.is_empty, call.id), default=None)
 
-    def _ask_for(self, name: str) -> Call | None:
-        """Returns the next configuration of a job that goes on."""
-        call = next((call for call in list(self._talk.calls.values()) if not call.is_first and call.job == name), None)
+    def _ask_for_next(self, job: str) -> TunerCall | None:
+        """Returns the answered call of a job that continues, or None."""
+        open_calls = list(self._client.calls.values())
+        call = next((call for call in open_calls if not call.is_first and call.job == job), None)
         if call is None:
-            self._talk.settle(GRACE_S)
-            call = self._generate(Call(self._next_id(), name, False, self._n_told))
-            self._talk.wait_for([call], STAGGER_S)
+            self._client.flush(FLUSH_S)
+            call = self._start_call(TunerCall(self._next_id(), job, False, self._n_results))
+            self._client.wait_for([call], STAGGER_S)
         return call if call.has_answer else None
 
     def _next_id(self) -> int:
         self._n_ids += 1
         return self._n_ids - 1
 
-    def _generate(self, call: Call, **recorded: Any) -> Call:
-        self._unlisted.append(call)
+    def _start_call(self, call: TunerCall, **recorded: Any) -> TunerCall:
+        self._unrecorded.append(call)
         if call.trial is None:
-            call.late, self._late = tuple(self._late), []
-        return self._talk.ask(call, call.job if self.multi_phase else None, **recorded)
+            call.late, self._unrecorded_late = tuple(self._unrecorded_late), []
+        return self._client.ask(call, call.job if self.multi_phase else None, **recorded)
 
-    def _propose(self, call: Call, number: int) -> Proposal:
-        del self._talk.calls[call.id]
-        self._talk.n_out += 1
-        parents = tuple(self._trial_of[i] for i in self.parents.find(call.parameters, call.id, self._known))
-        call.trial, self._trial_of[call.id], self._known[call.id] = number, number, (call.parameters, None)
-        begun, self._unlisted = self._unlisted, []
+    def _propose(self, call: TunerCall, number: int) -> Proposal:
+        del self._client.calls[call.id]
+        self._client.n_pending += 1
+        parents = self.parents.find(call.parameters, call.id, self._configurations)
+        call.trial = self._trial_numbers[call.id] = number
+        self._configurations[call.id] = (call.parameters, None)
+        started, self._unrecorded = self._unrecorded, []
         return Proposal(
-            point=point_of(call.parameters),
-            parents=parents,
-            derivation=derivation(call, begun),
+            point=to_point(call.parameters),
+            parents=tuple(self._trial_numbers[parent] for parent in parents),
+            derivation=derivation_of(call, started),
             reason=f"parameter_id {call.id}",
         )
 
-    # ---- telling
+    # ---- results
 
     def _tell_result(self, trial: Trial) -> None:
-        noted = Notice.of(trial)
-        number, job = noted.id, noted.job
-        value = value_of(trial, with_stopped=self.with_stopped)
-        self._known[number] = (parameters_of(trial.point), None if value is None else parsed(value, trial.number))
-        if value is None:
-            self._talk.last_failure = f"trial {trial.number} (parameter_id {number}) is {trial.state}: {trial.reason}"
-        self._n_told += 1
-        told = {} if value is None else {"value": value}
-        what = f"receive_trial_result or trial_end of parameter_id {number}"
-        self._talk.tell("finished", what, id=number, job=job, success=trial.state == "COMPLETE", **told)
+        record = CallRecord.of(trial)
+        text = result_text(trial, include_intermediate=self.include_intermediate)
+        result = None if text is None else parse_result(text, trial.number)
+        self._configurations[record.id] = (to_parameters(trial.point), result)
+        if text is None:
+            self._client.last_failure = (
+                f"trial {trial.number} (parameter_id {record.id}) is {trial.state}: {trial.reason}"
+            )
+        self._n_results += 1
+        value = {} if text is None else {"value": text}
+        name = f"receive_trial_result or trial_end of parameter_id {record.id}"
+        success = trial.state == "COMPLETE"
+        self._client.tell("finished", name, id=record.id, job=record.job, success=success, **value)
 
     def _tell_late(self, late: LateResult, job: str) -> None:
-        self._talk.settle(GRACE_S)  # the result before it
-        what = f"receive_trial_result of parameter_id {late.id}, again"
-        self._talk.tell("late", what, id=late.id, job=job, value=late.text)
+        self._client.flush(FLUSH_S)  # the first result
+        name = f"receive_trial_result of parameter_id {late.id}, again"
+        self._client.tell("late", name, id=late.id, job=job, value=late.text)
 
     # ---- after an interruption
 
-    def _repeat(self, history: History) -> None:
-        """Asks and tells what was asked and told before, in the same order."""
-        self._talk.n_out = 1  # whatever waits now waits for what will be repeated
+    def _replay(self, history: CallHistory) -> None:
+        """Repeats the calls and results of earlier sessions in the same order."""
+        self._client.n_pending = 1  # a call that waits now waits for a result that will be replayed
         jobs = {call.id: call.job for call in history.calls}
         for call in history.calls:
             for late in call.late:
-                self._tell_until(history, late.n_told)
+                self._replay_results(history, late.n_results)
                 self._tell_late(late, jobs[late.id])
-            self._tell_until(history, call.n_told)
+            self._replay_results(history, call.n_results)
             recorded = {} if call.trial is None else {"recorded": call.parameters}
             if call.trial is not None:
-                self._trial_of[call.id], self._known[call.id] = call.trial, (call.parameters, None)
-            self._generate(call, **recorded)
-            self._talk.wait_for([call], STAGGER_S)
+                self._trial_numbers[call.id], self._configurations[call.id] = call.trial, (call.parameters, None)
+            self._start_call(call, **recorded)
+            self._client.wait_for([call], STAGGER_S)
             self._n_ids = call.id + 1
-        self._tell_until(history, len(history.results))
+        self._replay_results(history, len(history.results))
         n_running = sum(call.trial is not None for call in history.calls) - len(history.results)
-        self._talk.n_out = n_running
-        self._unlisted.clear()
-        if self._talk.differing:
-            self._say_that_it_differs(history)
+        self._client.n_pending = n_running
+        self._unrecorded.clear()
+        if self._client.differing:
+            self._import_records(history)
 
-    def _tell_until(self, history: History, n_told: int) -> None:
-        """Tells results until there are so many, each when the answers are there that came before it."""
-        while self._n_told < n_told:
-            self._wait_for_due(history)
-            self._tell_result(history.results[self._n_told])
-            self._talk.settle(self.patience_s)
-        self._wait_for_due(history)
+    def _replay_results(self, history: CallHistory, n_results: int) -> None:
+        """Sends results until the tuner has ``n_results``, each after the answers that came before it."""
+        while self._n_results < n_results:
+            self._wait_for_answers(history)
+            self._tell_result(history.results[self._n_results])
+            self._client.flush(self.wait_timeout_s)
+        self._wait_for_answers(history)
 
-    def _wait_for_due(self, history: History) -> None:
-        """Waits for what was answered before the next result; not for ever, as another answer may wait for another."""
-        due = [call for call in history.due.get(self._n_told, []) if call.id < self._n_ids]
-        self._talk.wait_for(due, self.patience_s)
+    def _wait_for_answers(self, history: CallHistory) -> None:
+        """Waits for the answers that came before the next result.
 
-    def _say_that_it_differs(self, history: History) -> None:
+        The wait has a timeout, because an answer may depend on another call.
+        """
+        answered = [call for call in history.answered.get(self._n_results, []) if call.id < self._n_ids]
+        self._client.wait_for(answered, self.wait_timeout_s)
+
+    def _import_records(self, history: CallHistory) -> None:
+        """Reports a tuner that is not reproducible and sends it the recorded results."""
         data = []
         for trial in history.results:
-            if (value := value_of(trial, with_stopped=self.with_stopped)) is not None:
-                found = parsed(value, trial.number)
-                data.append({"parameter": parameters_of(trial.point), "value": found, "id": Notice.of(trial).job})
+            if (text := result_text(trial, include_intermediate=self.include_intermediate)) is not None:
+                result = parse_result(text, trial.number)
+                data.append({"parameter": to_parameters(trial.point), "value": result, "id": CallRecord.of(trial).job})
         print(
-            f"the tuner {self.class_name} is not reproducible: asked again, it gives another configuration "
-            f"{numbers_of(self._talk.differing)}; the records stand, and it is told them by import_data",
+            f"the tuner {self.class_name} is not reproducible: when asked again, it returned another configuration "
+            f"for parameter_id {ids_text(self._client.differing)}. The records are used; import_data receives them",
             file=sys.stderr,
             flush=True,
         )
-        self._talk.tell("import", "import_data", data=data)
-        self._talk.settle()
+        self._client.tell("import", "import_data", data=data)
+        self._client.flush()

@@ -1,4 +1,4 @@
-"""NNI experiments with builtin tuners: what their trials are told, and what becomes of what they report."""
+"""NNI experiments with builtin tuners: calls of trials, results, failures and the configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from nas.core.errors import ConfigurationError
 from nas.core.trial import Reason, State
 from nas.executors.events import ExtraResult
-from tests.support.nni_experiments import Shop, until
+from tests.support.nni_experiments import ExperimentFolder, until
 
 PHASES = """
 import nni
@@ -25,7 +25,7 @@ print("no more")
 
 
 def test_what_a_trial_is_told(tmp_path: Path) -> None:
-    """Configuration, ids and folder are as in NNI, and the same when asked again; the result's text is untouched."""
+    """Configuration, ids and folder are as in NNI; the record keeps the result's text unchanged."""
     code = """
 import nni, os, json
 p = nni.get_next_parameter()
@@ -38,8 +38,8 @@ open(os.path.join(os.environ["NNI_OUTPUT_DIR"], "id"), "w").write(str(nni.get_se
 nni.report_intermediate_result({"default": 0, "loss": 0.5})
 nni.report_final_result({"default": 0.0, "list": [1, None, "ä"], "nan": float("nan")})
 """
-    shop = Shop(tmp_path, code)
-    trials = shop.run()
+    experiment = ExperimentFolder(tmp_path, code)
+    trials = experiment.run()
 
     assert [t.state for t in trials] == [State.COMPLETE] * 3, trials[0].error
     assert trials[0].metrics == {"default": 0.0}
@@ -50,13 +50,12 @@ nni.report_final_result({"default": 0.0, "list": [1, None, "ä"], "nan": float("
 
 
 def test_phases(tmp_path: Path) -> None:
-    """With multiPhase each configuration is a trial; maxTrialNum counts jobs; at the end get_next_parameter gives None.
-
-    NNI waited for ever there (#1204), and a job's phases were lost where it failed later.
-    """
+    """With multiPhase each configuration is a trial, and its result is kept if the job fails later."""
     code = PHASES.replace("while (p", "n = 0\nwhile (p") + "raise SystemExit('fails in the end')"
     code = code.replace('    print("tries"', '    n += 1\n    if n > 3: break\n    print("tries"')
-    trials = Shop(tmp_path, code, fields={"multiPhase": True, "maxTrialNum": 2, "trialConcurrency": 2}).run()
+    trials = ExperimentFolder(
+        tmp_path, code, fields={"multiPhase": True, "maxTrialNum": 2, "trialConcurrency": 2}
+    ).run()
 
     jobs = {t.job for t in trials}
     assert len(jobs) == 2
@@ -67,17 +66,19 @@ def test_phases(tmp_path: Path) -> None:
 
 
 def test_the_end_of_configurations_ends_a_wait(tmp_path: Path) -> None:
-    """A tuner that has nothing more: get_next_parameter gives None, and the process ends by itself."""
+    """Without further configurations get_next_parameter returns None, and the process ends by itself."""
     space = {"x": {"_type": "choice", "_value": [1, 2, 3]}}
-    shop = Shop(tmp_path, PHASES, {"builtinTunerName": "GridSearch"}, space=space, fields={"multiPhase": True})
-    trials = shop.run()
+    experiment = ExperimentFolder(
+        tmp_path, PHASES, {"builtinTunerName": "GridSearch"}, space=space, fields={"multiPhase": True}
+    )
+    trials = experiment.run()
 
     assert [t.metrics["default"] for t in trials] == [1, 2, 3]
     assert (tmp_path / "root/mine/logs/000000.job.log").read_text().endswith("no more\n")
 
 
 def test_a_result_without_a_configuration_is_refused(tmp_path: Path) -> None:
-    """Before the first configuration and after the last a report is an error that says so."""
+    """A report after the last configuration is an error that says so."""
     code = (
         PHASES
         + """
@@ -88,19 +89,21 @@ except RuntimeError as error:
 """
     )
     space = {"x": {"_type": "choice", "_value": [1]}}
-    shop = Shop(tmp_path, code, {"builtinTunerName": "GridSearch"}, space=space, fields={"multiPhase": True})
-    trials = shop.run()
+    experiment = ExperimentFolder(
+        tmp_path, code, {"builtinTunerName": "GridSearch"}, space=space, fields={"multiPhase": True}
+    )
+    trials = experiment.run()
     log = (tmp_path / "root/mine/logs/000000.job.log").read_text()
 
     assert [t.metrics["default"] for t in trials] == [1]
-    assert "a final result was reported, but get_next_parameter gave None: there is no trial" in log
+    assert "a final result was reported after get_next_parameter returned None: there is no trial" in log
 
 
 def test_zero_is_a_result_on_resume(tmp_path: Path) -> None:
-    """Zeros stay results when an experiment is resumed; NNI dropped them."""
-    shop = Shop(tmp_path, "import nni\nnni.get_next_parameter()\nnni.report_final_result(0)\n")
-    shop.run(maxTrialNum=2)
-    trials = shop.run(maxTrialNum=4)
+    """Results of 0 are kept when an experiment is resumed; NNI dropped them."""
+    experiment = ExperimentFolder(tmp_path, "import nni\nnni.get_next_parameter()\nnni.report_final_result(0)\n")
+    experiment.run(maxTrialNum=2)
+    trials = experiment.run(maxTrialNum=4)
 
     assert [t.metrics for t in trials] == [{"default": 0}] * 4
     assert trials[2].learned[:1] == (1,)
@@ -122,8 +125,8 @@ def test_zero_is_a_result_on_resume(tmp_path: Path) -> None:
     ],
 )
 def test_failures(tmp_path: Path, code: str, reason: Reason, text: str) -> None:
-    """A process that fails, or ends without a result that the tuner can rank, is a FAILED trial that says why."""
-    [trial] = Shop(tmp_path, code, fields={"maxTrialNum": 1}).run()
+    """A process that fails, or ends without a numeric result, makes its trial FAILED with the reason."""
+    [trial] = ExperimentFolder(tmp_path, code, fields={"maxTrialNum": 1}).run()
 
     assert (trial.state, trial.reason) == (State.FAILED, reason)
     assert text in (trial.error or "")
@@ -131,7 +134,7 @@ def test_failures(tmp_path: Path, code: str, reason: Reason, text: str) -> None:
 
 @pytest.fixture
 def long_folder() -> Iterator[Path]:
-    """An empty folder whose path has exactly as many bytes as leave room for a trial's socket."""
+    """An empty folder with the longest path in which a trial's socket fits."""
     most = (103 if sys.platform == "darwin" else 107) - len("/heirloom-nni-12345678/job")
     with tempfile.TemporaryDirectory(dir="/tmp") as parent:
         folder = Path(parent, "x" * (most - len(parent) - 1))
@@ -142,55 +145,56 @@ def long_folder() -> Iterator[Path]:
 def test_the_longest_path_of_temporary_files(
     tmp_path: Path, long_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trial speaks with its job also where the path of TMPDIR is as long as it may be."""
+    """A trial connects to its job if TMPDIR has the longest allowed path."""
     monkeypatch.setattr(tempfile, "tempdir", str(long_folder))
-    [trial] = Shop(tmp_path, fields={"maxTrialNum": 1}).run()
+    [trial] = ExperimentFolder(tmp_path, fields={"maxTrialNum": 1}).run()
 
     assert (trial.state, trial.error) == (State.COMPLETE, None)
     assert list(long_folder.iterdir()) == []
 
 
 def test_too_long_a_path_of_temporary_files(tmp_path: Path, long_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One byte more, and the trial's error says how long the path may be, and names TMPDIR; nothing is left."""
+    """If the path is one byte longer, the error names the limit and TMPDIR, and no file is left."""
     longer = long_folder.with_name(f"{long_folder.name}x")
     longer.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(longer))
-    [trial] = Shop(tmp_path, fields={"maxTrialNum": 1}).run()
+    [trial] = ExperimentFolder(tmp_path, fields={"maxTrialNum": 1}).run()
 
     n_bytes = len(str(longer))
-    said = f"({longer}) has {n_bytes} bytes, and at most {n_bytes - 1} leave room for a trial's socket: set TMPDIR"
+    message = f"({longer}) has {n_bytes} bytes and must have at most {n_bytes - 1}, so that a trial's socket fits"
     assert (trial.state, trial.reason) == (State.FAILED, Reason.EXCEPTION)
-    assert said in (trial.error or "")
+    assert message in (trial.error or "")
+    assert "Set TMPDIR" in (trial.error or "")
     assert list(longer.iterdir()) == []
 
 
 def test_results_after_the_result(tmp_path: Path) -> None:
-    """A second final result changes nothing, and is warned about in the log."""
+    """A second final result does not change the trial; the log has a warning."""
     code = "import nni\nnni.get_next_parameter()\nnni.report_final_result(1)\nnni.report_final_result(2)\n"
-    shop = Shop(tmp_path, code, fields={"maxTrialNum": 1})
-    [trial] = shop.run()
+    experiment = ExperimentFolder(tmp_path, code, fields={"maxTrialNum": 1})
+    [trial] = experiment.run()
 
     assert trial.metrics == {"default": 1}
     assert "another one is ignored: 2" in (tmp_path / "root/mine/logs/000000.job.log").read_text()
-    assert shop.records.other_logs(trial)["extra_results"] == "2\n"
-    assert ExtraResult(0, "2") in shop.events
+    assert experiment.records.other_logs(trial)["extra_results"] == "2\n"
+    assert ExtraResult(0, "2") in experiment.events
 
 
 def test_a_phase_without_a_result_is_abandoned(tmp_path: Path) -> None:
-    """Asking again before reporting marks the earlier trial; the result counts for the one it was reported for."""
+    """A trial without a report before the next configuration is abandoned; the next one gets its own result."""
     code = """
 import nni
 first, second = nni.get_next_parameter(), nni.get_next_parameter()
 nni.report_final_result(second["x"])
 """
-    trials = Shop(tmp_path, code, fields={"multiPhase": True, "maxTrialNum": 1}).run()
+    trials = ExperimentFolder(tmp_path, code, fields={"multiPhase": True, "maxTrialNum": 1}).run()
 
     assert [(t.state, t.reason) for t in trials] == [(State.FAILED, Reason.ABANDONED), (State.COMPLETE, None)]
     assert trials[1].metrics["default"] == trials[1].point["x"]
 
 
 def test_interruption_ends_the_process_and_resumption_tries_again(tmp_path: Path) -> None:
-    """An interrupted trial's process is gone with all that it started; the same trial is run again."""
+    """An interruption ends the trial's process and its children; the same trial runs again."""
     code = """
 import nni, os, subprocess, time
 p = nni.get_next_parameter()
@@ -201,18 +205,18 @@ if not os.path.exists("again"):
     time.sleep(600)
 nni.report_final_result(p["x"])
 """
-    shop = Shop(tmp_path, code, fields={"maxTrialNum": 1})
-    shop.run(stop_when=(tmp_path / "started").exists)
+    experiment = ExperimentFolder(tmp_path, code, fields={"maxTrialNum": 1})
+    experiment.run(stop_when=(tmp_path / "started").exists)
     pids = (tmp_path / "started").read_text().split()
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     (tmp_path / "again").touch()
-    [trial] = shop.run()
+    [trial] = experiment.run()
 
     assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
 
 
 def test_a_stopper_ends_a_process(tmp_path: Path) -> None:
-    """Medianstop ends a hopeless trial, whose process goes on no more."""
+    """Medianstop stops a bad trial and its process."""
     code = """
 import nni, time
 p = nni.get_next_parameter()
@@ -222,18 +226,18 @@ for step in range(3):
 nni.report_final_result(10 - nni.get_sequence_id())
 """
     assessor = {"builtinAssessorName": "Medianstop", "classArgs": {"start_step": 0}}
-    trials = Shop(tmp_path, code, fields={"assessor": assessor}).run()
+    trials = ExperimentFolder(tmp_path, code, fields={"assessor": assessor}).run()
 
     assert [t.state for t in trials] == [State.COMPLETE, State.STOPPED, State.STOPPED]
 
 
 def test_a_trial_past_its_time(tmp_path: Path) -> None:
-    """maxTrialDuration ends a process, and its trial is FAILED."""
+    """A process that exceeds maxTrialDuration is ended, and its trial is FAILED."""
     code = "import nni, time\nnni.get_next_parameter()\ntime.sleep(600)\n"
-    [trial] = Shop(tmp_path, code, fields={"maxTrialNum": 1, "maxTrialDuration": "1s"}).run()
+    [trial] = ExperimentFolder(tmp_path, code, fields={"maxTrialNum": 1, "maxTrialDuration": "1s"}).run()
 
     assert trial.state == State.FAILED
-    assert "ran past 1 s" in (trial.error or "")
+    assert "ran longer than 1 s" in (trial.error or "")
 
 
 @pytest.mark.parametrize(
@@ -252,25 +256,25 @@ def test_a_trial_past_its_time(tmp_path: Path) -> None:
     ],
 )
 def test_builtin_tuners(tmp_path: Path, name: str, arguments: dict[str, object], taken: dict[str, object]) -> None:
-    """Each takes the arguments that NNI documents, has a tuner of ours in its place, and that one can be built."""
+    """Each builtin tuner with NNI's arguments has a replacement that can be built."""
     from nas.compat.nni.config import read_experiment
-    from nas.compat.nni.search import nni_search
+    from nas.compat.nni.search_definition import nni_search
 
     space = {"x": {"_type": "choice", "_value": [1, 2]}}
-    shop = Shop(
+    experiment = ExperimentFolder(
         tmp_path,
         tuner={"builtinTunerName": name, "classArgs": {"optimize_mode": "minimize", **arguments}},
         space=space,
     )
-    _, search = nni_search(read_experiment(shop.write()))
+    _, search = nni_search(read_experiment(experiment.write()))
 
     assert search.tuner.arguments == taken
     assert search.build().problem.metrics[0].direction == "minimize"
 
 
 def test_v2_names(tmp_path: Path) -> None:
-    """The fields of v2 say the same."""
-    shop = Shop(tmp_path)
+    """Fields with their v2 names give the same experiment."""
+    ExperimentFolder(tmp_path)
     content = {
         "trialConcurrency": 1,
         "maxTrialNumber": 2,
@@ -287,15 +291,15 @@ def test_v2_names(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     experiment = read_experiment(path)
 
-    assert shop.folder == experiment.folder
-    assert (experiment.most_jobs, experiment.command, experiment.tuner.builtin) == (2, "python main.py", "Random")
+    assert experiment.folder == tmp_path
+    assert (experiment.max_jobs, experiment.command, experiment.tuner.builtin) == (2, "python main.py", "Random")
     assert experiment.notes == ()
 
 
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"trialConcurency": 2}, "trialConcurency: no field of NNI's"),
+        ({"trialConcurency": 2}, "trialConcurency: not a known field of NNI's"),
         ({"useAnnotation": True}, "useAnnotation: annotated code is not supported"),
         ({"advisor": {"builtinAdvisorName": "BOHB"}}, "advisor: advisors"),
         ({"tuner": {"builtinTunerName": "NetworkMorphism"}}, "(NetworkMorphism)"),
@@ -317,19 +321,19 @@ def test_v2_names(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(tmp_path: Path, fields: dict[str, object], text: str) -> None:
-    """What can't be, and what is not supported, is refused by its name before anything runs."""
+    """Invalid and unsupported fields are refused by name before anything runs."""
     with pytest.raises(ConfigurationError) as caught:
-        Shop(tmp_path).run(**fields)
+        ExperimentFolder(tmp_path).run(**fields)
 
     assert text in str(caught.value)
     assert not (tmp_path / "root").exists()
 
 
-def test_what_has_no_effect_is_told(tmp_path: Path) -> None:
-    """Fields for platforms that are gone or not here are told at the start, with what takes their place."""
+def test_fields_without_effect_are_reported(tmp_path: Path) -> None:
+    """Fields of unsupported platforms are reported at the start with their replacement."""
     from nas.compat.nni.config import read_experiment
 
-    path = Shop(tmp_path).write(
+    path = ExperimentFolder(tmp_path).write(
         trainingServicePlatform="pai", paiConfig={"host": "x"}, machineList=[{"ip": "1.2.3.4"}], logLevel="debug"
     )
     notes = "\n".join(read_experiment(path).notes)
@@ -338,24 +342,24 @@ def test_what_has_no_effect_is_told(tmp_path: Path) -> None:
     assert all(f"{name} has no effect" in notes for name in ("paiConfig", "machineList", "logLevel"))
 
 
-def test_nobody_else_finds_our_nni() -> None:
-    """Heirloom's own processes have no module nni."""
+def test_no_other_process_finds_nni() -> None:
+    """Heirloom's own processes cannot import nni."""
     import importlib.util
 
     assert importlib.util.find_spec("nni") is None
 
 
 def test_mapped_paths(tmp_path: Path) -> None:
-    """--map makes a link, once; what is there already is left alone."""
-    from nas.compat.nni.maps import map_path
+    """--map creates a link once and refuses to replace an existing file."""
+    from nas.compat.nni.path_links import link_path
 
     source, target = tmp_path / "mnt" / "nfs", tmp_path / "data"
-    told = map_path(f"{source}={target}")
+    message = link_path(f"{source}={target}")
     (source / "x").write_text("y")
 
-    assert told == f"made {source}, a link to {target}"
+    assert message == f"created the link {source} to {target}"
     assert (target / "x").read_text() == "y"
-    assert map_path(f"{source}={target}") is None
+    assert link_path(f"{source}={target}") is None
     for text in (f"{source}={tmp_path}", "nfs=data", str(source)):
         with pytest.raises(ConfigurationError, match="--map"):
-            map_path(text)
+            link_path(text)

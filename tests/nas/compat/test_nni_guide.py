@@ -1,4 +1,4 @@
-"""docs/reference/nni.md says of every field, method and command what it is here."""
+"""docs/reference/nni.md lists every field, method and command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from nas.compat.nni import config
-from nas.compat.nni.host import SDK
+from nas.compat.nni.sdk import SDK
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "reference" / "nni.md").read_text()
 NAMED = {name for code in re.findall(r"`([^`\n]+)`", GUIDE) for name in re.findall(r"\w+", code)}
@@ -38,17 +38,17 @@ for base in Tuner.__mro__[:-1]:
 """
 
 
-def test_every_field_that_is_known_stands_in_the_guide() -> None:
-    """Those that are read, those without effect and those that are refused; a field more must be told there."""
-    read = " ".join((config._HANDLED, config._TRIAL_NO_EFFECT, config._CHOICE)).split()
-    told = (*config._QUIET, *config._NO_EFFECT, *config._REFUSED, *config._CHOICE_NO_EFFECT, *config._LOCAL_NO_EFFECT)
+def test_every_field_is_in_the_guide() -> None:
+    """The guide lists the fields that are read, those without effect and those that are refused."""
+    read = " ".join((config._READ, config._TRIAL_NO_EFFECT, config._CLASS)).split()
+    told = (*config._SILENT, *config._NO_EFFECT, *config._REFUSED, *config._CLASS_NO_EFFECT, *config._LOCAL_NO_EFFECT)
     named_alone = ("command", "codeDir", "gpuNum", "gpuIndices", "builtinTunerName", "builtinAssessorName")
 
     assert {*read, *told, *named_alone} - NAMED == set()
 
 
-def test_every_method_of_a_tuner_stands_in_the_guide() -> None:
-    """All that a class of the user's own may define or call."""
+def test_every_method_of_a_tuner_is_in_the_guide() -> None:
+    """The guide lists all methods that an own tuner may define or call."""
     environment = {**os.environ, "PYTHONPATH": str(SDK)}
     methods = subprocess.check_output([sys.executable, "-c", PUBLIC], env=environment, text=True).split()
 
@@ -56,8 +56,8 @@ def test_every_method_of_a_tuner_stands_in_the_guide() -> None:
     assert set(methods) - NAMED == set()
 
 
-def test_every_command_stands_in_the_guide() -> None:
-    """Each of ``nnictl``, with what each of its subjects does, in a table of their own."""
+def test_every_command_is_in_the_guide() -> None:
+    """The guide lists all commands of ``nnictl`` in one table."""
     table = GUIDE.partition("\n## What `nnictl` did\n")[2].partition("\n## ")[0]
     rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
     lacking = [command for command in COMMANDS if not any(f"`{command}" in row for row in rows)]

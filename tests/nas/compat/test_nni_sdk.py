@@ -1,4 +1,4 @@
-"""The module ``nni`` by itself: the names that code of NNI v0.5 to v1.9 imports, and what is said of others."""
+"""The module ``nni`` alone: names that code of NNI v0.5 to v1.9 imports, and errors for other names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from nas.compat.nni.host import SDK
+from nas.compat.nni.sdk import SDK
 
 NAMES = """
 from nni import NoMoreTrialError, get_current_parameter, get_experiment_id, get_next_parameter, get_sequence_id
@@ -84,7 +84,7 @@ def execute(code: str, *flags: str, **changes: str) -> subprocess.CompletedProce
 
 
 def test_the_names_need_the_standard_library_alone() -> None:
-    """All that the guide lists can be imported without any installed package."""
+    """All names in the guide can be imported without any installed package."""
     done = execute(NAMES, "-S")
 
     assert done.returncode == 0, done.stderr
@@ -92,14 +92,14 @@ def test_the_names_need_the_standard_library_alone() -> None:
 
 @pytest.mark.parametrize("code", [NESTED, TESTED, MERGED], ids=["nested", "tested", "merged"])
 def test_what_the_names_do(code: str) -> None:
-    """Nested spaces are named and drawn, code can be tested by itself, arguments take a configuration's values."""
+    """The helpers for nested spaces, unit tests and arguments work as in NNI."""
     done = execute(code, NNI_PLATFORM="unittest")
 
     assert done.returncode == 0, done.stderr
 
 
-def test_a_trial_that_nobody_runs() -> None:
-    """Without an experiment the configuration is empty, which is said, and results are printed."""
+def test_a_trial_without_an_experiment() -> None:
+    """Without an experiment the configuration is empty, with a message, and results are printed."""
     done = execute("import nni\nprint(nni.get_next_parameter(), nni.get_trial_id())\nnni.report_final_result(1)")
 
     assert done.stdout == "{} STANDALONE\nnni: final result: 1\n"
@@ -107,18 +107,24 @@ def test_a_trial_that_nobody_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "error"),
     [
-        ("from nni.networkmorphism_tuner.graph import json_to_graph", "nni.networkmorphism_tuner is not here: its"),
-        ("from nni.hyperopt_tuner.hyperopt_tuner import HyperoptTuner", "is not here: name builtinTunerName"),
-        ("from nni import retiarii", "nni.retiarii is not here: this is the module of NNI v0.5 to v1.9"),
-        ("import nni\nnni.get_next_parameters()", "nni.get_next_parameters is not here: use nni.get_next_parameter"),
-        ("import nni.whatever", "nni.whatever is not here: docs/reference/nni.md lists what is"),
+        (
+            "from nni.networkmorphism_tuner.graph import json_to_graph",
+            "nni.networkmorphism_tuner is not available: NNI itself",
+        ),
+        ("from nni.hyperopt_tuner.hyperopt_tuner import HyperoptTuner", "is not available: set builtinTunerName"),
+        ("from nni import retiarii", "nni.retiarii is not available: this is the module of NNI v0.5 to v1.9"),
+        (
+            "import nni\nnni.get_next_parameters()",
+            "nni.get_next_parameters is not available: use nni.get_next_parameter",
+        ),
+        ("import nni.whatever", "nni.whatever is not available: docs/reference/nni.md lists all"),
     ],
 )
-def test_what_is_not_there_is_refused_by_name(code: str, told: str) -> None:
-    """However it is asked for, one line says why, or what takes its place."""
+def test_unsupported_names_are_refused(code: str, error: str) -> None:
+    """Each way to import an unsupported name gives one line with the reason or the replacement."""
     done = execute(code)
 
     assert done.returncode == 1
-    assert told in done.stderr.splitlines()[-1]
+    assert error in done.stderr.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""NNI experiments with tuners of their own, which wait, remember, fail and are killed."""
+"""NNI experiments with their own tuner class, which waits, keeps state, fails or is killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from nas.core.errors import CorruptError, SearchFailedError
 from nas.core.trial import Reason, State
-from tests.support.nni_experiments import Shop
+from tests.support.nni_experiments import ExperimentFolder
 
 OWN = {"codeDir": ".", "classFileName": "tuner.py", "className": "MyTuner"}
 ONE = "import nni\nnni.report_final_result(nni.get_next_parameter()['x'])\n"
@@ -68,13 +68,13 @@ nni.report_final_result({"checksum": digest + str(p["prev_id"]), "path": path})
 """
 
 
-def shop(folder: Path, code: str, tuner: str, **fields: object) -> Shop:
-    return Shop(folder, code, OWN, tuner, None, {"maxTrialNum": 4, **fields})
+def make_experiment(folder: Path, code: str, tuner: str, **fields: object) -> ExperimentFolder:
+    return ExperimentFolder(folder, code, OWN, tuner, None, {"maxTrialNum": 4, **fields})
 
 
 def test_a_tuner_of_v05(tmp_path: Path) -> None:
-    """Ids count from 0; parameters and results pass through untouched, each result once; every call is in order."""
-    trials = shop(tmp_path, ONE.replace("(nni", "([nni").replace(")\n", ", None])\n"), COUNTING).run()
+    """Ids count from 0; parameters and results arrive unchanged, in order, each result once."""
+    trials = make_experiment(tmp_path, ONE.replace("(nni", "([nni").replace(")\n", ", None])\n"), COUNTING).run()
 
     assert [t.point["x"] for t in trials] == [0, 1, 2, 3]
     assert [t.state for t in trials] == [State.COMPLETE] * 4
@@ -85,9 +85,9 @@ def test_a_tuner_of_v05(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, pytest.param(3, marks=pytest.mark.slow), 16])
 def test_weight_sharing_at_any_concurrency(tmp_path: Path, concurrency: int) -> None:
-    """Nine children wait in the tuner for their father's result; NNI's pool deadlocked where they filled it."""
+    """Nine children wait in the tuner for the parent's result; NNI's thread pool deadlocked if they filled it."""
     fields = {"multiThread": True, "trialConcurrency": concurrency, "maxTrialNum": 10}
-    trials = shop(tmp_path, SHARING, SHARING_TUNER, **fields).run()
+    trials = make_experiment(tmp_path, SHARING, SHARING_TUNER, **fields).run()
 
     assert [t.state for t in trials] == [State.COMPLETE] * 10
     assert [t.parents for t in trials] == [(), *[(0,)] * 9]
@@ -96,34 +96,34 @@ def test_weight_sharing_at_any_concurrency(tmp_path: Path, concurrency: int) -> 
 
 
 def test_a_tuner_that_raises_ends_the_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its traceback is told at once, though trials still run and calls wait; NNI stood still."""
+    """The experiment ends at once with the traceback, although trials run and calls wait; NNI hung."""
     code = SHARING + "\nif 'prev_path' in p and p['id'] > 1: import time; time.sleep(600)\n"
     code = code.replace('digest + str(p["prev_id"])', 'digest + str(p["id"])')
     fields = {"multiThread": True, "trialConcurrency": 3, "maxTrialNum": 10}
     with pytest.raises(SearchFailedError, match=r"raised in receive_trial_result .* Inconsistency in weight sharing"):
-        shop(tmp_path, code, SHARING_TUNER, **fields).run()
+        make_experiment(tmp_path, code, SHARING_TUNER, **fields).run()
 
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
 def test_the_last_result_is_told(tmp_path: Path) -> None:
-    """A tuner that raises at the last result of all is heard, too."""
+    """A tuner that raises at the last result ends the experiment with an error, too."""
     code = SHARING.replace('digest + str(p["prev_id"])', '("bad" if p["id"] == 3 else digest) + str(p["prev_id"])')
     with pytest.raises(SearchFailedError, match="Inconsistency"):
-        shop(tmp_path, code, SHARING_TUNER, multiThread=True).run()
+        make_experiment(tmp_path, code, SHARING_TUNER, multiThread=True).run()
 
 
 def test_a_father_that_dies_releases_its_children(tmp_path: Path) -> None:
-    """The wait for a result that can't come any more ends with the reason; NNI waited for ever."""
+    """A wait for a result that can't arrive ends with the reason; NNI waited forever."""
     code = "import nni\nnni.get_next_parameter()\nraise SystemExit('no disk')\n"
-    sharing = shop(tmp_path, code, SHARING_TUNER, multiThread=True, trialConcurrency=3)
-    sharing.patience_s = 0.6
+    sharing = make_experiment(tmp_path, code, SHARING_TUNER, multiThread=True, trialConcurrency=3)
+    sharing.wait_timeout_s = 0.6
     with pytest.raises(SearchFailedError, match=r"waits in generate_parameters\(1, 2, 3\).*parameter_id 0\) is FAILED"):
         sharing.run()
 
 
 def test_a_tuner_that_is_told_of_the_death_goes_on(tmp_path: Path) -> None:
-    """trial_end with False comes for a failed father, so that another one may take its place."""
+    """The tuner gets trial_end with False for a failed parent and can choose another one."""
     tuner = (
         SHARING_TUNER
         + """
@@ -135,22 +135,24 @@ def test_a_tuner_that_is_told_of_the_death_goes_on(tmp_path: Path) -> None:
     )
     code = "import nni\np = nni.get_next_parameter()\nif 'prev_path' not in p: raise SystemExit(1)\n"
     code += "nni.report_final_result({'checksum': 'none'})\n"
-    trials = shop(tmp_path, code, tuner, multiThread=True, trialConcurrency=3).run()
+    trials = make_experiment(tmp_path, code, tuner, multiThread=True, trialConcurrency=3).run()
 
     assert [t.state for t in trials] == [State.FAILED, *[State.COMPLETE] * 3]
     assert trials[0].reason == Reason.EXCEPTION
 
 
 def test_a_waiting_tuner_needs_multi_thread(tmp_path: Path) -> None:
-    """Without multiThread one call is made after another; one that waits is told from one that thinks."""
-    sharing = shop(tmp_path, SHARING, SHARING_TUNER.replace("self.is_there.wait()", "threading.Event().wait()"))
-    sharing.patience_s = 0.6
+    """Without multiThread a call that waits for a result is an error that names multiThread."""
+    sharing = make_experiment(
+        tmp_path, SHARING, SHARING_TUNER.replace("self.is_there.wait()", "threading.Event().wait()")
+    )
+    sharing.wait_timeout_s = 0.6
     with pytest.raises(SearchFailedError, match="needs multiThread: true"):
         sharing.run()
 
 
-def test_a_slow_tuner_is_no_waiting_one(tmp_path: Path) -> None:
-    """A tuner that computes for longer than the patience while nothing runs is left in peace."""
+def test_a_slow_tuner_does_not_time_out(tmp_path: Path) -> None:
+    """A tuner may compute for longer than the wait timeout while no trial runs."""
     thinking = COUNTING.replace(
         '        return {"x"',
         """        import time
@@ -158,8 +160,8 @@ def test_a_slow_tuner_is_no_waiting_one(tmp_path: Path) -> None:
         while time.process_time() < until: pass
         return {"x\"""",
     )
-    thinker = shop(tmp_path, ONE, thinking)
-    thinker.patience_s = 0.4
+    thinker = make_experiment(tmp_path, ONE, thinking)
+    thinker.wait_timeout_s = 0.4
     assert len(thinker.run(maxTrialNum=1)) == 1
 
 
@@ -192,16 +194,16 @@ while (p := nni.get_next_parameter()) is not None:
 """
 
 
-def phases(folder: Path, pause: float = 0.0, most: int = 3, code: str = JOBS) -> Shop:
+def phases(folder: Path, pause: float = 0.0, most: int = 3, code: str = JOBS) -> ExperimentFolder:
     fields = {"multiPhase": True, "trialConcurrency": 2, "maxTrialNum": 4, "searchSpacePath": "search_space.json"}
-    made = Shop(
+    made = ExperimentFolder(
         folder, code.replace("PAUSE", str(pause)), {**OWN, "classArgs": {"most": most}}, JOBS_TUNER, fields=fields
     )
     return made
 
 
 def test_multi_phase(tmp_path: Path) -> None:
-    """The tuner knows the job from the very first configuration on; NNI lost the first."""
+    """The tuner gets the job id with the first configuration, too; NNI did not send it."""
     trials = phases(tmp_path).run()
 
     assert len(trials) == 12
@@ -214,14 +216,14 @@ def test_multi_phase(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_jobs_configurations(tmp_path: Path) -> None:
-    """NoMoreTrialError for the jobs that go on: get_next_parameter gives None, and the experiment ends."""
+    """After NoMoreTrialError for a job that continues, get_next_parameter returns None and the experiment ends."""
     trials = phases(tmp_path, most=2, code=JOBS + "assert p is None\n").run(maxTrialNum=2)
 
     assert sorted((t.point["phase"], t.state) for t in trials) == [(1, "COMPLETE")] * 2 + [(2, "COMPLETE")] * 2
 
 
 def test_resumption_asks_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An interrupted multi-phase experiment goes on as if nothing had happened, and says nothing of its tuner."""
+    """An interrupted multi-phase experiment continues with the same calls, without a message about its tuner."""
     interrupted = phases(tmp_path, 0.1)
     done = lambda n: len(list(tmp_path.glob("root/mine/trials/*.result.json"))) >= n  # noqa: E731
     first = interrupted.run(stop_when=lambda: done(3))
@@ -237,7 +239,7 @@ def test_resumption_asks_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_tuner_that_is_not_reproducible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where it answers otherwise when asked again, the records stand, import_data gets them, and a line says so."""
+    """If answers differ when asked again, the records are used, import_data gets them, and a line says so."""
     tuner = (
         COUNTING.replace('{"x": parameter_id,', '{"r": __import__("os").urandom(8).hex(), "x": parameter_id,')
         + """
@@ -246,24 +248,24 @@ def test_a_tuner_that_is_not_reproducible(tmp_path: Path, capsys: pytest.Capture
 """
     )
     code = ONE
-    made = shop(tmp_path, code, tuner)
+    made = make_experiment(tmp_path, code, tuner)
     before = made.run(maxTrialNum=2)
     after = made.run(maxTrialNum=3)
     [log] = tmp_path.glob("out/*/log/tuner.log")
 
     assert after[:2] == before
     assert after[2].point["told"] == [0, 1]
-    assert "gives another configuration 0, 1; the records stand" in capsys.readouterr().err
+    assert "returned another configuration for parameter_id 0, 1. The records are used" in capsys.readouterr().err
     assert f"imported {[(t.point['r'], t.metrics['default']) for t in before]}" in log.read_text()
 
 
 @pytest.mark.parametrize("multi_thread", [False, True], ids=["in_turn", "threads"])
 def test_a_second_result_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], multi_thread: bool) -> None:
-    """The first one counts; a later one is passed on, as NNI did, also when the same is told again on resumption."""
+    """A later result is passed to the tuner, as in NNI, and again after an interruption; the first one counts."""
     code = "import nni, time\np = nni.get_next_parameter()\nfor n in (0, 1): nni.report_final_result([p['x'], n])\n"
     if multi_thread:
         code += "time.sleep(0.3)\n"
-    made = shop(tmp_path, code, COUNTING, maxTrialNum=2, multiThread=multi_thread)
+    made = make_experiment(tmp_path, code, COUNTING, maxTrialNum=2, multiThread=multi_thread)
     before = made.run()
     trials = made.run(maxTrialNum=4)
 
@@ -276,7 +278,7 @@ def test_a_second_result_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_nothing_now_is_not_the_end(tmp_path: Path) -> None:
-    """NoMoreTrialError means later, while trials run, at full concurrency; with nothing running it is the end."""
+    """An empty list means later while trials run, and the end when none runs."""
     tuner = """
 import nni
 from nni.tuner import Tuner
@@ -293,14 +295,14 @@ class MyTuner(Tuner):
     def receive_trial_result(self, parameter_id, parameters, value): pass
     def trial_end(self, parameter_id, success): self.out -= 1
 """
-    trials = shop(tmp_path, ONE, tuner, trialConcurrency=3, maxTrialNum=9).run()
+    trials = make_experiment(tmp_path, ONE, tuner, trialConcurrency=3, maxTrialNum=9).run()
 
     assert [t.point["x"] for t in trials] == [2, 1, 0]
     assert [t.state for t in trials] == [State.COMPLETE] * 3
 
 
 def test_results_come_when_they_are_reported(tmp_path: Path) -> None:
-    """A father's process that goes on after its result holds no child up."""
+    """A child starts when its parent has reported, although the parent's process still runs."""
     code = (
         SHARING
         + """
@@ -311,7 +313,7 @@ while not os.path.exists("done"):
     time.sleep(0.05)
 """
     )
-    trials = shop(tmp_path, code, SHARING_TUNER, multiThread=True, trialConcurrency=2, maxTrialNum=2).run()
+    trials = make_experiment(tmp_path, code, SHARING_TUNER, multiThread=True, trialConcurrency=2, maxTrialNum=2).run()
 
     assert [t.state for t in trials] == [State.COMPLETE] * 2
 
@@ -326,15 +328,15 @@ while not os.path.exists("done"):
     ],
 )
 def test_tuners_that_cant_begin(tmp_path: Path, tuner: str, text: str) -> None:
-    """What a tuner raises when it is built ends the experiment with its last line."""
+    """An exception in the tuner's module or constructor ends the experiment with its last line."""
     with pytest.raises(SearchFailedError, match=r"raised in MyTuner\.__init__") as caught:
-        shop(tmp_path, SHARING, tuner).run()
+        make_experiment(tmp_path, SHARING, tuner).run()
 
     assert text in str(caught.value)
 
 
 def test_a_killed_tuner(tmp_path: Path) -> None:
-    """A tuner's process that dies ends the experiment; the same command goes on."""
+    """If the tuner's process is killed, the experiment ends; the same command continues."""
     code = """
 import nni, os, time
 p = nni.get_next_parameter()
@@ -342,7 +344,7 @@ while p["x"] and not os.path.exists("go"):
     time.sleep(0.05)
 """
     tuner = COUNTING.replace("self.told = []", "self.told = []; import os; open('pid', 'w').write(str(os.getpid()))")
-    made = shop(tmp_path, code + "nni.report_final_result(p['x'])\n", tuner)
+    made = make_experiment(tmp_path, code + "nni.report_final_result(p['x'])\n", tuner)
 
     killed: list[int] = []
 
@@ -368,13 +370,13 @@ while p["x"] and not os.path.exists("go"):
     [(None, [(), (0,), (1,)]), ("none", [(), (), ()]), ("mother", [(), (), (0,)])],
 )
 def test_parents(tmp_path: Path, parents: str | None, edges: list[tuple[int, ...]]) -> None:
-    """Folders and ids in the parameters name the parent; which do can be said."""
+    """Ids and folders in the parameters name the parent; --parents chooses the parameters."""
     tuner = COUNTING.replace(
         '{"x": parameter_id,',
         '{"save_dir": f"/s/{parameter_id}", "restore_dir": f"/s/{parameter_id - 1}" if parameter_id else None, '
         '"mother": parameter_id - 2, "x": parameter_id,',
     )
-    made = shop(tmp_path, ONE, tuner, maxTrialNum=3)
+    made = make_experiment(tmp_path, ONE, tuner, maxTrialNum=3)
     made.parents = parents
 
     assert [t.parents for t in made.run()] == edges
@@ -389,9 +391,9 @@ def test_parents(tmp_path: Path, parents: str | None, edges: list[tuple[int, ...
         (("proposal", "derivation"), None),
     ],
 )
-def test_records_are_not_believed(tmp_path: Path, path: tuple[str, ...], value: object) -> None:
-    """A record that somebody has changed is refused by its name before the tuner or a trial sees it."""
-    made = shop(tmp_path, ONE, COUNTING, maxTrialNum=1)
+def test_changed_records_are_refused(tmp_path: Path, path: tuple[str, ...], value: object) -> None:
+    """A record that was edited is refused by name before the tuner or a trial reads it."""
+    made = make_experiment(tmp_path, ONE, COUNTING, maxTrialNum=1)
     made.run()
     file = tmp_path / "root/mine/trials/000000.proposal.json"
     record = json.loads(file.read_text())
@@ -406,11 +408,11 @@ def test_records_are_not_believed(tmp_path: Path, path: tuple[str, ...], value: 
 
 
 def test_computing_time_by_ps() -> None:
-    """Where there is no /proc, ps tells how much a process has computed."""
+    """On systems without /proc, CPU seconds are read from ps."""
     import os
     import time
 
-    from nas.compat.nni.host import _ps_seconds
+    from nas.compat.nni.tuner_process import _ps_seconds
 
     while time.process_time() < 1.0:
         pass
@@ -421,11 +423,11 @@ def test_computing_time_by_ps() -> None:
 
 
 def test_large_parameters_and_results_arrive_whole(tmp_path: Path) -> None:
-    """Megabytes pass as a whole, both ways; NNI's trials could read a file of parameters that was half written."""
+    """Parameters and results of a megabyte arrive whole; NNI's trials could read a half-written file."""
     tuner = COUNTING.replace('{"x": parameter_id,', '{"big": "ä" * 1_000_000, "x": parameter_id,')
     tuner = tuner.replace("self.told.append(reward)", "self.told.append(len(reward))")
     code = "import nni\np = nni.get_next_parameter()\nassert p['big'] == 'ä' * 1_000_000\n"
-    trials = shop(tmp_path, code + "nni.report_final_result('x' * 999_000)\n", tuner, maxTrialNum=2).run()
+    trials = make_experiment(tmp_path, code + "nni.report_final_result('x' * 999_000)\n", tuner, maxTrialNum=2).run()
 
     assert [t.state for t in trials] == [State.COMPLETE] * 2, trials[0].error
     assert trials[1].point["told"] == [999_000]

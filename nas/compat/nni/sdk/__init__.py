@@ -1,1 +1,6 @@
-"""What the processes of an NNI experiment find by ``import nni``; no other process has this folder in its path."""
+"""The module ``nni``. Only processes of an NNI experiment have this folder in their path."""
+
+from pathlib import Path
+
+SDK = Path(__file__).parent
+"""The folder to add to ``PYTHONPATH``."""

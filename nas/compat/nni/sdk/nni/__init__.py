@@ -1,6 +1,6 @@
-"""The module that the code of an NNI experiment imports. It needs the standard library alone.
+"""The module that the code of an NNI experiment imports; it needs the standard library alone.
 
-It speaks with the job that has started the trial; where nobody did, configurations are empty and results are printed.
+It connects to the job that started the trial. Without a job, configurations are empty and results are printed.
 """
 
 import sys as _sys

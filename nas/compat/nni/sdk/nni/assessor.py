@@ -1,4 +1,7 @@
-"""The base class of assessors, which modules of tuners may import; an experiment's own assessor is not called."""
+"""The base class of assessors, for modules that import it.
+
+An experiment's own assessor is not supported.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,18 @@ from .recoverable import Recoverable
 
 
 class AssessResult(Enum):
-    """Whether a trial goes on."""
+    """Whether a trial continues."""
 
     Good = True
     Bad = False
 
 
 class Assessor(Recoverable):
-    """Judges learning curves."""
+    """Decides from learning curves which trials continue."""
 
     def assess_trial(self, trial_job_id: str, trial_history: list[Any]) -> AssessResult:
-        """Returns whether the trial goes on."""
+        """Returns whether the trial continues."""
         raise NotImplementedError("an assessor must define assess_trial")
 
     def trial_end(self, trial_job_id: str, success: bool) -> None:
-        """A trial has ended."""
+        """Receives the end of a trial."""

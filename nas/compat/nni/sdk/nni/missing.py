@@ -1,17 +1,15 @@
-"""What NNI had and is not here: imports say so, and what takes its place."""
+"""Errors for names of NNI that are not supported, each with the reason or the replacement."""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
-_BUILTIN = (
-    "name builtinTunerName or builtinAssessorName in the configuration; their classes are not here to derive from"
-)
-_WHY = {
+_BUILTIN = "set builtinTunerName or builtinAssessorName in the configuration. Builtin classes cannot be extended"
+_REASONS = {
     "get_parameters": "use nni.get_next_parameter",
     "get_next_parameters": "use nni.get_next_parameter",
     "training_update": "the NAS mode of v1.0 is not supported",
-    "networkmorphism_tuner": "its graphs are built by NNI itself; evolution over a space of layers takes its place",
+    "networkmorphism_tuner": "NNI itself builds its graphs. Use evolution over a space of layers",
     **dict.fromkeys(("mutable_layers", "mutables", "smartparam"), "annotations (useAnnotation) are not supported"),
     **dict.fromkeys(("nas", "retiarii", "algorithms", "compression"), "this is the module of NNI v0.5 to v1.9"),
     **dict.fromkeys(("bohb_advisor", "hyperband_advisor", "msg_dispatcher_base"), "advisors are not supported"),
@@ -27,24 +25,25 @@ _WHY = {
 
 
 def explain(name: str) -> str:
-    """Why ``nni.<name>`` is not here."""
-    return f"nni.{name} is not here: {_WHY.get(name.partition('.')[0], 'docs/reference/nni.md lists what is')}"
+    """Returns why ``nni.<name>`` is not available."""
+    reason = _REASONS.get(name.partition(".")[0], "docs/reference/nni.md lists all supported names")
+    return f"nni.{name} is not available: {reason}"
 
 
 class MissingFinder:
-    """The last finder that an import asks: refuses what is not in this package."""
+    """The last import finder: it refuses all modules of ``nni`` that this package does not have."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
-        """None for other packages' modules.
+        """Returns None for modules of other packages.
 
         Raises:
-            ModuleNotFoundError: it is one of ``nni``.
+            ModuleNotFoundError: the module is one of ``nni``.
         """
         if name.startswith("nni."):
             refuse(name.removeprefix("nni."))
 
 
 def refuse(name: str) -> NoReturn:
-    """Raises why it is not here; without a name in the error, else ``from nni import ...`` would hide it."""
+    """Raises an error without the attribute ``name``, because ``from nni import ...`` would hide that one."""
     raise ModuleNotFoundError(explain(name))

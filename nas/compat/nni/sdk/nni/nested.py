@@ -1,7 +1,7 @@
-"""The decisions of a search space as JSON, by name, and draws of some of them: what tuners that mutate are made of.
+"""Names and random values of the decisions of a search space, for tuners that mutate configurations.
 
-A decision's name tells the way to it: ``root[conv]-choice[0][size]-uniform`` is the ``size`` of the first option of the
-choice ``conv``. A drawn choice is ``{"_index": i, "_value": ...}``; ``split_index`` leaves the option itself.
+The name of a decision is its path: ``root[conv]-choice[0][size]-uniform`` is ``size`` in the first option of the choice
+``conv``. The value of a choice is ``{"_index": i, "_value": ...}``; ``split_index`` returns the option itself.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ _ROOT = "root"
 
 
 def json2space(x: Any, oldy: Any = None, name: str = _ROOT) -> list[str]:
-    """The names of the decisions: of all, or of those that the parameters ``oldy`` have taken; inner before outer.
+    """Returns the names of decisions, inner ones before outer ones.
+
+    Args:
+        x: The search space.
+        oldy: Parameters; only decisions on their path are named. None: all decisions.
+        name: The path of ``x``.
 
     Raises:
-        RuntimeError: an option of a choice holds decisions, but no ``_name``.
+        RuntimeError: an option of a choice contains decisions, but no ``_name``.
     """
     if isinstance(x, dict) and "_type" in x:
         own, inner = f"{name}-{x['_type']}", []
@@ -40,18 +45,18 @@ def json2parameter(
     Rand: bool = False,  # noqa: N803 - the name that callers may use
     name: str = _ROOT,
 ) -> Any:
-    """Parameters: decisions whose ``is_rand`` is true are drawn anew with all below them, the rest is that of ``oldy``.
+    """Returns parameters with new random values for some decisions; the rest is copied from ``oldy``.
 
     Args:
         x: The search space.
-        is_rand: By the names that ``json2space`` gives.
+        is_rand: Whether to draw a decision and all below it, by the names of ``json2space``.
         random_state: Numpy's ``RandomState``.
-        oldy: Parameters; may be left out where all decisions are drawn.
-        Rand: Everything is drawn.
-        name: Where ``x`` lies.
+        oldy: The earlier parameters; None if all decisions are drawn.
+        Rand: Whether to draw everything.
+        name: The path of ``x``.
 
     Raises:
-        RuntimeError: as ``json2space``.
+        RuntimeError: see ``json2space``.
     """
     if isinstance(x, dict) and "_type" in x:
         own, values = f"{name}-{x['_type']}", x["_value"]
@@ -74,14 +79,14 @@ def json2parameter(
 
 
 def _parts(x: Any) -> list[tuple[Any, Any]]:
-    """What lies within, by key or place."""
+    """Returns the parts of an object or list, by key or index."""
     if isinstance(x, dict):
         return list(x.items())
     if not isinstance(x, list):
         return []
     for option in x:
         if isinstance(option, dict) and "_name" not in option:
-            raise RuntimeError(f"'_name' is missing in the option {option!r:.200}, which holds a search space")
+            raise RuntimeError(f"option {option!r:.200} must have a '_name', because it contains a search space")
     return list(enumerate(x))
 
 

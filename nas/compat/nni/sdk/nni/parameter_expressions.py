@@ -1,4 +1,4 @@
-"""Draws of each kind that a search space knows, from numpy's ``RandomState``."""
+"""Random values of each type of a search space, drawn with numpy's ``RandomState``."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ from typing import Any
 
 
 def choice(options: Sequence[Any], random_state: Any) -> Any:
-    """One of the options."""
+    """Returns one of the options."""
     return options[random_state.randint(len(options))]
 
 
 def randint(lower: int, upper: int, random_state: Any) -> int:
-    """Returns a whole number from ``lower``, below ``upper``."""
+    """Returns an integer from ``lower`` to ``upper - 1``."""
     return int(random_state.randint(lower, upper))
 
 
 def uniform(low: float, high: float, random_state: Any) -> float:
-    """Returns a number between the two."""
+    """Returns a number between ``low`` and ``high``."""
     return float(random_state.uniform(low, high))
 
 
 def quniform(low: float, high: float, q: float, random_state: Any) -> float:
-    """Returns a multiple of ``q``, clipped."""
+    """Returns a multiple of ``q``, clipped to the range."""
     return _clip(_multiple(uniform(low, high, random_state), q), low, high)
 
 
 def loguniform(low: float, high: float, random_state: Any) -> float:
-    """Returns a number between the two, uniform in its logarithm."""
+    """Returns a number between ``low`` and ``high``, uniform in its logarithm."""
     return math.exp(uniform(math.log(low), math.log(high), random_state))
 
 
 def qloguniform(low: float, high: float, q: float, random_state: Any) -> float:
-    """Returns a multiple of ``q``, clipped, uniform in its logarithm."""
+    """Returns a multiple of ``q``, clipped to the range, uniform in its logarithm."""
     return _clip(_multiple(loguniform(low, high, random_state), q), low, high)
 
 
 def normal(mu: float, sigma: float, random_state: Any) -> float:
-    """From the normal distribution."""
+    """Returns a number from the normal distribution."""
     return float(random_state.normal(mu, sigma))
 
 
 def qnormal(mu: float, sigma: float, q: float, random_state: Any) -> float:
-    """Returns a multiple of ``q``, from the normal distribution."""
+    """Returns a multiple of ``q`` from the normal distribution."""
     return _multiple(normal(mu, sigma, random_state), q)
 
 
 def lognormal(mu: float, sigma: float, random_state: Any) -> float:
-    """Whose logarithm is from the normal distribution."""
+    """Returns a number from the log-normal distribution."""
     return math.exp(normal(mu, sigma, random_state))
 
 
 def qlognormal(mu: float, sigma: float, q: float, random_state: Any) -> float:
-    """Returns a multiple of ``q``, whose logarithm is from the normal distribution."""
+    """Returns a multiple of ``q`` from the log-normal distribution."""
     return _multiple(lognormal(mu, sigma, random_state), q)
 
 

@@ -1,4 +1,4 @@
-"""What tuners and assessors have in common."""
+"""The base class of tuners and assessors."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 
 
 class Recoverable:
-    """May keep checkpoints of itself; nothing here calls for them: a resumed tuner is asked again what it was asked."""
+    """Methods for checkpoints, which are never called: a resumed tuner gets the same calls again."""
 
     def load_checkpoint(self) -> None:
-        """Never called."""
+        """Is never called."""
 
     def save_checkpoint(self) -> None:
-        """Never called, as in NNI."""
+        """Is never called, as in NNI."""
 
     def get_checkpoint_path(self) -> str | None:
-        """Returns the folder of checkpoints, which is the folder that the tuner runs in."""
+        """Returns the folder of checkpoints, which is the tuner's working folder."""
         return os.environ.get("NNI_CHECKPOINT_DIRECTORY")

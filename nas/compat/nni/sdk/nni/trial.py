@@ -1,4 +1,4 @@
-"""What a trial calls: its next configuration, and its reports."""
+"""Functions for trial code: the next configuration, ids and reports."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from typing import Any
 
 from .platform import standalone, test
 
-SILENCE_S = 60.0
-"""The job says every few seconds that it lives; beyond this it is gone."""
+TIMEOUT_S = 60.0
+"""Most seconds without data from the job, which sends an empty line every few seconds."""
 MAX_METRIC = 1_000_000
-"""Characters of a result as JSON, as in NNI."""
+"""Most characters of a result as JSON, as in NNI."""
 
 _EXPERIMENT_ID = os.environ.get("NNI_EXP_ID", "STANDALONE")
 _TRIAL_ID = os.environ.get("NNI_TRIAL_JOB_ID", "STANDALONE")
 _SEQUENCE_ID = int(os.environ.get("NNI_TRIAL_SEQ_ID", "0"))
 
 
-class _Line:
-    """The connection to the job; made at the first question, and anew in a forked process."""
+class _Connection:
+    """The connection to the job, opened at the first request and again in a forked process."""
 
     def __init__(self) -> None:
         self._pid = 0
         self._file: Any = None
 
-    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Returns the job's answer.
+    def send(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Returns the job's reply.
 
         Raises:
-            ConnectionError: the job is gone.
-            RuntimeError: it refuses.
+            ConnectionError: the job has ended or does not respond.
+            RuntimeError: the job refuses the request.
         """
         try:
             if self._pid != os.getpid():
                 self._connect()
-            self._file.write(json.dumps(question).encode() + b"\n")
+            self._file.write(json.dumps(request).encode() + b"\n")
             self._file.flush()
             while not (line := self._file.readline()).strip():
                 if not line:
-                    raise ConnectionError("it has ended")
+                    raise ConnectionError("connection closed")
         except OSError as error:  # a timeout is one
-            raise ConnectionError(f"the job that started this trial does not answer: {error}") from error
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return answer
+            raise ConnectionError(f"the job that started this trial does not respond: {error}") from error
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise RuntimeError(reply["error"])
+        return reply
 
     def _connect(self) -> None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(SILENCE_S)
+        connection.settimeout(TIMEOUT_S)
         connection.connect(os.environ["HEIRLOOM_NNI_SOCKET"])
         self._file = connection.makefile("rwb")
         self._pid = os.getpid()
@@ -59,28 +59,29 @@ class _Line:
 
 def _choose() -> Callable[[dict[str, Any]], dict[str, Any]]:
     if "HEIRLOOM_NNI_SOCKET" in os.environ:
-        return _Line().ask
-    return test.ask if os.environ.get("NNI_PLATFORM") == "unittest" else standalone.ask
+        return _Connection().send
+    return test.send if os.environ.get("NNI_PLATFORM") == "unittest" else standalone.send
 
 
-_ask = _choose()
+_send = _choose()
 _parameters: Any = None
 _is_fetched = False
 
 
 def get_next_parameter() -> Any:
-    """Returns the configuration to try; with multiPhase the next one, and None when there are no more.
+    """Returns the configuration of the trial.
 
-    Without multiPhase it is the same whenever it is asked for.
+    With multiPhase each call returns the next configuration, or None if there are no more. Without it all calls
+    return the same one.
     """
     global _parameters, _is_fetched
-    _parameters = _ask({"ask": "next"})["parameters"]
+    _parameters = _send({"ask": "next"})["parameters"]
     _is_fetched = True
     return _parameters
 
 
 def get_current_parameter(tag: str | None = None) -> Any:
-    """Returns the configuration that was fetched last, or the value of this name in it; None before the first."""
+    """Returns the last configuration, or its entry ``tag``; None before the first."""
     return _parameters if tag is None or _parameters is None else _parameters[tag]
 
 
@@ -95,31 +96,31 @@ def get_trial_id() -> str:
 
 
 def get_sequence_id() -> int:
-    """How many jobs were begun before this one."""
+    """Returns the number of jobs that started before this one."""
     return _SEQUENCE_ID
 
 
 def report_intermediate_result(metric: Any) -> None:
-    """Tells what the trial has reached up to now."""
+    """Reports an intermediate result, such as the accuracy of an epoch."""
     _report("intermediate", metric)
 
 
 def report_final_result(metric: Any) -> None:
-    """Tells the result of the current configuration; it is durable when this returns."""
+    """Reports the result of the current configuration; it is durable when the call returns."""
     _report("final", metric)
 
 
 def _report(kind: str, metric: Any) -> None:
     if not _is_fetched:
-        raise AssertionError("nni.get_next_parameter() needs to be called before a result is reported")
+        raise AssertionError("call nni.get_next_parameter() before you report a result")
     text = json.dumps(metric, default=_plain)
     if len(text) >= MAX_METRIC:
-        raise AssertionError(f"Metric too long: {len(text)} characters as JSON, {MAX_METRIC} are the bound")
-    _ask({"report": kind, "value": text})
+        raise AssertionError(f"metric too long: {len(text)} characters as JSON. It must have fewer than {MAX_METRIC}")
+    _send({"report": kind, "value": text})
 
 
 def _plain(value: Any) -> Any:
-    """Scalars and arrays of numpy and torch as JSON."""
+    """Returns a scalar or array of numpy or torch as JSON."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a result must be JSON, not {value!r:.200} ({type(value).__name__})")

@@ -12,18 +12,21 @@ _logger = logging.getLogger(__name__)
 
 
 class Tuner(Recoverable):
-    """Makes configurations, and learns of their results. Signatures of v0.5, without ``**kwargs``, are as good."""
+    """Generates configurations and receives their results.
+
+    Methods without ``**kwargs``, as in v0.5, are accepted too.
+    """
 
     def generate_parameters(self, parameter_id: int, **kwargs: Any) -> Any:
-        """Returns a configuration, any JSON; may wait for results where multiThread is true.
+        """Returns a configuration, any JSON; with multiThread it may wait for results.
 
         Raises:
-            NoMoreTrialError: there is none now.
+            NoMoreTrialError: there is no configuration now.
         """
         raise NotImplementedError("a tuner must define generate_parameters")
 
     def generate_multiple_parameters(self, parameter_id_list: list[int], **kwargs: Any) -> list[Any]:
-        """As many configurations; fewer where there are no more."""
+        """Returns a configuration for each id; fewer if there are no more."""
         found = []
         for parameter_id in parameter_id_list:
             try:
@@ -33,31 +36,31 @@ class Tuner(Recoverable):
         return found
 
     def receive_trial_result(self, parameter_id: int, parameters: Any, value: Any, **kwargs: Any) -> None:
-        """A final result, as it was reported; ``parameters`` is the object that was generated."""
+        """Receives a final result as it was reported; ``parameters`` is the generated object."""
         raise NotImplementedError("a tuner must define receive_trial_result")
 
     def receive_customized_trial_result(self, parameter_id: int, parameters: Any, value: Any, **kwargs: Any) -> None:
-        """Never called: no trials are added by hand."""
+        """Is never called, because trials cannot be added by hand."""
 
     def _accept_customized_trials(self, accept: bool = True) -> None:
-        """Of no effect: no trials are added by hand."""
+        """Does nothing, because trials cannot be added by hand."""
 
     def trial_end(self, parameter_id: int, success: bool, **kwargs: Any) -> None:
-        """A configuration has its result (True), or failed or was stopped (False)."""
+        """Receives the end of a trial; ``success`` is False if it failed or was stopped."""
 
     def update_search_space(self, search_space: Any) -> None:
-        """The search space, before anything is generated; an empty text where the experiment has none."""
+        """Receives the search space before the first call; an empty string if the experiment has none."""
         raise NotImplementedError("a tuner must define update_search_space")
 
     def import_data(self, data: list[dict[str, Any]]) -> None:
-        """Results of a session before, for a tuner that answered otherwise when it was asked again."""
+        """Receives the results of earlier sessions, if the tuner answered differently when asked again."""
 
     def extract_scalar_reward(self, value: Any, scalar_key: str = "default") -> Any:
-        """As ``nni.utils.extract_scalar_reward``."""
+        """Calls ``nni.utils.extract_scalar_reward``."""
         return extract_scalar_reward(value, scalar_key)
 
     def _on_exit(self) -> None:
-        """Called when the experiment ends."""
+        """Is called when the experiment ends."""
 
     def _on_error(self) -> None:
-        """Called when the tuner has raised."""
+        """Is called after the tuner has raised."""

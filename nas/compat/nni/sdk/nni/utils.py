@@ -1,4 +1,4 @@
-"""What the code of tuners and trials takes from ``nni.utils``."""
+"""Names of ``nni.utils`` for tuners and trials."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class NoMoreTrialError(Exception):
-    """Raised by a tuner that has no configuration to offer; it is asked again after the next result."""
+    """A tuner has no configuration now. It is asked again after the next result."""
 
     def __init__(self, ErrorInfo: str = "") -> None:  # noqa: N803 - the name that callers may use
         super().__init__(ErrorInfo)
@@ -32,14 +32,14 @@ class NoMoreTrialError(Exception):
 
 
 class OptimizeMode(Enum):
-    """Which way is better."""
+    """The direction of the metric."""
 
     Minimize = "minimize"
     Maximize = "maximize"
 
 
 class NodeType:
-    """The marks of nested search spaces."""
+    """Keys of nested search spaces."""
 
     ROOT = "root"
     TYPE = "_type"
@@ -49,10 +49,10 @@ class NodeType:
 
 
 def extract_scalar_reward(value: Any, scalar_key: str = "default") -> Any:
-    """Returns the number that a result is, or that stands under ``scalar_key``.
+    """Returns a result that is a number, or its entry ``scalar_key``.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: there is no number.
     """
     if isinstance(value, dict):
         value = value.get(scalar_key)
@@ -62,7 +62,7 @@ def extract_scalar_reward(value: Any, scalar_key: str = "default") -> Any:
 
 
 def split_index(params: Any) -> Any:
-    """Returns the parameters, where each choice is the option itself without its ``_index``."""
+    """Returns the parameters with each choice replaced by its option, without the ``_index``."""
     if not isinstance(params, dict):
         return params
     if NodeType.INDEX in params:
@@ -71,11 +71,11 @@ def split_index(params: Any) -> Any:
 
 
 def merge_parameter(base_params: Any, override_params: Any) -> Any:
-    """``base_params``, a namespace or a dict, with the values that the configuration has for its names.
+    """Returns ``base_params``, a namespace or a dict, updated with the values of a configuration.
 
     Raises:
-        ValueError: it has no such name.
-        TypeError: its value has another type, and is not None.
+        ValueError: ``base_params`` lacks a name of the configuration.
+        TypeError: a value of ``base_params`` is not None and has another type.
     """
     values = base_params if isinstance(base_params, dict) else vars(base_params)
     for name, value in (override_params or {}).items():
@@ -88,7 +88,7 @@ def merge_parameter(base_params: Any, override_params: Any) -> Any:
 
 
 class ClassArgsValidator:
-    """The base class of checks of ``classArgs``, which nobody makes here: the constructor says what it takes."""
+    """The base class of validators of ``classArgs``; they are not called."""
 
     def validate_class_args(self, **kwargs: Any) -> None:
-        """Never called."""
+        """Is never called."""

@@ -1,1 +1,1 @@
-"""Tuners that are told which job asks."""
+"""Tuners that receive the id of the job that asks."""

@@ -1,4 +1,4 @@
-"""The base class that v0.5 to v0.8 had for tuners of multi-phase experiments."""
+"""The base class of multi-phase tuners in NNI v0.5 to v0.8."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..tuner import Tuner
 
 
 class MultiPhaseTuner(Tuner):
-    """A tuner that is told which job asks, and whose result it is."""
+    """A tuner that receives the job id with each call and each result."""
 
     def generate_parameters(self, parameter_id: int, trial_job_id: str | None = None, **kwargs: Any) -> Any:
         """Returns a configuration for this job."""
@@ -17,5 +17,5 @@ class MultiPhaseTuner(Tuner):
     def receive_trial_result(
         self, parameter_id: int, parameters: Any, value: Any, trial_job_id: str | None = None, **kwargs: Any
     ) -> None:
-        """A final result of this job's."""
+        """Receives a final result of this job."""
         raise NotImplementedError("a tuner must define receive_trial_result")

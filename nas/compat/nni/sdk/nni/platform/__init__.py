@@ -1,1 +1,1 @@
-"""Who answers a trial's questions where no job has started it."""
+"""Replies to the requests of a trial that no job has started."""

@@ -1,4 +1,4 @@
-"""Nobody: configurations are empty, and results are printed."""
+"""Trials without an experiment: configurations are empty and results are printed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 from typing import Any
 
 
-def ask(question: dict[str, Any]) -> dict[str, Any]:
-    """Returns the answer to a trial's question."""
-    if "report" in question:
-        print(f"nni: {question['report']} result: {question['value']}")
+def send(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns the reply to a trial's request."""
+    if "report" in request:
+        print(f"nni: {request['report']} result: {request['value']}")
         return {}
-    print("nni: no experiment runs this trial, so that its configuration is empty", file=sys.stderr)
+    print("nni: no experiment runs this trial, so its configuration is empty", file=sys.stderr)
     return {"parameters": {}}

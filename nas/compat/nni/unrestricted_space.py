@@ -1,4 +1,4 @@
-"""The space of a tuner that is the user's own: whatever it answers lies in it."""
+"""The space of an experiment with its own tuner class."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from nas.spaces.domain import Ask, Decision
 from nas.spaces.space import Space
 
 
-class AnySpace(Space):
-    """Holds every point, and can't be drawn from."""
+class UnrestrictedSpace(Space):
+    """A space that contains every point and cannot be sampled."""
 
     def validate(self, point: Point) -> None:
-        """Returns: every point lies in it."""
+        """Accepts every point."""
 
     def describe(self) -> dict[str, Any]:
-        """Returns its type alone."""
-        return {"type": "AnySpace"}
+        """Returns the name of the type."""
+        return {"type": "UnrestrictedSpace"}
 
     @property
     def n_points(self) -> None:
-        """Uncountable."""
+        """None: the points cannot be counted."""
         return None
 
     def sample(self, rng: random.Random) -> Point:
-        """Nothing can be drawn."""
+        """Raises ConfigurationError."""
         _refuse()
 
     def mutate(self, point: Point, rng: random.Random) -> Point:
-        """No point is near another."""
+        """Raises ConfigurationError."""
         _refuse()
 
     def decide(self, ask: Ask) -> Point:
-        """There are no decisions."""
+        """Raises ConfigurationError."""
         _refuse()
 
     def decisions(self, point: Point) -> list[Decision]:
-        """There are none to be known."""
+        """Raises ConfigurationError."""
         _refuse()
 
     def points(self) -> Iterator[Point]:
-        """They can't be listed."""
+        """Raises ConfigurationError."""
         _refuse()
 
 
 def _refuse() -> NoReturn:
-    raise ConfigurationError("only the experiment's own tuner knows its space")
+    raise ConfigurationError("this experiment has no search space: only its own tuner can propose points")

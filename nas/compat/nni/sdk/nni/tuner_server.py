@@ -1,8 +1,8 @@
-"""The process of an experiment's own tuner: ``python -m nni.host`` with a socket as descriptor ``NNI_HOST_FD``.
+"""The program of an experiment's own tuner: ``python -m nni.tuner_server``, connected by ``HEIRLOOM_TUNER_FD``.
 
-It reads calls, one a line, and writes their answers. With multiThread each call has a thread of its own, begun in the
-order in which the calls came: however many of them wait, results come through. Else one thread makes one call after
-another. The first exception of a tuner's ends the process, after its traceback was told; so does the end of the line.
+It reads one call per line and writes one reply per line. With multiThread each call runs in its own thread,
+so results arrive however many calls wait. Without it, calls run one after another.
+The first exception of the tuner ends the process after its traceback is sent. So does the end of the connection.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .utils import NoMoreTrialError
 Message = dict[str, Any]
 
 
-class _NothingError(Exception):
-    """The tuner has nothing to offer now."""
+class _EmptyListError(Exception):
+    """The tuner returned an empty list: it has no configuration now."""
 
 
-class Host:
-    """Makes the calls that come over the line."""
+class TunerServer:
+    """Runs the calls that arrive over a socket."""
 
-    def __init__(self, line: socket.socket) -> None:
-        self._file = line.makefile("rwb")
+    def __init__(self, connection: socket.socket) -> None:
+        self._file = connection.makefile("rwb")
         self._lock = threading.Lock()
         self._generated: dict[int, Any] = {}
         self._recorded: dict[int, Any] = {}
@@ -42,44 +42,44 @@ class Host:
         self._is_threaded = False
 
     def run(self) -> None:
-        """Serves until the line ends."""
-        begin = json.loads(self._file.readline())
-        self._guarded(begin, self._begin)
+        """Serves until the connection ends."""
+        first = json.loads(self._file.readline())
+        self._respond(first, self._start)
         if not self._is_threaded:
-            threading.Thread(target=self._one_after_another, daemon=True).start()
+            threading.Thread(target=self._work, daemon=True).start()
         for line in self._file:
             message = json.loads(line)
-            if message["do"] == "generate" and "recorded" in message:
+            if message["method"] == "generate" and "recorded" in message:
                 self._recorded[message["id"]] = message["recorded"]
             if self._is_threaded:
-                threading.Thread(target=self._guarded, args=(message, self._make), daemon=True).start()
+                threading.Thread(target=self._respond, args=(message, self._call), daemon=True).start()
             else:
                 self._queue.put(message)
 
-    def _one_after_another(self) -> None:
+    def _work(self) -> None:
         while True:
-            self._guarded(self._queue.get(), self._make)
+            self._respond(self._queue.get(), self._call)
 
-    def _guarded(self, message: Message, make: Callable[[Message], Message]) -> None:
-        """Makes a call, and tells its answer; an exception ends the process."""
+    def _respond(self, message: Message, call: Callable[[Message], Message]) -> None:
+        """Runs a call and sends its reply. An exception ends the process."""
         try:
-            answer = make(message)
+            reply = call(message)
         except BaseException as error:
-            self._tell({"call": message["call"], "error": traceback.format_exc(), "last": _last(error)})
+            self._send({"call": message["call"], "error": traceback.format_exc(), "last": _last_line(error)})
             if self._tuner is not None:
                 self._tuner._on_error()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(1)
-        self._tell({"call": message["call"], **answer})
+        self._send({"call": message["call"], **reply})
 
-    def _tell(self, answer: Message) -> None:
-        text = json.dumps(answer)
+    def _send(self, reply: Message) -> None:
+        text = json.dumps(reply)
         with self._lock:
             self._file.write(text.encode() + b"\n")
             self._file.flush()
 
-    def _begin(self, message: Message) -> Message:
+    def _start(self, message: Message) -> Message:
         sys.path.append(message["code_dir"])
         module, _ = os.path.splitext(message["class_file"])
         found = importlib.import_module(module.replace("/", "."))
@@ -88,24 +88,24 @@ class Host:
         self._tuner.update_search_space("" if message["space"] is None else message["space"])
         return {}
 
-    def _make(self, message: Message) -> Message:
-        if message["do"] == "generate":
+    def _call(self, message: Message) -> Message:
+        if message["method"] == "generate":
             return self._generate(message)
-        if message["do"] == "finished":
-            self._finished(message)
-        elif message["do"] == "late":
+        if message["method"] == "finished":
+            self._finish(message)
+        elif message["method"] == "late":
             self._receive(message)
-        elif message["do"] == "import":
+        elif message["method"] == "import":
             self._tuner.import_data(message["data"])
-        elif message["do"] == "exit":
+        elif message["method"] == "exit":
             self._tuner._on_exit()
         return {}
 
     def _generate(self, message: Message) -> Message:
         number = message["id"]
         try:
-            parameters = self._ask(number, message["job"], message["is_first"])
-        except (NoMoreTrialError, _NothingError):
+            parameters = self._ask_tuner(number, message["job"], message["is_first"])
+        except (NoMoreTrialError, _EmptyListError):
             return {"none": True}
         plain = json.loads(json.dumps(parameters, default=_plain))
         if "recorded" in message:
@@ -115,19 +115,19 @@ class Host:
         self._generated[number] = parameters
         return {"parameters": plain}
 
-    def _ask(self, number: int, job: str | None, is_first: bool) -> Any:
-        told = {} if job is None else {"trial_job_id": job}
-        many = getattr(type(self._tuner), "generate_multiple_parameters", None)
-        if not is_first or many in (None, Tuner.generate_multiple_parameters):
+    def _ask_tuner(self, number: int, job: str | None, is_first: bool) -> Any:
+        keywords = {} if job is None else {"trial_job_id": job}
+        method = getattr(type(self._tuner), "generate_multiple_parameters", None)
+        if not is_first or method in (None, Tuner.generate_multiple_parameters):
             generate = self._tuner.generate_parameters
-            return generate(number, **_accepted(generate, told))
+            return generate(number, **_accepted(generate, keywords))
         generate = self._tuner.generate_multiple_parameters
-        found = generate([number], **_accepted(generate, told))
+        found = generate([number], **_accepted(generate, keywords))
         if not found:
-            raise _NothingError
+            raise _EmptyListError
         return found[0]
 
-    def _finished(self, message: Message) -> None:
+    def _finish(self, message: Message) -> None:
         if "value" in message:
             self._receive(message)
         if hasattr(self._tuner, "trial_end"):
@@ -137,12 +137,12 @@ class Host:
         number = message["id"]
         parameters = self._recorded.get(number, self._generated.get(number))
         receive = self._tuner.receive_trial_result
-        told = {"customized": False, "trial_job_id": message["job"]}
-        receive(number, parameters, json.loads(message["value"]), **_accepted(receive, told))
+        keywords = {"customized": False, "trial_job_id": message["job"]}
+        receive(number, parameters, json.loads(message["value"]), **_accepted(receive, keywords))
 
 
 def _accepted(function: Callable[..., Any], keywords: dict[str, Any]) -> dict[str, Any]:
-    """Those of the keywords that a function takes."""
+    """Returns the keywords that a function accepts."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return keywords
@@ -150,7 +150,7 @@ def _accepted(function: Callable[..., Any], keywords: dict[str, Any]) -> dict[st
 
 
 def _plain(value: Any) -> Any:
-    """Numpy's scalars as numbers, its arrays as NNI's trials saw them."""
+    """Returns a numpy scalar as a number, and a numpy array in NNI's JSON form."""
     if getattr(value, "shape", None) == ():
         return value.item()
     if hasattr(value, "tolist"):
@@ -158,14 +158,14 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"parameters must be JSON, not {value!r:.200} ({type(value).__name__})")
 
 
-def _last(error: BaseException) -> str:
+def _last_line(error: BaseException) -> str:
     return traceback.format_exception_only(type(error), error)[-1].strip()
 
 
 def main() -> None:
-    """Serves the driver that has started this process."""
-    line = socket.socket(fileno=int(os.environ.pop("NNI_HOST_FD")))
-    Host(line).run()
+    """Serves the driver that started this process."""
+    connection = socket.socket(fileno=int(os.environ.pop("HEIRLOOM_TUNER_FD")))
+    TunerServer(connection).run()
     os._exit(0)
 
 

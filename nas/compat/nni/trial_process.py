@@ -1,4 +1,4 @@
-"""A trial's own process, as the job that runs it sees it: what it prints, what it asks, how it ends."""
+"""The process of a trial command, as its job sees it: output, requests and exit status."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from typing import Any
 
 from nas.core.errors import ConfigurationError
 
-PING_S = 5.0
+KEEPALIVE_S = 5.0
 CHUNK = 1 << 16
 MAX_LINE = 8 << 20
-"""A question's bytes: a result of NNI's greatest size, however it is escaped."""
+"""Bytes of a request: NNI's longest result, with any escapes."""
 DRAIN_S = 5.0
 TAIL = 400
-_WARDEN = Path(__file__).with_name("warden.py")
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _SOCKET = "job"
-_PATH_BYTES = 103 if sys.platform == "darwin" else 107
-"""Of a socket's path, the most that the system takes."""
+_MAX_PATH_BYTES = 103 if sys.platform == "darwin" else 107
+"""The system's limit for the path of a socket."""
 
 
 def private_folder() -> tempfile.TemporaryDirectory[str]:
-    """Returns a new folder of this user's own, in which a process's socket has room.
+    """Returns a new private folder for the socket of a trial process.
 
     Raises:
-        ConfigurationError: the folder for temporary files has too long a path.
+        ConfigurationError: the path of the temporary folder is too long for a socket.
     """
     folder = tempfile.TemporaryDirectory(prefix="heirloom-nni-")
-    excess = len(os.fsencode(os.path.join(folder.name, _SOCKET))) - _PATH_BYTES
+    excess = len(os.fsencode(os.path.join(folder.name, _SOCKET))) - _MAX_PATH_BYTES
     if excess > 0:
         folder.cleanup()
         parent = os.path.dirname(folder.name)
         n_bytes = len(os.fsencode(parent))
         raise ConfigurationError(
-            f"the path of the folder for temporary files ({parent}) has {n_bytes} bytes, and at most "
-            f"{n_bytes - excess} leave room for a trial's socket: set TMPDIR to a shorter one, such as /tmp"
+            f"the path of the temporary folder ({parent}) has {n_bytes} bytes and must have at most "
+            f"{n_bytes - excess}, so that a trial's socket fits into it. Set TMPDIR to a shorter path, such as /tmp"
         )
     return folder
 
 
 class Connection:
-    """One process's line to the job: lines of JSON both ways."""
+    """The connection of one process to its job: one JSON object per line in both directions."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -59,37 +59,37 @@ class Connection:
         self._lock = threading.Lock()
 
     def read(self) -> list[dict[str, Any]] | None:
-        """Returns the questions that have come; None: it was closed, or does not speak our language."""
+        """Returns the requests received so far; None if the connection is closed or invalid."""
         try:
             data = os.read(self.socket.fileno(), CHUNK)
         except OSError:
             return None
         *lines, self._received = (self._received + data).split(b"\n")
         try:
-            questions = [json.loads(line) for line in lines if line.strip()]
+            requests = [json.loads(line) for line in lines if line.strip()]
         except ValueError:
             return None
-        is_sound = data and len(self._received) < MAX_LINE and all(isinstance(q, dict) for q in questions)
-        return questions if is_sound else None
+        is_valid = data and len(self._received) < MAX_LINE and all(isinstance(r, dict) for r in requests)
+        return requests if is_valid else None
 
-    def answer(self, content: Mapping[str, Any]) -> None:
-        """Answers a question; who is gone needs no answer."""
+    def reply(self, content: Mapping[str, Any]) -> None:
+        """Sends a reply, unless the connection is closed."""
         with self._lock, contextlib.suppress(OSError):
             self.socket.sendall(json.dumps(content).encode() + b"\n")
 
-    def ping(self) -> None:
-        """Says that the job lives."""
+    def keep_alive(self) -> None:
+        """Sends an empty line, which restarts the timeout of the waiting process."""
         with self._lock, contextlib.suppress(OSError):
             self.socket.sendall(b"\n")
 
 
 class TrialProcess:
-    """A shell command that speaks with this process over a socket in a private folder; used as a context.
+    """A shell command that is connected to this process by a socket; a context manager.
 
     Args:
-        command: For ``/bin/sh``.
-        folder: Where it runs.
-        environment: All of its variables; the socket's is added.
+        command: The command line for ``/bin/sh``.
+        folder: Its working folder.
+        environment: All of its variables; the path of the socket is added.
     """
 
     def __init__(self, command: str, folder: str, environment: Mapping[str, str]) -> None:
@@ -100,7 +100,7 @@ class TrialProcess:
         self._listener.listen(16)
         self._selector = selectors.DefaultSelector()
         self._process = subprocess.Popen(
-            [sys.executable, "-S", "-E", str(_WARDEN), command],
+            [sys.executable, "-S", "-E", str(_SUPERVISOR), command],
             cwd=folder,
             env={**environment, "HEIRLOOM_NNI_SOCKET": address},
             stdin=subprocess.PIPE,
@@ -122,65 +122,65 @@ class TrialProcess:
     ) -> None:
         self.end()
 
-    def questions(self, wait_s: float) -> Iterator[tuple[Connection, dict[str, Any]]]:
-        """Writes what was printed to standard output, and gives what was asked within so many seconds."""
-        if self._process.stdout not in self._selector.get_map():  # all is printed, so that it is about to end
+    def requests(self, timeout_s: float) -> Iterator[tuple[Connection, dict[str, Any]]]:
+        """Copies output to standard output and yields the requests that arrive within ``timeout_s``."""
+        if self._process.stdout not in self._selector.get_map():  # the output has ended: the process is about to end
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(wait_s)
-            wait_s = 0.0
-        for key, _ in self._selector.select(wait_s):
+                self._process.wait(timeout_s)
+            timeout_s = 0.0
+        for key, _ in self._selector.select(timeout_s):
             if key.fileobj is self._listener:
                 self._accept()
             elif key.fileobj is self._process.stdout:
-                self._pass_on()
-            elif (asked := key.data.read()) is None:
-                self._forget(key.data)
+                self._copy_output()
+            elif (requests := key.data.read()) is None:
+                self._disconnect(key.data)
             else:
-                for question in asked:
-                    yield key.data, question
+                for request in requests:
+                    yield key.data, request
 
     @property
     def status(self) -> int | None:
-        """Its exit status, 128 and more for a signal; None: it runs."""
+        """Exit status, 128 plus the number of a signal, or None while the process runs."""
         return self._process.poll()
 
     @property
     def last_line(self) -> str:
-        """The last line that it has printed."""
+        """Last line of the output that is not empty."""
         return next((line for line in reversed(self._tail.splitlines()) if line.strip()), "")
 
     @contextlib.contextmanager
-    def pinged(self) -> Iterator[None]:
-        """Meanwhile whoever waits for an answer is told that it will come."""
+    def kept_alive(self) -> Iterator[None]:
+        """Keeps the processes that wait for a reply from timing out during the context."""
         done = threading.Event()
 
-        def ping() -> None:
-            while not done.wait(PING_S):
+        def repeat() -> None:
+            while not done.wait(KEEPALIVE_S):
                 for connection in list(self._connections):
-                    connection.ping()
+                    connection.keep_alive()
 
-        threading.Thread(target=ping, name="heirloom-nni-ping", daemon=True).start()
+        threading.Thread(target=repeat, name="heirloom-nni-keepalive", daemon=True).start()
         try:
             yield
         finally:
             done.set()
 
     def drain(self) -> None:
-        """Writes the rest of what was printed, once the process has ended."""
+        """Copies the rest of the output of an ended process."""
         until = time.monotonic() + DRAIN_S
         while self._process.stdout in self._selector.get_map() and time.monotonic() < until:
             for key, _ in self._selector.select(0.1):
                 if key.fileobj is self._process.stdout:
-                    self._pass_on()
+                    self._copy_output()
 
     def end(self) -> None:
-        """Ends the process and all that it started."""
+        """Ends the process and all processes that it started."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()  # the warden's signal
+        self._process.stdin.close()  # tells the supervisor to kill the process group
         self._process.wait()
         for connection in list(self._connections):
-            self._forget(connection)
+            self._disconnect(connection)
         self._selector.close()
         self._listener.close()
         self._process.stdout.close()
@@ -192,12 +192,12 @@ class TrialProcess:
         self._connections.add(connection)
         self._selector.register(accepted, selectors.EVENT_READ, connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def _disconnect(self, connection: Connection) -> None:
         self._selector.unregister(connection.socket)
         self._connections.discard(connection)
         connection.socket.close()
 
-    def _pass_on(self) -> None:
+    def _copy_output(self) -> None:
         assert self._process.stdout is not None
         data = os.read(self._process.stdout.fileno(), CHUNK)
         if not data:

@@ -1,4 +1,4 @@
-"""The ids that the code of an experiment is told: the same in every session."""
+"""Ids of experiments and jobs for NNI code. They are the same in every session."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def experiment_id(search: str) -> str:
-    """Eight letters and digits, for a search of this name."""
+    """Returns eight letters and digits for the name of a search."""
     return _short(search, 8)
 
 
 def job_id(search: str, job: int) -> str:
-    """Five letters and digits, for a job of the search."""
+    """Returns five letters and digits for a job of the search."""
     return _short(f"{search}/{job}", 5)
 
 
 def is_job_id(text: str) -> bool:
-    """Returns whether ``job_id`` may have made it."""
+    """Returns whether the text has the form of a job id."""
     return len(text) == 5 and all(letter in _LETTERS for letter in text)
 
 

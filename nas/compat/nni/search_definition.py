@@ -1,0 +1,139 @@
+"""The search of an NNI experiment: problem, tuner, stopper and budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nas.compat.nni.builtins import optimize_mode, stopper_spec, tuner_spec
+from nas.compat.nni.config import Experiment
+from nas.compat.nni.ids import experiment_id
+from nas.compat.nni.parent_rule import ParentRule
+from nas.compat.nni.tuner import WAIT_TIMEOUT_S
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError
+from nas.core.policy import PolicyPlan, Stage
+from nas.core.spec import Spec
+from nas.search.definition import Search
+
+PLAN = PolicyPlan((Stage(name="search"),))
+"""One stage without policies."""
+NNI_TRIALS = 99_999
+"""NNI's default of maxTrialNum."""
+
+
+def nni_search(
+    experiment: Experiment,
+    *,
+    name: str | None = None,
+    seed: int = 0,
+    gpus: Sequence[int] | None = (),
+    parents: str | None = None,
+    wait_timeout_s: float = WAIT_TIMEOUT_S,
+) -> tuple[str, Search]:
+    """Returns the name and the definition of the experiment's search.
+
+    Args:
+        experiment: The configuration.
+        name: The default is the experiment's name and the digest of the search.
+        seed: The seed of builtin tuners.
+        gpus: The GPU numbers of this machine; None: trials run on remote workers, each with one GPU.
+        parents: Parameters that name a parent, for an own tuner; see ``ParentRule.parse``.
+        wait_timeout_s: Seconds that an idle own tuner may wait while no trial runs.
+
+    Raises:
+        ConfigurationError: the experiment needs something that is not supported, which the message names.
+    """
+    is_builtin = experiment.tuner.builtin is not None
+    if is_builtin and parents is not None:
+        raise ConfigurationError(
+            f"--parents ({parents}) must not be given with the builtin tuner {experiment.tuner.builtin}"
+        )
+    if not wait_timeout_s > 0:
+        raise ConfigurationError(f"--patience ({wait_timeout_s:g}) must be a number of seconds greater than 0")
+    problem = {
+        "command": experiment.command,
+        "space": experiment.space if is_builtin else None,
+        "optimize_mode": optimize_mode(experiment.tuner, strict=is_builtin),
+        "multi_phase": experiment.multi_phase,
+        "code_dir": str(experiment.code_dir),
+        "gpus_per_trial": experiment.gpus_per_trial,
+        "gpus": _usable_gpus(experiment, gpus),
+        "timeout_s": experiment.trial_timeout_s,
+    }
+    search = Search(
+        problem=Spec("nas.compat.nni.problem.NniProblem", problem),
+        tuner=tuner_spec(experiment) if is_builtin else _own_tuner(experiment, parents),
+        stopper=None if experiment.assessor is None else stopper_spec(experiment.assessor),
+        plan=PLAN,
+        seed=seed,
+        trials_per_job="unlimited" if experiment.multi_phase else 1,
+    )
+    if name is None:
+        name = re.sub(r"[^A-Za-z0-9.]+", "_", experiment.name).strip("_.")[:100] or "experiment"
+        name = f"{name}-{search.build().digest}"
+    output_root = experiment.output_dir or Path.home() / "nni-experiments"
+    names = {"search": name, "output_dir": str(output_root / experiment_id(name))}
+    search = replace(search, problem=_extended(search.problem, **names))
+    if not is_builtin:
+        max_jobs = experiment.max_jobs
+        session = {"slots": experiment.concurrency, "max_jobs": max_jobs, "wait_timeout_s": wait_timeout_s}
+        search = replace(search, tuner=_extended(search.tuner, **names, **session, folder=str(experiment.folder)))
+    return name, search
+
+
+def _extended(spec: Spec, **more: Any) -> Spec:
+    return Spec(spec.target, {**spec.arguments, **more})
+
+
+def _own_tuner(experiment: Experiment, parents: str | None) -> Spec:
+    choice = experiment.tuner
+    rule = ParentRule.parse(parents)
+    return Spec(
+        "nas.compat.nni.tuner.NniTuner",
+        {
+            "class_file": choice.class_file,
+            "class_name": choice.class_name,
+            "code_dir": choice.code_dir,
+            "class_args": dict(choice.arguments),
+            "search_space": experiment.space,
+            "multi_thread": experiment.multi_thread,
+            "multi_phase": experiment.multi_phase,
+            "include_intermediate": choice.include_intermediate,
+            "parents": rule.describe(),
+        },
+    )
+
+
+def nni_budget(experiment: Experiment) -> Budget:
+    """Returns the budget of ``maxTrialNum`` (jobs, with multiPhase) and ``maxExecDuration``."""
+    most = experiment.max_jobs or NNI_TRIALS
+    if experiment.multi_phase:
+        return Budget(jobs=most, hours=experiment.hours)
+    return Budget(trials=most, hours=experiment.hours)
+
+
+def _usable_gpus(experiment: Experiment, gpus: Sequence[int] | None) -> tuple[int, ...]:
+    n_gpus = experiment.gpus_per_trial or 0
+    if gpus is None:
+        if n_gpus > 1 or experiment.gpus is not None:
+            field = f"trial.gpuNum ({n_gpus})" if n_gpus > 1 else "localConfig.gpuIndices"
+            raise ConfigurationError(
+                f"{field} is not supported with runner=remote: each worker gives its trial the first GPU that it sees "
+                "(CUDA_VISIBLE_DEVICES)"
+            )
+        return ()
+    usable = tuple(gpus) if experiment.gpus is None else experiment.gpus
+    if missing := [gpu for gpu in usable if gpu not in gpus]:
+        raise ConfigurationError(
+            f"localConfig.gpuIndices ({missing[0]}) must be among this machine's GPUs {list(gpus)}"
+        )
+    if n_gpus > len(usable):
+        raise ConfigurationError(
+            f"trial.gpuNum ({n_gpus}) must be at most {len(usable)}, the number of usable GPUs of this machine. "
+            "Write gpuNum: 0 to use none"
+        )
+    return usable

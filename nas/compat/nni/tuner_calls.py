@@ -1,0 +1,196 @@
+"""Calls to an experiment's own tuner, and the records from which they are replayed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from nas.compat.nni.ids import is_job_id
+from nas.compat.nni.parameters import to_parameters
+from nas.core.errors import CorruptError
+from nas.core.lineage import Lineage
+from nas.core.trial import State, Trial
+from nas.core.validation import checked_fields, checked_int, path_in_errors, short_repr
+
+MAX_LATE_CHARS = 1 << 16
+"""Characters of late results in one record. Longer ones are not replayed after an interruption."""
+_DERIVATION = {"parameter_id": (int,), "trial_job_id": (str,), "calls": (list,)}
+
+
+@dataclass(frozen=True, slots=True)
+class LateResult:
+    """A final result that a trial reported after its first one.
+
+    Attributes:
+        id: The parameter_id.
+        n_results: Number of results that the tuner had received before.
+        text: The result as JSON.
+    """
+
+    id: int
+    n_results: int
+    text: str
+
+    @classmethod
+    def of(cls, entry: object) -> LateResult:
+        """Returns the late result of a list in a record.
+
+        Raises:
+            CorruptError: the entry has another form.
+        """
+        if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[2], str):
+            raise CorruptError(f"calls must not contain {short_repr(entry)}")
+        return cls(checked_int(entry[0], "calls"), checked_int(entry[1], "calls"), entry[2])
+
+
+@dataclass(slots=True)
+class TunerCall:
+    """A call for one configuration.
+
+    Attributes:
+        id: The parameter_id.
+        job: The id of the job that asks, as its trial sees it.
+        is_first: Whether it is the job's first configuration.
+        n_results: Number of results that the tuner had received before.
+        late: Late results that the tuner received between the call before and this one.
+    """
+
+    id: int
+    job: str
+    is_first: bool
+    n_results: int
+    late: tuple[LateResult, ...] = ()
+    has_answer: bool = False
+    is_empty: bool = False
+    """Whether the tuner raised NoMoreTrialError."""
+    parameters: Any = None
+    trial: int | None = None
+    """Number of the trial that uses the configuration."""
+
+    def to_json(self) -> list[Any]:
+        """Returns the entry of a proposal's record."""
+        late = [[list(astuple(result)) for result in self.late]] if self.late else []
+        return [self.id, self.job, self.is_first, self.n_results, *late]
+
+
+def derivation_of(call: TunerCall, started: Iterable[TunerCall]) -> dict[str, Any]:
+    """Returns the derivation of a proposal: its call, and all calls started since the proposal before."""
+    return {"parameter_id": call.id, "trial_job_id": call.job, "calls": [other.to_json() for other in started]}
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """The derivation of a proposal, checked, because a shared root can contain anything."""
+
+    id: int
+    job: str
+    calls: tuple[TunerCall, ...]
+
+    @classmethod
+    def of(cls, trial: Trial) -> CallRecord:
+        """Returns the record that ``derivation_of`` made.
+
+        Raises:
+            CorruptError: the derivation has another form.
+        """
+        with path_in_errors(f"trials/{trial.number:06d}.proposal.json"):
+            fields = checked_fields(trial.proposal.derivation, _DERIVATION)
+            calls = tuple(_recorded_call(entry) for entry in fields["calls"])
+            return cls(checked_int(fields["parameter_id"], "parameter_id"), check_job_id(fields["trial_job_id"]), calls)
+
+
+def _recorded_call(entry: object) -> TunerCall:
+    if not isinstance(entry, list) or len(entry) not in (4, 5) or type(entry[2]) is not bool:
+        raise CorruptError(f"calls must not contain {short_repr(entry)}")
+    number, job, is_first, n_results, late = (*entry, [])[:5]
+    if not isinstance(late, list):
+        raise CorruptError(f"calls must not contain {short_repr(late)}")
+    n_results = checked_int(n_results, "calls")
+    return TunerCall(
+        checked_int(number, "calls"), check_job_id(job), is_first, n_results, tuple(map(LateResult.of, late))
+    )
+
+
+def check_job_id(value: object) -> str:
+    """Returns the value if it is a job id; it becomes the name of a folder.
+
+    Raises:
+        CorruptError: it is not a job id.
+    """
+    if not isinstance(value, str) or not is_job_id(value):
+        raise CorruptError(f"trial_job_id must not be {short_repr(value)}")
+    return value
+
+
+def parse_result(text: str, number: int) -> Any:
+    """Returns the parsed JSON of a trial's result, which may contain NaN.
+
+    Raises:
+        CorruptError: the text is not JSON.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"trials/{number:06d}.result.json: returned is not JSON ({error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CallHistory:
+    """Calls and results of earlier sessions, in order.
+
+    Attributes:
+        calls: By id. Calls without a trial were not used.
+        results: The finished trials in the order in which the tuner received their results.
+        answered: By number of results received, the calls that were answered by then.
+    """
+
+    calls: list[TunerCall]
+    results: list[Trial]
+    answered: dict[int, list[TunerCall]]
+
+    @classmethod
+    def of(cls, lineage: Lineage) -> CallHistory:
+        """Returns the history in the records of the search stage.
+
+        Raises:
+            CorruptError: the records contradict one another.
+        """
+        trials = sorted(lineage, key=lambda trial: trial.index)
+        calls: dict[int, TunerCall] = {}
+        answered: dict[int, list[TunerCall]] = {}
+        n_results = 0
+        for trial in trials:
+            n_results += len(trial.learned)
+            record = CallRecord.of(trial)
+            calls |= {call.id: call for call in record.calls if call.id not in calls}
+            if (call := calls.get(record.id)) is None or call.job != record.job or call.trial is not None:
+                raise CorruptError(f"trials/{trial.number:06d}.proposal.json: no call belongs to it alone")
+            call.trial, call.parameters = trial.number, to_parameters(trial.point)
+            answered.setdefault(n_results, []).append(call)
+        for late in (late for call in calls.values() for late in call.late):
+            if late.id not in calls or (number := calls[late.id].trial) is None:
+                raise CorruptError(f"a late result is recorded for parameter_id {late.id}, which no trial has")
+            parse_result(late.text, number)
+        return cls(sorted(calls.values(), key=lambda call: call.id), list(lineage.finished), answered)
+
+
+def result_text(trial: Trial, *, include_intermediate: bool) -> str | None:
+    """Returns the JSON that the tuner receives as a finished trial's result, or None.
+
+    Args:
+        trial: A finished trial.
+        include_intermediate: Whether the last report of a stopped trial is its result.
+    """
+    if trial.state == State.COMPLETE:
+        return trial.returned
+    if trial.state == State.STOPPED and include_intermediate and trial.curve:
+        last = dict(trial.curve[-1][1])
+        return json.dumps(last["default"] if last.keys() == {"default"} else last)
+    return None
+
+
+def ids_text(calls: Sequence[TunerCall]) -> str:
+    """Returns the ids of calls for a message."""
+    return ", ".join(str(call.id) for call in calls)

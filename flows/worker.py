@@ -116,7 +116,7 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[RuntimeSpec, Me
     for key, wanted in (("device", welcome["device"]), ("threads", welcome["n_threads"])):
         if wanted is not None and wishes[key] not in (None, wanted):
             raise ConfigurationError(f"{key} ({wishes[key]}): the driver's {key}={wanted} holds for every worker")
-    described = spec_from_wire(welcome["problem"]).describe()
+    described = spec_from_wire(welcome["problem"]).to_json()
     spec = trusted_spec("problem", described, invocation, by="the driver", lacks="a channel")
     device, _ = read_device(wishes["device"] or welcome["device"] or "auto", "all")
     runtime = RuntimeSpec(

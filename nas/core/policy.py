@@ -79,7 +79,7 @@ class Stage:
         if self.warm:
             object.__setattr__(self, "policies", self.policies | {Policy.SHARE_PARAMS})
 
-    def describe(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Returns the stage as JSON, for the identity of a search."""
         described: dict[str, object] = {"name": self.name, "policies": sorted(self.policies), "warm": self.warm}
         optional = {"best": self.best, "share": self.share}
@@ -121,9 +121,9 @@ class PolicyPlan:
         """The stages after the search stage, in order."""
         return self.stages[1:]
 
-    def describe(self) -> list[dict[str, object]]:
+    def to_json(self) -> list[dict[str, object]]:
         """Returns the plan as JSON, for the identity of a search."""
-        return [stage.describe() for stage in self.stages]
+        return [stage.to_json() for stage in self.stages]
 
     @classmethod
     def from_stages(cls, stages: Iterable[Mapping[str, object]]) -> PolicyPlan:

@@ -31,7 +31,7 @@ class Spec:
         stem, _, kind = words.rpartition("_")
         return stem if stem and kind in ("problem", "tuner", "stopper") else words
 
-    def describe(self, without: frozenset[str] = frozenset()) -> dict[str, Any]:
+    def to_json(self, without: frozenset[str] = frozenset()) -> dict[str, Any]:
         """Returns the spec as JSON for the identity of a search, without the named arguments."""
         return {"target": self.target, "arguments": {k: v for k, v in self.arguments.items() if k not in without}}
 

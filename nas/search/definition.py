@@ -116,11 +116,11 @@ class Search:
         if stopper is not None and not isinstance(stopper, Stopper):
             raise ConfigurationError(f"stopper {cast('Spec', self.stopper).target} must be a subclass of nas.Stopper")
         identity: dict[str, Any] = {
-            "problem": self.problem.describe(without=problem.data_arguments),
-            "space": problem.space.describe(),
-            "tuner": self.tuner.describe(without=data_arguments),
-            "policy": plan.describe(),
-            "stopper": None if self.stopper is None else self.stopper.describe(),
+            "problem": self.problem.to_json(without=problem.data_arguments),
+            "space": problem.space.to_json(),
+            "tuner": self.tuner.to_json(without=data_arguments),
+            "policy": plan.to_json(),
+            "stopper": None if self.stopper is None else self.stopper.to_json(),
             "seed": self.seed,
             "on_missing_weights": self.on_missing_weights,
             "deterministic": self.deterministic,
@@ -128,13 +128,13 @@ class Search:
         if self.trials_per_job is not None:
             identity |= {"trials_per_job": self.trials_per_job}
         if chosen is not None:
-            identity |= {"chosen_tuner": chosen.describe()}
+            identity |= {"chosen_tuner": chosen.to_json()}
         if problem.content:
             identity |= {"content": dict(problem.content)}
         if limits:
             identity |= {"constraints": limits}
         if self.init.is_given:
-            identity |= {"init": self.init.describe()}
+            identity |= {"init": self.init.to_json()}
         if self.deterministic:
             identity |= {"slots": self.slots, "n_threads": self.n_threads}
         try:

@@ -63,7 +63,7 @@ class SearchInit:
         """Whether there are initial points or weights."""
         return bool(self.points) or self.weights is not None
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Returns them as JSON, for the identity of a search."""
         return {"points": list(self.points), "weights": self.weights}
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Categorical:
     """One of ``n`` options that have no order; an answer is its index.
 
     Attributes:
@@ -21,7 +21,7 @@ class Options:
     n: int
     labels: tuple[str, ...]
 
-    def draw(self, rng: random.Random) -> int:
+    def sample(self, rng: random.Random) -> int:
         """Any option, each as likely as the others."""
         return rng.randrange(self.n)
 
@@ -31,7 +31,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class Numeric:
     """A number from ``low`` to ``high``, which differ; with ``log`` equal ratios count as equal distances."""
 
     low: float
@@ -39,11 +39,11 @@ class Numbers:
     log: bool
     is_integer: bool
 
-    def draw(self, rng: random.Random) -> float:
+    def sample(self, rng: random.Random) -> float:
         """Uniform on the scale."""
-        return self.at(rng.random())
+        return self.from_unit(rng.random())
 
-    def at(self, unit: float) -> float:
+    def from_unit(self, unit: float) -> float:
         """Returns the number at this place of the scale from 0 to 1; whole numbers have equal (or log) shares of it."""
         low, high = self._ends
         unit = min(max(unit, 0.0), 1.0)
@@ -51,7 +51,7 @@ class Numbers:
         value = min(max(value, self.low), self.high)
         return min(max(round(value), int(self.low)), int(self.high)) if self.is_integer else value
 
-    def unit(self, value: float) -> float:
+    def to_unit(self, value: float) -> float:
         """Returns the place of a number on the scale from 0 to 1."""
         low, high = self._ends
         return ((math.log(value) if self.log else value) - low) / (high - low)
@@ -61,7 +61,7 @@ class Numbers:
         if self.is_integer and self.high - self.low < resolution:
             return list(range(int(self.low), int(self.high) + 1))
         if resolution == 1:
-            return [self.at(0.5)]
+            return [self.from_unit(0.5)]
         low, high = (math.log(x) if self.log else x for x in (self.low, self.high))
         scale = [low + (high - low) * i / (resolution - 1) for i in range(resolution)]
         values = [math.exp(x) if self.log else x for x in scale]
@@ -74,7 +74,7 @@ class Numbers:
         return (math.log(low), math.log(high)) if self.log else (low, high)
 
 
-Domain: TypeAlias = Options | Numbers
+Domain: TypeAlias = Categorical | Numeric
 Ask: TypeAlias = Callable[[str, Domain], float]
 """Answers a decision, by its name and domain: an option's index, or a number (whole where the domain says so)."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from nas.core.errors import ConfigurationError, PointError
 from nas.core.point import Point, point_key
-from nas.spaces.domain import Ask, Decision, Domain, Numbers
+from nas.spaces.domain import Ask, Decision, Domain, Numeric
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Space(ABC):
         """
 
     @abstractmethod
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The space as JSON, for the identity of a search: equal if and only if the same draws give the same points."""
 
     @abstractmethod
@@ -96,7 +96,7 @@ class Space(ABC):
 
         def ask(name: str, domain: Domain) -> float:
             known = [own[name] for own in answers if name in own]
-            return rng.choice(known) if known else domain.draw(rng)
+            return rng.choice(known) if known else domain.sample(rng)
 
         return Variation.of(self.decide(ask))
 
@@ -109,7 +109,7 @@ class Space(ABC):
         """
         return replace(variation, point=self.mutate(variation.point, rng))
 
-    def turned(self, variation: Variation) -> Variation:
+    def swap_parents(self, variation: Variation) -> Variation:
         """Returns a variation of two points, as if these had been crossed in the other order: the same point."""
         return variation
 
@@ -128,9 +128,9 @@ class Space(ABC):
 
     def distance(self, first: Point, second: Point) -> float:
         """How far two points are apart: ``apart`` of their outlines."""
-        return self.apart(self.outline(first), self.outline(second))
+        return self.feature_distance(self.features(first), self.features(second))
 
-    def outline(self, point: Point) -> Any:
+    def features(self, point: Point) -> Any:
         """What distances are measured of: keep it where a point is compared with many.
 
         Raises:
@@ -138,7 +138,7 @@ class Space(ABC):
         """
         return {decision.name: decision for decision in self.decisions(point)}
 
-    def apart(self, first: Any, second: Any) -> float:
+    def feature_distance(self, first: Any, second: Any) -> float:
         """How far the points of two outlines are apart, 0 where equal; in a space that says no more, at most 1.
 
         The mean over the decisions of either point: of a number the difference on its scale from 0 to 1, else 1 where
@@ -148,8 +148,8 @@ class Space(ABC):
         for name in first.keys() | second.keys():  # in any order, of which fsum's sum knows nothing
             if name not in first or name not in second:
                 terms.append(1.0)
-            elif isinstance(domain := first[name].domain, Numbers):
-                terms.append(abs(domain.unit(first[name].answer) - domain.unit(second[name].answer)))
+            elif isinstance(domain := first[name].domain, Numeric):
+                terms.append(abs(domain.to_unit(first[name].answer) - domain.to_unit(second[name].answer)))
             else:
                 terms.append(float(first[name].answer != second[name].answer))
         return math.fsum(terms) / max(len(terms), 1)

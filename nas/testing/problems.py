@@ -48,7 +48,7 @@ def check_problem(problem: Spec) -> None:
     point = built.space.sample(random.Random(5))
     built.space.validate(point)
     elsewhere = in_another_process(_sample, pickle.loads(pickle.dumps(problem)))
-    expect(elsewhere == point_key([built.space.describe(), point]), "the space differs in another process")
+    expect(elsewhere == point_key([built.space.to_json(), point]), "the space differs in another process")
     with _Trainer(problem, built) as trainer:
         cheap = built.policies - {Policy.SKIP_TRAIN}
         first, again = (trainer.train(point, cheap) for _ in range(2))
@@ -73,7 +73,7 @@ def check_problem(problem: Spec) -> None:
 
 def _sample(problem: Spec) -> str:
     space = problem.build().space
-    return point_key([space.describe(), space.sample(random.Random(5))])
+    return point_key([space.to_json(), space.sample(random.Random(5))])
 
 
 class _Trainer:

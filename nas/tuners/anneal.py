@@ -15,7 +15,7 @@ from nas.core.metric import Metric
 from nas.core.point import Point, point_key
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int
-from nas.spaces.domain import Decision, Domain, Numbers
+from nas.spaces.domain import Decision, Domain, Numeric
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.shared.new_points import draw_new_point
@@ -91,8 +91,8 @@ class AnnealTuner(Tuner):
 def _step(here: Decision | None, domain: Domain, share: float, rng: random.Random) -> float:
     """Returns an answer near the parent's: within this share of the range, or another option with this probability."""
     if here is None:
-        return domain.draw(rng)
-    if isinstance(domain, Numbers):
-        low = min(max(domain.unit(here.answer) - share / 2, 0.0), 1.0 - share)
-        return domain.at(low + share * rng.random())
-    return domain.draw(rng) if rng.random() < share else here.answer
+        return domain.sample(rng)
+    if isinstance(domain, Numeric):
+        low = min(max(domain.to_unit(here.answer) - share / 2, 0.0), 1.0 - share)
+        return domain.from_unit(low + share * rng.random())
+    return domain.sample(rng) if rng.random() < share else here.answer

@@ -14,7 +14,7 @@ from nas.spaces.space import Space
 from nas.tuners.base import Answer, Tuner
 
 logger = logging.getLogger(__name__)
-_PLAIN = frozenset({"Choice", "Int", "Float", "Drawn.uniform", "Drawn.normal"})
+_PLAIN = frozenset({"Choice", "Int", "Float", "Distribution.uniform", "Distribution.normal"})
 
 
 class AutoTuner(Tuner):
@@ -56,7 +56,7 @@ class AutoTuner(Tuner):
 
 def chosen_tuner(space: Space) -> Spec:
     """Returns the tuner for a space; see ``AutoTuner``."""
-    parameters: dict[str, Any] = space.describe().get("parameters", {})
+    parameters: dict[str, Any] = space.to_json().get("parameters", {})
     kinds = {_kind(described) for described in parameters.values()} - {"constant"}
     if space.n_points == 1:
         return Spec("nas.tuners.grid.GridTuner")
@@ -74,7 +74,7 @@ def _kind(described: Any) -> str:
     if described["type"] in _PLAIN and "when" not in described:
         options = described.get("options", ())
         return "plain" if all(option["type"] == "constant" for option in options) else "mixed"
-    if described["type"] == "group" and "when" not in described:
+    if described["type"] == "dict" and "when" not in described:
         inner = {_kind(part) for part in described["parameters"].values()} - {"constant"}
         kinds = {part["type"] for part in described["parameters"].values()} - {"constant"}
         return "architecture" if inner == {"plain"} and kinds == {"Choice"} else "mixed" if inner else "constant"

@@ -122,7 +122,7 @@ class Nsga2Tuner(Tuner):
         closest_names = sorted(parents, key=n_shared, reverse=True)
         shared = {str(parent): n_shared(parent) for parent in closest_names}
         if closest_names != parents:
-            child = self.space.turned(child)
+            child = self.space.swap_parents(child)
         crossed = {"crossed": closest_names} if len(parents) == 2 else {}
         return Proposal(
             point=child.point,

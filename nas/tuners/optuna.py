@@ -19,7 +19,7 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int
-from nas.spaces.domain import Domain, Options
+from nas.spaces.domain import Categorical, Domain
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
 from nas.tuners.shared.donor_tuner import DonorTuner
@@ -192,7 +192,7 @@ def _shared_trial() -> type[optuna.trial.FrozenTrial]:
 def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
     from optuna import distributions
 
-    if isinstance(domain, Options):
+    if isinstance(domain, Categorical):
         return distributions.CategoricalDistribution(tuple(range(domain.n)))
     if domain.is_integer:
         return distributions.IntDistribution(int(domain.low), int(domain.high), log=domain.log)
@@ -200,7 +200,7 @@ def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
 
 
 def _suggest(trial: optuna.Trial, name: str, domain: Domain) -> float:
-    if isinstance(domain, Options):
+    if isinstance(domain, Categorical):
         return int(trial.suggest_categorical(name, tuple(range(domain.n))))
     if domain.is_integer:
         return trial.suggest_int(name, int(domain.low), int(domain.high), log=domain.log)

@@ -18,7 +18,7 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int, closest_names
-from nas.spaces.domain import Domain, Numbers
+from nas.spaces.domain import Domain, Numeric
 from nas.spaces.space import Space
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.shared.new_points import draw_new_point
@@ -151,19 +151,19 @@ class PbtTuner(Tuner):
         def ask(name: str, domain: Domain) -> float:
             decision = here.get(name)
             if decision is None:
-                return domain.draw(rng)
+                return domain.sample(rng)
             if not self._may_change(name):
                 return decision.answer
             if rng.random() < self.resample:
-                return domain.draw(rng)
-            return self._perturbed(domain, decision.answer, rng) if isinstance(domain, Numbers) else decision.answer
+                return domain.sample(rng)
+            return self._perturbed(domain, decision.answer, rng) if isinstance(domain, Numeric) else decision.answer
 
         return self.space.decide(ask)
 
     def _may_change(self, name: str) -> bool:
         return self.perturbed is None or any(_covers(n, name) for n in self.perturbed)
 
-    def _perturbed(self, domain: Numbers, value: float, rng: random.Random) -> float:
+    def _perturbed(self, domain: Numeric, value: float, rng: random.Random) -> float:
         """Returns the number times or divided by the factor; whole numbers change by one at least."""
         up = rng.random() < 0.5
         moved = value * self.factor if up else value / self.factor
@@ -184,7 +184,7 @@ def _check_perturbed(space: Space, perturbed: Sequence[str]) -> None:
     def ask(name: str, domain: Domain) -> float:
         names[name] = None
         missing.difference_update([given for given in missing if _covers(given, name)])
-        return domain.draw(rng)
+        return domain.sample(rng)
 
     space.decide(ask)
     for _ in range(_MAX_DRAWS):

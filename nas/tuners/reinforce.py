@@ -15,7 +15,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
-from nas.spaces.domain import Domain, Numbers
+from nas.spaces.domain import Domain, Numeric
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
 from nas.tuners.shared.donor_tuner import DonorTuner
@@ -86,8 +86,8 @@ class ReinforceTuner(DonorTuner):
             logits = policy.logits.get(name) or [0.0] * self._n_options(domain)
             chances = _softmax([logit / heat for logit in logits])
             [chosen] = rng.choices(range(len(chances)), chances)
-            if isinstance(domain, Numbers):
-                return domain.at((chosen + rng.random()) / self.bins)
+            if isinstance(domain, Numeric):
+                return domain.from_unit((chosen + rng.random()) / self.bins)
             return chosen
 
         heat = 1.0
@@ -135,11 +135,11 @@ class ReinforceTuner(DonorTuner):
                 logits[option] += self.learning_rate * gradient
 
     def _n_options(self, domain: Domain) -> int:
-        return self.bins if isinstance(domain, Numbers) else domain.n
+        return self.bins if isinstance(domain, Numeric) else domain.n
 
     def _option(self, domain: Domain, answer: float) -> int:
-        if isinstance(domain, Numbers):
-            return min(max(int(domain.unit(answer) * self.bins), 0), self.bins - 1)
+        if isinstance(domain, Numeric):
+            return min(max(int(domain.to_unit(answer) * self.bins), 0), self.bins - 1)
         return int(answer)
 
 

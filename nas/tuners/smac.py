@@ -20,7 +20,7 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Proposal
 from nas.core.validation import check_int
-from nas.spaces.domain import Domain, Numbers
+from nas.spaces.domain import Domain, Numeric
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
 from nas.tuners.shared.donor_tuner import DonorTuner
@@ -191,7 +191,7 @@ def _configuration_space(flat: FlatSpace, seed: int) -> ConfigurationSpace:
 def _hyperparameter(name: str, domain: Domain) -> Any:
     from ConfigSpace import CategoricalHyperparameter, UniformFloatHyperparameter, UniformIntegerHyperparameter
 
-    if not isinstance(domain, Numbers):
+    if not isinstance(domain, Numeric):
         return CategoricalHyperparameter(name, list(range(domain.n)))
     if domain.is_integer:
         return UniformIntegerHyperparameter(name, int(domain.low), int(domain.high), log=domain.log)
@@ -210,6 +210,6 @@ def _answers(configuration: Configuration, flat: FlatSpace) -> dict[str, float]:
     found: dict[str, float] = {}
     for index, (name, domain) in enumerate(flat.domains.items()):
         value = configuration[_name(index)]
-        is_whole = not isinstance(domain, Numbers) or domain.is_integer
+        is_whole = not isinstance(domain, Numeric) or domain.is_integer
         found[name] = int(value) if is_whole else float(value)
     return found

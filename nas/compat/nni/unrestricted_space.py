@@ -18,7 +18,7 @@ class UnrestrictedSpace(Space):
     def validate(self, point: Point) -> None:
         """Accepts every point."""
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Returns the name of the type."""
         return {"type": "UnrestrictedSpace"}
 

@@ -354,7 +354,7 @@ class RemotePool(WorkerPool):
                 self._workers[key] = _Worker(name, Outbox(self._server.loop))
         return {
             "search": self._name,
-            "problem": spec.problem.describe(),
+            "problem": spec.problem.to_json(),
             "session": spec.session,
             "has_stopper": spec.has_stopper,
             "jobs_request_trials": spec.jobs_request_trials,

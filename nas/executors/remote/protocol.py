@@ -201,7 +201,7 @@ def heard(answer: object, after: int) -> list[Message]:
 
 
 def spec_from_wire(data: object) -> Spec:
-    """The spec that ``Spec.describe`` has described; whether it may be built is for the worker's user to say.
+    """The spec that ``Spec.to_json`` has described; whether it may be built is for the worker's user to say.
 
     Raises:
         CorruptError: it has described no such thing.

@@ -56,8 +56,10 @@ class DonorChooser:
         donors = self._with_weights(lineage)
         if not donors or self.choice == "best":
             return tuple(trial.number for trial in donors)
-        outline = self._space.outline(point)
-        nearest = min(donors, key=lambda trial: self._space.apart(outline, self._space.outline(trial.point)))
+        features = self._space.features(point)
+        nearest = min(
+            donors, key=lambda trial: self._space.feature_distance(features, self._space.features(trial.point))
+        )
         return (nearest.number,)
 
     def candidates(self, lineage: Lineage) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ class LineageDonors:
 
     def __init__(self, space: Space, metric: Metric, *, entries_of: PointEntries | None = None) -> None:
         self._metric = metric
-        self._entries_of = entries_of or partial(architecture_entries, space=space.describe())
+        self._entries_of = entries_of or partial(architecture_entries, space=space.to_json())
         self._table = DonorTable(self._entries_of)
         self._known: list[Trial] = []
 

@@ -19,7 +19,7 @@ def architecture_entries(point: Point, space: Mapping[str, Any]) -> list[str]:
 
     Args:
         point: The point, in any order of keys.
-        space: The result of ``Space.describe``. Names without an order in it are sorted.
+        space: The result of ``Space.to_json``. Names without an order in it are sorted.
     """
     return list(_entries(point, [space], ""))
 

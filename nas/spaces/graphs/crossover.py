@@ -66,7 +66,7 @@ class Crossing:
         object.__setattr__(self, "origins", origins | {name: (ends, id) for id, name in names.items()})
 
     @property
-    def turned(self) -> Crossing:
+    def swapped(self) -> Crossing:
         """The same crossing, with the two networks in the other order."""
         (one, other), (cut, other_cut) = self.networks, self.cuts
         return Crossing((other, one), (other_cut, cut), 1 - self.begins, self.operations)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nas.spaces.domain import Ask, Decision, Domain, Numbers, Options
+from nas.spaces.domain import Ask, Categorical, Decision, Domain, Numeric
 from nas.spaces.graphs.layers import LAYERS, Activation, Add, Conv, GlobalPool, Layer, Linear, Pool, ReasonError, Shape
 from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.network import INPUT, MAX_NODES, Network, Node
@@ -88,7 +88,9 @@ def decisions_of(network: Network, limits: Limits) -> list[Decision]:
 
     def answer(name: str, domain: Domain) -> float:
         value = answers[name]
-        found.append(Decision(name, domain, domain.labels.index(str(value)) if isinstance(domain, Options) else value))
+        found.append(
+            Decision(name, domain, domain.labels.index(str(value)) if isinstance(domain, Categorical) else value)
+        )
         return found[-1].answer
 
     decide_network(answer, network.input_shape, network.output_shape[0], limits)
@@ -103,11 +105,11 @@ class _Questions:
 
     def number(self, name: str, high: int, *, low: int = 1, log: bool = False) -> int:
         """Returns a whole number from ``low`` to ``high``."""
-        return low if low == high else int(self._ask(name, Numbers(low, high, log, True)))
+        return low if low == high else int(self._ask(name, Numeric(low, high, log, True)))
 
     def option(self, name: str, options: Sequence[Any], possible: Collection[Any]) -> Any:
         """Returns the answered option, or the next possible one after it."""
-        start = int(self._ask(name, Options(len(options), tuple(map(str, options))))) if len(options) > 1 else 0
+        start = int(self._ask(name, Categorical(len(options), tuple(map(str, options))))) if len(options) > 1 else 0
         return next(one for one in (*options[start:], *options[:start]) if one in possible)
 
 

@@ -131,10 +131,10 @@ class GraphSpace(Space):
             return replace(variation, point=self._point(network, self.parameters.mutate(others, rng)))
         raise SpaceExhaustedError("no move is possible; raise the limits or allow more moves")
 
-    def turned(self, variation: Variation) -> Variation:
+    def swap_parents(self, variation: Variation) -> Variation:
         """Returns the variation with the crossing's networks in the other order."""
         crossing = variation.crossing
-        return replace(variation, crossing=crossing.turned) if isinstance(crossing, Crossing) else variation
+        return replace(variation, crossing=crossing.swapped) if isinstance(crossing, Crossing) else variation
 
     def derivation(self, variation: Variation) -> dict[str, Any]:
         """Returns ``mutated``, and the operations or crossing that `inherit` replays."""
@@ -155,13 +155,13 @@ class GraphSpace(Space):
         _check_point(point)
         return f"{_digest(point_key(point[NETWORK]))} {point_key(self._others(point))}"
 
-    def outline(self, point: Point) -> tuple[Steps, Any]:
-        """Returns the steps of the network, and the outline of the parameters."""
-        return steps_of(self.network(point)), self.parameters.outline(self._others(point))
+    def features(self, point: Point) -> tuple[Steps, Any]:
+        """Returns the steps of the network, and the features of the parameters."""
+        return steps_of(self.network(point)), self.parameters.features(self._others(point))
 
-    def apart(self, first: tuple[Steps, Any], second: tuple[Steps, Any]) -> float:
+    def feature_distance(self, first: tuple[Steps, Any], second: tuple[Steps, Any]) -> float:
         """Returns the edit distance of the networks, plus the distance of the parameters (at most 1)."""
-        return edit_distance(first[0], second[0]) + self.parameters.apart(first[1], second[1])
+        return edit_distance(first[0], second[0]) + self.parameters.feature_distance(first[1], second[1])
 
     def cross(self, first: Point, second: Point, rng: random.Random) -> Variation:
         """Returns a crossing of the two networks, with each parameter of one of the points.
@@ -182,9 +182,9 @@ class GraphSpace(Space):
         """Checks the network (valid, right shapes, within the limits) and the parameters."""
         self.network(point)
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Returns everything that decides the samples, as JSON."""
-        others = self.parameters.describe()
+        others = self.parameters.to_json()
         network = {
             "type": "Network",
             "starts": [start.to_json() for start in self.starts],

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nas.core.errors import ConfigurationError
-from nas.spaces.parameters.drawn import Drawn
+from nas.spaces.parameters.distribution import Distribution
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 
 MAX_SUBSETS = 10_000
@@ -97,12 +97,12 @@ def _uniform(log: bool) -> Callable[[Any, str], Float]:
     return make
 
 
-def _drawn(kind: Any, n: int, log: bool) -> Callable[[Any, str], Drawn]:
+def _distribution(kind: Any, n: int, log: bool) -> Callable[[Any, str], Distribution]:
     words = "low, high" if kind == "uniform" else "mu, sigma"
 
-    def make(value: Any, _: str) -> Drawn:
+    def make(value: Any, _: str) -> Distribution:
         numbers = _numbers(value, (n,), f"[{words}, q]" if n == 3 else f"[{words}]")
-        return Drawn(kind, numbers[0], numbers[1], log=log, q=numbers[2] if n == 3 else None)
+        return Distribution(kind, numbers[0], numbers[1], log=log, q=numbers[2] if n == 3 else None)
 
     return make
 
@@ -161,12 +161,12 @@ _TYPES: dict[str, Callable[[Any, str], Any]] = {
     "randint": _randint,
     "uniform": _uniform(log=False),
     "loguniform": _uniform(log=True),
-    "quniform": _drawn("uniform", 3, log=False),
-    "qloguniform": _drawn("uniform", 3, log=True),
-    "normal": _drawn("normal", 2, log=False),
-    "qnormal": _drawn("normal", 3, log=False),
-    "lognormal": _drawn("normal", 2, log=True),
-    "qlognormal": _drawn("normal", 3, log=True),
+    "quniform": _distribution("uniform", 3, log=False),
+    "qloguniform": _distribution("uniform", 3, log=True),
+    "normal": _distribution("normal", 2, log=False),
+    "qnormal": _distribution("normal", 3, log=False),
+    "lognormal": _distribution("normal", 2, log=True),
+    "qlognormal": _distribution("normal", 3, log=True),
     "layer_choice": _layer_choice,
     "input_choice": _input_choice,
     "mutable_layer": _mutable_layer,

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from nas.core.errors import ConfigurationError, PointError
 from nas.core.point import is_json, point_key
-from nas.spaces.domain import Ask, Decision, Numbers
+from nas.spaces.domain import Ask, Decision, Numeric
 
 Site: TypeAlias = tuple[str, ...]
 """A place in a value that can be changed: the names that lead there, none for the value as a whole."""
@@ -73,7 +73,7 @@ class Parameter(ABC):
         """Yields each value once, if they are countable."""
 
     @abstractmethod
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Returns the set of values as JSON, without `when`."""
 
     @abstractmethod
@@ -143,14 +143,14 @@ class Range(Parameter):
             yield Decision(name, self._domain, value)
 
     @property
-    def _domain(self) -> Numbers:
-        return Numbers(self.low, self.high, self.log, isinstance(self, Int))
+    def _domain(self) -> Numeric:
+        return Numeric(self.low, self.high, self.log, isinstance(self, Int))
 
     @abstractmethod
     def _near(self, value: float) -> float:
         """Returns the number of the range's own type; a library's rounding may have left the range by a bit."""
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {"type": type(self).__name__, "low": self.low, "high": self.high, "log": self.log}
 
     def _from_unit(self, unit: float) -> float:
@@ -184,7 +184,7 @@ class Float(Range):
     def check(self, value: Any, name: str) -> None:
         """Returns if the value is a float or int in the range, and finite therefore."""
         if type(value) not in (float, int) or not self.low <= value <= self.high:
-            raise refusal(self, value, name)
+            raise invalid_value(self, value, name)
 
     @property
     def n_values(self) -> int | None:
@@ -234,7 +234,7 @@ class Int(Range):
     def check(self, value: Any, name: str) -> None:
         """Returns if the value is an int in the range; a bool or a float is none."""
         if type(value) is not int or not self.low <= value <= self.high:
-            raise refusal(self, value, name)
+            raise invalid_value(self, value, name)
 
     @property
     def n_values(self) -> int:
@@ -270,7 +270,7 @@ def checked_conditions(when: When) -> dict[str, list[Any]] | None:
     return {name: copy.deepcopy(list(values)) for name, values in when.items()}
 
 
-def refusal(parameter: Parameter, value: Any, name: str) -> PointError:
+def invalid_value(parameter: Parameter, value: Any, name: str) -> PointError:
     """Returns the error for a value that a parameter does not hold."""
     return PointError(
         f"{name} ({value!r}, {type(value).__name__}) must be {parameter}; change the point or widen the space"

@@ -24,7 +24,7 @@ from nas.core.errors import ConfigurationError, SpaceExhaustedError
 from nas.core.point import Point
 from nas.spaces.domain import Ask, Decision
 from nas.spaces.parameters.numeric import Float, Int, Parameter
-from nas.spaces.parameters.tree import MAX_POINTS, Choice, Group
+from nas.spaces.parameters.tree import MAX_POINTS, Choice, ParameterDict
 from nas.spaces.space import Space
 
 __all__ = ["Choice", "Float", "Int", "Parameter", "ParameterSpace"]
@@ -45,7 +45,7 @@ class ParameterSpace(Space):
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         if not isinstance(parameters, Mapping):
             raise ConfigurationError(f"ParameterSpace: parameters ({parameters!r}) must be a dict by name")
-        self._root = Group(parameters, "ParameterSpace")
+        self._root = ParameterDict(parameters, "ParameterSpace")
 
     def __repr__(self) -> str:
         return f"ParameterSpace({self._root})"
@@ -79,9 +79,9 @@ class ParameterSpace(Space):
         """Returns if each active parameter has an allowed value, and there is nothing else."""
         self._root.check(point, "")
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Returns the parameters with their conditions, by name, and the order of the names."""
-        return {**self._root.describe(), "type": "ParameterSpace"}
+        return {**self._root.to_json(), "type": "ParameterSpace"}
 
     @property
     def n_points(self) -> int | None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from nas.core.errors import ConfigurationError, PointError
 from nas.core.point import Point, is_json, point_key
-from nas.spaces.domain import Ask, Decision, Options
-from nas.spaces.parameters.numeric import Parameter, Site, When, checked_conditions, refusal
+from nas.spaces.domain import Ask, Categorical, Decision
+from nas.spaces.parameters.numeric import Parameter, Site, When, checked_conditions, invalid_value
 
 MAX_POINTS = 1_000_000
 
@@ -33,7 +33,7 @@ class Choice(Parameter):
 
     options: tuple[Parameter, ...]
     when: When
-    _domain: Options = field(repr=False, compare=False)
+    _domain: Categorical = field(repr=False, compare=False)
 
     def __init__(self, *options: Any, when: When = None) -> None:
         if not options:
@@ -52,7 +52,7 @@ class Choice(Parameter):
                 )
         object.__setattr__(self, "options", nodes)
         object.__setattr__(self, "when", checked_conditions(when))
-        object.__setattr__(self, "_domain", Options(len(nodes), tuple(map(str, nodes))))
+        object.__setattr__(self, "_domain", Categorical(len(nodes), tuple(map(str, nodes))))
 
     def __str__(self) -> str:
         return f"one of {', '.join(map(str, self.options))}"
@@ -77,10 +77,12 @@ class Choice(Parameter):
         """Returns if an option allows the value; blames a part of it where constants tell which option was meant."""
         if any(option.accepts(value) for option in self.options):
             return
-        meant = [option for option in self.options if isinstance(option, Group) and option.resembles(value)]
+        meant = [
+            option for option in self.options if isinstance(option, ParameterDict) and option.has_same_constants(value)
+        ]
         if len(meant) == 1:
             meant[0].check(value, name)
-        raise refusal(self, value, name)
+        raise invalid_value(self, value, name)
 
     def decide(self, name: str, ask: Ask) -> Any:
         """Asks which option, then what that one asks."""
@@ -105,9 +107,9 @@ class Choice(Parameter):
         for option in self.options:
             yield from option.values()
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Returns the options as JSON, in their order."""
-        return {"type": "Choice", "options": [option.describe() for option in self.options]}
+        return {"type": "Choice", "options": [option.to_json() for option in self.options]}
 
     def _option(self, value: Any) -> Parameter:
         return next(option for option in self.options if option.accepts(value))
@@ -135,7 +137,7 @@ class Constant(Parameter):
 
     def check(self, value: Any, name: str) -> None:
         if not self.accepts(value):
-            raise refusal(self, value, name)
+            raise invalid_value(self, value, name)
 
     def accepts(self, value: Any) -> bool:
         if type(value) is not type(self.value):
@@ -157,11 +159,11 @@ class Constant(Parameter):
     def values(self) -> Iterator[Any]:
         yield self.value
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {"type": "constant", "value": copy.deepcopy(self.value)}
 
 
-class Group(Parameter):
+class ParameterDict(Parameter):
     """A dict of parameters, without those whose conditions don't hold."""
 
     def __init__(self, parameters: Mapping[str, Any], name: str) -> None:
@@ -181,7 +183,7 @@ class Group(Parameter):
         return "{" + ", ".join(f"{name!r}: {node}" for name, node in self.parameters.items()) + "}"
 
     def sample(self, rng: random.Random) -> Point:
-        return self._settled({}, rng)
+        return self._completed({}, rng)
 
     def sites(self, value: Point) -> list[Site]:
         return [
@@ -191,11 +193,11 @@ class Group(Parameter):
     def mutate(self, value: Point, site: Site, rng: random.Random) -> Point:
         name, *inner = site
         mutated = self.parameters[name].mutate(value[name], tuple(inner), rng)
-        return self._settled({**value, name: mutated}, rng)
+        return self._completed({**value, name: mutated}, rng)
 
     def check(self, value: Any, name: str) -> None:
         if type(value) is not dict:
-            raise refusal(self, value, name or "the point")
+            raise invalid_value(self, value, name or "the point")
         prefix = f"{name}." if name else ""
         for child in value:
             if child not in self.parameters:
@@ -263,15 +265,15 @@ class Group(Parameter):
     def values(self) -> Iterator[Point]:
         yield from self._extensions({}, tuple(self.parameters))
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         described = {}
         for name, node in self.parameters.items():
             conditions = {earlier: copy.deepcopy(list(values)) for earlier, values in (node.when or {}).items()}
-            described[name] = node.describe() | ({"when": conditions} if conditions else {})
+            described[name] = node.to_json() | ({"when": conditions} if conditions else {})
         # Canonical JSON sorts the names, but their order decides which draw goes to which parameter.
-        return {"type": "group", "parameters": described, "order": list(self.parameters)}
+        return {"type": "dict", "parameters": described, "order": list(self.parameters)}
 
-    def resembles(self, value: Any) -> bool:
+    def has_same_constants(self, value: Any) -> bool:
         """Returns whether the value is a dict that holds the constants of this one."""
         return type(value) is dict and all(
             name in value and node.accepts(value[name])
@@ -279,7 +281,7 @@ class Group(Parameter):
             if isinstance(node, Constant)
         )
 
-    def parts_from(self, other: Group) -> bool:
+    def is_disjoint(self, other: ParameterDict) -> bool:
         """Whether it always holds a name that the other never has, or a constant that the other can't have there."""
         for name, node in self.parameters.items():
             if not self.conditions[name]:
@@ -309,7 +311,7 @@ class Group(Parameter):
             for earlier, keys in self.conditions[name].items()
         )
 
-    def _settled(self, partial: Point, rng: random.Random) -> Point:
+    def _completed(self, partial: Point, rng: random.Random) -> Point:
         """What is active, taken from ``partial`` or else sampled."""
         settled: Point = {}
         for name, node in self.parameters.items():
@@ -332,7 +334,7 @@ def _node(value: Any, name: str) -> Parameter:
     if isinstance(value, Parameter):
         return value
     if _holds_parameter(value):
-        return Group(value, name)
+        return ParameterDict(value, name)
     if not is_json(value):
         raise ConfigurationError(
             f"{name}: {value!r} must be JSON (dict, list, str, int, finite float, bool, None) or a dict of parameters; "
@@ -349,8 +351,8 @@ def _holds_parameter(value: Any) -> bool:
 
 def _overlap(one: Parameter, other: Parameter) -> bool:
     """Returns whether two options may share a value; for two groups, True may be overcautious, False is certain."""
-    if isinstance(one, Group) and isinstance(other, Group):
-        return not one.parts_from(other) and not other.parts_from(one)
+    if isinstance(one, ParameterDict) and isinstance(other, ParameterDict):
+        return not one.is_disjoint(other) and not other.is_disjoint(one)
     if isinstance(one, Constant) and isinstance(other, Constant):
         return one.json == other.json
     if isinstance(one, Constant):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from nas.core.point import Point
-from nas.spaces.domain import Domain, Numbers
+from nas.spaces.domain import Domain, Numeric
 from nas.spaces.space import Space
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ class FlatSpace:
 
         def ask(name: str, domain: Domain) -> float:
             self.domains.setdefault(name, domain)
-            return domain.draw(rng)
+            return domain.sample(rng)
 
         for _ in range(_N_DRAWS):
             space.decide(ask)
-        self.defaults = {n: d.at(0.5) if isinstance(d, Numbers) else 0 for n, d in self.domains.items()}
-        self.n_coordinates = sum(1 if isinstance(d, Numbers) else d.n for d in self.domains.values())
+        self.defaults = {n: d.from_unit(0.5) if isinstance(d, Numeric) else 0 for n, d in self.domains.items()}
+        self.n_coordinates = sum(1 if isinstance(d, Numeric) else d.n for d in self.domains.values())
 
     def answers(self, point: Point) -> dict[str, float]:
         """What the point says to each decision, in the order of ``domains``."""
@@ -48,7 +48,7 @@ class FlatSpace:
 
     def point(self, answers: Mapping[str, float], rng: random.Random) -> Point:
         """Returns the point that these answers give; a decision without one is drawn."""
-        return self.space.decide(lambda name, domain: answers[name] if name in answers else domain.draw(rng))
+        return self.space.decide(lambda name, domain: answers[name] if name in answers else domain.sample(rng))
 
     def vectors(self, points: Iterable[Point]) -> np.ndarray:
         """One row a point: a number by its place on its scale from 0 to 1, a choice as 1 at its option, else 0."""
@@ -58,8 +58,8 @@ class FlatSpace:
         for answers in map(self.answers, points):
             row: list[float] = []
             for name, domain in self.domains.items():
-                if isinstance(domain, Numbers):
-                    row.append(domain.unit(answers[name]))
+                if isinstance(domain, Numeric):
+                    row.append(domain.to_unit(answers[name]))
                 else:
                     row += [float(option == answers[name]) for option in range(domain.n)]
             rows.append(row)
@@ -69,7 +69,7 @@ class FlatSpace:
         """Returns the answers that a vector stands for: of a choice, the option with the greatest number."""
         left, found = list(vector), {}
         for name, domain in self.domains.items():
-            n = 1 if isinstance(domain, Numbers) else domain.n
+            n = 1 if isinstance(domain, Numeric) else domain.n
             own, left = left[:n], left[n:]
-            found[name] = domain.at(own[0]) if isinstance(domain, Numbers) else own.index(max(own))
+            found[name] = domain.from_unit(own[0]) if isinstance(domain, Numeric) else own.index(max(own))
         return found

@@ -26,28 +26,28 @@ class Distances:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._outlines: dict[str, Any] = {}  # caches: by the points' keys
+        self._features: dict[str, Any] = {}  # caches: by the points' keys
         self._known: dict[tuple[str, str], float] = {}
 
     def take(self, point: Point) -> str:
         """Returns the key by which the point's distances are asked for."""
         key = point_key(point)
-        if key not in self._outlines:
-            self._outlines[key] = self._space.outline(point)
+        if key not in self._features:
+            self._features[key] = self._space.features(point)
         return key
 
     def between(self, first: str, second: str) -> float:
         """``Space.distance`` of two points that were taken."""
         pair = (first, second)
         if pair not in self._known:
-            self._known[pair] = self._space.apart(self._outlines[first], self._outlines[second])
+            self._known[pair] = self._space.feature_distance(self._features[first], self._features[second])
         return self._known[pair]
 
     def forget(self) -> None:
         """Empties the caches where they have grown large; what was taken has to be taken again."""
         if len(self._known) > _MAX_CACHED:
             self._known.clear()
-            self._outlines.clear()
+            self._features.clear()
 
 
 class Landmarks:

@@ -159,9 +159,9 @@ class TestKnobs:
         point = space.sample(random.Random(0))
         made = realized(knobs, {**point, "number": 1}, frozenset({Policy.EARLY_STOP}))
 
-        assert space.describe()["parameters"]["rate"] == Float(1e-12, 1e-1, log=True).describe()
-        assert space.describe()["parameters"]["whole"] == Int(1, 8, log=True).describe()
-        assert space.describe()["parameters"]["arch"]["parameters"]["1"] == Choice("conv", "pool").describe()
+        assert space.to_json()["parameters"]["rate"] == Float(1e-12, 1e-1, log=True).to_json()
+        assert space.to_json()["parameters"]["whole"] == Int(1, 8, log=True).to_json()
+        assert space.to_json()["parameters"]["arch"]["parameters"]["1"] == Choice("conv", "pool").to_json()
         assert knob_policies(knobs) == {Policy.EARLY_STOP, Policy.SHARE_PARAMS}
         assert list(made) == list(knobs)
         assert (made["fixed"], made["quick"], made["share"]) == ("a", True, False)

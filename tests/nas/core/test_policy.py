@@ -38,7 +38,7 @@ def test_plan_is_read_from_plain_data() -> None:
 
     assert read.search == Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS}))
     assert read.final == Stage(name="final", warm=True)
-    assert PolicyPlan.from_stages(read.describe()) == read
+    assert PolicyPlan.from_stages(read.to_json()) == read
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_last_of_many_stages_is_final() -> None:
 
     assert [stage.name for stage in read.later] == ["b", "c"]
     assert read.final == Stage(name="c", best=3)
-    assert PolicyPlan.from_stages(read.describe()) == read
+    assert PolicyPlan.from_stages(read.to_json()) == read
 
 
 @pytest.mark.parametrize("best", [0, -1, 0.0, 1.5, True, "all", float("nan")])
@@ -111,8 +111,8 @@ def test_share_is_part_of_the_plan() -> None:
     """It survives description, and a plan without one is described as it always was."""
     read = PolicyPlan.from_stages([{"name": "a", "share": 0.7}, {"name": "b"}])
 
-    assert PolicyPlan.from_stages(read.describe()) == read
-    assert read.describe()[1] == {"name": "b", "policies": [], "warm": False}
+    assert PolicyPlan.from_stages(read.to_json()) == read
+    assert read.to_json()[1] == {"name": "b", "policies": [], "warm": False}
 
 
 def test_warm_stage_shares_parameters() -> None:

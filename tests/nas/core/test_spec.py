@@ -71,10 +71,10 @@ def test_name_is_the_class_without_its_kind(target: str, name: str) -> None:
 
 
 def test_description_leaves_out_what_it_is_told() -> None:
-    """describe gives target and arguments as JSON, without those that only say where data lies."""
+    """to_json gives target and arguments as JSON, without those that only say where data lies."""
     spec = Spec("mine.MyProblem", {"data_root": "/data", "depth": 3})
 
-    assert spec.describe(without=frozenset({"data_root"})) == {"target": "mine.MyProblem", "arguments": {"depth": 3}}
+    assert spec.to_json(without=frozenset({"data_root"})) == {"target": "mine.MyProblem", "arguments": {"depth": 3}}
 
 
 @pytest.mark.parametrize(

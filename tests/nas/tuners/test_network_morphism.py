@@ -48,11 +48,11 @@ def small(space: GraphSpace | ParameterSpace, seed: int = 0, **options: int) -> 
 @pytest.mark.slow
 def test_it_finds_better_networks_than_random_search() -> None:
     """Over sixteen seeds, the best of 40 networks is on average nearer to a far one than random search's."""
-    target = GRAPHS.outline(walk_from_start(12))
+    target = GRAPHS.features(walk_from_start(12))
 
     def mean_nearest(make: Callable[[int], Tuner]) -> float:
         def loss(point: Point) -> float:
-            return GRAPHS.apart(target, GRAPHS.outline(point))
+            return GRAPHS.feature_distance(target, GRAPHS.features(point))
 
         return statistics.mean(min(t.metrics["loss"] for t in search(make(seed), 40, loss)) for seed in range(16))
 

@@ -118,7 +118,7 @@ def test_stays_and_specs_arrive_as_they_were() -> None:
     assert job_start_from_wire(over_the_wire(job_start_to_wire(JobStart(3, 1, 4, job_index=2)))) == JobStart(
         3, 1, 4, job_index=2
     )
-    assert spec_from_wire(over_the_wire(spec.describe())) == spec
+    assert spec_from_wire(over_the_wire(spec.to_json())) == spec
 
 
 @pytest.mark.parametrize(

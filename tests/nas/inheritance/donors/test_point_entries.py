@@ -38,7 +38,7 @@ def test_entries_come_in_the_order_of_the_space() -> None:
     }
     SPACE.validate(point)
 
-    assert architecture_entries(point, SPACE.describe()) == [
+    assert architecture_entries(point, SPACE.to_json()) == [
         '/"stem"=16',
         '/"cell"/"op"="pool"',
         '/"cell"/"depth"=2',
@@ -54,9 +54,9 @@ def test_entries_come_in_the_order_of_the_space() -> None:
 def test_order_of_keys_does_not_count(seed: int) -> None:
     """A point and a space that went through JSON with sorted keys say the same."""
     point = SPACE.sample(random.Random(seed))
-    again = json.loads(json.dumps({"point": point, "space": SPACE.describe()}, sort_keys=True))
+    again = json.loads(json.dumps({"point": point, "space": SPACE.to_json()}, sort_keys=True))
 
-    assert architecture_entries(again["point"], again["space"]) == architecture_entries(point, SPACE.describe())
+    assert architecture_entries(again["point"], again["space"]) == architecture_entries(point, SPACE.to_json())
 
 
 def test_equal_and_different_values_are_told_apart() -> None:
@@ -83,5 +83,5 @@ def test_digits_tell_their_architecture() -> None:
     point = {"n_blocks": 1, "width_1": 8, "kernel_1": 3, "norm": "batch", "dropout": 0.1, "learning_rate": 0.1}
     space.validate(point)
 
-    names = [entry.partition("=")[0] for entry in architecture_entries(point, space.describe())]
+    names = [entry.partition("=")[0] for entry in architecture_entries(point, space.to_json())]
     assert names == ['/"n_blocks"', '/"width_1"', '/"kernel_1"', '/"norm"']

@@ -71,7 +71,7 @@ def test_equal_seeds_give_equal_points(seed: int) -> None:
     for method in (space.mutate, lambda one, rng: space.cross(one, one, rng).point):
         assert point_key(method(stored, random.Random(seed))) == point_key(method(point, random.Random(seed)))
     assert point_key(space.sample(random.Random(seed))) == point_key(point)
-    assert space.describe() == SPACE.describe()
+    assert space.to_json() == SPACE.to_json()
 
 
 @pytest.mark.parametrize("space", [SPACE, CHEAP], ids=["any", "cheap"])
@@ -101,7 +101,7 @@ def test_any_answers_give_a_point(space: GraphSpace, seed: int) -> None:
     """Whatever is answered, the point lies in the space."""
     rng = random.Random(seed)
 
-    space.validate(space.decide(lambda _, domain: domain.draw(rng)))
+    space.validate(space.decide(lambda _, domain: domain.sample(rng)))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_networks_cost_at_most_so_much(space: GraphSpace, cost: str, most: int, 
     rng = random.Random(0)
     points = [space.sample(rng) for _ in range(10)]
     points += [space.cross(*rng.sample(points, 2), rng).point for _ in range(10)]
-    points += [space.decide(lambda _, domain: domain.draw(rng)) for _ in range(10)]
+    points += [space.decide(lambda _, domain: domain.sample(rng)) for _ in range(10)]
     for place in range(20):
         points.append(space.mutate(points[place], rng))
     costs = [getattr(space.network(point), cost) for point in points]
@@ -128,12 +128,12 @@ def test_networks_cost_at_most_so_much(space: GraphSpace, cost: str, most: int, 
 
 def test_returned_points_are_the_callers() -> None:
     """To change a point in place changes neither the space nor what it gives later."""
-    before = point_key(SPACE.describe())
+    before = point_key(SPACE.to_json())
     point = SPACE.sample(random.Random(3))
     point["network"]["nodes"].clear()
-    SPACE.describe()["parameters"]["network"]["starts"].clear()
+    SPACE.to_json()["parameters"]["network"]["starts"].clear()
 
-    assert point_key(SPACE.describe()) == before
+    assert point_key(SPACE.to_json()) == before
     SPACE.validate(SPACE.sample(random.Random(3)))
 
 
@@ -224,14 +224,14 @@ def test_a_crossing_is_the_same_from_either_side() -> None:
     space = GraphSpace([STARTS[0], plain_cnn(SHAPE, 3, widths=[6, 4, 4], pool_after=[1])])
     points = [{"network": start.to_json()} for start in space.starts]
     child = space.vary(space.cross(points[0], points[1], random.Random(0)), random.Random(1))
-    turned = space.turned(child)
+    swapped = space.swap_parents(child)
 
-    assert turned.point == child.point
-    assert turned.crossing.networks == child.crossing.networks[::-1]
-    assert turned.crossing.network == child.crossing.network
-    assert turned.crossing.origins == {node: (1 - of, id) for node, (of, id) in child.crossing.origins.items()}
-    assert space.turned(turned) == child
-    assert space.turned(space.vary(Variation.of(points[0]), random.Random(0))).crossing is None
+    assert swapped.point == child.point
+    assert swapped.crossing.networks == child.crossing.networks[::-1]
+    assert swapped.crossing.network == child.crossing.network
+    assert swapped.crossing.origins == {node: (1 - of, id) for node, (of, id) in child.crossing.origins.items()}
+    assert space.swap_parents(swapped) == child
+    assert space.swap_parents(space.vary(Variation.of(points[0]), random.Random(0))).crossing is None
 
 
 def test_cuts_are_where_all_goes_through() -> None:
@@ -273,7 +273,7 @@ def test_a_crossing_that_is_too_large_is_not_the_only_one() -> None:
 def test_entries_leave_out_what_is_no_architecture() -> None:
     """What donors are compared by holds the network's nodes first, and no learning rate."""
     point = {"rate": 0.1, "network": STARTS[0].to_json()}
-    entries = architecture_entries(point, GraphSpace(STARTS[:1], {"rate": Float(0.0, 1.0)}).describe())
+    entries = architecture_entries(point, GraphSpace(STARTS[:1], {"rate": Float(0.0, 1.0)}).to_json())
 
     assert all(entry.startswith('/"network"/"') for entry in entries)
 

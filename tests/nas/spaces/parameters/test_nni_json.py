@@ -98,7 +98,7 @@ def test_its_points_are_points_like_others() -> None:
         mutant = space.mutate(point, rng)
         space.validate(mutant)
         assert point_key(mutant) != point_key(point)
-        guessed = space.decide(lambda name, domain: domain.draw(rng))
+        guessed = space.decide(lambda name, domain: domain.sample(rng))
         space.validate(guessed)
 
 

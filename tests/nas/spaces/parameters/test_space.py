@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError
 from nas.core.point import is_json, point_key
-from nas.spaces.domain import Domain, Numbers, Options
+from nas.spaces.domain import Categorical, Domain, Numeric
 from nas.spaces.parameters.space import Choice, Float, Int, Parameter, ParameterSpace
 
 SCALARS: list[Any] = [0, 1, 1.0, True, None, "a", [3, 3], {"k": [1]}]
@@ -198,8 +198,8 @@ def test_mutation_reaches_every_point(space: ParameterSpace, rng: random.Random)
 @given(spaces)
 def test_descriptions_are_json(space: ParameterSpace) -> None:
     """A space describes itself in plain JSON, the same each time."""
-    assert is_json(space.describe())
-    assert space.describe() == space.describe()
+    assert is_json(space.to_json())
+    assert space.to_json() == space.to_json()
 
 
 @given(spaces, st.integers(0, 2**32))
@@ -207,7 +207,7 @@ def test_spaces_pickle(space: ParameterSpace, seed: int) -> None:
     """A space in another process gives the same points."""
     other = pickle.loads(pickle.dumps(space))
 
-    assert other.describe() == space.describe()
+    assert other.to_json() == space.to_json()
     assert point_key(other.sample(random.Random(seed))) == point_key(space.sample(random.Random(seed)))
 
 
@@ -702,7 +702,7 @@ def test_descriptions_tell_spaces_apart(other: dict[str, Any]) -> None:
     """Whatever changes the space, the order of its parameters too, changes the canonical JSON of its description."""
     space = ParameterSpace({"a": Int(1, 2), "b": Float(0.0, 1.0), "c": Choice(1, 2, when={"a": [1]})})
 
-    assert point_key(space.describe()) != point_key(ParameterSpace(other).describe())
+    assert point_key(space.to_json()) != point_key(ParameterSpace(other).to_json())
 
 
 def test_point_keys_tell_types_apart() -> None:
@@ -731,7 +731,7 @@ class TestDecisions:
     def test_answers_make_the_point_again(self, tree: dict[str, Any], seed: int) -> None:
         """The decisions of a point, asked by name, make that very point; domains hold them."""
         space, rng = ParameterSpace(tree), random.Random(seed)
-        point = space.decide(lambda name, domain: domain.draw(rng))
+        point = space.decide(lambda name, domain: domain.sample(rng))
 
         space.validate(point)
         decisions = space.decisions(point)
@@ -773,17 +773,17 @@ class TestDecisions:
 
         assert space.decide(last) == {"lr": 1.0, "opt": {"type": "adam", "m": 3}, "only": "a", "same": 4}
         assert list(asked) == ["lr", "opt", "opt.1.m"]
-        assert asked["opt.1.m"] == Numbers(1, 3, False, True)
+        assert asked["opt.1.m"] == Numeric(1, 3, False, True)
 
     @pytest.mark.parametrize(
         ("domain", "resolution", "expected"),
         [
-            (Numbers(0.0, 1.0, False, False), 3, [0.0, 0.5, 1.0]),
-            (Numbers(1e-4, 1.0, True, False), 3, [1e-4, pytest.approx(1e-2), 1.0]),
-            (Numbers(1, 4, False, True), 9, [1, 2, 3, 4]),
-            (Numbers(1, 1000, True, True), 4, [1, 10, 100, 1000]),
-            (Numbers(0.0, 1.0, False, False), 1, [0.5]),
-            (Options(3, ("a", "b", "c")), 1, [0, 1, 2]),
+            (Numeric(0.0, 1.0, False, False), 3, [0.0, 0.5, 1.0]),
+            (Numeric(1e-4, 1.0, True, False), 3, [1e-4, pytest.approx(1e-2), 1.0]),
+            (Numeric(1, 4, False, True), 9, [1, 2, 3, 4]),
+            (Numeric(1, 1000, True, True), 4, [1, 10, 100, 1000]),
+            (Numeric(0.0, 1.0, False, False), 1, [0.5]),
+            (Categorical(3, ("a", "b", "c")), 1, [0, 1, 2]),
         ],
     )
     def test_grids(self, domain: Domain, resolution: int, expected: list[float]) -> None:
@@ -793,7 +793,7 @@ class TestDecisions:
     @given(low=st.integers(1, 50), width=st.integers(1, 50), log=st.booleans(), unit=st.floats(0, 1))
     def test_scale_goes_both_ways(self, low: int, width: int, log: bool, unit: float) -> None:
         """A number's place on the scale leads back to it, and every place is in the range."""
-        for domain in (Numbers(low, low + width, log, True), Numbers(float(low), float(low + width), log, False)):
-            value = domain.at(unit)
+        for domain in (Numeric(low, low + width, log, True), Numeric(float(low), float(low + width), log, False)):
+            value = domain.from_unit(unit)
             assert low <= value <= low + width
-            assert domain.at(domain.unit(value)) == pytest.approx(value)
+            assert domain.from_unit(domain.to_unit(value)) == pytest.approx(value)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nas.core.errors import ConfigurationError
-from nas.spaces.domain import Ask, Decision, Numbers
-from nas.spaces.parameters.numeric import Parameter, Site, When, checked_conditions, refusal
+from nas.spaces.domain import Ask, Decision, Numeric
+from nas.spaces.parameters.numeric import Parameter, Site, When, checked_conditions, invalid_value
 
 N_SIGMAS = 5.0
 """How far a normal distribution reaches here: one draw in two million falls beyond, and is drawn again."""
@@ -19,7 +19,7 @@ _TRIES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn(Parameter):
+class Distribution(Parameter):
     """A float from a uniform or normal distribution of the number, or of its logarithm.
 
     Args:
@@ -81,9 +81,9 @@ class Drawn(Parameter):
     def mutate(self, value: float, site: Site, rng: random.Random) -> float:
         """Another number, by a Gaussian step of 0.2 of the range (or log range)."""
         domain = self._domain
-        here = domain.unit(self._answer(value))
+        here = domain.to_unit(self._answer(value))
         for _ in range(_TRIES):
-            mutated = self._of(domain.at(rng.gauss(here, _STEP)))
+            mutated = self._of(domain.from_unit(rng.gauss(here, _STEP)))
             if mutated != value:
                 return mutated
         return rng.choice([end for end in (self._value(self._first), self._value(self._last)) if end != value])
@@ -100,12 +100,12 @@ class Drawn(Parameter):
     def check(self, value: Any, name: str) -> None:
         """Returns if the value is a float that can be drawn; a whole number may stand for one."""
         if type(value) not in (float, int) or not math.isfinite(value):
-            raise refusal(self, value, name)
+            raise invalid_value(self, value, name)
         if self.q is None:
             if not self._first <= value <= self._last:
-                raise refusal(self, value, name)
+                raise invalid_value(self, value, name)
         elif not self._first <= round(value / self.q) <= self._last or self._near(value) != value:
-            raise refusal(self, value, name)
+            raise invalid_value(self, value, name)
 
     @property
     def n_values(self) -> int | None:
@@ -118,10 +118,10 @@ class Drawn(Parameter):
         """Yields the steps, ascending."""
         return (self._value(step) for step in range(int(self._first), int(self._last) + 1))
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Returns the distribution as JSON."""
         own = {"first": self.first, "second": self.second, "log": self.log, "q": self.q}
-        return {"type": f"Drawn.{self.kind}", **own}
+        return {"type": f"Distribution.{self.kind}", **own}
 
     @property
     def _ends(self) -> tuple[float, float]:
@@ -147,9 +147,9 @@ class Drawn(Parameter):
         return 1 if self.log and self.q is not None and self._first < 1 else 0
 
     @property
-    def _domain(self) -> Numbers:
+    def _domain(self) -> Numeric:
         """Numbers on their scale, or which multiple of q."""
-        return Numbers(self._first + self._shift, self._last + self._shift, self.log, self.q is not None)
+        return Numeric(self._first + self._shift, self._last + self._shift, self.log, self.q is not None)
 
     def _answer(self, value: float) -> float:
         return value if self.q is None else round(value / self.q) + self._shift

@@ -71,7 +71,9 @@ def admit(answer: object, stage: Stage, index: int, trials: Sequence[Trial], rul
 
 
 def retrain(parent: Trial, stage: Stage, index: int, trials: Sequence[Trial], seed: int) -> Trial:
-    """Returns a trial of a later stage with the parent's point, and with its weights if the stage is warm.
+    """Returns the trial that retrains a parent's point in a later stage.
+
+    It inherits the parent's weights if the stage is warm.
 
     Args:
         parent: A trial of an earlier stage.
@@ -87,7 +89,7 @@ def retrain(parent: Trial, stage: Stage, index: int, trials: Sequence[Trial], se
 
 
 def trial_seed(seed: int, stage: str, index: int) -> int:
-    """Returns the seed of a trial, below 2^31, from the search's seed, the stage and the trial's index in it."""
+    """Returns the seed of a trial, below 2^31, from the search's seed, stage and index."""
     digest = hashlib.blake2b(f"{seed}/{stage}/{index}".encode(), digest_size=4).digest()
     return int.from_bytes(digest) & 0x7FFFFFFF
 

@@ -1,4 +1,4 @@
-"""Run a search in this process."""
+"""The function that runs a search in this process."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.names import check_name
 from nas.search.definition import Search
 from nas.search.identity import claim_identity, open_records
+from nas.search.imported_weights import import_weights
 from nas.search.pipeline import SearchPipeline, Summary, run_in_process
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.gc.retention import Retention
@@ -27,19 +28,23 @@ def run_search(
     finalists: int = 2,
     retention: Retention | None = None,
 ) -> Summary:
-    """Runs a search in this process, one trial at a time, without Prefect; the same call resumes it.
+    """Runs a search in this process, one trial at a time, without Prefect.
+
+    Call it again with the same arguments to resume the search.
 
     Args:
-        search: The problem, the tuner and the rest.
-        root: A folder or any fsspec URL (``memory://`` keeps nothing).
-        options: How to open the URL: credentials, endpoints; nothing of them is stored.
-        name: By default from the problem, the tuner and the identity's digest.
-        budget: 16 trials by default.
-        finalists: How many of the best are trained in full.
-        retention: Whose weights are kept; all by default.
+        search: The definition of the search.
+        root: A folder or an fsspec URL; ``memory://`` stores nothing on disk.
+        options: The storage options for the URL: credentials, endpoints. They are not recorded.
+        name: The search's name; by default made of the problem, the tuner and the identity's digest.
+        budget: The limits of the search; by default 16 trials.
+        finalists: The number of best trials that are trained in full.
+        retention: The rules for deleting weights; by default all are kept.
     """
     if search.deterministic and search.slots != 1:
-        raise ConfigurationError(f"slots ({search.slots}) must be 1: run_search runs one trial at a time")
+        raise ConfigurationError(
+            f"slots ({search.slots}) must be 1 with deterministic=true: run_search runs one trial at a time"
+        )
     prepared = replace(search, slots=1).build()
     files: BlobStore = open_root(root, options).subfolder(check_name(name or prepared.default_name))
     records = open_records(files)
@@ -51,8 +56,6 @@ def run_search(
         )
     if pipeline.ended_by():
         return pipeline.summary()
-    from nas.search.imported_weights import import_weights  # which runs a program itself
-
     import_weights(records, search.init)
     run_in_process(pipeline, options=options)
     return pipeline.summary()

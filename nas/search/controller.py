@@ -1,8 +1,14 @@
-"""The search controller: one thread that asks the tuner, submits trials to an executor and reacts to its events.
+"""The search controller: one thread that makes all decisions of a search.
 
-Each decision is durable before it is acted on, so the records alone are enough to continue the search. Parts of it:
-``budget.enforcer`` keeps the hours, ``interrupt`` ends a session after Ctrl-C, ``admission`` checks proposals, ``jobs``
-and ``slots`` track where trials run.
+It asks the tuner, submits trials to an executor and reacts to the executor's events. Each decision is durable before it
+is acted on, so the records alone are enough to continue the search. Its parts:
+
+* ``admission`` checks the tuner's proposals;
+* ``jobs`` and ``slots`` assign trials to workers;
+* ``budget.enforcer`` keeps the hours and GPU-hours;
+* ``interrupt`` ends the running trials after Ctrl-C.
+
+A trial that exceeds its own timeout is killed by its worker pool (``nas.executors.process_pool``).
 """
 
 from __future__ import annotations
@@ -241,7 +247,7 @@ class SearchController:
         return self._allows_new_job() or self._jobs.has_active
 
     def _may_ask(self, stage: Stage) -> bool:
-        """Returns whether the tuner may be asked now: budget, a slot and the results that it must see are there."""
+        """Returns whether there are budget, a slot and the results for another ask."""
         if not self._proposals.may_be_asked or not self._has_slot_for_proposal():
             return False
         if not self.has_budget(stage) or not self._jobs.can_choose(self._proposals.n_proposed):
@@ -329,9 +335,9 @@ class SearchController:
     # ---- later stages
 
     def train_finalists(self, stage: Stage, finalists: Iterable[Trial], *, n_trials: int | None = None) -> bool:
-        """Trains finalists as trials of a later stage, in this order, unless the stage has a trial of theirs.
+        """Trains finalists, in this order, as trials of a later stage.
 
-        Returns False if the time was too short for some of them.
+        A finalist that has a trial in the stage is skipped. Returns False if there was no time for some of them.
 
         Args:
             stage: The later stage.
@@ -365,7 +371,7 @@ class SearchController:
         return max(1, self._executor.slots // max(1, n_trials, n_remaining))
 
     def _may_propose_final(self, stage: Stage) -> bool:
-        """Returns whether to propose now. With a time budget, only trials that start at once are proposed."""
+        """Returns whether to propose now; with hours, only if the trial starts at once."""
         if not self._settings.budget.is_timed:
             return True
         has_slot = len(self._slots.running) + self._n_waiting(stage) < self._executor.slots
@@ -386,7 +392,7 @@ class SearchController:
         return all(self.trials[source].is_finished for source in (*trial.parents, *donors))
 
     def _submit_ready(self, stage: Stage, n_slots: int = 1) -> None:
-        """Submits ready trials in the order proposed, while slots are free and there is time to finish.
+        """Submits ready trials in the order proposed, as slots and time allow.
 
         A trial that may have crashed the driver runs first and alone. Each trial gets the torch threads of ``n_slots``.
         """
@@ -548,7 +554,7 @@ class SearchController:
         return min((number for number in unfinished if self.trials[number].stage == stage), default=n_trials)
 
     def _allow_ask(self) -> None:
-        """Lets a stateful tuner be asked again after WAIT: it may answer differently without a new result."""
+        """Lets a stateful tuner be asked again after WAIT, without a new result."""
         if self._stateful is not None:
             self._proposals.n_shown_at_wait = None
             self._jobs.clear_deferred()

@@ -1,7 +1,7 @@
 """Detection of trials whose code seems to end the driver's process (docs/decisions/007).
 
-In a worker process a crash ends one attempt. In the driver's own process (``runner=debug|threads``) it ends the
-session, and without this module every later session would run the same trial again.
+In a worker process a crash ends one attempt. With ``runner=debug`` or ``threads`` it ends the driver and its session.
+Without this module every later session would run the same trial again.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class CrashTracker:
 def _has_crashed(records: Records, number: int, session: Mapping[str, Any]) -> bool:
     """Returns whether the session's process ended under its trials, by itself or by ``kill -9``.
 
-    False if the session ended or was asked to stop (Ctrl-C, SIGTERM), or if its process ran on another host or before
-    this host's last boot.
+    Returns False if the session ended regularly or was asked to stop (Ctrl-C, SIGTERM). Also returns False if its
+    process ran on another host, or before the last boot.
     """
     heartbeat = read_heartbeat(records, number) or {}
     if session["settings"].get("runner") not in IN_PROCESS or heartbeat.get("ended") or heartbeat.get("stopping"):

@@ -1,4 +1,4 @@
-"""A search: what is searched, how, and under which name; and its identity, which never changes."""
+"""The definition of a search, its parts and its identity, which never changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy, PolicyPlan, Stage
@@ -33,21 +33,21 @@ TWO_STAGE = PolicyPlan(
         Stage(name="final"),
     )
 )
-"""Cheap trials, then the finalists in full: the default plan."""
+"""The default plan: cheap trials, then full training of the finalists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A problem, a tuner, a policy plan, a seed.
+    """The user's definition of a search.
 
     Attributes:
-        plan: What the stages ask for; policies that the problem does not declare are left out.
-        plan_is_named: The user named the plan, so that an undeclared policy is a mistake.
-        constraints: The most that is allowed of what the problem knows of a point before training, by name.
-        deterministic: The final table is the same on every run, kills included; ties ``slots`` and ``n_threads``
-            (torch threads a worker) to the identity.
-        trials_per_job: The most trials of the search stage that one job runs, one after another on a warm worker; None:
-            one, or, where the problem loops itself (``train_many``), as many as it asks for.
+        plan: The stages with their policies. Policies that the problem does not declare are left out.
+        plan_is_named: Whether the user named the plan. Then a policy that the problem does not declare is an error.
+        constraints: Upper limits of static metrics, by name.
+        deterministic: Whether the final table is the same on every run, kills included. Then ``slots`` and
+            ``n_threads`` (torch threads per worker) belong to the identity.
+        trials_per_job: The most trials of the search stage that one job runs one after another on a warm worker. None:
+            one, or as many as the job requests if the problem loops itself (``train_many``).
         init: Points that come before the tuner's, and weights for trials without a donor.
     """
 
@@ -74,51 +74,76 @@ class Search:
             raise ConfigurationError(f"slots ({self.slots}) and n_threads ({self.n_threads}) must be at least 1")
 
     def build(self) -> PreparedSearch:
-        """Returns the problem, tuner, stopper and fitted plan, and the identity that they make.
+        """Returns the search with its parts built, and its identity.
 
         Raises:
-            ConfigurationError: one can't be built, or does not go with another.
+            ConfigurationError: a part can't be built, or does not fit another.
         """
-        problem = self.problem.build()
-        if not isinstance(problem, Problem):
-            raise ConfigurationError(f"problem {self.problem.target} must be a subclass of nas.Problem")
-        if not problem.abilities & {Ability.TRAIN, Ability.TRAIN_MANY}:
-            raise ConfigurationError(f"problem {self.problem.target} must define `train(run)` or `train_many(job)`")
+        problem = self._build_problem()
         jobs = JobPlan.of(self.trials_per_job, loops=Ability.TRAIN_MANY in problem.abilities)
-        for attribute in ("metrics", "space"):
-            if not getattr(problem, attribute, None):
-                raise ConfigurationError(f"problem {self.problem.target} must set `{attribute}`")
-        if (size := sum(json_size(m.name) + NUMBER_BYTES for m in problem.metrics)) > METRICS_BYTES:
-            raise ConfigurationError(
-                f"problem {self.problem.target} declares {len(problem.metrics)} metrics that take {size} bytes of a "
-                f"record; the most are {METRICS_BYTES}: declare fewer, or give them shorter names"
-            )
         plan, left_out = self.plan.fitted(problem.policies, strict=self.plan_is_named)
-        tuner = self.tuner.build(problem.space, problem.metrics, seed=self.seed)
-        if not isinstance(tuner, Tuner):
-            raise ConfigurationError(f"tuner {self.tuner.target} must be a subclass of nas.Tuner")
-        if self.deterministic and any(metric.name == LATENCY for metric in problem.metrics):
-            raise ConfigurationError(f"metric {LATENCY} does not go with deterministic=true: measured time decides")
-        chosen, data_arguments = tuner.chosen, tuner.data_arguments
-        limits = checked_limits(self.constraints)
+        own_tuner = self._build_tuner(problem)
+        tuner, limits = own_tuner, checked_limits(self.constraints)
         if limits:
             tuner = ConstrainedTuner(tuner, problem.static_metrics, limits)
-        if self.init.weights is not None and Policy.SHARE_PARAMS not in plan.search.policies:
-            why = "declares no SHARE_PARAMS" if Policy.SHARE_PARAMS not in problem.policies else "is to inherit nothing"
-            raise ConfigurationError(
-                f"init.weights ({self.init.weights}): in the stage {plan.search.name!r}, problem "
-                f"{self.problem.target} {why}; leave it out, or choose a policy and a problem that share parameters"
-            )
+        self._check_init_weights(problem, plan)
         if self.init.is_given:
             self.init.check_points(tuner)
             tuner = InitialTuner(tuner, self.init)
-        stopper = None if self.stopper is None else self.stopper.build(problem.metrics)
-        if stopper is not None and not isinstance(stopper, Stopper):
-            raise ConfigurationError(f"stopper {cast('Spec', self.stopper).target} must be a subclass of nas.Stopper")
+        stopper = self._build_stopper(problem)
+        identity = self._identity(problem, own_tuner, plan, limits)
+        return PreparedSearch(self, problem, tuner, stopper, plan, left_out, jobs, identity)
+
+    def _build_problem(self) -> Problem:
+        problem, target = self.problem.build(), self.problem.target
+        if not isinstance(problem, Problem):
+            raise ConfigurationError(f"problem {target} must be a subclass of nas.Problem")
+        if not problem.abilities & {Ability.TRAIN, Ability.TRAIN_MANY}:
+            raise ConfigurationError(f"problem {target} must define `train(run)` or `train_many(job)`")
+        for attribute in ("metrics", "space"):
+            if not getattr(problem, attribute, None):
+                raise ConfigurationError(f"problem {target} must set `{attribute}`")
+        size = sum(json_size(metric.name) + NUMBER_BYTES for metric in problem.metrics)
+        if size > METRICS_BYTES:
+            raise ConfigurationError(
+                f"problem {target} declares {len(problem.metrics)} metrics that take {size} bytes of a record; "
+                f"the limit is {METRICS_BYTES}. Declare fewer, or give them shorter names"
+            )
+        if self.deterministic and any(metric.name == LATENCY for metric in problem.metrics):
+            raise ConfigurationError(f"metric {LATENCY} does not go with deterministic=true: measured time varies")
+        return problem
+
+    def _build_tuner(self, problem: Problem) -> Tuner:
+        tuner = self.tuner.build(problem.space, problem.metrics, seed=self.seed)
+        if not isinstance(tuner, Tuner):
+            raise ConfigurationError(f"tuner {self.tuner.target} must be a subclass of nas.Tuner")
+        return tuner
+
+    def _build_stopper(self, problem: Problem) -> Stopper | None:
+        if self.stopper is None:
+            return None
+        stopper = self.stopper.build(problem.metrics)
+        if not isinstance(stopper, Stopper):
+            raise ConfigurationError(f"stopper {self.stopper.target} must be a subclass of nas.Stopper")
+        return stopper
+
+    def _check_init_weights(self, problem: Problem, plan: PolicyPlan) -> None:
+        if self.init.weights is None or Policy.SHARE_PARAMS in plan.search.policies:
+            return
+        is_declared = Policy.SHARE_PARAMS in problem.policies
+        why = "does not inherit weights by its plan" if is_declared else "does not declare SHARE_PARAMS"
+        raise ConfigurationError(
+            f"init.weights ({self.init.weights}): problem {self.problem.target} {why} in stage {plan.search.name!r}. "
+            "Leave it out, or choose a policy and a problem that share parameters"
+        )
+
+    def _identity(
+        self, problem: Problem, tuner: Tuner, plan: PolicyPlan, limits: Mapping[str, float]
+    ) -> dict[str, Any]:
         identity: dict[str, Any] = {
             "problem": self.problem.to_json(without=problem.data_arguments),
             "space": problem.space.to_json(),
-            "tuner": self.tuner.to_json(without=data_arguments),
+            "tuner": self.tuner.to_json(without=tuner.data_arguments),
             "policy": plan.to_json(),
             "stopper": None if self.stopper is None else self.stopper.to_json(),
             "seed": self.seed,
@@ -127,8 +152,8 @@ class Search:
         }
         if self.trials_per_job is not None:
             identity |= {"trials_per_job": self.trials_per_job}
-        if chosen is not None:
-            identity |= {"chosen_tuner": chosen.to_json()}
+        if tuner.chosen is not None:
+            identity |= {"chosen_tuner": tuner.chosen.to_json()}
         if problem.content:
             identity |= {"content": dict(problem.content)}
         if limits:
@@ -138,10 +163,10 @@ class Search:
         if self.deterministic:
             identity |= {"slots": self.slots, "n_threads": self.n_threads}
         try:
-            identity = json.loads(json.dumps(identity, allow_nan=False, default=_refuse))
+            plain: dict[str, Any] = json.loads(json.dumps(identity, allow_nan=False, default=_refuse))
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"a problem, tuner or space holds what is no plain JSON data: {error}") from error
-        return PreparedSearch(self, problem, tuner, stopper, plan, left_out, jobs, identity)
+            raise ConfigurationError(f"problem, tuner and space must consist of plain JSON data: {error}") from error
+        return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,26 +184,27 @@ class PreparedSearch:
 
     @property
     def digest(self) -> str:
-        """Eight characters of the identity's digest."""
+        """The first eight characters of the identity's digest."""
         text = json.dumps(self.identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     @property
     def default_name(self) -> str:
-        """``<problem>-<tuner>-<digest>``, and the problem's label, where it has one."""
+        """``<problem>-<tuner>-<digest>``, followed by the problem's label, if any."""
         label = re.sub(r"[^A-Za-z0-9_]+", "_", self.problem.label)[:60]
         name = f"{self.search.problem.name}-{self.search.tuner.name}-{self.digest}"
         return f"{name}-{label}" if label else name
 
     @property
     def search_json(self) -> dict[str, Any]:
-        """What ``search.json`` holds: identity, metrics and format; what is said of the problem, and its data."""
+        """The content of ``search.json``."""
         metrics: list[dict[str, Any]] = [{"name": m.name, "direction": m.direction} for m in self.problem.metrics]
         for described, metric in zip(metrics, self.problem.metrics, strict=True):
             if metric.reference is not None:
                 described["reference"] = metric.reference
         about = {"about": dict(self.problem.about)} if self.problem.about else {}
-        data = {"data": held} if (held := contents(self.problem, self.search.problem.arguments)) else {}
+        digests = contents(self.problem, self.search.problem.arguments)
+        data = {"data": digests} if digests else {}
         return {"format": FORMAT, "identity": self.identity, "metrics": metrics, **about, **data}
 
 

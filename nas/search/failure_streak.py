@@ -6,7 +6,9 @@ from nas.core.trial import State, Trial
 
 
 class FailureStreak:
-    """Counts failed trials in a row within one session. Trials that met the deadline do not count.
+    """Counts failed trials in a row within one session.
+
+    Trials that met the deadline do not count.
 
     Args:
         max_failures: The number of failures in a row that ends the search.

@@ -1,4 +1,4 @@
-"""A process on a host, told apart from later processes with its pid and from hosts with its name."""
+"""The identity of a process: its host, pid, boot and start time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HostProcess:
         return (self.host, self.place) == (other.host, other.place)
 
     def is_gone(self) -> bool:
-        """Returns whether the process ran on this host and has certainly ended; False if that is unknown."""
+        """Returns whether the process ran on this host and has ended; False if unknown."""
         here = HostProcess.current()
         if not self.is_beside(here):
             return False

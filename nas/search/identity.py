@@ -13,7 +13,7 @@ from nas.storage.records import Records
 
 
 def open_records(files: BlobStore) -> Records:
-    """Returns the records of a search's folder, after a test that the folder can be written to."""
+    """Returns the records of a search's folder, after a write test."""
     files.check_writable()
     return Records(files)
 

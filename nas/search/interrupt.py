@@ -1,4 +1,4 @@
-"""The end of an interrupted session (Ctrl-C, SIGTERM, takeover, an error): running trials are told to end."""
+"""The interruption of running trials when a session ends early: Ctrl-C, SIGTERM, takeover, an error."""
 
 from __future__ import annotations
 

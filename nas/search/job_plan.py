@@ -1,4 +1,4 @@
-"""The number of trials that share a job: set by the user, or chosen by the problem's own loop."""
+"""The rule by which trials share jobs, set by the user or the problem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from nas.core.trial import Trial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """The rule by which trials of the search stage share jobs. In other stages each trial is a job of its own.
+    """The rule by which trials of the search stage share jobs.
+
+    In other stages each trial is a job of its own.
 
     Attributes:
         trials_per_job: The most trials of one job; None: as many as it requests.

@@ -1,4 +1,4 @@
-"""The jobs of the search stage: which gets the next trial, is dismissed, or restarts after a loss."""
+"""The scheduler of jobs: the next trial of each, dismissals, restarts after a loss."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class JobScheduler:
         return holder is None or self._slots.is_waiting(holder)
 
     def next_job(self, index: int, number: int) -> int:
-        """Returns the job for which the tuner is asked next: a waiting one, or a new one.
+        """Returns the job for which the tuner is asked next: a waiting or a new one.
 
         Args:
             index: The index of the proposal in the search stage.
@@ -238,7 +238,7 @@ class JobScheduler:
             self._close_if_left(holder)
 
     def _close_if_left(self, holder: SlotHolder | None) -> None:
-        """Frees the slot of a job that has left, and records its end unless it will start again."""
+        """Frees the slot of a job that has left, and records the end of its work."""
         if holder is None or holder.left is None or holder.slot in self._slots.running:
             return
         job, event = holder.job, holder.left
@@ -253,5 +253,5 @@ class JobScheduler:
         self._records.leave(job, n_trials=self._n_finished[job], error=event.error or event.lost)
 
     def trial_lost(self, job: int) -> None:
-        """Notes that a job was lost with its trial. The trial's next attempt, if any, restarts the job."""
+        """Notes that a job was lost with its trial, whose next attempt restarts the job."""
         self._slots.release_job(job)

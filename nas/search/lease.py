@@ -1,7 +1,7 @@
-"""The lease of a search: one process drives a search at a time, and its heartbeat shows that it is alive.
+"""The lease of a search, which only one process holds at a time.
 
-The holder of the lease replaces ``sessions/NNNN.beat`` every 10 s. Another command may take the lease when the holder's
-process has ended, when its heartbeat has been the same for 60 s, or with ``takeover=true``.
+The holder writes a heartbeat to ``sessions/NNNN.beat`` every 10 s. Another command gets the lease if the holder's
+process has ended or its heartbeat has not changed for 60 s. With ``takeover=true`` it takes the lease at once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TAKEOVER_TIMEOUT_S = 15.0
 """Longest wait for a new heartbeat of the session that is taken over; longer than ``HEARTBEAT_S``."""
 _POLL_S = 0.5
 _STALLED_S = 5.0
-"""A poll that takes longer does not count: this process, its machine or the storage stood still."""
+"""A poll that takes longer does not count: the process, machine or storage stood still."""
 IN_PROCESS = ("debug", "threads")
 """Runners whose trials share the driver's process."""
 logger = logging.getLogger(__name__)
 
 
 class SearchLease:
-    """The right of this process to drive a search, from the start of a session to ``close``.
+    """The right of this process to drive a search, from a session's start to ``close``.
 
     Args:
         records: The search's records.
@@ -116,7 +116,7 @@ class SearchLease:
         return self.hours_before + self._session_hours()
 
     def mark_stopping(self) -> None:
-        """Records that the session was asked to stop: if the process ends now, no trial counts as its cause."""
+        """Records that the session was asked to stop: no trial caused the end of its process."""
         self._is_stopping = True
         try:
             self._heartbeat(ended=False)
@@ -201,7 +201,7 @@ def check_free(
 
 
 def have_ended(records: Records) -> bool:
-    """Returns whether all sessions so far have certainly ended: by their heartbeat, or as processes of this host."""
+    """Returns whether all sessions so far have certainly ended."""
     return all(
         _has_ended(session, read_heartbeat(records, number)) for number, session in past_sessions(records).items()
     )
@@ -254,5 +254,5 @@ def _has_ended(record: Mapping[str, Any], heartbeat: Mapping[str, Any] | None) -
 
 
 def _thread_name(record: Mapping[str, Any]) -> str:
-    """Returns the name of the thread that runs in the session's process while it holds the lease."""
+    """Returns the name of the thread that runs while the session holds the lease."""
     return f"heirloom-heartbeat-{record['started']}"

@@ -97,10 +97,10 @@ class SearchPipeline:
         self._selection = WinnerSelection(records, self.ranking, has_test=has_test)
 
     def ended_by(self) -> str | None:
-        """Returns what ended a finished search: a field of the budget, or ``tuner``. None: the search is not finished.
+        """Returns what ended the search: a field of the budget, or ``tuner``.
 
-        A finished search has its finals and an exported winner. Its budget is used up, or its tuner, which is asked,
-        has no more proposals.
+        None: the search is not finished. A finished search has its finals and an exported winner. Its budget is used
+        up, or its tuner, which is asked, has no more proposals.
         """
         trials, _ = self.records.load()
         plan, bounds = self.prepared.plan, self._bounds(trials)
@@ -232,7 +232,7 @@ class SearchPipeline:
                     break
 
     def _init_check(self, observe: Callable[[Event], None]) -> Callable[[Trial], None]:
-        """Returns a function that takes finished trials and reports, once, that initial weights were of no use."""
+        """Returns a function that takes finished trials, and reports unused initial weights once."""
         init = self.prepared.search.init
         is_checked = init.weights is None
 
@@ -283,7 +283,7 @@ def run_in_process(
     device: str = "cpu",
     observe: Callable[[Event], None] = lambda event: None,
 ) -> None:
-    """Runs a pipeline in this process, one trial at a time, as a session of its own.
+    """Runs a pipeline in this process as a session, one trial at a time.
 
     Args:
         pipeline: The pipeline of a search whose identity is in its records.

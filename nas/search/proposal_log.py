@@ -1,4 +1,4 @@
-"""The tuner's proposals in the search stage, in order, with the results that the tuner had seen before each."""
+"""The tuner's proposals in order, with the results that it had seen before each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from nas.tuners.base import Answer, Tuner, inheritable
 
 
 class ProposalLog:
-    """Asks the tuner, and shows it the results that it may see. It can be restored from the records alone.
+    """Asks the tuner, and shows it the results that it may see.
+
+    Its state can be restored from the records alone.
 
     Args:
         trials: All trials of the search by number: the controller's list, which grows and changes.
@@ -25,7 +27,7 @@ class ProposalLog:
     def __init__(self, trials: Sequence[Trial], tuner: Tuner | None, *, n_slots: int, deterministic: bool) -> None:
         self.stage = "search"
         self.n_shown_at_wait: int | None = None
-        """How many results the tuner had seen when it answered WAIT; None: it may be asked at once."""
+        """The number of results shown when the tuner answered WAIT, or None after another answer."""
         self._trials = trials
         self._tuner = tuner
         self._n_slots = n_slots
@@ -116,7 +118,7 @@ class ProposalLog:
             self._pending[trial.number] = trial
 
     def add_result(self, trial: Trial) -> None:
-        """Adds a result. The last missing one restores the log in the order in which results were seen."""
+        """Adds a result. The last missing one restores the order in which results were seen."""
         self._pending.pop(trial.number, None)
         if trial.stage != self.stage:
             return
@@ -159,7 +161,7 @@ class ProposalLog:
         return self._log.view(self._n_seen_by_index[trial.index])
 
     def possible_donors(self, trial: Trial) -> Sequence[Trial]:
-        """Returns the results for a donor rule: all or, if deterministic, those seen by the trial's proposal."""
+        """Returns all results or, if deterministic, those that the trial's proposal saw."""
         if self._is_deterministic and trial.stage == self.stage:
             return self._log.learned[: self._n_seen_by_index[trial.index]]
         return self._log.learned

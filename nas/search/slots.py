@@ -1,4 +1,4 @@
-"""The executor's slots: the trials that run on them, and the jobs that keep them between two trials."""
+"""The executor's slots, with the running trials and the jobs that keep them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SlotHolder:
     has_requested: bool = False
     is_dismissed: bool = False
     left: JobLeftWorker | None = None
-    """The event that the job left; it may arrive before the result of the job's last trial."""
+    """The job's end, which may arrive before the result of its last trial."""
 
 
 class SlotPool:
@@ -102,7 +102,7 @@ class SlotPool:
 
     @property
     def n_active(self) -> int:
-        """The number of slots from which an event will come: a trial runs, or its job requests the next or leaves."""
+        """The number of slots from which an event will come without another decision."""
         if not self._holders:
             return len(self.running)
         return len(self.running) + sum(

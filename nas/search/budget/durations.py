@@ -32,7 +32,7 @@ class _StageDurations:
     ended: _Durations = field(default_factory=_Durations)
     """Those of complete trials, and of trials that a stopper stopped."""
     warm: _Durations = field(default_factory=_Durations)
-    """The ended ones without the first on each slot, which loads data and warms its worker up."""
+    """Those of ended trials, without each slot's first, which loads data."""
 
     @property
     def representative(self) -> _Durations:
@@ -100,7 +100,7 @@ class DurationEstimator:
         return found.sum_s / len(found.in_order) if found.in_order else None
 
     def usual_s(self, stage: Stage) -> float | None:
-        """Returns the duration that nine in ten of the stage's trials do not exceed, or None if unknown."""
+        """Returns the 90 % quantile of the durations of the stage's trials, or None if unknown."""
         found = self._of(stage).representative.in_order
         return found[math.ceil(USUAL_QUANTILE * len(found)) - 1] if found else None
 

@@ -1,4 +1,4 @@
-"""Enforcement of the budget's hours and GPU-hours: which trials may start, and which are stopped or killed."""
+"""Enforcement of a budget of hours and GPU-hours: trials are not started, stopped or killed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from nas.search.slots import SlotPool
 
 GRACE_S = 2.0
 GRACE_SHARE = 0.01
-"""Time between the stop and the kill of a trial: seconds, or this share of the time budget, whichever is longer.
+"""Time between the stop and the kill of a trial: the longer of the two.
 
-The time budget is the hours or a slot's part of the GPU-hours, whichever is shorter.
+The share is of the hours or of a slot's part of the GPU-hours, whichever is shorter.
 """
 REPEAT_S = 0.5
-"""Interval at which a stop is repeated: the first one may come before the trial has started."""
+"""Interval between repeated stops. The first may come before the trial has started."""
 MIN_WAIT_S = 0.001
 
 
@@ -96,7 +96,7 @@ class BudgetEnforcer:
         return self._planner.closed_by(stage, spent) is None
 
     def next_check_s(self, stage: Stage) -> float | None:
-        """Returns the time, on the executor's clock, of the next call of ``enforce`` without an event; None: never."""
+        """Returns the time of the next check, on the executor's clock, or None."""
         if self._planner.is_unlimited:
             return None
         wait_s = self._planner.next_check_s(stage, self._spent())
@@ -105,7 +105,7 @@ class BudgetEnforcer:
         return None if wait_s == math.inf else self._executor.now_s() + max(wait_s, MIN_WAIT_S)
 
     def enforce(self, stage: Stage, running: Iterable[Trial]) -> None:
-        """Stops the trials that run past the end of their stage, and kills those that do not react in time."""
+        """Stops trials that run past their stage's end, and kills those that do not react."""
         if self._planner.is_unlimited:
             return
         spent = self._spent()

@@ -1,7 +1,7 @@
-"""The end of each stage within a budget of hours and GPU-hours that includes finals, tests and export.
+"""The planned end of each stage within a budget of hours and GPU-hours.
 
-From the remaining time the planner reserves the estimated time of the later stages' remaining trials, and of tests and
-export. A trial may start if it can finish before that reserve; see docs/decisions/014.
+The budget includes finals, tests and export. The planner reserves the estimated time of the remaining trials of later
+stages, and of tests and export. A trial may start if it can finish before that reserve; see docs/decisions/014.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ Bound = Literal["hours", "gpu_hours"]
 MARGIN = 1.1
 """The reserve for a trial, as a multiple of its usual duration."""
 MAX_LATER_SHARE = 0.8
-"""The largest part of the budget for later stages without a share, unless one trial of each takes more."""
+"""The largest part of the budget for later stages without a share.
+
+It may be exceeded for one trial of each stage.
+"""
 SELECTION_SHARE = 0.02
 SELECTION_MIN_S, SELECTION_MAX_SHARE = 5.0, 0.2
 SELECTION_MAX_S = 120.0
-"""The reserve for tests and export before the first one: a share of the hours, within these limits.
+"""The reserve for tests and export before the first one.
 
-The minimum is the time to load a network and write it as ONNX, but not more than SELECTION_MAX_SHARE of the hours.
+It is a share of the hours, within these limits. The minimum is the time to load a network and write it as ONNX, but not
+more than SELECTION_MAX_SHARE of the hours.
 """
 RECOUNT = 1.05
-"""The finalists left to train are counted again, which reads all trials, after each growth by this factor."""
+"""The growth of the number of trials after which finalists are counted again, which is slow."""
 _ROUNDING_S = 1e-6
 
 
@@ -142,7 +146,7 @@ class StagePlanner:
         return by(stage) or self.estimator.shortest_s(self._plan.search) or 0.0
 
     def left_s(self, stage: Stage, spent: Usage) -> float:
-        """Returns the seconds until the stage's running trials must have ended; negative if that time is past."""
+        """Returns the seconds until the stage's running trials must have ended; may be negative."""
         serves_later = not self._is_search(stage) or self.estimator.has_seen(stage)
         left = [math.inf]
         for bound in self._total_s:
@@ -156,9 +160,9 @@ class StagePlanner:
         return min((s for s in (left_s, left_s - self.need_s(stage)) if s > 0), default=math.inf)
 
     def stages_without_time(self, current: Stage, spent: Usage) -> Iterator[tuple[Stage, float]]:
-        """Yields the later stages in which no trial can finish, with the shortest duration of a trial.
+        """Yields the later stages in which no trial can finish.
 
-        Stages with a finished trial are left out.
+        Each comes with the shortest duration of a trial. Stages with a finished trial are left out.
         """
         for stage in self._after(current):
             fits = all(stage in self._feasible(current, spent, bound) for bound in self._total_s)
@@ -211,7 +215,7 @@ class StagePlanner:
         return found
 
     def _share_s(self, stage: Stage, bound: Bound) -> float:
-        """Returns the reserve of a stage with a share: the share, or less once its durations are known."""
+        """Returns the reserve of a stage with a share; less than it once durations are known."""
         if stage.share is None:
             return 0.0
         share_s = stage.share * self._total_s[bound]
@@ -225,7 +229,7 @@ class StagePlanner:
         return self._final_share * self._total_s[bound] / len(self._plan.later) if work_s is None else work_s
 
     def _remaining_work_s(self, stage: Stage, bound: Bound) -> float | None:
-        """Returns the duration of a stage's remaining trials on all slots, with a margin for the last ones."""
+        """Returns the duration of a stage's remaining trials on all slots, with a margin."""
         mean_s, usual_s = self.estimator.mean_s(stage), self.estimator.usual_s(stage)
         if mean_s is None or usual_s is None:
             return None

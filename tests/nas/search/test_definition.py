@@ -234,9 +234,9 @@ class TestRefusals:
             ({"stopper": Spec("builtins.list", {})}, "list must be a subclass of nas.Stopper"),
             (
                 {"problem": Spec.of(WithSet, choices={1, 2})},
-                r"space holds what is no plain JSON data: \{1, 2\} \(set\)",
+                r"space must consist of plain JSON data: \{1, 2\} \(set\)",
             ),
-            ({"problem": Spec.of(WithSet, choices=float("nan"))}, "holds what is no plain JSON data: Out of range"),
+            ({"problem": Spec.of(WithSet, choices=float("nan"))}, "must consist of plain JSON data: Out of range"),
             ({"tuner": Spec.of(EvolutionTuner, population_size=0)}, r"population_size \(0\) must be at least 1"),
         ],
         ids=lambda value: "" if isinstance(value, str) else "+".join(value),

@@ -70,9 +70,9 @@ MODELS = ("auto", "gp", "metis", "network_morphism", "smac", "tpe")
 SLOW_TUNERS = [pytest.param(name, marks=LONG) if name in MODELS else name for name in TUNERS]
 FEW_MODELS = {
     "gp": {"options": {"n_startup_trials": 16}},
-    "metis": {"n_founders": 14, "n_candidates": 50},
-    "network_morphism": {"n_founders": 14, "n_candidates": 16},
-    "smac": {"n_founders": 16},
+    "metis": {"n_initial_points": 14, "n_candidates": 50},
+    "network_morphism": {"n_initial_points": 14, "n_candidates": 16},
+    "smac": {"n_initial_points": 16},
 }
 
 DATA_FILES = {"fashion_mnist": "fashion_mnist", "cifar10": "cifar10/cifar10_subset_5k_1k.npz"}

@@ -30,7 +30,7 @@ class AnnealTuner(Tuner):
         space: Any.
         metrics: The first ranks.
         seed: Seeds every ask together with its number.
-        n_founders: Random points before the first neighbor.
+        n_initial_points: Random points before the first neighbor.
         mean_rank: Of the neighbors among the scored trials, on average; 0 would be the best alone.
         shrink: How fast neighborhoods get smaller: a range's share is ``1 / (1 + shrink * n)`` after n scored trials.
     """
@@ -41,26 +41,26 @@ class AnnealTuner(Tuner):
         metrics: tuple[Metric, ...],
         *,
         seed: int = 0,
-        n_founders: int = 5,
+        n_initial_points: int = 5,
         mean_rank: float = 2.0,
         shrink: float = 0.1,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
-        check_int("n_founders", n_founders, 1)
+        check_int("n_initial_points", n_initial_points, 1)
         for name, value in (("mean_rank", mean_rank), ("shrink", shrink)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ConfigurationError(f"{name} ({value!r}) must be a number of at least 0")
-        self.n_founders = n_founders
+        self.n_initial_points = n_initial_points
         self.mean_rank = mean_rank
         self.shrink = shrink
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns a founder while there are few results, else a neighbor of a good trial."""
+        """Returns an initial point while there are few results, else a neighbor of a good trial."""
         rng = self.rng(number)
         scored = lineage.ranked(self.metrics[0])
-        if len(scored) < self.n_founders:
+        if len(scored) < self.n_initial_points:
             point = draw_new_point(self.space, lineage, rng)
-            return STOP if point is None else Proposal(point=point, reason="founder")
+            return STOP if point is None else Proposal(point=point, reason="initial point")
         parent = scored[min(self._rank(rng), len(scored) - 1)]
         near = self._near(parent, 1.0 / (1.0 + self.shrink * len(scored)), lineage, rng)
         if near is None:

@@ -61,7 +61,7 @@ class Tuner(ABC):
 
     def given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
         """How a point is proposed that the user gave (``init.points``), as the ``number``-th, before any ask."""
-        return Proposal(point=point, reason="given founder")
+        return Proposal(point=point, reason="given initial point")
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
         """The trials that this or any later proposal may name as parent or donor, of those in the lineage; all of them.

@@ -1,7 +1,7 @@
 """Regularized evolution (Real et al. 2019, arXiv:1802.01548, Alg. 1). Differs: asynchronous; children inherit weights.
 
 The population is the last ``population_size`` scored trials in the order learned: the oldest dies, however good.
-A failed trial is no member: founders are drawn until the population is full, so failures never shrink it.
+A failed trial is no member: initial points are drawn until the population is full, so failures never shrink it.
 
 Two older kinds are options: a population without age, in which the worst dies (``replacement=worst``), and NNI's naive
 tournament, in which the loser of each tournament dies (``replacement=loser sample_size=2``).
@@ -22,14 +22,14 @@ from nas.core.trial import Donor, Proposal, Trial
 from nas.inheritance.donors.chooser import DonorChooser
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import Answer, Tuner
-from nas.tuners.shared.new_points import draw_new_point, wants_founder
+from nas.tuners.shared.new_points import draw_new_point, needs_initial_point
 
 Replacement = Literal["oldest", "worst", "loser"]
 First = Literal["parent", "best_donor"]
 
 
 class EvolutionTuner(Tuner):
-    """Mutates the best of a random sample of the living; the parent is the donor of the child's weights.
+    """Mutates the best of a random sample of the population; the parent is the child's donor.
 
     In a space of network graphs a proposal names the operation, which is replayed on the donor's weights.
 
@@ -37,11 +37,10 @@ class EvolutionTuner(Tuner):
         space: Where points lie; gives mutation and crossing.
         metrics: The first decides the tournament.
         seed: Seeds every ask together with its number.
-        population_size: How many trials live at once (the paper: 100; small here, for budgets of tens of trials).
-        sample_size: How many of them enter the tournament (the paper: 25).
-        crossover: The probability that a child has two parents, the winner of a tournament and that of another one
-            without it: each decision is that of one of them, and both are donors, the better first. Where that gives a
-            point that a trial has already, it is mutated as well.
+        population_size: Number of members (the paper: 100; small here, for budgets of tens of trials).
+        sample_size: Number of members in a tournament (the paper: 25).
+        crossover: Probability that a child has two parents, the winners of two tournaments. Each decision comes from
+            one of them, and both are donors, the better first. A point that a trial has already is mutated as well.
         replacement: The trial that makes room: the ``oldest``, the ``worst``, or the ``loser`` of each tournament.
         donor: The first donor of a child: ``parent``, or ``best_donor``, the trial whose architecture has most in
             common with the child's (``nas.inheritance.donors.lineage_donors``); the parents come after it.
@@ -84,38 +83,38 @@ class EvolutionTuner(Tuner):
         self.cousins = DonorChooser("none" if donor == "parent" else donor, space, metrics[0])
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns a founder while the population is not full, else a child of one or two of the living."""
+        """Returns an initial point while the population is not full, else a child of one or two members."""
         rng = self.rng(number)
         population = self._population(lineage)
-        if not population or self._wants_founders(lineage, len(population)):
+        if not population or self._has_room(lineage, len(population)):
             point = draw_new_point(self.space, lineage, rng)
-            return Proposal(point=self.space.sample(rng) if point is None else point, reason="founder")
+            return Proposal(point=self.space.sample(rng) if point is None else point, reason="initial point")
         sample = self._tournament(population, rng)
         parent = sample[0]
-        dead = {"dead": sample[-1].number} if self.replacement == "loser" and len(sample) > 1 else {}
+        replaced = {"replaced": sample[-1].number} if self.replacement == "loser" and len(sample) > 1 else {}
         if self.crossover and len(population) > 1 and rng.random() < self.crossover:
             other = self._tournament([trial for trial in population if trial.number != parent.number], rng)[0]
-            return self._crossed(sorted((parent, other), key=self._merit, reverse=True), dead, lineage, rng)
+            return self._crossed(sorted((parent, other), key=self._merit, reverse=True), replaced, lineage, rng)
         child = self._mutated(Variation.of(parent.point), rng)
         return Proposal(
             point=child.point,
             parents=(parent.number,),
             donors=self._donors(lineage, child.point, (parent.number,)),
-            derivation={**self.space.derivation(child), **dead},
+            derivation={**self.space.derivation(child), **replaced},
             reason=f"child of {parent.number}",
         )
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Returns the living, as who has died is no parent again; and any cousin that ``donor`` may name."""
+        """Returns the population, and the cousins that ``donor`` may name. Removed members are never parents again."""
         return {trial.number for trial in self._population(lineage)} | {*self.cousins.candidates(lineage)}
 
     def _donors(self, lineage: Lineage, point: Point, parents: tuple[int, ...]) -> tuple[Donor, ...] | None:
-        """Those of a child; None: its parents."""
+        """Returns a child's donors, or None for its parents."""
         first = [donor for donor in self.cousins.choose(lineage, point) if donor not in parents]
         return (*first, *parents) if first else None
 
     def _tournament(self, population: Sequence[Trial], rng: random.Random) -> list[Trial]:
-        """Some of the living, the best first."""
+        """Returns a random sample of the population, best first."""
         sample = rng.sample(population, min(self.sample_size, len(population)))
         return sorted(sample, key=self._merit, reverse=True)
 
@@ -124,9 +123,9 @@ class EvolutionTuner(Tuner):
         return metric.rank(trial.metrics[metric.name]), trial.index
 
     def _crossed(
-        self, parents: Sequence[Trial], dead: dict[str, Any], lineage: Lineage, rng: random.Random
+        self, parents: Sequence[Trial], replaced: dict[str, Any], lineage: Lineage, rng: random.Random
     ) -> Proposal:
-        """Returns a child of two."""
+        """Returns a child of two parents."""
         crossed = self.space.cross(parents[0].point, parents[1].point, rng)
         child = self._mutated(crossed, rng) if lineage.has_point(crossed.point) else crossed
         numbers = tuple(parent.number for parent in parents)
@@ -134,7 +133,7 @@ class EvolutionTuner(Tuner):
             point=child.point,
             parents=numbers,
             donors=self._donors(lineage, child.point, numbers),
-            derivation={"crossed": list(numbers), **self.space.derivation(child), **dead},
+            derivation={"crossed": list(numbers), **self.space.derivation(child), **replaced},
             reason=f"child of {numbers[0]} and {numbers[1]}",
         )
 
@@ -144,11 +143,11 @@ class EvolutionTuner(Tuner):
         except SpaceExhaustedError:
             return variation
 
-    def _wants_founders(self, lineage: Lineage, n_living: int) -> bool:
+    def _has_room(self, lineage: Lineage, n_members: int) -> bool:
         """Returns whether the population is not full, counting what still runs."""
-        if self.replacement == "loser":  # whose child still runs is dead already
-            return self.population_size - n_living > len(lineage.pending)
-        return wants_founder(lineage, n_living, self.population_size)
+        if self.replacement == "loser":  # it is removed when its child is proposed, not when that finishes
+            return self.population_size - n_members > len(lineage.pending)
+        return needs_initial_point(lineage, n_members, self.population_size)
 
     def _population(self, lineage: Lineage) -> list[Trial]:
         metric = self.metrics[0]
@@ -156,5 +155,5 @@ class EvolutionTuner(Tuner):
             return list(islice(lineage.ranked(metric), self.population_size))
         if self.replacement == "oldest":
             return lineage.newest_scored(metric, self.population_size)
-        dead = {d.get("dead") for t in lineage if isinstance(d := t.proposal.derivation, dict)}
-        return [trial for trial in lineage.newest_scored(metric, len(lineage)) if trial.number not in dead]
+        replaced = {d.get("replaced") for t in lineage if isinstance(d := t.proposal.derivation, dict)}
+        return [trial for trial in lineage.newest_scored(metric, len(lineage)) if trial.number not in replaced]

@@ -32,7 +32,7 @@ from nas.tuners.shared.gaussian import ScoreModel, check_max_points
 from nas.tuners.shared.new_points import draw_new_point
 
 _HOPE = 1.96
-"""Standard deviations over the mean that a candidate is hoped to reach, and beyond which a measurement is suspect."""
+"""Standard deviations above the mean in the upper bound, and the limit beyond which a measurement is an outlier."""
 _N_BEST = 5
 _N_STEPS = 10
 
@@ -46,18 +46,18 @@ class _Row(NamedTuple):
 
 
 class MetisTuner(DonorTuner):
-    """Proposes by the prediction of a Gaussian process; suspect points come again.
+    """Proposes by the prediction of a Gaussian process; outliers are measured again.
 
     Args:
         space: Any.
         metrics: The first one.
         seed: Seeds every ask together with its number.
-        n_founders: Random points before the first prediction.
+        n_initial_points: Random points before the first prediction.
         n_candidates: Random points of which the best predicted and the least known are sought, besides steps from the
             best measured ones.
         max_repeats: How often one point is measured at most; 1: nothing is measured again.
         max_points: A model of more measurements is made of the best half and the newest half; at least twice
-            ``n_founders``.
+            ``n_initial_points``.
         donor: Whose weights a trial takes; see ``DonorChooser``.
     """
 
@@ -67,7 +67,7 @@ class MetisTuner(DonorTuner):
         metrics: tuple[Metric, ...],
         *,
         seed: int = 0,
-        n_founders: int = 10,
+        n_initial_points: int = 10,
         n_candidates: int = 500,
         max_repeats: int = 3,
         max_points: int = 500,
@@ -75,13 +75,13 @@ class MetisTuner(DonorTuner):
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
         for name, value, low in (
-            ("n_founders", n_founders, 2),
+            ("n_initial_points", n_initial_points, 2),
             ("n_candidates", n_candidates, 1),
             ("max_repeats", max_repeats, 1),
         ):
             check_int(f"tuner.{name}", value, low)
-        check_max_points(max_points, n_founders)
-        self.n_founders = n_founders
+        check_max_points(max_points, n_initial_points)
+        self.n_initial_points = n_initial_points
         self.n_candidates = n_candidates
         self.max_repeats = max_repeats
         self.max_points = max_points
@@ -89,13 +89,13 @@ class MetisTuner(DonorTuner):
         self._ranked: tuple[tuple[int, ...], list[int]] = ((), [])  # a cache: what was learned, and the order
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """A founder while few points are measured and others are left, else the candidate that promises most."""
+        """Returns an initial point while few points have scores, else the candidate with the best upper bound."""
         rng = self.rng(number)
         rows = self._rows(lineage)
         if not self._is_enough(rows):
-            founder = self.propose_new(lineage, rng, "founder")
-            if founder is not STOP:
-                return founder
+            initial = self.propose_new(lineage, rng, "initial point")
+            if initial is not STOP:
+                return initial
         if (chosen := self._chosen(rows, lineage, rng)) is not None:
             return self.propose(lineage, *chosen)
         return WAIT if lineage.pending else STOP  # what still runs may be worth another measurement
@@ -116,10 +116,10 @@ class MetisTuner(DonorTuner):
         return [trials[index].number for index in sorted(range(len(trials)), key=lambda index: -means[index])]
 
     def _is_enough(self, rows: Sequence[_Row]) -> bool:
-        """Whether there is something to model, and enough to model it by: the founders, or what was measured again."""
+        """Returns whether there are enough measurements for a model: all initial points, or a repeated one."""
         keys = [row.key for row in rows if row.score is not None]
         n_points = len(set(keys))
-        return bool(self._flat.domains) and (n_points >= self.n_founders or 1 < n_points < len(keys))
+        return bool(self._flat.domains) and (n_points >= self.n_initial_points or 1 < n_points < len(keys))
 
     def _rows(self, lineage: Lineage) -> list[_Row]:
         """The measurements in the order learned, at most ``max_points`` of them, then the trials that still run."""
@@ -131,7 +131,7 @@ class MetisTuner(DonorTuner):
         return found + [_Row(point_key(trial.point), trial.point, None) for trial in lineage.pending]
 
     def _chosen(self, rows: Sequence[_Row], lineage: Lineage, rng: random.Random) -> tuple[Point, str] | None:
-        """Returns the candidate that promises most, and why; None where nothing is left, or too little is known."""
+        """Returns the candidate with the best upper bound and the reason. None: no point is left, or too few scores."""
         known = [row for row in rows if row.score is not None]
         running = [row for row in rows if row.score is None]
         if len(known) < 2 or not self._flat.domains:
@@ -142,8 +142,8 @@ class MetisTuner(DonorTuner):
         best = float(model.fitted().max())
         again = self._repeatable(known, lineage)
         offers = []
-        if (suspect := self._suspect(model, known, again, best)) is not None:
-            offers.append(suspect)
+        if (outlier := self._outlier(model, known, again, best)) is not None:
+            offers.append(outlier)
         if points := self._candidates(known, lineage, rng):
             means, spreads = model.predict(self._flat.vectors(points))
             for index, reason in ((int(means.argmax()), "exploits"), (int(spreads.argmax()), "explores")):
@@ -174,16 +174,16 @@ class MetisTuner(DonorTuner):
         running = {point_key(trial.point) for trial in lineage.pending}
         return [i for i, row in enumerate(known) if row.key not in running and n_times[row.key] < self.max_repeats]
 
-    def _suspect(
+    def _outlier(
         self, model: ScoreModel, known: Sequence[_Row], again: Sequence[int], best: float
     ) -> tuple[float, Point, str] | None:
-        """The measured point that is farthest from what all others say of it, if that is far, and what it promises."""
+        """Returns the measured point farthest from the prediction of all others, if it is an outlier, with its gain."""
         doubts = model.doubts()
         index = max(again, key=lambda index: doubts[index], default=None)
         return None if index is None or doubts[index] <= _HOPE else self._offer(model, known[index], best)
 
     def _offer(self, model: ScoreModel, row: _Row, best: float) -> tuple[float, Point, str]:
-        """What another measurement of a measured point promises: by how much it may exceed the best prediction."""
+        """Returns by how much another measurement of a point may exceed the best prediction."""
         means, spreads = model.predict(self._flat.vectors([row.point]))
         hope = max(row.score or 0.0, float(means[0])) + _HOPE * float(spreads[0])
         return hope - best, row.point, "measures again"

@@ -57,11 +57,11 @@ class NetworkMorphismTuner(Tuner):
         space: Any; made for network graphs (`nas.spaces.graphs.space`), where a child computes what its parent did.
         metrics: The first one.
         seed: Seeds every ask together with its number.
-        n_founders: Random points before the first child.
+        n_initial_points: Random points before the first child.
         n_candidates: Children looked at for one proposal, of which the most promising is proposed.
         max_steps: Operations from a parent to its child, at the most.
         beta: Standard deviations above the mean that a child is hoped to reach (the paper: 2.5).
-        max_points: A model of more trials is made of the best half and the newest half; at least twice ``n_founders``.
+        max_points: Trials in the model, the best half and the newest half; at least twice ``n_initial_points``.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class NetworkMorphismTuner(Tuner):
         metrics: tuple[Metric, ...],
         *,
         seed: int = 0,
-        n_founders: int = 4,
+        n_initial_points: int = 4,
         n_candidates: int = 96,
         max_steps: int = 3,
         beta: float = 2.5,
@@ -78,15 +78,15 @@ class NetworkMorphismTuner(Tuner):
     ) -> None:
         super().__init__(space, metrics, seed=seed)
         for name, value, least in (
-            ("n_founders", n_founders, 2),
+            ("n_initial_points", n_initial_points, 2),
             ("n_candidates", n_candidates, 1),
             ("max_steps", max_steps, 1),
         ):
             check_int(f"tuner.{name}", value, least)
-        check_max_points(max_points, n_founders)
+        check_max_points(max_points, n_initial_points)
         if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < math.inf:
             raise ConfigurationError(f"tuner.beta ({beta!r}) must be a finite number of at least 0; try 2.5")
-        self.n_founders = n_founders
+        self.n_initial_points = n_initial_points
         self.n_candidates = n_candidates
         self.max_steps = max_steps
         self.beta = beta
@@ -94,11 +94,11 @@ class NetworkMorphismTuner(Tuner):
         self._distances = Distances(space)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """A founder while few are measured or under way, else the most promising child; STOP: no point is left."""
+        """Returns an initial point while few have scores or run, else the best child; STOP if no point is left."""
         rng = self.rng(number)
         known = lineage.best_and_newest(self.metrics[0], self.max_points)
         n_coming = sum(not trial.parents for trial in lineage.pending)
-        if len(known) >= 2 and len(known) + n_coming >= self.n_founders:
+        if len(known) >= 2 and len(known) + n_coming >= self.n_initial_points:
             model = _Model(known, lineage, self._distances, self.metrics[0])
             if (found := self._most_promising(model, known, lineage, rng)) is not None:
                 return Proposal(
@@ -108,7 +108,7 @@ class NetworkMorphismTuner(Tuner):
                     reason=f"{found.n_steps} {'step' if found.n_steps == 1 else 'steps'} from {found.parent.number}",
                 )
         point = draw_new_point(self.space, lineage, rng)
-        return STOP if point is None else Proposal(point=point, reason="founder")
+        return STOP if point is None else Proposal(point=point, reason="initial point")
 
     def _most_promising(
         self, model: _Model, known: Sequence[Trial], lineage: Lineage, rng: random.Random

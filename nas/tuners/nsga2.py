@@ -21,7 +21,7 @@ from nas.core.trial import Proposal
 from nas.core.validation import check_int
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.shared.new_points import draw_new_point, wants_founder
+from nas.tuners.shared.new_points import draw_new_point, needs_initial_point
 
 _TRIES = 16
 _Members: TypeAlias = tuple[tuple[int, Losses], ...]
@@ -59,13 +59,13 @@ class Nsga2Tuner(Tuner):
         self._survivors: dict[tuple[_Members, _Members], _Members] = {}  # a cache
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns a founder while there are too few, else a child; STOP where the space has no other point."""
+        """Returns an initial point while there are too few trials, else a child; STOP if no point is left."""
         rng = self.rng(number)
         elders, children = self._generations(lineage)
-        living = self._best((*elders, *children))
-        if living and not wants_founder(lineage, len(living), self.population_size):
+        members = self._best((*elders, *children))
+        if members and not needs_initial_point(lineage, len(members), self.population_size):
             for _ in range(_TRIES):
-                parents = self._parents(living, rng)
+                parents = self._parents(members, rng)
                 try:
                     child = self._child([lineage[parent].point for parent in parents], rng)
                 except SpaceExhaustedError:
@@ -73,15 +73,15 @@ class Nsga2Tuner(Tuner):
                 if not lineage.has_point(child.point):
                     return self._proposal(child, parents, lineage)
         fresh = draw_new_point(self.space, lineage, rng)
-        return STOP if fresh is None else Proposal(point=fresh, reason="founder")
+        return STOP if fresh is None else Proposal(point=fresh, reason="initial point")
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Returns the last generation's survivors and what has been learned since: the rest is never a parent again."""
+        """Returns the last generation's survivors and later trials. Others are never parents again."""
         elders, children = self._generations(lineage)
         return [number for number, _ in (*elders, *children)]
 
     def _generations(self, lineage: Lineage) -> tuple[_Members, _Members]:
-        """Who survived the last whole generation, and who was scored since."""
+        """Returns the survivors of the last complete generation, and the trials scored since."""
         scored = ((trial.number, losses_of(trial, self.metrics)) for trial in lineage.finished)
         members = tuple((number, losses) for number, losses in scored if losses is not None)
         size = self.population_size
@@ -95,18 +95,18 @@ class Nsga2Tuner(Tuner):
         return elders, members[max(n_whole, size) :]
 
     def _best(self, members: _Members) -> _Members:
-        """As many as a population holds, the best first."""
+        """Returns the members of the next population, best first."""
         order = best_first([losses for _, losses in members])
         return tuple(members[place] for place in order[: self.population_size])
 
-    def _parents(self, living: _Members, rng: random.Random) -> list[int]:
-        """One or two of the living, each the winner of a tournament of two; the living are the best first."""
-        first = min(rng.randrange(len(living)) for _ in range(2))
-        if len(living) == 1 or rng.random() >= self.crossover_rate:
-            return [living[first][0]]
-        others = [place for place in range(len(living)) if place != first]
+    def _parents(self, members: _Members, rng: random.Random) -> list[int]:
+        """Returns one or two parents, each the winner of a tournament of two. ``members`` are sorted, best first."""
+        first = min(rng.randrange(len(members)) for _ in range(2))
+        if len(members) == 1 or rng.random() >= self.crossover_rate:
+            return [members[first][0]]
+        others = [place for place in range(len(members)) if place != first]
         second = min(rng.choice(others) for _ in range(2))
-        return [living[first][0], living[second][0]]
+        return [members[first][0], members[second][0]]
 
     def _child(self, points: list[Point], rng: random.Random) -> Variation:
         crossed = self.space.cross(points[0], points[1], rng) if len(points) == 2 else Variation.of(points[0])

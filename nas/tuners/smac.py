@@ -1,7 +1,8 @@
 """SMAC (Hutter et al. 2011; Lindauer et al. 2022, JMLR 23): expected improvement by a random forest, by SMAC3.
 
 Differs from SMAC3's own runs: nothing is stored. Each ask builds a run of the lineage, seeded by the search's seed and
-the number. Founders are drawn at random; a point is tried once; trials that still run are taken to score as the median.
+the number. Initial points are drawn at random; a point is tried once; running trials count as
+the median score.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class SmacTuner(DonorTuner):
         space: Any; choices are taken as categories.
         metrics: The first one.
         seed: Seeds every ask together with its number.
-        n_founders: Trials with a score before the first forest is made.
+        n_initial_points: Trials with a score before the first forest is made.
         options: More arguments of the forest (``HyperparameterOptimizationFacade.get_model``): ``{n_trees: 30}``.
         random_share: The probability that a point is drawn at random instead.
         donor: Whose weights a trial takes; see ``DonorChooser``.
@@ -55,17 +56,17 @@ class SmacTuner(DonorTuner):
         metrics: tuple[Metric, ...],
         *,
         seed: int = 0,
-        n_founders: int = 10,
+        n_initial_points: int = 10,
         options: Mapping[str, Any] | None = None,
         random_share: float = 0.2,
         donor: str = "none",
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
-        check_int("tuner.n_founders", n_founders, 1)
+        check_int("tuner.n_initial_points", n_initial_points, 1)
         is_number = isinstance(random_share, int | float) and not isinstance(random_share, bool)
         if not is_number or not 0 <= random_share < 1:
             raise ConfigurationError(f"tuner.random_share ({random_share!r}) must be a number from 0, and under 1")
-        self.n_founders = n_founders
+        self.n_initial_points = n_initial_points
         self.options = dict(options or {})
         self.random_share = random_share
         self._flat = FlatSpace(space)
@@ -73,7 +74,7 @@ class SmacTuner(DonorTuner):
             import smac  # noqa: F401
         except ImportError as error:
             raise ConfigurationError('tuner smac needs SMAC3: pip install -c constraints.txt ".[smac]"') from error
-        logging.getLogger("smac").setLevel(logging.ERROR)  # each ask builds a run, which warns of having no founders
+        logging.getLogger("smac").setLevel(logging.ERROR)  # each ask builds a run; it warns of no initial points
         if self._flat.domains:
             with tempfile.TemporaryDirectory() as folder:
                 try:
@@ -82,10 +83,10 @@ class SmacTuner(DonorTuner):
                     raise ConfigurationError(f"tuner.options ({self.options}): {error}") from error
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns a founder while few trials have scores, else what SMAC asks for where that is new."""
+        """Returns an initial point while few trials have scores, else SMAC's suggestion if it is new."""
         rng = self.rng(number)
-        point, reason = None, "founder"
-        if self._flat.domains and len(lineage.ranked(self.metrics[0])) >= self.n_founders:
+        point, reason = None, "initial point"
+        if self._flat.domains and len(lineage.ranked(self.metrics[0])) >= self.n_initial_points:
             reason = "random"
             if rng.random() >= self.random_share and (point := self._suggested(lineage, rng.getrandbits(31))):
                 reason = "smac"

@@ -129,7 +129,7 @@ _TUNERS: Mapping[str, _Replacement] = {
     "BatchTuner": _Replacement("nas.tuners.batch.BatchTuner"),
     "MetisTuner": _Replacement(
         "nas.tuners.metis.MetisTuner",
-        names={"cold_start_num": "n_founders"},
+        names={"cold_start_num": "n_initial_points"},
         ignored=("no_resampling", "no_candidates", "selection_num_starting_points", "exploration_probability"),
     ),
     "GPTuner": _Replacement(

@@ -19,8 +19,8 @@ _GREATEST = 1e100
 """Of larger scores squares overflow."""
 
 
-def check_max_points(max_points: int, n_founders: int) -> None:
-    """Returns if a model of the best half and the newest half knows as many trials as there are founders.
+def check_max_points(max_points: int, n_initial_points: int) -> None:
+    """Checks that a model of the best half and the newest half holds all initial points.
 
     The halves may have the same trials.
 
@@ -28,10 +28,10 @@ def check_max_points(max_points: int, n_founders: int) -> None:
         ConfigurationError: it may not.
     """
     check_int("tuner.max_points", max_points, 2)
-    if max_points < 2 * n_founders:
+    if max_points < 2 * n_initial_points:
         raise ConfigurationError(
-            f"tuner.max_points ({max_points}) must be at least twice tuner.n_founders ({n_founders}), as the best half "
-            f"may be the newest half; give {2 * n_founders} or more, or fewer founders"
+            f"tuner.max_points ({max_points}) must be at least twice tuner.n_initial_points ({n_initial_points}): "
+            f"the best half may be the newest half; give {2 * n_initial_points} or more, or fewer initial points"
         )
 
 

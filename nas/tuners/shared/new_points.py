@@ -29,7 +29,7 @@ def draw_new_point(space: Space, lineage: Lineage, rng: random.Random) -> Point 
     return rng.choice(left) if left else None
 
 
-def wants_founder(lineage: Lineage, n_living: int, population_size: int) -> bool:
-    """Returns whether a population is not full, counting the founders that still run."""
-    lacking = population_size - n_living
+def needs_initial_point(lineage: Lineage, n_members: int, population_size: int) -> bool:
+    """Returns whether a population is not full, counting the initial points that still run."""
+    lacking = population_size - n_members
     return lacking > 0 and sum(not trial.parents for trial in lineage.pending) < lacking

@@ -251,7 +251,7 @@ def test_a_trial_past_its_time(tmp_path: Path) -> None:
         ("SMAC", {"config_dedup": True}, {}),
         ("GridSearch", {}, {}),
         ("BatchTuner", {}, {"points": [{"x": 1}, {"x": 2}]}),
-        ("MetisTuner", {"no_resampling": False, "cold_start_num": 4}, {"n_founders": 4}),
+        ("MetisTuner", {"no_resampling": False, "cold_start_num": 4}, {"n_initial_points": 4}),
         ("GPTuner", {"utility": "ei", "cold_start_num": 10}, {"sampler": "gp"}),
     ],
 )

@@ -25,7 +25,7 @@ def test_it_finds_better_points_than_random_search() -> None:
 
 def test_children_are_near_their_parents() -> None:
     """After the founders every trial names one good parent, and lies nearer to it the later it comes."""
-    trials = search(AnnealTuner(SPACE, (METRIC,), n_founders=7), 200)
+    trials = search(AnnealTuner(SPACE, (METRIC,), n_initial_points=7), 200)
 
     assert [t.parents for t in trials[:7]] == [()] * 7
     assert all(len(t.parents) == 1 for t in trials[7:])
@@ -55,14 +55,14 @@ def test_failed_and_pending_trials_are_no_neighbors() -> None:
 def test_small_space_is_exhausted() -> None:
     """No point comes twice, and where none is left the answer is STOP."""
     space = ParameterSpace({"a": Choice(1, 2, 3), "b": Choice("x", "y")})
-    tuner = AnnealTuner(space, (METRIC,), n_founders=2)
+    tuner = AnnealTuner(space, (METRIC,), n_initial_points=2)
     trials = search(tuner, 6, lambda point: point["a"])
 
     assert len({(t.point["a"], t.point["b"]) for t in trials}) == 6
     assert tuner.ask(Lineage.of(trials), 6, 6) is STOP
 
 
-@pytest.mark.parametrize("wrong", [{"n_founders": 0}, {"mean_rank": -1}, {"shrink": float("inf")}])
+@pytest.mark.parametrize("wrong", [{"n_initial_points": 0}, {"mean_rank": -1}, {"shrink": float("inf")}])
 def test_arguments_that_can_not_be(wrong: dict[str, float]) -> None:
     """No founders, a negative rank and an infinite shrinking are refused by name."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):

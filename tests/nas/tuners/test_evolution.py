@@ -76,14 +76,14 @@ def test_without_age_the_best_are_parents_for_ever() -> None:
 def test_losers_of_tournaments_are_no_parents_again() -> None:
     """NNI's naive evolution: of two the worse dies; so there is one death a child, and eight live on."""
     trials = search(EvolutionTuner(SPACE, (METRIC,), replacement="loser", sample_size=2), 60)
-    dead: set[int] = set()
+    replaced: set[int] = set()
     for trial in trials[8:]:
-        [parent], loser = trial.parents, trial.proposal.derivation["dead"]
-        assert not {parent, loser} & dead
+        [parent], loser = trial.parents, trial.proposal.derivation["replaced"]
+        assert not {parent, loser} & replaced
         assert trials[parent].metrics["loss"] <= trials[loser].metrics["loss"]
-        dead.add(loser)
+        replaced.add(loser)
 
-    assert len(dead) == 52
+    assert len(replaced) == 52
 
 
 def test_failures_do_not_shrink_a_population_of_tournaments() -> None:
@@ -94,10 +94,10 @@ def test_failures_do_not_shrink_a_population_of_tournaments() -> None:
         90,
         lambda point: None if (n := next(losses)) % 3 == 0 else float(n % 7),
     )
-    dead = {t.proposal.derivation["dead"] for t in trials if t.proposal.derivation}
-    living = [t for t in trials if t.metrics and t.number not in dead]
+    replaced = {t.proposal.derivation["replaced"] for t in trials if t.proposal.derivation}
+    members = [t for t in trials if t.metrics and t.number not in replaced]
 
-    assert 7 <= len(living) <= 8
+    assert 7 <= len(members) <= 8
     assert any(not trial.parents for trial in trials[60:])
 
 

@@ -95,7 +95,7 @@ def test_what_runs_is_taken_to_score_as_predicted() -> None:
 def test_small_space_is_exhausted_after_the_repeats() -> None:
     """Where every point is known and none is worth another measurement, the answer is STOP."""
     space = ParameterSpace({"a": Choice(*range(6)), "b": Choice("x", "y")})
-    tuner = MetisTuner(space, (METRIC,), n_founders=5, n_candidates=50)
+    tuner = MetisTuner(space, (METRIC,), n_initial_points=5, n_candidates=50)
     trials: list[Trial] = []
     for number in range(60):
         answer = tuner.ask(Lineage.of(trials), number, number)
@@ -135,7 +135,9 @@ def test_the_end_waits_for_what_runs() -> None:
     assert tuner.ask(Lineage.of([*done, finished(5, points[5], 0.5)]), 6, 6) is STOP
 
 
-@pytest.mark.parametrize("wrong", [{"n_founders": 1}, {"n_candidates": 0}, {"max_repeats": 0}, {"max_points": 19}])
+@pytest.mark.parametrize(
+    "wrong", [{"n_initial_points": 1}, {"n_candidates": 0}, {"max_repeats": 0}, {"max_points": 19}]
+)
 def test_arguments_that_can_not_be(wrong: dict[str, int]) -> None:
     """What can't be is refused by name."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):

@@ -80,7 +80,7 @@ def test_children_start_from_their_parents_function() -> None:
     """Where only morphisms are allowed, every child of a search gives what its founder gave, and says what it took."""
     search = Search(
         problem=Spec.of(Unchanging),
-        tuner=Spec("nas.tuners.network_morphism.NetworkMorphismTuner", {"n_founders": 2, "n_candidates": 16}),
+        tuner=Spec("nas.tuners.network_morphism.NetworkMorphismTuner", {"n_initial_points": 2, "n_candidates": 16}),
     )
     found = run_search(search, root="memory://network-morphism", budget=Budget(trials=8), finalists=1)
 
@@ -104,7 +104,7 @@ def test_pending_trials_are_not_proposed_again() -> None:
 
 def test_what_runs_is_taken_to_score_as_predicted() -> None:
     """Children that are asked for while others run are sought elsewhere, where more is to be learned."""
-    gap = least_gap_of_pending(lambda space: NetworkMorphismTuner(space, (METRIC,), n_founders=2))
+    gap = least_gap_of_pending(lambda space: NetworkMorphismTuner(space, (METRIC,), n_initial_points=2))
 
     assert gap > 0.05
 
@@ -125,7 +125,7 @@ def test_a_trial_that_diverged_does_not_blind_the_model() -> None:
 def test_small_space_is_exhausted() -> None:
     """No point comes twice, and where none is left the answer is STOP."""
     space = ParameterSpace({"a": Choice(1, 2, 3), "b": Choice("x", "y")})
-    tuner = small(space, n_founders=2)
+    tuner = small(space, n_initial_points=2)
     trials = search(tuner, 6, lambda point: point["a"])
 
     assert len({str(trial.point) for trial in trials}) == 6
@@ -161,10 +161,13 @@ def test_landmarks_see_near_points_as_near() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n_founders": 1}, r"tuner.n_founders \(1\) must be"),
+        ({"n_initial_points": 1}, r"tuner.n_initial_points \(1\) must be"),
         ({"max_steps": 0}, r"tuner.max_steps \(0\) must be"),
         ({"beta": -1}, r"tuner.beta \(-1\) must be a finite number of at least 0; try 2.5"),
-        ({"max_points": 7}, r"tuner.max_points \(7\) must be at least twice tuner.n_founders \(4\).*give 8 or more"),
+        (
+            {"max_points": 7},
+            r"tuner.max_points \(7\) must be at least twice tuner.n_initial_points \(4\).*give 8 or more",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, int], message: str) -> None:

@@ -18,7 +18,7 @@ from tests.support.landscape import search
 def test_a_small_space_is_used_up_and_then_it_stops(n_pending: int) -> None:
     """Six points, six trials, then STOP, also while some of them still run."""
     space = ParameterSpace({"width": Int(1, 3), "op": Choice("a", "b")})
-    tuner = SmacTuner(space, (Metric("loss", "minimize"),), n_founders=2, random_share=0.0)
+    tuner = SmacTuner(space, (Metric("loss", "minimize"),), n_initial_points=2, random_share=0.0)
 
     trials = search(tuner, 6, lambda point: float(point["width"]))
     ended, pending = trials[: 6 - n_pending], trials[6 - n_pending :]

@@ -1,4 +1,4 @@
-"""The loop, with trials on paper and real records: when it asks, what it submits, what it remembers."""
+"""The search controller with scripted trials and real records: asking, submitting, resuming."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def up_to(n_trials: int, **more: Any) -> ControllerSettings:
 
 
 def shuffled(running: Sequence[Trial]) -> int:
-    """Picks by the trials' numbers alone, in an order that is not theirs."""
+    """Picks the next trial by a hash of the trials' numbers."""
     return min(range(len(running)), key=lambda place: running[place].number * 7 % 11)
 
 
@@ -79,7 +79,7 @@ def by_number(records: Records) -> dict[int, Trial]:
 class TestAsking:
     @pytest.mark.parametrize("slots", [1, 2, 4])
     def test_fills_every_slot(self, records: Records, slots: int) -> None:
-        """Before the first result the tuner is asked once for each slot, and then again for each slot that is free."""
+        """The tuner is asked once per free slot, before the first result and after it."""
         tuner = ListTuner(*[()] * 6)
         executor = ScriptedExecutor(records, slots)
 
@@ -89,7 +89,7 @@ class TestAsking:
         assert len(executor.order) == 6
 
     def test_budget_ends_asking(self, records: Records) -> None:
-        """No trial beyond the budget is proposed, also where more slots are free."""
+        """No trial beyond the budget is proposed, even if more slots are free."""
         tuner = ListTuner(*[()] * 9)
 
         make_controller(records, ScriptedExecutor(records, 4), tuner, settings=up_to(3)).search(SEARCH)
@@ -97,7 +97,7 @@ class TestAsking:
         assert tuner.n_asks == len(by_number(records)) == 3
 
     def test_failed_trials_count(self, records: Records) -> None:
-        """A failed trial is one of the budget's trials."""
+        """A failed trial counts towards the budget."""
         executor = ScriptedExecutor(records, ends={0: [FAILED], 2: [FAILED]})
 
         make_controller(records, executor, ListTuner(*[()] * 9), settings=up_to(4)).search(SEARCH)
@@ -105,7 +105,7 @@ class TestAsking:
         assert [trial.state for trial in by_number(records).values()] == ["FAILED", "COMPLETE", "FAILED", "COMPLETE"]
 
     def test_lost_attempts_do_not_count(self, records: Records) -> None:
-        """An attempt whose worker died costs no trial of the budget."""
+        """A lost attempt does not count towards the budget."""
         executor = ScriptedExecutor(records, ends={0: [LOST], 1: [LOST]})
 
         make_controller(records, executor, ListTuner(*[()] * 9), settings=up_to(3)).search(SEARCH)
@@ -114,7 +114,7 @@ class TestAsking:
         assert len(executor.submitted) == 5
 
     def test_spent_hours_end_asking(self, records: Records) -> None:
-        """When the hours are spent nothing more is proposed, and what runs may finish."""
+        """When the hours are used up, nothing more is proposed, and running trials may finish."""
         executor = ScriptedExecutor(records, 2)
         chosen = ControllerSettings(budget=Budget(hours=1.0))
 
@@ -128,7 +128,7 @@ class TestAsking:
         assert len(executor.submitted) == 1
 
     def test_spent_gpu_hours_of_earlier_sessions_count(self, records: Records) -> None:
-        """GPU-hours are those of all trials on record."""
+        """GPU-hours count the trials of all sessions."""
         trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}))
         records.propose(trial)
         records.commit(replace(trial, state=State.COMPLETE, cost={"gpu_seconds": 3600.0}, finished=1.0))
@@ -141,7 +141,7 @@ class TestAsking:
         assert tuner.n_asks == 0
 
     def test_wait_is_asked_again_after_a_result(self, records: Records) -> None:
-        """After WAIT the tuner is asked again when it can learn of a result more, and not before."""
+        """After WAIT the tuner is asked again only when there is a new result."""
         tuner = ListTuner((), (), (), WAIT, WAIT, WAIT, (), STOP)
 
         make_controller(records, ScriptedExecutor(records, 4), tuner).search(SEARCH)
@@ -150,7 +150,7 @@ class TestAsking:
 
     @pytest.mark.parametrize("deterministic", [False, True])
     def test_wait_for_nothing_fails(self, records: Records, deterministic: bool) -> None:
-        """WAIT while nothing runs ends the search, naming the tuner and its remedy."""
+        """WAIT while nothing runs ends the search; the error names the tuner and a remedy."""
         tuner = ListTuner((), *[WAIT] * 9)
         executor = ScriptedExecutor(records, 2)
 
@@ -161,7 +161,7 @@ class TestAsking:
         assert executor.order == [0]
 
     def test_stop_ends_the_search(self, records: Records) -> None:
-        """After STOP the tuner is not asked again, and what runs finishes."""
+        """After STOP the tuner is not asked again, and running trials finish."""
         tuner = ListTuner((), (), STOP, ())
         executor = ScriptedExecutor(records, 4)
 
@@ -171,7 +171,7 @@ class TestAsking:
         assert executor.order == [0, 1]
 
     def test_tuner_sees_the_search_stage_only(self, records: Records) -> None:
-        """Trials of other stages are in no lineage that a tuner sees."""
+        """A tuner sees no trials of other stages."""
         executor = ScriptedExecutor(records)
         controller = make_controller(records, executor, ListTuner((), ()), settings=up_to(2))
         controller.search(SEARCH)
@@ -184,7 +184,7 @@ class TestAsking:
 
     @pytest.mark.parametrize(("slots", "n_finals", "each"), [(1, 2, 1), (4, 1, 4), (4, 3, 1), (5, 2, 2), (2, None, 1)])
     def test_finals_share_the_threads_of_idle_slots(self, slots: int, n_finals: int | None, each: int) -> None:
-        """As many as divide among the finals of the stage; trials of the search have one's, as deterministic finals."""
+        """Finals divide the threads of all slots. Search trials and deterministic finals use one slot's threads."""
         for deterministic in (False, True):
             records = fresh_records()
             executor = ScriptedExecutor(records, slots)
@@ -195,8 +195,8 @@ class TestAsking:
 
             assert [executor.n_slots[number] for number in range(4)] == [1, 1, 1, 1 if deterministic else each]
 
-    def test_more_finals_than_there_should_be_have_no_more_threads_than_there_are(self, records: Records) -> None:
-        """Four that an earlier session left, whose plan had more finalists, on four slots: one slot's threads each."""
+    def test_surplus_finals_use_one_slots_threads_each(self, records: Records) -> None:
+        """Four finals left by an earlier session on four slots use one slot's threads each."""
         executor = ScriptedExecutor(records, 4, stop_after=5)
         controller = make_controller(records, executor, ListTuner((), (), (), ()), settings=up_to(4))
         controller.search(SEARCH)
@@ -208,7 +208,7 @@ class TestAsking:
         assert again.n_slots == {5: 1, 6: 1, 7: 1}
 
     def test_running_and_waiting_trials_are_visible(self, records: Records) -> None:
-        """A tuner sees which trials run and which wait, and nothing of how the runs began."""
+        """A tuner sees running and waiting trials, without the details of their start."""
         tuner = ListTuner((), (), WAIT, (), STOP)
 
         make_controller(records, ScriptedExecutor(records, 3), tuner).search(SEARCH)
@@ -222,7 +222,7 @@ class TestAsking:
         ]
 
     def test_seeds_follow_from_stage_and_index(self, records: Records) -> None:
-        """Each trial's seed follows from the search's seed, its stage and its index, and all differ."""
+        """Each trial's seed depends on the search's seed, its stage and its index, and all differ."""
         controller = make_controller(records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2, seed=3))
         controller.search(SEARCH)
         controller.train_finalists(FINAL, controller.trials)
@@ -232,7 +232,7 @@ class TestAsking:
         assert len(set(seeds)) == 4
 
     def test_events_reach_the_observer(self, records: Records) -> None:
-        """An observer hears of each proposal before its start, and of each result."""
+        """An observer receives each proposal before its start, and each result."""
         heard: list[Event] = []
 
         make_controller(
@@ -245,7 +245,7 @@ class TestAsking:
 class TestFamilies:
     @pytest.mark.parametrize("slots", [1, 2, 4])
     def test_child_starts_after_its_parents_result(self, records: Records, slots: int) -> None:
-        """A chain of three, named while its parents still run, is started link by link."""
+        """In a chain of three, proposed while the parents run, each trial starts after its parent."""
         tuner = ListTuner((), (0,), (1,), (2,))
         executor = ScriptedExecutor(records, slots)
 
@@ -260,7 +260,7 @@ class TestFamilies:
 
     @pytest.mark.parametrize("slots", [2, 4])
     def test_child_of_a_running_parent_waits(self, records: Records, slots: int) -> None:
-        """Until its parent's result the child is WAITING, and holds no slot."""
+        """A child is WAITING and uses no slot until its parent has a result."""
         tuner = ListTuner((), WAIT, (), (1,), (), STOP)
         executor = ScriptedExecutor(records, slots, pick=lambda running: -1)
 
@@ -271,7 +271,7 @@ class TestFamilies:
         assert executor.order.index(1) < executor.order.index(2)
 
     def test_blocked_children_leave_slots_to_others(self, records: Records) -> None:
-        """Where a child waits for its parent, a founder proposed later runs beside the parent."""
+        """While a child waits for its parent, a point proposed later runs beside the parent."""
         tuner = ListTuner((), (0,), ())
         executor = ScriptedExecutor(records, 2, pick=lambda running: -1)
 
@@ -280,7 +280,7 @@ class TestFamilies:
         assert [trial.number for trial in executor.submitted] == [0, 2, 1]
 
     def test_no_more_children_are_blocked_than_slots(self, records: Records) -> None:
-        """A tuner that names nothing but running parents is not asked without end."""
+        """A tuner that names only running parents is asked for at most as many children as slots."""
         tuner = ListTuner((), *[(0,)] * 50)
         executor = ScriptedExecutor(records, 3)
 
@@ -290,7 +290,7 @@ class TestFamilies:
         assert len(executor.order) == 20
 
     def test_child_of_several_waits_for_all(self, records: Records) -> None:
-        """A child of two parents starts after both, and takes the weights of both, best first."""
+        """A child of two parents starts after both, and inherits from both, best first."""
         tuner = ListTuner((), (), Proposal(point={"x": 2}, parents=(1, 0)))
         executor = ScriptedExecutor(records, 4)
 
@@ -299,8 +299,8 @@ class TestFamilies:
         assert executor.donors[2] == [1, 0]
         assert executor.order == [0, 1, 2]
 
-    def test_donor_that_is_no_parent_is_waited_for(self, records: Records) -> None:
-        """A running donor blocks the child as a parent does."""
+    def test_donor_other_than_the_parent_is_waited_for(self, records: Records) -> None:
+        """A child waits for a running donor as it does for a parent."""
         tuner = ListTuner((), (), Proposal(point={"x": 2}, parents=(0,), donors=(1,)))
         executor = ScriptedExecutor(records, 4)
 
@@ -326,7 +326,7 @@ class TestDonors:
     def test_parent_without_weights_is_replaced(
         self, records: Records, choice: OnMissingWeights, donors: list[int], stand_in: int | None, end: End, slots: int
     ) -> None:
-        """A parent without weights is replaced by its nearest ancestor with some, or by nothing, on record."""
+        """The nearest ancestor with weights, if any, replaces a parent without weights, and the record says so."""
         tuner = ListTuner((), (0,), (1,))
         executor = ScriptedExecutor(records, slots, ends={1: [end]})
 
@@ -341,7 +341,7 @@ class TestDonors:
     @pytest.mark.parametrize("slots", [1, 3])
     @pytest.mark.parametrize("end", WITHOUT_WEIGHTS.values(), ids=WITHOUT_WEIGHTS.keys())
     def test_parent_without_weights_fails_the_child(self, records: Records, end: End, slots: int) -> None:
-        """With on_missing_weights=fail the child is FAILED(parent), naming the donor, and never started."""
+        """With on_missing_weights=fail the child is FAILED(parent), names the donor, and never starts."""
         tuner = ListTuner((), (0,), (1,), (2,))
         executor = ScriptedExecutor(records, slots, ends={1: [end]})
 
@@ -355,7 +355,7 @@ class TestDonors:
 
     @pytest.mark.parametrize("scores", [True, False], ids=["scores", "trains"])
     def test_no_other_weights_are_scored_in_a_later_stage(self, records: Records, scores: bool) -> None:
-        """A warm trial of one without weights starts afresh, and where it only scores it is FAILED(parent)."""
+        """A warm final without its trial's weights starts from scratch; one that only scores is FAILED(parent)."""
         more = {Policy.SKIP_TRAIN} if scores else set()
         recheck = Stage(name="recheck", policies=SEARCH.policies | more, warm=True)
         executor = ScriptedExecutor(records, ends={1: [End(has_weights=False)]})
@@ -373,8 +373,8 @@ class TestDonors:
             assert (second.state, executor.donors[second.number]) == (State.COMPLETE, [])
             assert second.inheritance == {"replaced": {"1": None}}
 
-    def test_founder_line_without_weights_starts_afresh(self, records: Records) -> None:
-        """Where no ancestor has weights the child starts from nothing, and its record says so."""
+    def test_child_without_any_ancestors_weights_starts_from_scratch(self, records: Records) -> None:
+        """If no ancestor has weights, the child starts from scratch, and its record says so."""
         tuner = ListTuner((), (0,), (1,))
         executor = ScriptedExecutor(records, ends={0: [FAILED], 1: [FAILED]})
 
@@ -384,7 +384,7 @@ class TestDonors:
         assert by_number(records)[2].inheritance == {"replaced": {"1": None}}
 
     def test_stopped_parent_with_weights_is_a_donor(self, records: Records) -> None:
-        """What a stopped trial has saved is inherited."""
+        """A child inherits the weights that a stopped trial saved."""
         executor = ScriptedExecutor(records, ends={0: [End(state=State.STOPPED, reason=Reason.STOPPER)]})
 
         make_controller(records, executor, ListTuner((), (0,))).search(SEARCH)
@@ -394,7 +394,7 @@ class TestDonors:
 
     @pytest.mark.parametrize("choice", ["ancestor", "scratch", "fail"])
     def test_no_donors_without_share_params(self, records: Records, choice: OnMissingWeights) -> None:
-        """Where SHARE_PARAMS is off nothing is inherited, and a parent without weights does not matter."""
+        """Without SHARE_PARAMS nothing is inherited, and a parent without weights does not matter."""
         executor = ScriptedExecutor(records, ends={0: [FAILED]})
         chosen = ControllerSettings(on_missing_weights=choice)
 
@@ -405,7 +405,7 @@ class TestDonors:
         assert by_number(records)[1].state == State.COMPLETE
 
     def test_tuner_may_switch_policies(self, records: Records) -> None:
-        """A proposal's own policies go before the stage's."""
+        """A proposal's own policies take precedence over the stage's."""
         off = Proposal(point={"x": 1}, parents=(0,), policies=frozenset())
         executor = ScriptedExecutor(records)
 
@@ -414,7 +414,7 @@ class TestDonors:
         assert by_number(records)[1].policies == frozenset()
         assert executor.donors[1] == []
 
-    def test_empty_donors_start_afresh(self, records: Records) -> None:
+    def test_empty_donors_start_from_scratch(self, records: Records) -> None:
         """A proposal with parents and donors=() inherits nothing."""
         executor = ScriptedExecutor(records)
 
@@ -425,8 +425,8 @@ class TestDonors:
         assert executor.donors[1] == []
         assert by_number(records)[1].generation == 1
 
-    def test_one_stand_in_is_offered_once(self, records: Records) -> None:
-        """Two donors whose stand-in is the same ancestor give it once."""
+    def test_replacement_of_two_donors_is_used_once(self, records: Records) -> None:
+        """If one ancestor replaces two donors, it is used once."""
         tuner = ListTuner((), (0,), (0,), Proposal(point={"x": 3}, parents=(1,), donors=(1, 2, 0)))
         executor = ScriptedExecutor(records, ends={1: [FAILED], 2: [FAILED]})
 
@@ -436,7 +436,7 @@ class TestDonors:
         assert by_number(records)[3].inheritance == {"replaced": {"1": 0, "2": 0}}
 
     def test_donor_of_another_search(self, records: Records) -> None:
-        """A donor of another search is offered by its name, or replaced by nothing where it has no weights."""
+        """A donor of another search is given by its name, or left out if it has no weights."""
         checkpoint = publish_checkpoint(records.files, "000007-ab", None)
 
         def other_search_checkpoint(donor: str) -> Checkpoint | None:
@@ -456,7 +456,7 @@ class TestDonors:
 
 class TestFailures:
     def test_failures_in_a_row_end_the_search(self, records: Records) -> None:
-        """max_failures failures in a row end the search, with the last one's reason and message."""
+        """max_failures consecutive failures end the search with the last one's reason and message."""
         executor = ScriptedExecutor(records, ends={number: [FAILED] for number in range(9)})
 
         with pytest.raises(SearchFailedError, match=r"3 trials failed in a row .*trial 2: exception: it broke"):
@@ -464,15 +464,15 @@ class TestFailures:
         assert len(by_number(records)) == 3
 
     def test_success_in_between_resets_the_count(self, records: Records) -> None:
-        """Failures that are not in a row end nothing."""
+        """Failures with a success in between do not end the search."""
         executor = ScriptedExecutor(records, ends={number: [FAILED] for number in (0, 1, 3, 4, 6, 7)})
 
         make_controller(records, executor, ListTuner(*[()] * 9), settings=up_to(9, max_failures=3)).search(SEARCH)
 
         assert len(by_number(records)) == 9
 
-    def test_failing_search_interrupts_what_runs(self, records: Records) -> None:
-        """When failures end the search, running trials are told, and have no result."""
+    def test_failing_search_interrupts_running_trials(self, records: Records) -> None:
+        """When failures end the search, running trials are interrupted and get no result."""
         executor = ScriptedExecutor(records, 3, ends={0: [FAILED], 1: [FAILED]})
 
         with pytest.raises(SearchFailedError):
@@ -480,7 +480,7 @@ class TestFailures:
         assert [trial.is_finished for trial in by_number(records).values()] == [True, True, False, False]
 
     def test_lost_trial_runs_again(self, records: Records) -> None:
-        """A trial whose worker died runs again as attempt 2, before any other."""
+        """A trial of a lost worker runs again as attempt 2, before any other."""
         executor = ScriptedExecutor(records, ends={0: [LOST]})
 
         make_controller(records, executor, ListTuner((), ()), settings=up_to(2)).search(SEARCH)
@@ -491,7 +491,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("max_attempts", [1, 2, 3])
     def test_trial_is_lost_after_max_attempts(self, records: Records, max_attempts: int) -> None:
-        """A trial whose worker died max_attempts times is FAILED(lost), and the search goes on."""
+        """A trial that lost max_attempts workers is FAILED(lost), and the search continues."""
         executor = ScriptedExecutor(records, ends={0: [LOST] * 9})
 
         make_controller(records, executor, ListTuner((), ()), settings=up_to(2, max_attempts=max_attempts)).search(
@@ -504,7 +504,7 @@ class TestFailures:
         assert by_number(records)[1].state == State.COMPLETE
 
     def test_lost_trial_keeps_its_reports(self, records: Records) -> None:
-        """What the last attempt of a lost trial reported stays on its record."""
+        """The reports of a lost trial's last attempt stay in its record."""
         executor = ScriptedExecutor(records, ends={0: [End(reports=(0.1, 0.2), is_lost=True)] * 2})
 
         make_controller(records, executor, ListTuner(()), settings=up_to(1)).search(SEARCH)
@@ -512,7 +512,7 @@ class TestFailures:
         assert [step for step, _ in by_number(records)[0].curve] == [1, 2]
 
     def test_second_attempt_begins_its_own_curve(self, records: Records) -> None:
-        """What a lost attempt reported is not shown to the stopper as the next one's."""
+        """The stopper does not see a lost attempt's reports in the next attempt's curve."""
         seen: list[int] = []
 
         class Watching(Stopper):
@@ -529,7 +529,7 @@ class TestFailures:
         assert seen == [1, 2, 1, 2, 3]
 
     def test_result_of_a_lost_trial_is_adopted(self, records: Records) -> None:
-        """Where a worker died after its result was durable, that result counts and nothing is repeated."""
+        """If a worker was lost after its result was durable, that result counts and nothing runs again."""
         executor = ScriptedExecutor(records, ends={0: [End(is_lost=True, commits=True)]})
 
         make_controller(records, executor, ListTuner((), (0,)), settings=up_to(2)).search(SEARCH)
@@ -538,8 +538,8 @@ class TestFailures:
         assert by_number(records)[0].state == State.COMPLETE
         assert executor.donors[1] == [0]
 
-    def test_what_breaks_the_executor_ends_the_search(self, records: Records) -> None:
-        """An error of whatever runs trials is raised as it is; the other trials are interrupted."""
+    def test_executor_error_ends_the_search(self, records: Records) -> None:
+        """An executor's error is raised unchanged, and the other trials are interrupted."""
         executor = ScriptedExecutor(records, 2)
         error = StorageError("the disk is full")
         executor.post(ExecutorFailed(error, 0))
@@ -549,7 +549,7 @@ class TestFailures:
         assert not any(trial.is_finished for trial in by_number(records).values())
 
     def test_broken_job_is_not_waited_for(self, records: Records) -> None:
-        """When an executor breaks, the loop does not wait for the end of the job that broke it."""
+        """When an executor fails, the controller does not wait for the job that caused it."""
         executor = ScriptedExecutor(records, interrupted="hang")
         executor.post(ExecutorFailed(StorageError("the disk is full"), 0))
         began_s = executor.now_s()
@@ -561,7 +561,7 @@ class TestFailures:
 
 class TestInterrupts:
     def test_stop_ends_the_session(self, records: Records) -> None:
-        """A stop raises, with its signal; running trials get no result, and what is finished is kept."""
+        """A stop request raises with its signal. Running trials get no result, and finished ones are kept."""
         executor = ScriptedExecutor(records, 2, stop_after=3)
 
         with pytest.raises(SearchInterruptedError, match="the test says so"):
@@ -569,7 +569,7 @@ class TestInterrupts:
         assert [trial.is_finished for trial in by_number(records).values()] == [True, True, True, False, False]
 
     def test_signal_is_passed_on(self, records: Records) -> None:
-        """The interruption knows the signal, for the exit status."""
+        """The interruption carries the signal for the exit status."""
         executor = ScriptedExecutor(records)
         executor.post(StopRequested("SIGTERM", 15))
 
@@ -578,7 +578,7 @@ class TestInterrupts:
         assert caught.value.signal == 15
 
     def test_interrupted_trial_runs_in_the_next_session(self, records: Records) -> None:
-        """The next session runs it as attempt 2 under its own id, and does not ask for it again."""
+        """The next session runs an interrupted trial as attempt 2 under its id, without asking the tuner again."""
         with pytest.raises(SearchInterruptedError):
             make_controller(
                 records, ScriptedExecutor(records, stop_after=1), ListTuner((), (0,)), settings=up_to(2)
@@ -595,7 +595,7 @@ class TestInterrupts:
         assert tuner.n_asks == 0
 
     def test_result_during_the_interrupt_is_kept(self, records: Records) -> None:
-        """A trial that finishes while the session ends has its result, and does not run again."""
+        """A trial that finishes while the session ends keeps its result, and does not run again."""
         executor = ScriptedExecutor(records, interrupted="finish")
         heard: list[Event] = []
         executor.post(StopRequested("SIGINT", 2))
@@ -606,7 +606,7 @@ class TestInterrupts:
         assert isinstance(heard[-1], Finished)
 
     def test_hanging_trials_are_waited_for_within_a_bound(self, records: Records) -> None:
-        """A trial that does not end when told does not hold the session for ever."""
+        """A trial that ignores the stop request delays the session's end only for a bounded time."""
         executor = ScriptedExecutor(records, interrupted="hang")
         executor.post(StopRequested("SIGINT", 2))
         began_s = executor.now_s()
@@ -616,7 +616,7 @@ class TestInterrupts:
         assert 15 < executor.now_s() - began_s < 30
 
     def test_attempts_lost_with_the_session_do_not_count(self, records: Records) -> None:
-        """However often the session dies, a trial still has max_attempts losses of its own."""
+        """Attempts lost with their session do not count towards max_attempts."""
         for session in (1, 2, 3):
             executor = ScriptedExecutor(records, session=session, stop_after=0)
             with pytest.raises(SearchInterruptedError):
@@ -629,7 +629,7 @@ class TestInterrupts:
         assert by_number(records)[0].state == State.COMPLETE
 
     def test_losses_of_earlier_sessions_count(self, records: Records) -> None:
-        """A worker that died in one session and again in the next has died twice."""
+        """A worker lost in one session and one lost in the next make two losses."""
         executor = ScriptedExecutor(records, ends={0: [End(is_lost=True, stops=True)]})
         with pytest.raises(SearchInterruptedError):
             make_controller(records, executor, ListTuner(()), settings=up_to(1)).search(SEARCH)
@@ -643,8 +643,8 @@ class TestInterrupts:
 
 class TestResume:
     @pytest.mark.parametrize("slots", [1, 2, 3])
-    def test_proposals_record_what_was_learned(self, records: Records, slots: int) -> None:
-        """The learned lists, one after the other, are the results in the order in which they came."""
+    def test_proposals_record_the_learned_results(self, records: Records, slots: int) -> None:
+        """The learned lists, joined, are the results in the order in which they came."""
         executor = ScriptedExecutor(records, slots, pick=shuffled)
 
         make_controller(records, executor, EchoTuner(), settings=up_to(12)).search(SEARCH)
@@ -654,8 +654,8 @@ class TestResume:
         assert len(learned) >= 12 - 2 * slots
 
     @pytest.mark.parametrize("slots", [1, 2, 3])
-    def test_killed_anywhere_proposes_the_same(self, records: Records, slots: int) -> None:
-        """Cut after any file and resumed, a search proposes what the undisturbed one did, from the same lineage."""
+    def test_search_killed_anywhere_proposes_the_same(self, records: Records, slots: int) -> None:
+        """A search cut after any file and resumed proposes the same from the same lineage."""
         ends = {number: [FAILED] for number in (2, 3, 7)}
         controller = make_controller(
             records, ScriptedExecutor(records, slots, pick=shuffled, ends=ends), EchoTuner(), settings=up_to(10)
@@ -672,7 +672,7 @@ class TestResume:
         assert n_cuts > 30
 
     def test_finished_trials_are_never_repeated(self, records: Records) -> None:
-        """Resumed from any cut, each trial whose result is durable keeps it, and no other gets two."""
+        """Resumed from any cut, each durable result is kept, and no trial gets two."""
         make_controller(records, ScriptedExecutor(records, 2), EchoTuner(), settings=up_to(5)).search(SEARCH)
 
         for cut in prefixes(records):
@@ -681,8 +681,8 @@ class TestResume:
             make_controller(cut, executor, EchoTuner(), settings=up_to(5)).search(SEARCH)
             assert sorted([*done, *executor.order]) == list(range(5))
 
-    def test_results_beyond_the_record_are_learned_by_time(self, records: Records) -> None:
-        """Results that no proposal has listed are learned in the order of their times, of equals the lower number."""
+    def test_unlisted_results_are_learned_by_time(self, records: Records) -> None:
+        """Results that no proposal lists are learned by time, and at equal times by number."""
         for number, finished in enumerate([30.0, 10.0, 20.0, 20.0]):
             trial = Trial(number=number, index=number, proposal=Proposal(point={"x": number}))
             records.propose(trial)
@@ -696,7 +696,7 @@ class TestResume:
 
     @pytest.mark.parametrize(("slots", "deterministic"), [(1, False), (1, True), (2, True), (4, True)])
     def test_extended_search_proposes_the_same(self, slots: int, deterministic: bool) -> None:
-        """A search of 6, its finals, and then 6 more proposes what one of 12 would have."""
+        """A search of 6 with finals, extended by 6, proposes what one of 12 proposes."""
         whole, parts = fresh_records(), fresh_records()
         six, twelve = (up_to(n_trials, deterministic=deterministic) for n_trials in (6, 12))
         make_controller(whole, ScriptedExecutor(whole, slots), EchoTuner(), settings=twelve).search(SEARCH)
@@ -710,7 +710,7 @@ class TestResume:
         assert len(parts.load()[0]) == 14
 
     def test_unfinished_finals_do_not_block_a_larger_search(self, records: Records) -> None:
-        """Finals that an earlier session left unfinished take no slot from the search stage when it is extended."""
+        """Unfinished finals of an earlier session use no slot of the extended search stage."""
         executor = ScriptedExecutor(records, stop_after=2)
         controller = make_controller(records, executor, ListTuner((), ()), settings=up_to(2))
         controller.search(SEARCH)
@@ -729,7 +729,7 @@ picks = st.lists(st.integers(0, 7), min_size=1, max_size=12)
 
 
 def in_order_of(choices: Sequence[int]) -> Callable[[Sequence[Trial]], int]:
-    """Picks as drawn, again and again."""
+    """Picks trials as Hypothesis drew them, again and again."""
     left: list[int] = []
 
     def pick(running: Sequence[Trial]) -> int:
@@ -741,14 +741,14 @@ def in_order_of(choices: Sequence[int]) -> Callable[[Sequence[Trial]], int]:
 
 
 class PatientTuner(EchoTuner):
-    """Proposes from all that came before, but waits before each fifth proposal until it knows every result."""
+    """Proposes from all earlier trials. Before each fifth proposal it waits until it knows every result."""
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         return WAIT if number % 5 == 4 and lineage.pending else super().ask(lineage, number, job)
 
 
 class OddStopper(Stopper):
-    """Stops by what it sees of the lineage alone: any difference shows."""
+    """Stops by a hash of the lineage, so that any difference shows."""
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
         seen = [(t.index, t.state, len(t.curve)) for t in lineage]
@@ -759,7 +759,7 @@ class TestDeterministic:
     @settings(max_examples=40, deadline=None)
     @given(picks=picks, slots=st.integers(1, 4), failing=st.sets(st.integers(0, 11), max_size=4))
     def test_order_of_finishing_does_not_matter(self, picks: list[int], slots: int, failing: set[int]) -> None:
-        """With deterministic=true the proposals are the same in whatever order trials finish, losses included."""
+        """With deterministic=true the proposals are the same in any order of finishing, losses included."""
         forget_all_records()
         ends = {number: [FAILED] for number in failing} | {5: [LOST]}
         chosen = up_to(12, deterministic=True, max_failures=99)
@@ -775,7 +775,7 @@ class TestDeterministic:
     @settings(max_examples=40, deadline=None)
     @given(picks=picks, again=picks, slots=st.integers(1, 4), data=st.data())
     def test_kills_do_not_matter(self, picks: list[int], again: list[int], slots: int, data: st.DataObject) -> None:
-        """Killed after any file, and going on in another order of finishing, a deterministic search stays the same."""
+        """A deterministic search gives the same trials if it is killed after any file and finishes in another order."""
         forget_all_records()
         chosen = up_to(10, deterministic=True)
         records = fresh_records()
@@ -790,8 +790,8 @@ class TestDeterministic:
 
     @settings(max_examples=40, deadline=None)
     @given(picks=picks, slots=st.integers(1, 4))
-    def test_stoppers_verdict_does_not_depend_on_the_order(self, picks: list[int], slots: int) -> None:
-        """A stopper sees what the trial's proposal saw, so that the same trials stop at the same reports."""
+    def test_stoppers_decision_does_not_depend_on_the_order(self, picks: list[int], slots: int) -> None:
+        """A stopper sees the trial's own lineage, so the same trials stop at the same reports."""
         forget_all_records()
         chosen = up_to(10, deterministic=True)
         tables = []
@@ -809,7 +809,7 @@ class TestDeterministic:
     @settings(max_examples=40, deadline=None)
     @given(picks=picks, slots=st.integers(1, 4), failing=st.sets(st.integers(0, 11), min_size=6))
     def test_failures_count_in_order_of_index(self, picks: list[int], slots: int, failing: set[int]) -> None:
-        """Whether failures in a row end the search, and which one does, follows from the trials' order alone."""
+        """Which failure ends the search depends on the trials' order alone."""
         forget_all_records()
         ends = {number: [FAILED] for number in failing}
         in_a_row = [n for n in range(2, 12) if {n - 2, n - 1, n} <= failing]
@@ -829,8 +829,8 @@ class TestDeterministic:
         assert ended_by == [f"The last, trial {in_a_row[0]}: exception: it broke" if in_a_row else ""] * 2
 
     @pytest.mark.parametrize("slots", [1, 2, 4])
-    def test_each_ask_sees_the_trials_of_slots_before(self, records: Records, slots: int) -> None:
-        """Ask n sees the results of trials 0 to n - slots, and all later ones as RUNNING."""
+    def test_ask_sees_the_trials_up_to_its_number_minus_slots(self, records: Records, slots: int) -> None:
+        """Ask n sees the results of trials 0 to n - slots, and later trials as RUNNING."""
         tuner = ListTuner(*[()] * 8)
         executor = ScriptedExecutor(records, slots, pick=lambda running: -1)
 
@@ -843,7 +843,7 @@ class TestDeterministic:
 
     @pytest.mark.parametrize("slots", [1, 2, 3])
     def test_trial_has_the_slot_of_its_index(self, records: Records, slots: int) -> None:
-        """Trial n runs in slot n mod slots, in the final stage as well."""
+        """Trial n runs in slot n mod slots, also in the final stage."""
         executor = ScriptedExecutor(records, slots, pick=shuffled, ends={1: [LOST]})
         controller = make_controller(records, executor, ListTuner(*[()] * 7), settings=up_to(7, deterministic=True))
         controller.search(SEARCH)
@@ -852,7 +852,7 @@ class TestDeterministic:
         assert all(trial.slot == trial.index % slots for trial in executor.submitted)
 
     def test_wait_grows_the_view_by_one(self, records: Records) -> None:
-        """After each WAIT the tuner sees one trial more, in order of number, whatever has finished meanwhile."""
+        """After each WAIT the tuner sees one more trial, in order of number."""
         tuner = ListTuner((), (), (), WAIT, WAIT, (), STOP)
         executor = ScriptedExecutor(records, 3, pick=lambda running: -1)
 
@@ -861,7 +861,7 @@ class TestDeterministic:
         assert [[t.number for t in lineage.finished] for lineage in tuner.seen[3:6]] == [[0], [0, 1], [0, 1, 2]]
 
     def test_child_of_a_trial_shown_as_running_waits(self, records: Records) -> None:
-        """A parent that is shown as RUNNING may be named, and the child takes its weights."""
+        """A tuner may name a parent shown as RUNNING, and the child inherits its weights."""
         executor = ScriptedExecutor(records, 3, pick=lambda running: -1)
 
         make_controller(
@@ -874,7 +874,7 @@ class TestDeterministic:
 class TestTunersMistakes:
     @pytest.mark.parametrize("point", [{"x": -1}, {"y": 1}, {"x": "1"}, {}])
     def test_point_outside_the_space(self, records: Records, point: Point) -> None:
-        """A point that is none of the space's ends the search, naming the proposal, the tuner and the parameter."""
+        """A point outside the space ends the search; the error names proposal, tuner and parameter."""
         tuner = ListTuner((), Proposal(point=point))
 
         with pytest.raises(SearchFailedError, match=r"proposal 1 of ListTuner: the point is not in the space: .*[xy]"):
@@ -883,7 +883,7 @@ class TestTunersMistakes:
 
     @pytest.mark.parametrize("parent", [1, 7])
     def test_unknown_parent(self, records: Records, parent: int) -> None:
-        """A parent that was never proposed (the trial itself, a later one) ends the search, named."""
+        """A parent that was never proposed ends the search; the error names it."""
         tuner = ListTuner((), (parent,))
 
         with pytest.raises(SearchFailedError, match=rf"proposal 1 of ListTuner names parent or donor {parent}, but"):
@@ -902,8 +902,8 @@ class TestTunersMistakes:
         ],
         ids=str,
     )
-    def test_proposal_that_cannot_be(self, records: Records, fields: dict[str, Any], said: str) -> None:
-        """A proposal's field that can't be ends the search in one line that names tuner, proposal, field and value."""
+    def test_invalid_proposal_fields_are_refused(self, records: Records, fields: dict[str, Any], said: str) -> None:
+        """An invalid field ends the search; the error names tuner, proposal, field and value."""
 
         class Mistaken(ListTuner):
             def ask(self, lineage: Lineage, number: int, job: int) -> Any:
@@ -914,7 +914,7 @@ class TestTunersMistakes:
         assert len(by_number(records)) == 1
 
     def test_undeclared_policy(self, records: Records) -> None:
-        """A policy that the problem does not declare ends the search, with those that it does."""
+        """A policy that the problem does not declare ends the search; the error lists the declared ones."""
         wishful = Proposal(point={"x": 1}, policies=frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN}))
         said = r"proposal 0 of ListTuner asks for SKIP_TRAIN, but the problem declares SHARE_PARAMS\. Add them"
 
@@ -925,14 +925,14 @@ class TestTunersMistakes:
         assert by_number(records) == {}
 
     def test_unknown_donor(self, records: Records) -> None:
-        """A donor is looked at as a parent is."""
+        """An unknown donor ends the search as an unknown parent does."""
         tuner = ListTuner(Proposal(point={"x": 1}, donors=(3,)))
 
         with pytest.raises(SearchFailedError, match="names parent or donor 3"):
             make_controller(records, ScriptedExecutor(records), tuner).search(SEARCH)
 
     def test_trial_of_another_stage_is_unknown(self, records: Records) -> None:
-        """A final trial, which no tuner has been shown, can't be a parent."""
+        """A trial of the final stage can't be a parent."""
         controller = make_controller(records, ScriptedExecutor(records), ListTuner(()), settings=up_to(1))
         controller.search(SEARCH)
         controller.train_finalists(FINAL, controller.trials)
@@ -941,7 +941,7 @@ class TestTunersMistakes:
             make_controller(records, ScriptedExecutor(records), ListTuner((1,))).search(SEARCH)
 
     def test_malformed_donor_is_never_durable(self, records: Records) -> None:
-        """A donor's name that can't be ends the search before the proposal is kept, else no session could go on."""
+        """An invalid donor name ends the search before the proposal is recorded, so the search can resume."""
 
         def other_search_checkpoint(donor: str) -> Checkpoint | None:
             raise ConfigurationError(f"donor {donor!r} must be a trial's number or 'search:number'")
@@ -959,19 +959,19 @@ class TestTunersMistakes:
         [Proposal(point={"x": (1, 2)}), Proposal(point={"x": 1}, derivation={1, 2}), Proposal(point={"x": math.nan})],
         ids=["tuple", "set", "nan"],
     )
-    def test_what_is_no_json_is_refused(self, records: Records, proposal: Proposal) -> None:
-        """A point or a derivation that a record can't hold as it is ends the search, naming the tuner."""
+    def test_values_outside_json_are_refused(self, records: Records, proposal: Proposal) -> None:
+        """A point or derivation that JSON can't hold ends the search; the error names the tuner."""
         with pytest.raises(SearchFailedError, match=r"proposal 0 of ListTuner: must be plain JSON data"):
             make_controller(records, ScriptedExecutor(records), ListTuner(proposal)).search(SEARCH)
 
     @pytest.mark.parametrize("answer", [None, {"x": 1}, True])
-    def test_answer_that_is_no_answer(self, records: Records, answer: object) -> None:
-        """Anything but a Proposal, WAIT or STOP ends the search, saying what was answered."""
+    def test_answers_of_other_types_are_refused(self, records: Records, answer: object) -> None:
+        """Any answer but a Proposal, WAIT or STOP ends the search; the error shows it."""
         with pytest.raises(SearchFailedError, match=r"ListTuner answered .* at proposal 0; it must answer"):
             make_controller(records, ScriptedExecutor(records), ListTuner(answer)).search(SEARCH)
 
     def test_own_error_of_the_tuner_is_raised(self, records: Records) -> None:
-        """An exception in a tuner keeps its type, for its author."""
+        """A tuner's own exception keeps its type."""
 
         class Broken(EchoTuner):
             def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
@@ -984,7 +984,7 @@ class TestTunersMistakes:
 class TestTuners:
     @pytest.mark.parametrize("deterministic", [False, True])
     def test_slots_above_the_population(self, records: Records, deterministic: bool) -> None:
-        """Evolution with more slots than population goes on: to founders, then to children of what is there."""
+        """Evolution with more slots than population proposes initial points, then children of finished trials."""
         tuner = EvolutionTuner(SPACE, (METRIC,), population_size=3, sample_size=2)
         executor = ScriptedExecutor(records, 8, pick=shuffled)
 
@@ -994,8 +994,8 @@ class TestTuners:
         assert len(executor.order) == 24
         assert len(children) >= 12
 
-    def test_founders_that_run_are_counted(self, records: Records) -> None:
-        """Founders that still run are coming: with as many slots as population there are that many, and no more."""
+    def test_running_initial_points_are_counted(self, records: Records) -> None:
+        """Running initial points count: with as many slots as population, no more are proposed."""
         tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, sample_size=2)
 
         make_controller(records, ScriptedExecutor(records, 4), tuner, settings=up_to(12)).search(SEARCH)
@@ -1003,7 +1003,7 @@ class TestTuners:
         assert [bool(trial.parents) for trial in records.load()[0]] == [False] * 4 + [True] * 8
 
     def test_failures_do_not_shrink_the_population(self, records: Records) -> None:
-        """Failed founders are replaced: there are no children before the population is full of scored trials."""
+        """Failed initial points are replaced, and no child comes before the population is full of scored trials."""
         ends = {number: [FAILED] for number in (0, 2, 3)}
         tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, sample_size=4)
 
@@ -1012,7 +1012,7 @@ class TestTuners:
         assert [bool(trial.parents) for trial in by_number(records).values()] == [False] * 7 + [True] * 2
 
     def test_best_of_the_sample_is_the_parent(self, records: Records) -> None:
-        """Where the sample is the population, a child's parent is the best of the newest scored trials."""
+        """If the sample is the population, the parent is the best of the newest scored trials."""
         tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, sample_size=4)
 
         make_controller(records, ScriptedExecutor(records), tuner, settings=up_to(12)).search(SEARCH)
@@ -1023,7 +1023,7 @@ class TestTuners:
             assert child.parents == (max(living, key=lambda t: score(t.point)).number,)
 
     def test_random_search_stops_with_the_space(self, records: Records) -> None:
-        """Random search proposes each point of a small space once, and then STOP."""
+        """Random search proposes each point of a small space once, then STOP."""
         space = ParameterSpace({"x": Choice(1, 2, 3, 4, 5)})
 
         SearchController(
@@ -1035,7 +1035,7 @@ class TestTuners:
 
 class TestStopper:
     def test_hopeless_trial_is_stopped(self, records: Records) -> None:
-        """A trial worse than the median of the others is told to stop, and is STOPPED with its last report."""
+        """A trial worse than the median of the others is STOPPED with its last report."""
         ends = {n: [End(reports=(0.5, 0.6, 0.7))] for n in range(5)} | {5: [End(reports=(0.1, 0.2, 0.3))]}
         executor = ScriptedExecutor(records, ends=ends)
         stopper = MedianStopper((METRIC,), warmup_steps=1, min_trials=5)
@@ -1048,7 +1048,7 @@ class TestStopper:
         assert [trial.state for trial in records.load()[0][:5]] == [State.COMPLETE] * 5
 
     def test_final_trials_are_not_stopped(self, records: Records) -> None:
-        """A stopper judges the search stage only: a full training is not compared with cheap ones."""
+        """A stopper is not asked about trials of the final stage."""
 
         class Eager(Stopper):
             def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
@@ -1068,7 +1068,7 @@ class TestStopper:
         assert controller.trials[1].state == State.COMPLETE
 
     def test_stopper_sees_the_reports_so_far(self, records: Records) -> None:
-        """At each report the stopper is shown the trial with all of them, and a lineage without it."""
+        """At each report the stopper sees the trial with all its reports, and a lineage without it."""
         seen: list[tuple[list[float], list[int]]] = []
 
         class Watching(Stopper):
@@ -1085,8 +1085,8 @@ class TestStopper:
         assert seen == [([0.1], [0]), ([0.1, 0.0], [0])]
 
     @pytest.mark.parametrize("deterministic", [False, True])
-    def test_stopper_sees_what_running_trials_report(self, records: Records, deterministic: bool) -> None:
-        """At a report the other running trials are shown as far as they have come; with deterministic, none is."""
+    def test_stopper_sees_the_reports_of_running_trials(self, records: Records, deterministic: bool) -> None:
+        """At a report the stopper sees the other running trials' reports; with deterministic=true it sees none."""
         seen: list[list[tuple[int, int]]] = []
 
         class Watching(Stopper):
@@ -1107,7 +1107,7 @@ class TestStopper:
 
 class TestFinal:
     def test_finalists_are_trained_again(self, records: Records) -> None:
-        """A finalist is a trial of the final stage: the same point, the search's trial as its parent, from scratch."""
+        """A final trial has the finalist's point, the finalist as parent, and starts from scratch."""
         executor = ScriptedExecutor(records)
         controller = make_controller(records, executor, ListTuner((), ()), settings=up_to(2))
         controller.search(SEARCH)
@@ -1121,7 +1121,7 @@ class TestFinal:
         assert executor.donors[2] == []
 
     def test_warm_finalist_starts_from_its_own_weights(self, records: Records) -> None:
-        """In a warm stage with SHARE_PARAMS the finalist inherits from the trial that it trains again."""
+        """In a warm stage with SHARE_PARAMS the final trial inherits from its finalist."""
         executor = ScriptedExecutor(records)
         controller = make_controller(records, executor, ListTuner(()), settings=up_to(1))
         controller.search(SEARCH)
@@ -1133,7 +1133,7 @@ class TestFinal:
         assert executor.donors[1] == [0]
 
     def test_finalist_is_not_trained_twice(self, records: Records) -> None:
-        """A finalist that has a trial of the stage already, finished or not, gets no second one."""
+        """A finalist with a trial in the stage, finished or not, gets no second one."""
         controller = make_controller(records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2))
         controller.search(SEARCH)
         controller.train_finalists(FINAL, controller.trials[:1])
@@ -1143,7 +1143,7 @@ class TestFinal:
         assert [trial.parents for trial in controller.trials[2:]] == [(0,), (1,)]
 
     def test_finalist_that_fails_at_once_does_not_hang(self, records: Records) -> None:
-        """A warm finalist whose trial saved no weights is FAILED(parent) with on_missing_weights=fail."""
+        """With on_missing_weights=fail, the warm final of a finalist without weights is FAILED(parent)."""
         executor = ScriptedExecutor(records, ends={0: [End(has_weights=False)]})
         chosen = up_to(1, on_missing_weights="fail")
         controller = make_controller(records, executor, ListTuner(()), settings=chosen)
@@ -1156,7 +1156,7 @@ class TestFinal:
         assert controller.trials[1].reason == Reason.PARENT
 
     def test_lost_finalist_runs_again(self, records: Records) -> None:
-        """A worker that dies in the final stage costs an attempt, not the finalist."""
+        """A worker lost in the final stage costs an attempt, not the finalist."""
         controller = make_controller(
             records, ScriptedExecutor(records, ends={1: [LOST]}), ListTuner(()), settings=up_to(1)
         )

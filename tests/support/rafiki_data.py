@@ -1,4 +1,4 @@
-"""Data sets in Rafiki's formats, small."""
+"""Small data sets in Rafiki's formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEMPLATES = Path(__file__).parents[2] / "examples" / "05_rafiki_template"
 
 
 def table_files(folder: Path) -> dict[str, str]:
-    """What ``examples/05_rafiki_template/make_data.py`` writes, as arguments of the problem."""
+    """Runs ``examples/05_rafiki_template/make_data.py`` and returns its files as arguments of the problem."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         runpy.run_path(str(TEMPLATES / "make_data.py"))

@@ -1,1 +1,1 @@
-"""Model templates of Rafiki and SINGA-Auto, run as they are (docs/reference/rafiki.md)."""
+"""Runs model templates of Rafiki and SINGA-Auto unchanged (docs/reference/rafiki.md)."""

@@ -1,4 +1,4 @@
-"""``python -m nas.compat.rafiki Model.py [--KNOB=VALUE ...]``: runs a template's ``__main__`` with our modules."""
+"""``python -m nas.compat.rafiki Model.py [--KNOB=VALUE ...]``: runs a template's ``__main__``."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from nas.core.tracebacks import traceback_of
 
 
 def main() -> int:
-    """Runs the file; gives the exit status."""
+    """Runs the file and returns the exit status."""
     if len(sys.argv) < 2 or not os.path.isfile(sys.argv[1]):
-        given = f" ({sys.argv[1]} is none)" if len(sys.argv) > 1 else ""
-        print(f"heirloom: name a template's file: python -m nas.compat.rafiki Model.py{given}", file=sys.stderr)
+        given = f" ({sys.argv[1]} is not a file)" if len(sys.argv) > 1 else ""
+        print(f"heirloom: give the file of a template: python -m nas.compat.rafiki Model.py{given}", file=sys.stderr)
         return 2
     del sys.argv[0]
     try:
         with importing(Path(sys.argv[0])):
             runpy.run_path(sys.argv[0], run_name="__main__")
     except ConfigurationError as error:
-        return _ended(error, 2)
+        return _fail(error, 2)
     except HeirloomError as error:
-        return _ended(error, 1)
-    except Exception as error:  # the file's own code, or a method of the template that it called
+        return _fail(error, 1)
+    except Exception as error:  # of the file's code, or of a method of the template
         notes = vars(error).pop("__notes__", [])
         print(traceback_of(error), end="", file=sys.stderr)
-        return _ended(notes[-1] if notes else f"{sys.argv[0]} raised {type(error).__name__}: {error}", 1)
+        return _fail(notes[-1] if notes else f"{sys.argv[0]} raised {type(error).__name__}: {error}", 1)
     return 0
 
 
-def _ended(why: object, status: int) -> int:
+def _fail(why: object, status: int) -> int:
     sys.stdout.flush()
     print(f"heirloom: {why}", file=sys.stderr)
     return status

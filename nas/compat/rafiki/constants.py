@@ -1,10 +1,10 @@
-"""The words of ``rafiki.constants`` that model templates use."""
+"""Constants of ``rafiki.constants`` that model templates use."""
 
 from __future__ import annotations
 
 
 class BudgetOption:
-    """Keys of a budget; see docs/reference/rafiki.md for what is made of them."""
+    """Keys of a budget; docs/reference/rafiki.md explains their effect."""
 
     GPU_COUNT = "GPU_COUNT"
     TIME_HOURS = "TIME_HOURS"
@@ -27,7 +27,7 @@ class ModelDependency:
 
 
 class TaskType:
-    """Names of tasks, which have no effect here."""
+    """Names of tasks; they have no effect here."""
 
     IMAGE_CLASSIFICATION = "IMAGE_CLASSIFICATION"
     POS_TAGGING = "POS_TAGGING"
@@ -37,7 +37,7 @@ class TaskType:
 
 
 class Tasks:
-    """The same in SINGA-Auto."""
+    """Names of tasks in SINGA-Auto."""
 
     IMAGE_DETECTION = "IMAGE_DETECTION"
     IMAGE_SEGMENTATION = "IMAGE_SEGMENTATION"
@@ -47,7 +47,7 @@ class Tasks:
 
 
 class ModelAccessRight:
-    """Who may use a model, which has no effect here."""
+    """Access rights of a model; they have no effect here."""
 
     PUBLIC = "PUBLIC"
     PRIVATE = "PRIVATE"

@@ -1,4 +1,4 @@
-"""The loaders of data sets in Rafiki's formats: a zip of images, of a corpus or of audio files, and a csv table."""
+"""Loaders of data sets in Rafiki's formats: zip and csv files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class InvalidDatasetFormatException(Exception):  # noqa: N818 - the contract's name
-    """A file is no data set of its kind; the message names the file and what it lacks."""
+class InvalidDatasetFormatException(Exception):  # noqa: N818 - Rafiki's name
+    """A file is not a valid data set; the message names the file and the fault."""
 
 
 class ModelDataset:
@@ -28,7 +28,7 @@ class ModelDataset:
 
     Attributes:
         path: The file.
-        size: How many examples there are.
+        size: Number of examples.
     """
 
     def __init__(self, dataset_path: str) -> None:
@@ -40,7 +40,7 @@ class ModelDataset:
 
 
 class _ImageFiles(ModelDataset, ABC):
-    """Images of a zip and their classes."""
+    """Images of a zip file and their classes."""
 
     def __init__(
         self,
@@ -53,26 +53,29 @@ class _ImageFiles(ModelDataset, ABC):
     ) -> None:
         super().__init__(dataset_path)
         self._sizes, self._mode = (min_image_size, max_image_size), mode
-        with _opened(dataset_path) as folder:
-            self._examples = self._found(folder)
+        with _open_zip(dataset_path) as folder:
+            self._examples = self._read_examples(folder)
         self.size, self.classes = len(self._examples), len({str(label) for _, label in self._examples})
         if if_shuffle:
             random.shuffle(self._examples)
 
     @abstractmethod
-    def _found(self, folder: zipfile.ZipFile) -> list[tuple[Any, Any]]:
-        """What is kept of each image, and its class."""
+    def _read_examples(self, folder: zipfile.ZipFile) -> list[tuple[Any, Any]]:
+        """Returns the content or name of each image, and its class."""
 
 
 class ImageFilesDataset(_ImageFiles):
-    """``(image, class)``: arrays of shape ``(size, size, channels)`` in uint8, as squares of one size; classes from 0.
+    """Pairs of an image and a class, a number from 0.
+
+    An image is a uint8 array of shape ``(size, size, channels)``.
 
     Attributes:
-        classes: How many classes occur.
-        image_size: Width and height: the lesser of the first image's, within ``min_image_size`` and ``max_image_size``.
+        classes: Number of classes.
+        image_size: Width and height: the shorter side of the first image, limited by ``min_image_size`` and
+            ``max_image_size``.
     """
 
-    def _found(self, folder: zipfile.ZipFile) -> list[tuple[Any, Any]]:
+    def _read_examples(self, folder: zipfile.ZipFile) -> list[tuple[Any, Any]]:
         names, classes = _listed_images(folder, self.path)
         images = [_image(folder.read(name), self._mode) for name in names]
         self.image_size = _square(images[0], *self._sizes)
@@ -84,48 +87,48 @@ class ImageFilesDataset(_ImageFiles):
 
 
 class ImageFilesDatasetLazy(_ImageFiles):
-    """``(image, class)``: images of Pillow's, read when they are asked for, their middle square resized.
+    """Pairs of a Pillow image, read on access, and its class. The central square is resized.
 
-    A class is a list with one number; where the zip has no ``images.csv``, the number of the image's folder, in the
-    order of names.
+    A class is a list with one number. Without ``images.csv`` in the zip file it is the number of the image's folder, in
+    the order of names.
     """
 
-    def _found(self, folder: zipfile.ZipFile) -> list[tuple[Any, Any]]:
+    def _read_examples(self, folder: zipfile.ZipFile) -> list[tuple[Any, Any]]:
         names = [name for name in folder.namelist() if not name.endswith("/")]
         if "images.csv" in names:
             paths, classes = _listed_images(folder, self.path)
             return [(name, [number]) for name, number in zip(paths, classes, strict=True)]
         if not names:
-            raise InvalidDatasetFormatException(f"{self.path} holds no image")
+            raise InvalidDatasetFormatException(f"{self.path} contains no image")
         self.str_labels_set = sorted({posixpath.dirname(name) for name in names})
         return [(name, self.str_labels_set.index(posixpath.dirname(name))) for name in names]
 
     def __getitem__(self, index: int) -> tuple[Image, Any]:
         name, label = self._examples[index]
-        with _opened(self.path) as folder:
+        with _open_zip(self.path) as folder:
             image = _image(folder.read(name), self._mode)
         side, size = min(image.size), _square(image, *self._sizes)
         left, top = ((length - side) // 2 for length in image.size)
         return image.crop((left, top, left + side, top + side)).resize((size, size)), label
 
     def get_item(self, index: int) -> tuple[Image, Any]:
-        """Returns the same as by index."""
+        """Returns the example with this index."""
         return self[index]
 
     def get_stat(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Mean and standard deviation of the images' mean colors, from 0 to 1, each of shape ``(channels,)``."""
+        """Returns mean and standard deviation of the images' mean colors (0 to 1), of shape ``(channels,)``."""
         means = np.array([np.asarray(self[index][0]).mean(axis=(0, 1)) for index in range(self.size)]) / 255
         return means.mean(axis=0), means.std(axis=0)
 
 
 class CorpusDataset(ModelDataset):
-    """Sentences: lists of ``[token, tag, ...]``, tags as numbers from 0.
+    """Sentences: lists of ``[token, tag, ...]`` with tags as numbers from 0.
 
     Attributes:
-        tags: The tags' names.
-        tag_num_classes: How many classes each tag has.
-        max_token_len: Of the longest token.
-        max_sent_len: Of the longest sentence.
+        tags: Names of the tags.
+        tag_num_classes: Number of classes of each tag.
+        max_token_len: Length of the longest token.
+        max_sent_len: Length of the longest sentence.
     """
 
     def __init__(self, dataset_path: str, tags: Sequence[str], split_by: str) -> None:
@@ -138,7 +141,7 @@ class CorpusDataset(ModelDataset):
                 self._sentences.append(sentence)
                 sentence = []
             else:
-                sentence.append([row["token"], *(_whole(row[tag], dataset_path) for tag in self.tags)])
+                sentence.append([row["token"], *(_parse_int(row[tag], dataset_path) for tag in self.tags)])
         if sentence:
             self._sentences.append(sentence)
         tokens = [token for sentence in self._sentences for token in sentence]
@@ -152,17 +155,17 @@ class CorpusDataset(ModelDataset):
 
 
 class AudioFilesDataset(ModelDataset):
-    """The table ``audios.csv`` of a zip whose files are extracted into a folder.
+    """The table ``audios.csv`` of a zip file; all files are extracted into a folder.
 
     Attributes:
-        df: ``wav_filename``, ``wav_filesize`` and ``transcript``.
+        df: A table with the columns ``wav_filename``, ``wav_filesize`` and ``transcript``.
     """
 
     def __init__(self, dataset_path: str, dataset_dir: Any) -> None:
         import pandas as pd
 
         super().__init__(dataset_path)
-        with _opened(dataset_path) as folder:
+        with _open_zip(dataset_path) as folder:
             folder.extractall(getattr(dataset_dir, "name", dataset_dir))
             table = _read(folder, "audios.csv", dataset_path)
         self.df = pd.read_csv(io.BytesIO(table), encoding="utf-8", na_filter=False)
@@ -185,10 +188,10 @@ class TabularDataset(ModelDataset):
 
 
 class DatasetUtils:
-    """What ``utils.dataset`` offers. Everything is read into memory each time, but for ``lazy_load``."""
+    """The type of ``utils.dataset``. Each call reads everything into memory, except with ``lazy_load``."""
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"utils.dataset has no {name}; docs/reference/rafiki.md lists what it has")
+        raise AttributeError(f"utils.dataset has no {name}. docs/reference/rafiki.md lists all names")
 
     def load_dataset_of_image_files(
         self,
@@ -199,9 +202,9 @@ class DatasetUtils:
         if_shuffle: bool = False,
         lazy_load: bool = False,
     ) -> ImageFilesDataset | ImageFilesDatasetLazy:
-        """Returns a zip of images with ``images.csv``: columns ``path`` and ``class``."""
-        kind = ImageFilesDatasetLazy if lazy_load else ImageFilesDataset
-        return kind(
+        """Loads a zip file of images and ``images.csv`` with the columns ``path`` and ``class``."""
+        dataset = ImageFilesDatasetLazy if lazy_load else ImageFilesDataset
+        return dataset(
             dataset_path,
             min_image_size=min_image_size,
             max_image_size=max_image_size,
@@ -212,26 +215,31 @@ class DatasetUtils:
     def load_dataset_of_corpus(
         self, dataset_path: str, tags: Sequence[str] | None = None, split_by: str = "\\n"
     ) -> CorpusDataset:
-        """A zip with ``corpus.tsv``: columns ``token`` and one a tag; the token ``split_by`` ends a sentence."""
+        """Loads a zip file with ``corpus.tsv``: a column ``token`` and one per tag.
+
+        The token ``split_by`` ends a sentence.
+        """
         return CorpusDataset(dataset_path, tags or ["tag"], split_by)
 
     def load_dataset_of_audio_files(self, dataset_path: str, dataset_dir: Any) -> AudioFilesDataset:
-        """Returns a zip with ``audios.csv``, extracted into ``dataset_dir`` (a path, or a ``TemporaryDirectory``)."""
+        """Extracts a zip file with ``audios.csv`` into a folder (a path or a ``TemporaryDirectory``)."""
         return AudioFilesDataset(dataset_path, dataset_dir)
 
     def load_dataset_of_tabular(self, dataset_path: str) -> TabularDataset:
-        """Returns a csv file."""
+        """Loads a csv file."""
         return TabularDataset(dataset_path)
 
     def normalize_images(
         self, images: Any, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
     ) -> tuple[Any, Any, Any]:
-        """Returns the images from 0 to 1, minus the mean, over the standard deviation where that is not 0; and both.
+        """Returns normalized images, the mean and the standard deviation.
+
+        The images are scaled to 0 to 1. A standard deviation of 0 is not divided by.
 
         Args:
             images: ``(n, width, height, channels)``, from 0 to 255.
-            mean: By channel; None: that of these images.
-            std: Likewise.
+            mean: The mean of each channel; None: computed from these images.
+            std: The standard deviation of each channel; None: computed from these images.
         """
         if len(images) == 0:
             return images, mean, std
@@ -241,11 +249,11 @@ class DatasetUtils:
         return (scaled - np.asarray(mean)) / np.where(np.asarray(std) == 0, 1.0, std), mean, std
 
     def transform_images(self, images: Any, image_size: int | None = None, mode: str | None = None) -> Any:
-        """Returns the images as squares of this size and in this mode, as an array."""
+        """Returns an array of the images as squares of this size in this mode."""
         return np.asarray([np.asarray(image) for image in _transformed(images, image_size, mode)])
 
     def load_images(self, image_paths: Sequence[str], mode: str = "RGB") -> np.ndarray[Any, Any]:
-        """Image files of one size, as ``(n, height, width, channels)``."""
+        """Returns image files of one size as an array ``(n, height, width, channels)``."""
         contents = []
         for path in image_paths:
             with open(path, "rb") as file:
@@ -253,32 +261,32 @@ class DatasetUtils:
         return self.load_images_from_bytes(contents, mode)
 
     def load_images_from_bytes(self, image_bytes: Sequence[bytes], mode: str = "RGB") -> np.ndarray[Any, Any]:
-        """Returns the same of their contents."""
+        """Returns images of one size as an array, from the contents of their files."""
         return np.array([np.asarray(_image(content, mode)) for content in image_bytes])
 
 
 class SingaAutoDatasetUtils(DatasetUtils):
-    """What ``utils.dataset`` of SINGA-Auto offers."""
+    """The type of SINGA-Auto's ``utils.dataset``."""
 
     def transform_images(self, images: Any, image_size: int | None = None, mode: str | None = None) -> Any:
-        """Returns the images as squares of this size and in this mode: as an array, and as Pillow's images."""
-        made = _transformed(images, image_size, mode)
-        return np.asarray([np.asarray(image) for image in made]), made
+        """Returns squares of this size in this mode, as an array and as Pillow images."""
+        squares = _transformed(images, image_size, mode)
+        return np.asarray([np.asarray(image) for image in squares]), squares
 
 
 def _transformed(images: Any, image_size: int | None, mode: str | None) -> list[Image]:
-    made = [_pillow().fromarray(np.asarray(image, dtype=np.uint8)) for image in images]
+    found = [_pillow().fromarray(np.asarray(image, dtype=np.uint8)) for image in images]
     if image_size is not None:
-        made = [image.resize((image_size, image_size)) for image in made]
-    return made if mode is None else [image.convert(mode) for image in made]
+        found = [image.resize((image_size, image_size)) for image in found]
+    return found if mode is None else [image.convert(mode) for image in found]
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[zipfile.ZipFile]:
+def _open_zip(path: str) -> Iterator[zipfile.ZipFile]:
     try:
         folder = zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:
-        raise InvalidDatasetFormatException(f"{path} is no zip file") from error
+        raise InvalidDatasetFormatException(f"{path} is not a zip file") from error
     with folder:
         yield folder
 
@@ -287,11 +295,11 @@ def _read(folder: zipfile.ZipFile, name: str, path: str) -> bytes:
     try:
         return folder.read(name)
     except KeyError as error:
-        raise InvalidDatasetFormatException(f"{path} holds no {name}") from error
+        raise InvalidDatasetFormatException(f"{path} contains no {name}") from error
 
 
 def _rows(path: str, name: str, dialect: str, columns: Sequence[str]) -> list[dict[str, str]]:
-    with _opened(path) as folder:
+    with _open_zip(path) as folder:
         return _table(folder, name, dialect, columns, path)
 
 
@@ -304,18 +312,18 @@ def _table(folder: zipfile.ZipFile, name: str, dialect: str, columns: Sequence[s
 
 
 def _listed_images(folder: zipfile.ZipFile, path: str) -> tuple[list[str], list[int]]:
-    """Returns the images' names and classes, as the first csv file of the zip lists them."""
+    """Returns names and classes of the images from the first csv file in the zip file."""
     name = next((name for name in folder.namelist() if name.endswith(".csv")), "images.csv")
     rows = _table(folder, name, "excel", ["path", "class"], path)
     if not rows:
         raise InvalidDatasetFormatException(f"{name} in {path} lists no image")
     known = set(folder.namelist())
-    if lost := [row["path"] for row in rows if row["path"] not in known]:
-        raise InvalidDatasetFormatException(f"{name} in {path} lists {lost[0]}, which is not in the zip")
-    return [row["path"] for row in rows], [_whole(row["class"], path) for row in rows]
+    if missing := [row["path"] for row in rows if row["path"] not in known]:
+        raise InvalidDatasetFormatException(f"{name} in {path} lists {missing[0]}, which is not in the zip file")
+    return [row["path"] for row in rows], [_parse_int(row["class"], path) for row in rows]
 
 
-def _whole(text: str, path: str) -> int:
+def _parse_int(text: str, path: str) -> int:
     try:
         return int(text)
     except (TypeError, ValueError) as error:
@@ -336,5 +344,5 @@ def _pillow() -> Any:
     try:
         import PIL.Image
     except ImportError as error:
-        raise ImportError("image data sets need Pillow: pip install -c constraints.txt '.[rafiki]'") from error
+        raise ImportError("image data sets need Pillow. Run pip install -c constraints.txt '.[rafiki]'") from error
     return PIL.Image

@@ -1,4 +1,4 @@
-"""Trying a template where it lies: a whole search in this process, which keeps nothing, and predictions."""
+"""Tests of a template: a whole search and predictions in this process, without stored results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nas.compat.rafiki.log import shown
 from nas.compat.rafiki.model import BaseModel, Params
 from nas.compat.rafiki.params import from_tensors
 from nas.compat.rafiki.problem import RafikiProblem
-from nas.compat.rafiki.space import realized
+from nas.compat.rafiki.space import knob_values
 from nas.compat.rafiki.template import Template, load_template
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, HeirloomError
@@ -33,11 +33,11 @@ from nas.storage.records import Records
 from nas.training.trial_run import TrialRun
 
 HOURS = 0.01
-"""The budget where none is given, as in Rafiki."""
+"""The default budget, as in Rafiki."""
 
 
 class TemplateFailedError(HeirloomError, RuntimeError):
-    """A method of the template raised; the message names it, and the log, with the traceback, was printed."""
+    """A method of the template raised; the message names it, and its traceback was printed."""
 
 
 def tune_model(
@@ -48,31 +48,31 @@ def tune_model(
     budget: Mapping[str, float] | None = None,
     train_args: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any] | None, float | None, Params | None]:
-    """Searches as ``+tuner=auto`` does, one trial at a time; gives the best knobs, test score and parameters.
+    """Searches like ``+tuner=auto``, one trial at a time; returns the best knobs, test score and parameters.
 
-    Options of the command line go before the arguments: ``--KNOB=VALUE`` for any knob, ``--TIME_HOURS``,
-    ``--MODEL_TRIAL_COUNT``, ``--GPU_COUNT``. Where the template's file is the program, any other is refused unless the
-    file names it.
+    Options of the command line override the arguments: ``--KNOB=VALUE`` for any knob, ``--TIME_HOURS``,
+    ``--MODEL_TRIAL_COUNT``, ``--GPU_COUNT``. If the template's file is the program, other options are refused unless
+    they occur in the file.
 
     Args:
-        py_model_class: The class, in a file.
-        train_dataset_path: For ``train``.
-        val_dataset_path: For ``evaluate``.
-        test_dataset_path: For ``evaluate`` of the best model.
-        budget: ``TIME_HOURS`` (0.01 where none is given), ``MODEL_TRIAL_COUNT`` and ``GPU_COUNT``.
-        train_args: More arguments of ``train``.
+        py_model_class: The class, defined in a file.
+        train_dataset_path: Argument of ``train``.
+        val_dataset_path: Argument of ``evaluate``.
+        test_dataset_path: Argument of ``evaluate`` for the best model.
+        budget: ``TIME_HOURS`` (0.01 without any budget), ``MODEL_TRIAL_COUNT`` and ``GPU_COUNT``.
+        train_args: Further arguments of ``train``.
 
     Raises:
-        ConfigurationError: the class declares what can't be, or an option is nobody's.
-        TemplateFailedError: a trial failed, or the test of the best.
+        ConfigurationError: the class or an option is invalid.
+        TemplateFailedError: a trial or the test of the best model failed.
     """
     try:
         file = inspect.getfile(py_model_class)
     except (OSError, TypeError) as error:
-        raise ConfigurationError(f"{py_model_class.__name__} must lie in a file") from error
+        raise ConfigurationError(f"{py_model_class.__name__} must be defined in a file") from error
     data = {"train_data": train_dataset_path, "val_data": val_dataset_path, "test_data": test_dataset_path}
     with _in_memory() as files:
-        tuned = _Tuned(files, file, py_model_class.__name__, data, train_args or {}, budget or {})
+        tuned = _SearchRun(files, file, py_model_class.__name__, data, train_args or {}, budget or {})
         if tuned.best is None:
             return None, None, None
         return tuned.knobs(tuned.best), tuned.test_score, tuned.params(tuned.best)
@@ -90,31 +90,31 @@ def test_model_class(
     train_args: Mapping[str, Any] | None = None,
     queries: Sequence[Any] | None = None,
 ) -> tuple[list[Any] | None, BaseModel | None]:
-    """Tunes the class as ``tune_model`` does, loads the best model anew, and lets it predict.
+    """Tunes the class like ``tune_model``, loads the best model, and calls ``predict``.
 
     Args:
-        model_file_path: The template's.
-        model_class: The class's name.
-        task: Of no effect.
-        dependencies: Versions by package; what is not installed is told.
-        train_dataset_path: See ``tune_model``, as for all that is not listed here.
-        val_dataset_path: See there.
-        test_dataset_path: See there.
-        budget: See there.
-        train_args: See there.
-        queries: For ``predict``.
+        model_file_path: The file of the template.
+        model_class: The name of the class.
+        task: No effect.
+        dependencies: Versions by package; packages that are not installed are printed.
+        train_dataset_path: See ``tune_model``.
+        val_dataset_path: See ``tune_model``.
+        test_dataset_path: See ``tune_model``.
+        budget: See ``tune_model``.
+        train_args: See ``tune_model``.
+        queries: Argument of ``predict``.
 
     Returns:
-        The predictions, and the model that made them.
+        The predictions and the model.
     """
     for package, version in (dependencies or {}).items():
-        _tell_dependency(package, version)
+        _check_dependency(package, version)
     data = {"train_data": train_dataset_path, "val_data": val_dataset_path, "test_data": test_dataset_path}
     with _in_memory() as files:
-        tuned = _Tuned(files, model_file_path, model_class, data, train_args or {}, budget or {})
+        tuned = _SearchRun(files, model_file_path, model_class, data, train_args or {}, budget or {})
         if tuned.best is None:
             return None, None
-        model = tuned.problem.template.guided(tuned.problem.load(TrialRun(tuned.best, tuned.records.files)))
+        model = tuned.problem.template.with_imports(tuned.problem.load(TrialRun(tuned.best, tuned.records.files)))
     if queries is None:
         return None, model
     predictions = tuned.problem.predict(model, list(queries))
@@ -122,12 +122,12 @@ def test_model_class(
     return predictions, model
 
 
-test_model_class.__test__ = False  # type: ignore[attr-defined] # for pytest, which takes the name for a test's
+test_model_class.__test__ = False  # type: ignore[attr-defined] # not a test of pytest
 
 
 @contextmanager
 def _in_memory() -> Iterator[BlobStore]:
-    """A folder in memory, which is emptied afterwards."""
+    """Yields a storage folder in memory and empties it at the end."""
     files = open_root(f"memory://rafiki-{uuid4().hex}")
     try:
         yield files
@@ -135,8 +135,8 @@ def _in_memory() -> Iterator[BlobStore]:
         files.delete_all([stored.path for stored in files.walk()])
 
 
-class _Tuned:
-    """A search that has run to its end."""
+class _SearchRun:
+    """A search that runs to its end when it is constructed."""
 
     def __init__(
         self,
@@ -147,11 +147,11 @@ class _Tuned:
         train_args: Mapping[str, Any],
         budget: Mapping[str, float],
     ) -> None:
-        said = _options(sys.argv[1:])
+        options = _options(sys.argv[1:])
         template = load_template(file, class_name)
-        _check_options(said, template)
-        pins = {name: value for name, value in said.items() if name in template.knobs}
-        wanted = {**budget, **{name: said[name] for name in BUDGET if name in said}}
+        _check_options(options, template)
+        pins = {name: value for name, value in options.items() if name in template.knobs}
+        limits = {**budget, **{name: options[name] for name in BUDGET if name in options}}
         arguments = {"file": file, "class_name": class_name, **data, "train_args": dict(train_args), "knobs": pins}
         search = Search(
             problem=Spec("nas.compat.rafiki.problem.RafikiProblem", arguments), tuner=Spec("nas.tuners.auto.AutoTuner")
@@ -161,8 +161,8 @@ class _Tuned:
         self.problem = built.problem
         self.records: Records = open_records(files)
         claim_identity(self.records, built)
-        pipeline = SearchPipeline(built, self.records, _budget(wanted), finalists=1)
-        run_in_process(pipeline, device=_device(wanted.get("GPU_COUNT", 0)), observe=self._tell)
+        pipeline = SearchPipeline(built, self.records, _budget(limits), finalists=1)
+        run_in_process(pipeline, device=_device(limits.get("GPU_COUNT", 0)), observe=self._print)
         summary = pipeline.summary()
         self.best: Trial | None = summary.winner
         self.test_score: float | None = None
@@ -179,14 +179,14 @@ class _Tuned:
                 print(f"score on the test data: {shown(self.test_score)}")
 
     def knobs(self, trial: Trial) -> dict[str, Any]:
-        """What the trial's model was given."""
-        return realized(self.problem.knobs, trial.point, trial.policies)
+        """Returns the knobs of the trial's model."""
+        return knob_values(self.problem.knobs, trial.point, trial.policies)
 
     def params(self, trial: Trial) -> Params:
-        """What the trial's model dumped."""
+        """Returns the parameters of the trial's model."""
         return from_tensors(TrialRun(trial, self.records.files).restore_tensors())
 
-    def _tell(self, event: Event) -> None:
+    def _print(self, event: Event) -> None:
         if isinstance(event, Finished):
             trial = event.trial
             print(f"trial {trial.number} ({trial.stage}): {self.knobs(trial)}")
@@ -200,15 +200,15 @@ class _Tuned:
 BUDGET = ("TIME_HOURS", "MODEL_TRIAL_COUNT", "GPU_COUNT")
 
 
-def _budget(wanted: Mapping[str, Any]) -> Budget:
-    """What a budget of Rafiki's allows; -1 trials are any number."""
-    if unknown := wanted.keys() - {*BUDGET}:
+def _budget(limits: Mapping[str, Any]) -> Budget:
+    """Returns the budget of Rafiki's limits; -1 trials mean any number."""
+    if unknown := limits.keys() - {*BUDGET}:
         raise ConfigurationError(f"budget: {min(unknown)} must be one of {', '.join(BUDGET)}")
-    for name, value in wanted.items():
+    for name, value in limits.items():
         kinds, allowed = ((int, float), "a number") if name == "TIME_HOURS" else (int, "a whole number")
         if isinstance(value, bool) or not isinstance(value, kinds):
             raise ConfigurationError(f"budget: {name} ({value!r}) must be {allowed}")
-    trials, hours = wanted.get("MODEL_TRIAL_COUNT"), wanted.get("TIME_HOURS")
+    trials, hours = limits.get("MODEL_TRIAL_COUNT"), limits.get("TIME_HOURS")
     trials = None if trials is None or trials < 0 else trials
     return Budget(trials=trials, hours=HOURS if trials is None and hours is None else hours)
 
@@ -217,12 +217,15 @@ def _device(n_gpus: float) -> str:
     import torch
 
     if n_gpus > 0 and not torch.cuda.is_available():
-        raise ConfigurationError(f"budget: GPU_COUNT ({n_gpus:g}) needs a GPU, and torch sees none here")
+        raise ConfigurationError(f"budget: GPU_COUNT ({n_gpus:g}) needs a GPU, but torch finds none on this machine")
     return "cuda" if n_gpus > 0 else "cpu"
 
 
 def _options(arguments: Sequence[str]) -> dict[str, Any]:
-    """``--name=value`` and ``--name value`` of a command line, as Python's literals where they are some; else None."""
+    """Returns the options ``--name=value`` and ``--name value`` of a command line.
+
+    Values that are Python literals are evaluated. An option without a value is None.
+    """
     found: dict[str, Any] = {}
     rest = list(arguments)
     while rest:
@@ -240,7 +243,7 @@ def _options(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_options(given: Mapping[str, Any], template: Template) -> None:
-    """Refuses options of nobody's, where the template is the program: its own code may read some, which it names."""
+    """Refuses unknown options if the template is the program. Options that its code names are allowed."""
     if not (os.path.exists(sys.argv[0]) and template.file.samefile(sys.argv[0])):
         return
     texts = {
@@ -250,19 +253,19 @@ def _check_options(given: Mapping[str, Any], template: Template) -> None:
     }
     allowed = [*template.knobs, *BUDGET]
     for name in given:
-        # argparse takes the beginning of a name
+        # argparse accepts the beginning of a name
         if name not in {*allowed, *texts} and not any(text.startswith(f"--{name}") for text in texts):
             raise ConfigurationError(
-                f"--{name}: {template.name} has no such knob, and {template.file} names no such option; "
+                f"--{name}: {template.name} has no such knob, and {template.file} has no such option; "
                 f"allowed: {closest_names(name, allowed)}"
             )
 
 
-def _tell_dependency(package: str, version: str) -> None:
+def _check_dependency(package: str, version: str) -> None:
     try:
         found = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        print(f"{package} is not installed: pip install {package}")
+        print(f"{package} is not installed. Run pip install {package}")
         return
     if found != version:
-        print(f"{package} {found} is installed, the template names {version}")
+        print(f"{package} {found} is installed, the template requires {version}")

@@ -1,4 +1,4 @@
-"""Knobs: how a model template says what is tuned. The contract is that of Rafiki 0.2 and SINGA-Auto."""
+"""Knobs: the hyper-parameters of a model template, as in Rafiki 0.2 and SINGA-Auto."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ Scalar: TypeAlias = str | int | float | bool
 
 
 class KnobValue:
-    """A candidate value. One instance at several places of an ``ArchKnob`` means the same at each.
+    """A candidate value.
+
+    One instance at several positions of an ``ArchKnob`` means the same at each.
 
     Raises:
-        TypeError: it is no text, number or boolean.
+        TypeError: the value is not a string, number or boolean.
     """
 
     def __init__(self, value: Scalar) -> None:
@@ -31,12 +33,12 @@ class KnobValue:
 
     @property
     def value(self) -> Scalar:
-        """What a model is given."""
+        """The value that the model receives."""
         return self._value
 
     @property
     def dtype(self) -> type:
-        """``bool`` for True and False, which Rafiki took for ``int``."""
+        """The type of the value; ``bool`` for True and False, unlike in Rafiki."""
         return next(kind for kind in (bool, int, float, str) if isinstance(self._value, kind))
 
 
@@ -48,42 +50,42 @@ def _wrapped(values: Iterable[CategoricalValue], name: str) -> list[KnobValue]:
         raise TypeError(f"{name} ({values!r}) must be a list")
     found = [value if isinstance(value, KnobValue) else KnobValue(value) for value in values]
     if not found:
-        raise ValueError(f"{name} must hold at least one value")
+        raise ValueError(f"{name} must have at least one value")
     return found
 
 
 class BaseKnob(ABC):
-    """What one keyword argument of a model may be."""
+    """The possible values of one keyword argument of a model."""
 
     @property
     @abstractmethod
     def value_type(self) -> type:
-        """The type of what a model is given."""
+        """The type of the argument."""
 
 
 class FixedKnob(BaseKnob):
-    """One value, which is not tuned."""
+    """A fixed value, which is not tuned."""
 
     def __init__(self, value: CategoricalValue) -> None:
         self._value = value if isinstance(value, KnobValue) else KnobValue(value)
 
     @property
     def value_type(self) -> type:
-        """Of the value."""
+        """The type of the value."""
         return self._value.dtype
 
     @property
     def value(self) -> KnobValue:
-        """The value, wrapped."""
+        """The value as a ``KnobValue``."""
         return self._value
 
 
 class CategoricalKnob(BaseKnob):
-    """One of ``values``, which are of one type.
+    """One of several values of one type.
 
     Raises:
-        TypeError: they are of several.
-        ValueError: there is none.
+        TypeError: the values have different types.
+        ValueError: there is no value.
     """
 
     def __init__(self, values: Iterable[CategoricalValue]) -> None:
@@ -94,17 +96,17 @@ class CategoricalKnob(BaseKnob):
 
     @property
     def value_type(self) -> type:
-        """Of each value."""
+        """The type of the values."""
         return self._values[0].dtype
 
     @property
     def values(self) -> list[KnobValue]:
-        """The candidates, wrapped."""
+        """The candidates as ``KnobValue``."""
         return self._values
 
 
 class _RangeKnob(BaseKnob):
-    """A number from ``value_min`` to ``value_max``, both included; with ``is_exp`` on a logarithmic scale."""
+    """A number from ``value_min`` to ``value_max``; with ``is_exp`` on a logarithmic scale."""
 
     _kinds: type | tuple[type, ...]
 
@@ -119,15 +121,15 @@ class _RangeKnob(BaseKnob):
 
     @property
     def is_exp(self) -> bool:
-        """As it was given."""
+        """The argument of the constructor: whether the scale is logarithmic."""
         return self._is_exp
 
 
 class IntegerKnob(_RangeKnob):
-    """A whole number from ``value_min`` to ``value_max``, both included.
+    """An integer from ``value_min`` to ``value_max``, both included.
 
     Raises:
-        ValueError: a bound is no int, or they are the wrong way round.
+        ValueError: a bound is not an int, or ``value_max`` is below ``value_min``.
     """
 
     _kinds = int
@@ -139,12 +141,12 @@ class IntegerKnob(_RangeKnob):
 
     @property
     def value_min(self) -> int:
-        """The least."""
+        """The lower bound."""
         return int(self._value_min)
 
     @property
     def value_max(self) -> int:
-        """The greatest."""
+        """The upper bound."""
         return int(self._value_max)
 
 
@@ -152,7 +154,7 @@ class FloatKnob(_RangeKnob):
     """A number from ``value_min`` to ``value_max``, both included.
 
     Raises:
-        ValueError: a bound is no finite number, or they are the wrong way round.
+        ValueError: a bound is not a finite number, or ``value_max`` is below ``value_min``.
     """
 
     _kinds = (int, float)
@@ -164,20 +166,20 @@ class FloatKnob(_RangeKnob):
 
     @property
     def value_min(self) -> float:
-        """The least."""
+        """The lower bound."""
         return float(self._value_min)
 
     @property
     def value_max(self) -> float:
-        """The greatest."""
+        """The upper bound."""
         return float(self._value_max)
 
 
 class PolicyKnob(BaseKnob):
-    """Says that the model honors a policy, and whether it is on in this trial; False where the stage has it not.
+    """Whether a policy is on in this trial; declares that the model implements it.
 
     Raises:
-        ValueError: there is no such policy.
+        ValueError: the policy is unknown.
     """
 
     def __init__(self, policy: str) -> None:
@@ -192,22 +194,22 @@ class PolicyKnob(BaseKnob):
 
     @property
     def policy(self) -> str:
-        """Its name."""
+        """The name of the policy."""
         return self._policy
 
 
 class ArchKnob(BaseKnob):
-    """An architecture as a list: at each place one of the candidates in ``items``.
+    """An architecture as a list with one of the candidates in ``items`` at each position.
 
     Raises:
-        TypeError: a candidate that is no value.
-        ValueError: a place without candidates.
+        TypeError: a candidate is not a value.
+        ValueError: a position has no candidates.
     """
 
     def __init__(self, items: Iterable[Iterable[CategoricalValue]]) -> None:
         if isinstance(items, str) or not isinstance(items, Iterable):
             raise TypeError(f"ArchKnob: items ({items!r}) must be a list of lists")
-        self._items = [_wrapped(values, f"ArchKnob: items[{place}]") for place, values in enumerate(items)]
+        self._items = [_wrapped(values, f"ArchKnob: items[{i}]") for i, values in enumerate(items)]
 
     def __len__(self) -> int:
         return len(self._items)
@@ -219,5 +221,5 @@ class ArchKnob(BaseKnob):
 
     @property
     def items(self) -> list[list[KnobValue]]:
-        """The candidates of each place, wrapped."""
+        """The candidates of each position as ``KnobValue``."""
         return self._items

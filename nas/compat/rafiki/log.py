@@ -1,4 +1,4 @@
-"""The logger of model templates: messages go to the trial's log, metrics to its learning curve, too."""
+"""The logger of model templates, which writes to the trial's log and learning curve."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 class ModelLogger:
-    """What a template's code has to say, line by line on standard output, which is the trial's log.
+    """Writes lines to standard output, which is the trial's log.
 
-    While a trial trains, each call with metrics is also a report of it: the curve's next step, with the metrics that
-    are finite. Where there is a stopper, it may end the trial there; it looks at the metric ``score``.
+    During a trial each call with metrics is also a report: the next step of the learning curve, with the finite
+    metrics. A stopper may stop the trial there; it watches the metric ``score``.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class ModelLogger:
 
     @contextmanager
     def reporting_to(self, run: TrialRun) -> Iterator[None]:
-        """Reports what this thread logs meanwhile to the trial."""
+        """Reports the metrics that this thread logs within the context to the trial."""
         self._current.run = run
         try:
             yield
@@ -36,27 +36,27 @@ class ModelLogger:
             self._current.run = None
 
     def define_loss_plot(self) -> None:
-        """A plot of ``loss`` against ``epoch``."""
+        """Defines a plot of ``loss`` against ``epoch``."""
         self.define_plot("Loss Over Epochs", ["loss"], x_axis="epoch")
 
     def log_loss(self, loss: float, epoch: int) -> None:
-        """Logs for the plot of ``define_loss_plot``."""
+        """Logs a point of the plot of ``define_loss_plot``."""
         self.log(loss=loss, epoch=epoch)
 
     def define_plot(self, title: str, metrics: Sequence[str], x_axis: str | None = None) -> None:
-        """Says what belongs together; the log keeps it, the points are those of the curve."""
+        """Writes the definition of a plot to the log. The points are in the learning curve."""
         print(f"plot {title!r}: {', '.join(metrics)} against {x_axis or 'time'}", flush=True)
 
     def log(self, msg: object = "", **metrics: float) -> None:
         """Logs a message, metrics, or both.
 
         Raises:
-            TypeError: a metric is no number.
-            TrialStopped: the trial should end; let it pass through.
+            TypeError: a metric is not a number.
+            TrialStopped: the trial must end; do not catch it.
         """
         found = {name: _number(name, value) for name, value in metrics.items()}
-        told = ", ".join(f"{name}={shown(value)}" for name, value in found.items())
-        print(*filter(None, [str(msg), told]), sep=": ", flush=True)
+        text = ", ".join(f"{name}={shown(value)}" for name, value in found.items())
+        print(*filter(None, [str(msg), text]), sep=": ", flush=True)
         run: TrialRun | None = getattr(self._current, "run", None)
         finite = {k: v for k, v in found.items() if math.isfinite(v) and k not in ("self", "step")}
         if run is not None and finite:
@@ -64,7 +64,7 @@ class ModelLogger:
 
 
 def shown(value: float) -> str:
-    """Returns a number with the digits that its own type has: 0.9 for the float that a ``float32`` of 0.9 became."""
+    """Returns the shortest text of a number: 0.9 for a float that was converted from ``float32``."""
     if isinstance(value, int) or not math.isfinite(value) or not -_MAX_FLOAT32 <= value <= _MAX_FLOAT32:
         return str(value)
     single = np.float32(value)

@@ -1,4 +1,4 @@
-"""The class that a model template extends, and what SINGA-Auto named after tasks."""
+"""The base class of model templates, and SINGA-Auto's names of it for each task."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from nas.compat.rafiki.knobs import BaseKnob
 KnobConfig: TypeAlias = Mapping[str, BaseKnob]
 Knobs: TypeAlias = Mapping[str, Any]
 Params: TypeAlias = dict[str, Any] | bytes
-"""Texts, numbers and numpy arrays by name, or bytes; see ``nas.compat.rafiki.params``."""
+"""Strings, numbers and numpy arrays by name, or bytes; see ``nas.compat.rafiki.params``."""
 
 
 class BaseModel(ABC):
     """A model with one set of knobs.
 
-    It is called in this order: ``__init__``, ``train``, ``evaluate``, ``dump_parameters``, ``destroy``; or, where it
-    was trained before: ``__init__``, ``load_parameters``, ``evaluate`` or ``predict``, ``destroy``.
+    Calls of a trial: ``__init__``, ``train``, ``evaluate``, ``dump_parameters``, ``destroy``. Calls of a trained model:
+    ``__init__``, ``load_parameters``, ``evaluate`` or ``predict``, ``destroy``.
 
     Args:
-        knobs: By name: values, a list for each ``ArchKnob``, a boolean for each ``PolicyKnob``.
+        knobs: Values by name: a list for each ``ArchKnob``, a boolean for each ``PolicyKnob``.
     """
 
-    def __init__(self, **knobs: Any) -> None:  # noqa: B027 - what it does with them is the template's
+    def __init__(self, **knobs: Any) -> None:  # noqa: B027 - optional
         pass
 
     @staticmethod
@@ -34,47 +34,47 @@ class BaseModel(ABC):
 
     @abstractmethod
     def train(self, dataset_path: str, shared_params: Params | None = None, **train_args: Any) -> None:
-        """Trains on a data set; ``shared_params`` is what an earlier trial dumped, or None."""
+        """Trains on a data set; ``shared_params`` are the parameters of an earlier trial, or None."""
 
     @abstractmethod
     def evaluate(self, dataset_path: str) -> float:
-        """Returns the score on a data set, the higher the better."""
+        """Returns the score on a data set; higher is better."""
 
     @abstractmethod
     def predict(self, queries: list[Any]) -> list[Any]:
-        """One prediction a query, as JSON."""
+        """Returns a prediction for each query, as JSON."""
 
     @abstractmethod
     def dump_parameters(self) -> Params:
-        """Returns all that the trained model is."""
+        """Returns the parameters of the trained model."""
 
     @abstractmethod
     def load_parameters(self, params: Params) -> None:
-        """Makes a fresh model of the same knobs the one that dumped these."""
+        """Loads parameters into a new model with the same knobs."""
 
     def destroy(self) -> None:  # noqa: B027 - optional
-        """Frees what this model holds; nothing is called after it."""
+        """Releases the resources of this model; the last call."""
 
     @staticmethod  # noqa: B027 - optional
     def teardown() -> None:
-        """Frees what the class holds; called once, when the process trains no more."""
+        """Releases the resources of the class; called once, after the last trial of the process."""
 
 
 class ImageClfBase(BaseModel):
-    """Image classification."""
+    """A model for image classification."""
 
 
 class ObjtDetModel(BaseModel):
-    """Object detection."""
+    """A model for object detection."""
 
 
 class ImageSegModel(BaseModel):
-    """Image segmentation."""
+    """A model for image segmentation."""
 
 
 class PosTagModel(BaseModel):
-    """Part-of-speech tagging."""
+    """A model for part-of-speech tagging."""
 
 
 class TabularClfModel(BaseModel):
-    """Classification of tables."""
+    """A model for the classification of tables."""

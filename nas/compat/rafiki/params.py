@@ -1,4 +1,4 @@
-"""What ``dump_parameters`` gives, as tensors that the store keeps with a digest each, and back, with every type."""
+"""Conversion of the parameters of ``dump_parameters`` into tensors and back, with all types."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import torch
 
 INDEX = "//index"
-"""The tensor that says what the others are; no name of a parameter holds ``//``, as in Rafiki."""
+"""The tensor with the type of each parameter. Names of parameters contain no ``//``."""
 WHOLE = "//whole"
-"""The one tensor beside the index of a template that dumps bytes, as some of SINGA-Auto's do."""
+"""The tensor of a template that dumps bytes, as some of SINGA-Auto do."""
 _TORCH_DTYPES = frozenset(
     f"{kind}{bits}" for kind, sizes in (("int", (8, 16, 32, 64)), ("uint", (8, 16, 32, 64)), ("float", (16, 32, 64)))
     for bits in sizes
@@ -24,29 +24,29 @@ _TORCH_DTYPES = frozenset(
 
 
 class InvalidParamsFormatError(Exception):
-    """``dump_parameters`` gave something that can't be kept, which is named."""
+    """``dump_parameters`` returned a value that cannot be stored; the message names it."""
 
 
 def to_tensors(params: object) -> dict[str, torch.Tensor]:
-    """Returns the parameters as tensors; texts as their bytes, numbers in an index, which also keeps types and order.
+    """Returns the parameters as tensors, with an index of types, order and plain numbers.
 
-    Allowed are str, int, float, bool, None, bytes, numpy's scalars and arrays of any type but object; or, in place of
-    the dict, bytes.
+    Allowed are a dict with str, int, float, bool, None, bytes, and numpy scalars and arrays of any type except object;
+    or bytes in place of the dict.
 
     Raises:
-        InvalidParamsFormatError: anything else, by its name.
+        InvalidParamsFormatError: a value has another type.
     """
     import torch
 
     if isinstance(params, bytes):
         return {WHOLE: torch.from_numpy(_bytes(params)), INDEX: torch.from_numpy(_bytes(b"{}"))}
     if not isinstance(params, Mapping):
-        raise InvalidParamsFormatError(f"dump_parameters must give a dict, not {params!r:.100} ({_kind(params)})")
+        raise InvalidParamsFormatError(f"dump_parameters must return a dict, not {params!r:.100} ({_kind(params)})")
     index: dict[str, Any] = {}
     tensors: dict[str, torch.Tensor] = {}
     for name, value in params.items():
         if not isinstance(name, str) or "//" in name or not name:
-            raise InvalidParamsFormatError(f"a parameter's name ({name!r}) must be a text without //")
+            raise InvalidParamsFormatError(f"a parameter's name ({name!r}) must be a string without //")
         index[name], array = _entry(name, value)
         if array is not None:
             tensors[name] = torch.from_numpy(array)
@@ -55,13 +55,13 @@ def to_tensors(params: object) -> dict[str, torch.Tensor]:
 
 
 def from_tensors(tensors: Mapping[str, torch.Tensor]) -> Params:
-    """Returns the parameters that ``to_tensors`` was given, equal in value, type and shape, in memory of their own.
+    """Returns a copy of the parameters that ``to_tensors`` was given, with equal values, types and shapes.
 
     Raises:
-        InvalidParamsFormatError: they are no template's.
+        InvalidParamsFormatError: the tensors have no index.
     """
     if INDEX not in tensors:
-        raise InvalidParamsFormatError("these weights are no model template's: their index is not there")
+        raise InvalidParamsFormatError(f"these weights are not from a model template: the tensor {INDEX} is missing")
     if WHOLE in tensors:
         return tensors[WHOLE].numpy().tobytes()
     index = json.loads(tensors[INDEX].numpy().tobytes())
@@ -69,13 +69,15 @@ def from_tensors(tensors: Mapping[str, torch.Tensor]) -> Params:
 
 
 def _entry(name: str, value: object) -> tuple[dict[str, Any], np.ndarray[Any, Any] | None]:
-    """What the index says of a value, and the array that is stored."""
+    """Returns the entry of a value in the index, and the array to store."""
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
         if array.dtype.hasobject:
-            raise InvalidParamsFormatError(f"parameter {name}: an array of objects can't be kept; dump numbers or text")
+            raise InvalidParamsFormatError(
+                f"parameter {name}: an array of objects can't be stored. Use numbers or strings"
+            )
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
-        array = np.array(array, order="C")  # writable, aligned, and nobody else's
+        array = np.array(array, order="C")  # a writable, aligned copy
         if str(array.dtype) in _TORCH_DTYPES:
             return {"is": kind}, array
         entry = {"is": kind, "dtype": np.lib.format.dtype_to_descr(array.dtype), "shape": list(array.shape)}
@@ -86,7 +88,7 @@ def _entry(name: str, value: object) -> tuple[dict[str, Any], np.ndarray[Any, An
         return {"is": "bytes"}, _bytes(value)
     if value is None or isinstance(value, bool | int | float):
         return {"is": "value", "value": value}, None
-    remedy = "; call .cpu().numpy() on it" if _kind(value) == "Tensor" else ""
+    remedy = ". Call .cpu().numpy() on it" if _kind(value) == "Tensor" else ""
     raise InvalidParamsFormatError(
         f"parameter {name} ({_kind(value)}) must be a str, int, float or numpy array{remedy}"
     )
@@ -109,13 +111,13 @@ def _value(entry: Mapping[str, Any], tensor: torch.Tensor | None) -> Any:
 
 
 def _descr(described: Any) -> Any:
-    """numpy's description of a type, whose tuples JSON made lists."""
+    """Returns numpy's description of a type, with tuples in place of the lists of JSON."""
     if not isinstance(described, list):
         return described
-    return [tuple(_descr(part) if place == 1 else _shape(part) for place, part in enumerate(f)) for f in described]
+    return [(_tuple(name), _descr(kind), *map(_tuple, shape)) for name, kind, *shape in described]
 
 
-def _shape(part: Any) -> Any:
+def _tuple(part: Any) -> Any:
     return tuple(part) if isinstance(part, list) else part
 
 

@@ -1,4 +1,4 @@
-"""A model template as a problem: a trial is one model, from its knobs to its dumped parameters."""
+"""A model template as a problem: a trial trains one model and keeps its parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from nas.compat.rafiki.knobs import BaseKnob, PolicyKnob
 from nas.compat.rafiki.model import BaseModel, Params
 from nas.compat.rafiki.params import from_tensors, to_tensors
-from nas.compat.rafiki.space import fixed_knob, knob_policies, knob_space, realized
+from nas.compat.rafiki.space import fixed_knob, knob_policies, knob_space, knob_values
 from nas.compat.rafiki.template import destroy_after_error, load_template
 from nas.compat.rafiki.utils import logger
 from nas.core.errors import ConfigurationError
@@ -31,24 +31,24 @@ CALLS: Mapping[str, tuple[str, ...]] = {
 
 
 class RafikiProblem(Problem):
-    """Runs a model class of Rafiki's or SINGA-Auto's: ``train``, ``evaluate``, ``dump_parameters``, ``destroy``.
+    """Trains a model class of Rafiki or SINGA-Auto.
 
-    The metric ``score`` is what ``evaluate`` gives for the validation data. What ``dump_parameters`` gives is
-    published; a child gets its donor's as ``shared_params``. ``destroy`` is called whatever has happened, ``teardown``
-    when the process trains no more.
+    The metric ``score`` is the result of ``evaluate`` on the validation data. The result of ``dump_parameters`` is
+    published; a child receives that of its donor as ``shared_params``. ``destroy`` is called in all cases, and
+    ``teardown`` after the last trial of the process.
 
     Args:
         file: The Python file that defines the class.
-        class_name: Which class; None: the only model class in the file.
-        train_data: Handed to ``train``: a path, mostly.
-        val_data: Handed to ``evaluate``.
-        test_data: Handed to ``evaluate`` of a finalist that was loaded from its parameters.
-        queries: A JSON file with a list for ``predict`` of such a finalist; its log keeps the answers.
-        train_args: More keyword arguments of ``train``.
-        knobs: Values that take the place of knobs, by name.
+        class_name: The class; None: the only model class in the file.
+        train_data: Argument of ``train``, usually a path.
+        val_data: Argument of ``evaluate``.
+        test_data: Argument of ``evaluate`` for a finalist, loaded from its parameters.
+        queries: A JSON file with a list of queries for ``predict`` of a finalist. Its log shows the answers.
+        train_args: Further keyword arguments of ``train``.
+        knobs: Values that replace knobs, by name.
 
     Raises:
-        ConfigurationError: the class or a file is not there, or it declares what can't be, by name.
+        ConfigurationError: a file or the class is missing, or the class is invalid.
     """
 
     metrics = (Metric("score"),)
@@ -74,8 +74,10 @@ class RafikiProblem(Problem):
         self.train_args = dict(train_args or {})
         self.pinned = dict(knobs or {})
         if unknown := [name for name in self.pinned if name not in self.template.knobs]:
-            known = ", ".join(self.template.knobs) or "it has none"
-            raise ConfigurationError(f"problem.knobs.{unknown[0]}: {self.template.name} has no such knob: {known}")
+            known = ", ".join(self.template.knobs) or "none"
+            raise ConfigurationError(
+                f"problem.knobs.{unknown[0]}: {self.template.name} has no such knob; its knobs: {known}"
+            )
         self.knobs = {name: self._knob(name, knob) for name, knob in self.template.knobs.items()}
         self.space = knob_space(self.knobs)
         self.policies = knob_policies({name: knob for name, knob in self.knobs.items() if name not in self.pinned})
@@ -87,24 +89,24 @@ class RafikiProblem(Problem):
         self._has_trained = False
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
-        """Returns the score of a model that is made, trained, scored and dumped."""
+        """Creates, trains and evaluates a model, saves its parameters, and returns its score."""
         self._has_trained = True
         template = self.template
         arguments = dict(self.train_args)
         if template.takes("train", "shared_params"):
             arguments["shared_params"] = self._shared_params(run)
         with template.importing(), logger.reporting_to(run):
-            model = self._made(run)
+            model = self._create_model(run)
             with self._destroying(model):
-                with template.blaming("train"):
+                with template.method_in_errors("train"):
                     model.train(self.train_data, **arguments)
                 score = self._score(model, self.val_data)
-                with template.blaming("dump_parameters"):
+                with template.method_in_errors("dump_parameters"):
                     run.save(to_tensors(model.dump_parameters()))
         return {"score": score}
 
     def test(self, run: TrialRun) -> Mapping[str, float]:
-        """Returns the score of a loaded model on the test data, where there is any; the log keeps what it predicts."""
+        """Returns the score of a loaded model on the test data; the log shows its predictions."""
         metrics: dict[str, float] = {}
         model = self.load(run)
         with self.template.importing(), self._destroying(model):
@@ -117,53 +119,53 @@ class RafikiProblem(Problem):
 
     @property
     def abilities(self) -> frozenset[Ability]:
-        """The abilities of the class, without ``test`` if there is neither test data nor a query."""
+        """Abilities of the class, without ``test`` if there is no test data and no query."""
         can_test = self.test_data is not None or self.queries is not None
         return super().abilities if can_test else super().abilities - {Ability.TEST}
 
     def close(self) -> None:
-        """Calls ``teardown``, where a trial ran in this process."""
+        """Calls ``teardown`` if a trial ran in this process."""
         if self._has_trained:
             self._has_trained = False
-            with self.template.importing(), self.template.blaming("teardown"):
+            with self.template.importing(), self.template.method_in_errors("teardown"):
                 self.template.class_.teardown()
 
     def load(self, run: TrialRun) -> BaseModel:
-        """Returns a fresh model of a finished trial's knobs that has loaded its parameters; the caller destroys it."""
+        """Returns a model with the knobs and parameters of a finished trial; the caller destroys it."""
         with self.template.importing():
-            return self.template.loaded(self._made(run), from_tensors(run.restore_tensors()))
+            return self.template.load(self._create_model(run), from_tensors(run.restore_tensors()))
 
     def predict(self, model: BaseModel, queries: list[Any]) -> list[Any]:
-        """What a loaded model answers, one answer a query, as JSON.
+        """Returns the predictions of a loaded model, one per query, as JSON.
 
         Raises:
-            TypeError: it answers otherwise.
+            TypeError: ``predict`` returns another type or number.
         """
-        with self.template.importing(), self.template.blaming("predict"):
+        with self.template.importing(), self.template.method_in_errors("predict"):
             answers = model.predict(queries)
             if not isinstance(answers, list) or len(answers) != len(queries):
                 raise TypeError(f"it must return a list of {len(queries)} predictions, not {answers!r:.200}")
             json.dumps(answers)
         return answers
 
-    def _made(self, run: TrialRun) -> BaseModel:
+    def _create_model(self, run: TrialRun) -> BaseModel:
         pinned = {name: v for name, v in self.pinned.items() if isinstance(self.knobs[name], PolicyKnob)}
-        with self.template.blaming("__init__"):
-            return self.template.class_(**{**realized(self.knobs, run.point, run.policies), **pinned})
+        with self.template.method_in_errors("__init__"):
+            return self.template.class_(**{**knob_values(self.knobs, run.point, run.policies), **pinned})
 
     @contextmanager
     def _destroying(self, model: BaseModel) -> Iterator[None]:
-        """Destroys the model afterwards."""
+        """Destroys the model at the end of the context."""
         try:
             yield
         except BaseException:
             destroy_after_error(model)
             raise
-        with self.template.blaming("destroy"):
+        with self.template.method_in_errors("destroy"):
             model.destroy()
 
     def _score(self, model: BaseModel, data: str) -> float:
-        with self.template.blaming("evaluate"):
+        with self.template.method_in_errors("evaluate"):
             score: Any = model.evaluate(data)
             item = score.item() if hasattr(score, "item") else score
             if isinstance(item, bool) or not isinstance(item, int | float):
@@ -182,11 +184,11 @@ class RafikiProblem(Problem):
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"problem.queries ({self.queries}) can't be read as JSON: {error}") from error
         if not isinstance(found, list):
-            raise ConfigurationError(f"problem.queries ({self.queries}) must hold a JSON list of queries")
+            raise ConfigurationError(f"problem.queries ({self.queries}) must contain a JSON list of queries")
         return found
 
     def _knob(self, name: str, knob: BaseKnob) -> BaseKnob:
-        """Returns the knob, or one with a single value in its place; a policy's stays, as it is no part of a point."""
+        """Returns the knob, or the fixed knob that replaces it."""
         if name not in self.pinned:
             return knob
         return fixed_knob(f"problem.knobs.{name}", self.pinned[name], knob)
@@ -195,10 +197,10 @@ class RafikiProblem(Problem):
         for name, value in given.items():
             if value is None and name in ("train_data", "val_data"):
                 raise ConfigurationError(
-                    f"no problem.{name}: add problem.{name}=FILE, which {self.template.name} reads"
+                    f"problem.{name} is missing: add problem.{name}=FILE, which {self.template.name} reads"
                 )
             if value is not None and "://" not in str(value) and not Path(str(value)).exists():
-                raise ConfigurationError(f"problem.{name} ({value}) is not there")
+                raise ConfigurationError(f"problem.{name} ({value}) must be an existing file or folder")
         if self.queries is not None:
             _ = self._queries
 
@@ -207,7 +209,7 @@ class RafikiProblem(Problem):
         shared = {"shared_params": None} if template.takes("train", "shared_params") else {}
         if Policy.SHARE_PARAMS in self.policies and not shared:
             raise ConfigurationError(
-                f"{template.name}.train in {template.file} must take shared_params, as a knob declares SHARE_PARAMS"
+                f"{template.name}.train in {template.file} must accept shared_params: a knob declares SHARE_PARAMS"
             )
         template.check_call("__init__", **dict.fromkeys(self.knobs))
         template.check_call("train", "dataset_path", **shared, **self.train_args)

@@ -1,4 +1,4 @@
-"""A knob config as a space, and a point of it as the knobs of one model."""
+"""Conversion of a knob config into a space, and of a point into knobs."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from nas.core.point import Point
 from nas.core.policy import Policy, parse_policies
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 
-LEAST_EXP = 1e-12
-"""What Rafiki took for a bound of 0 on a logarithmic scale."""
-KINDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
+MIN_LOG_BOUND = 1e-12
+"""Replaces a bound of 0 on a logarithmic scale, as in Rafiki."""
+TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a string"}
 logger = logging.getLogger(__name__)
 
 
 def knob_space(knobs: Mapping[str, BaseKnob]) -> ParameterSpace:
-    """The space of all knobs but policies; an ``ArchKnob`` is a dict with a choice for each place, from ``"0"`` on.
+    """Returns the space of all knobs except policies.
 
-    Equal candidates of one place count once. A whole range that reaches 0 or below is linear, whatever ``is_exp`` says.
+    An ``ArchKnob`` becomes a dict with a choice for each position, from ``"0"``. Equal candidates of a position count
+    once. An integer range that reaches 0 or below is linear, whatever ``is_exp`` is.
 
     Raises:
-        ConfigurationError: a knob that can't be, by its name.
+        ConfigurationError: a knob is invalid; the message names it.
     """
     parameters = {}
     for name, knob in knobs.items():
         if not isinstance(name, str) or not isinstance(knob, BaseKnob):
-            raise ConfigurationError(f"knob {name!r} ({knob!r:.200}) must be a knob by a name that is a text")
+            raise ConfigurationError(f"knob {name!r} ({knob!r:.200}) must be a knob with a string as its name")
         try:
             if not isinstance(knob, PolicyKnob):
                 parameters[name] = _parameter(name, knob)
@@ -49,46 +50,50 @@ def knob_space(knobs: Mapping[str, BaseKnob]) -> ParameterSpace:
 
 
 def knob_policies(knobs: Mapping[str, BaseKnob]) -> frozenset[Policy]:
-    """Returns the policies that the template honors; several knobs may name one."""
+    """Returns the policies that the template implements; several knobs may name the same one."""
     return parse_policies(knob.policy for knob in knobs.values() if isinstance(knob, PolicyKnob))
 
 
-def realized(knobs: Mapping[str, BaseKnob], point: Point, policies: frozenset[Policy]) -> dict[str, Any]:
-    """What a model's constructor is given: every knob, in the order of the config."""
+def knob_values(knobs: Mapping[str, BaseKnob], point: Point, policies: frozenset[Policy]) -> dict[str, Any]:
+    """Returns the arguments of a model's constructor: every knob in the order of the config."""
     found: dict[str, Any] = {}
     for name, knob in knobs.items():
         if isinstance(knob, PolicyKnob):
             found[name] = parse_policies([knob.policy]) <= policies
         elif isinstance(knob, ArchKnob):
-            found[name] = [point[name][str(place)] for place in range(len(knob))]
+            found[name] = [point[name][str(i)] for i in range(len(knob))]
         else:
             found[name] = float(point[name]) if isinstance(knob, FloatKnob) else point[name]
     return found
 
 
 def fixed_knob(name: str, value: object, knob: BaseKnob) -> BaseKnob:
-    """Returns a knob that has this value alone, which need not be one of its candidates; a policy's stays as it is.
+    """Returns a knob with a single value, which may be none of its candidates.
+
+    A ``PolicyKnob`` is returned unchanged.
 
     Raises:
-        ConfigurationError: the value is not of the knob's type.
+        ConfigurationError: the value has another type than the knob.
     """
     if isinstance(knob, ArchKnob):
         if not isinstance(value, list | tuple) or len(value) != len(knob):
-            raise ConfigurationError(f"{name} ({value!r}) must be a list of {len(knob)} values, as its ArchKnob says")
-        places = zip(value, knob.items, strict=True)
-        return ArchKnob([[_typed(f"{name}[{i}]", v, {k.dtype for k in kinds})] for i, (v, kinds) in enumerate(places)])
-    typed = _typed(name, value, {knob.value_type})
-    return knob if isinstance(knob, PolicyKnob) else FixedKnob(typed)
+            raise ConfigurationError(f"{name} ({value!r}) must be a list of {len(knob)} values, like its ArchKnob")
+        items = []
+        for i, (item, candidates) in enumerate(zip(value, knob.items, strict=True)):
+            items.append([_checked_value(f"{name}[{i}]", item, {candidate.dtype for candidate in candidates})])
+        return ArchKnob(items)
+    checked = _checked_value(name, value, {knob.value_type})
+    return knob if isinstance(knob, PolicyKnob) else FixedKnob(checked)
 
 
-def _typed(name: str, value: object, kinds: set[type]) -> Any:
-    """Returns the value, if it is of one of these types; a whole number as a float where that is wanted."""
+def _checked_value(name: str, value: object, kinds: set[type]) -> Any:
+    """Returns the value if it has one of these types; an int may become a float."""
     if type(value) in kinds and (not isinstance(value, float) or math.isfinite(value)):
         return value
     if type(value) is int and float in kinds:
         return float(value)
-    allowed = " or ".join(sorted(KINDS[kind] for kind in kinds))
-    raise ConfigurationError(f"{name} ({value!r}, {type(value).__name__}) must be {allowed}, as its knob is")
+    allowed = " or ".join(sorted(TYPE_NAMES[kind] for kind in kinds))
+    raise ConfigurationError(f"{name} ({value!r}, {type(value).__name__}) must be {allowed}, like its knob")
 
 
 def _parameter(name: str, knob: BaseKnob) -> Any:
@@ -97,22 +102,22 @@ def _parameter(name: str, knob: BaseKnob) -> Any:
     if isinstance(knob, CategoricalKnob):
         return _choice(knob.values)
     if isinstance(knob, ArchKnob):
-        return {str(place): _choice(values) for place, values in enumerate(knob.items)}
+        return {str(i): _choice(values) for i, values in enumerate(knob.items)}
     if not isinstance(knob, IntegerKnob | FloatKnob):
-        raise ConfigurationError(f"{type(knob).__name__} is no knob of Rafiki's; docs/reference/rafiki.md lists them")
+        raise ConfigurationError(f"{type(knob).__name__} is not a knob of Rafiki. docs/reference/rafiki.md lists all")
     if knob.is_exp not in (True, False):
         logger.warning(
-            "knob %s: is_exp (%r) is taken for True: the third argument of %s says whether its scale is logarithmic",
+            "knob %s: is_exp (%r) is read as True. The third argument of %s sets a logarithmic scale",
             name, knob.is_exp, type(knob).__name__,
         )  # fmt: skip
     is_log = bool(knob.is_exp) and knob.value_min < knob.value_max
     if isinstance(knob, IntegerKnob):
         return Int(knob.value_min, knob.value_max, log=is_log and knob.value_min > 0)
-    least = LEAST_EXP if is_log and knob.value_min == 0 else knob.value_min
+    least = MIN_LOG_BOUND if is_log and knob.value_min == 0 else knob.value_min
     return Float(least, knob.value_max, log=is_log)
 
 
 def _choice(values: list[KnobValue]) -> Any:
-    """One of the candidates, or, where all are equal, that value."""
+    """Returns a choice of the candidates, or their value if all are equal."""
     distinct = {(value.dtype, value.value): value.value for value in values}
     return Choice(*distinct.values()) if len(distinct) > 1 else next(iter(distinct.values()))

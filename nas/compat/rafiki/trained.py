@@ -1,4 +1,4 @@
-"""Models that a search has trained, in the hands of the user."""
+"""Trained models of a search, for use outside of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from nas.compat.rafiki.model import BaseModel
 from nas.compat.rafiki.params import from_tensors
-from nas.compat.rafiki.space import realized
+from nas.compat.rafiki.space import knob_values
 from nas.compat.rafiki.template import load_template
 from nas.core.errors import ConfigurationError, TrialNotFoundError
 from nas.search.finals import newest_best
@@ -24,23 +24,23 @@ def load_trial_model(
     class_name: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> BaseModel:
-    """Returns a model of the template in ``file`` that has loaded what a trial dumped; ready for ``predict``.
+    """Returns a model with the parameters of a trial, ready for ``predict``.
 
     Args:
-        url: The search's folder: ``storage.root``, a slash and its name.
-        file: The template's.
-        trial: Its number; None: the winner.
-        class_name: None: the only model class in the file.
-        options: How to open the URL.
+        url: The folder of the search: ``storage.root``, a slash and the name.
+        file: The file of the template.
+        trial: The number of the trial; None: the winner.
+        class_name: The model class; None: the only one in the file.
+        options: Options for opening the URL.
 
     Raises:
-        ConfigurationError: there is no winner yet, or the file defines no such class.
-        TrialNotFoundError: there is no trial of that number with parameters.
+        ConfigurationError: the search has no winner yet, or the file lacks the class.
+        TrialNotFoundError: no trial with that number has parameters.
     """
     records = Records(open_root(url, options))
     best = newest_best(records)
     if trial is None and best is None:
-        raise ConfigurationError(f"{url} is no search, or has no winner yet; correct it, or name a trial")
+        raise ConfigurationError(f"{url} must be the folder of a search with a winner. Correct it or give a trial")
     number = trial if trial is not None or best is None else best["trial"]
     trials, _ = records.load()
     found = next((t for t in trials if t.number == number), None)
@@ -48,6 +48,6 @@ def load_trial_model(
         raise TrialNotFoundError(f"{url} has no trial {number} with parameters")
     template = load_template(file, class_name)
     with template.importing():
-        model = template.class_(**realized(template.knobs, found.point, found.policies))
-        template.loaded(model, from_tensors(TrialRun(found, records.files).restore_tensors()))
-    return template.guided(model)
+        model = template.class_(**knob_values(template.knobs, found.point, found.policies))
+        template.load(model, from_tensors(TrialRun(found, records.files).restore_tensors()))
+    return template.with_imports(model)

@@ -1,4 +1,4 @@
-"""``utils``: the logger and the loaders of data sets, as templates import them."""
+"""The object ``utils`` of templates: the logger and the loaders of data sets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from nas.compat.rafiki.dataset import DatasetUtils, SingaAutoDatasetUtils
 from nas.compat.rafiki.log import ModelLogger
 
 logger = ModelLogger()
-"""One for all templates of a process."""
+"""The logger of all templates in this process."""
 
 
 class ModelUtils:
-    """What a template finds as ``utils``."""
+    """The type of ``utils``."""
 
     def __init__(self, dataset: DatasetUtils) -> None:
         self.logger = logger

@@ -1,4 +1,4 @@
-"""Model templates of Rafiki's: their knobs, the order of their calls, what they dump, log and share, and mistakes."""
+"""Model templates of Rafiki: knobs, order of calls, parameters, logs, shared parameters and mistakes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nas.compat.rafiki.dev import tune_model
 from nas.compat.rafiki.knobs import ArchKnob, CategoricalKnob, FixedKnob, FloatKnob, IntegerKnob, KnobValue, PolicyKnob
 from nas.compat.rafiki.params import InvalidParamsFormatError, from_tensors, to_tensors
 from nas.compat.rafiki.problem import RafikiProblem
-from nas.compat.rafiki.space import knob_policies, knob_space, realized
+from nas.compat.rafiki.space import knob_policies, knob_space, knob_values
 from nas.compat.rafiki.template import load_template
 from nas.compat.rafiki.trained import load_trial_model
 from nas.core.budget import Budget
@@ -97,12 +97,12 @@ class Hasty(Stopper):
         return True
 
 
-class Shop:
-    """A template in a folder of its own, with two files of data.
+class TemplateFolder:
+    """A folder with a template and two data files.
 
     Args:
-        folder: Where.
-        changes: What stands in place of a text of the template.
+        folder: The folder.
+        changes: Replacements of texts in the template.
         package: ``rafiki`` or ``singa_auto``.
     """
 
@@ -143,7 +143,7 @@ class Shop:
 
 class TestKnobs:
     def test_every_type(self) -> None:
-        """Each knob is drawn as it says, a policy's by the stage, and a model gets values of the knob's type."""
+        """Each knob has its range, policies follow the stage, and a model gets values of the knob's type."""
         value = KnobValue("conv")
         knobs = {
             "fixed": FixedKnob("a"),
@@ -157,7 +157,7 @@ class TestKnobs:
         }
         space = knob_space(knobs)
         point = space.sample(random.Random(0))
-        made = realized(knobs, {**point, "number": 1}, frozenset({Policy.EARLY_STOP}))
+        made = knob_values(knobs, {**point, "number": 1}, frozenset({Policy.EARLY_STOP}))
 
         assert space.to_json()["parameters"]["rate"] == Float(1e-12, 1e-1, log=True).to_json()
         assert space.to_json()["parameters"]["whole"] == Int(1, 8, log=True).to_json()
@@ -168,33 +168,33 @@ class TestKnobs:
         assert (type(made["number"]), type(made["category"]), type(made["whole"])) == (float, bool, int)
         assert made["arch"][0] == "conv" and made["arch"][2] in (0, 1) and len(made["arch"]) == 3
 
-    def test_a_third_bound_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
-        """FloatKnob(0.0001, 0.001, 0.01), as SINGA-Auto's own templates say, is logarithmic, which is told."""
+    def test_a_third_bound_is_reported(self, caplog: pytest.LogCaptureFixture) -> None:
+        """FloatKnob(0.0001, 0.001, 0.01), as in SINGA-Auto's templates, is logarithmic, with a warning."""
         knob_space({"rate": FloatKnob(0.0001, 0.001, 0.01)})  # type: ignore[arg-type]
 
-        assert "knob rate: is_exp (0.01) is taken for True" in caplog.text
+        assert "knob rate: is_exp (0.01) is read as True" in caplog.text
 
     @pytest.mark.parametrize(
         ("make", "error"),
         [
-            (lambda: CategoricalKnob([]), "must hold at least one value"),
+            (lambda: CategoricalKnob([]), "must have at least one value"),
             (lambda: CategoricalKnob([1, 2.0]), "of one type, not int and float"),
             (lambda: IntegerKnob(1, 2.5), "must be an int"),  # type: ignore[arg-type]
             (lambda: FloatKnob(2, 1), "must be at least value_min"),
             (lambda: FloatKnob(math.nan, 1), "must be a finite float or int"),
             (lambda: PolicyKnob("FAST"), "must be one of SHARE_PARAMS"),
-            (lambda: ArchKnob([[1], []]), r"items\[1\] must hold at least one"),
+            (lambda: ArchKnob([[1], []]), r"items\[1\] must have at least one"),
             (lambda: FixedKnob(None), "must be an int, float, bool or str"),  # type: ignore[arg-type]
         ],
         ids=["empty", "types", "half", "swapped", "nan", "policy", "place", "none"],
     )
     def test_impossible(self, make: Callable[[], object], error: str) -> None:
-        """A knob that can't be says why."""
+        """An invalid knob is refused with the reason."""
         with pytest.raises((TypeError, ValueError), match=error):
             make()
 
-    def test_a_scale_that_can_not_be(self) -> None:
-        """A logarithm of negative numbers is refused by the knob's name."""
+    def test_an_impossible_scale(self) -> None:
+        """A logarithmic scale with negative numbers is refused by the knob's name."""
         with pytest.raises(ConfigurationError, match=r"knob rate: .*low .* must be greater than 0"):
             knob_space({"rate": FloatKnob(-1, 1, is_exp=True)})
 
@@ -205,7 +205,7 @@ class TestParams:
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_arrays(self, dtype: Any) -> None:
-        """An array comes back with its type and shape, an empty one and a single number too; so does numpy's scalar."""
+        """Arrays and numpy scalars keep type and shape, also empty arrays and single numbers."""
         full = np.zeros((2, 3), dtype)
         full[0, 1] = np.ones((), dtype)
         params = {"full": full, "turned": full.T, "empty": full[:0], "single": np.array(full[0, 1]), "one": full[0, 1]}
@@ -216,10 +216,10 @@ class TestParams:
             assert found[name].dtype == value.dtype and found[name].shape == value.shape
             assert np.array_equal(found[name], value)
         assert type(found["one"]) is type(params["one"])
-        found["full"][:] = found["full"][0, 0]  # writable, and nobody else's
+        found["full"][:] = found["full"][0, 0]  # a writable copy
 
     def test_plain_values(self) -> None:
-        """Texts, numbers and bytes come back as they are, to the bit."""
+        """Strings, numbers and bytes are restored exactly."""
         params = {"s": "ä\ud800" * 999, "i": 2**70, "f": -0.0, "n": math.inf, "b": True, "x": b"\0\xff", "none": None}
         found = from_tensors(to_tensors(params))
 
@@ -228,37 +228,37 @@ class TestParams:
         assert math.copysign(1, found["f"]) == -1
 
     def test_bytes(self) -> None:
-        """Some of SINGA-Auto's templates dump bytes in place of a dict."""
+        """Bytes are accepted in place of a dict, as some of SINGA-Auto's templates return them."""
         assert from_tensors(to_tensors(b"\0abc")) == b"\0abc"
 
     @pytest.mark.parametrize(
         ("params", "error"),
         [
-            ([1], "must give a dict"),
-            ({"a//b": 1}, "must be a text without //"),
+            ([1], "must return a dict"),
+            ({"a//b": 1}, "must be a string without //"),
             ({"a": [1]}, r"parameter a \(list\) must be a str"),
             ({"a": np.array([object()])}, "parameter a: an array of objects"),
-            ({"a": torch.zeros(1)}, r"call .cpu\(\).numpy\(\)"),
+            ({"a": torch.zeros(1)}, r"Call .cpu\(\).numpy\(\)"),
         ],
         ids=["list", "name", "value", "objects", "tensor"],
     )
-    def test_what_can_not_be_kept(self, params: object, error: str) -> None:
-        """Anything else is refused by its name."""
+    def test_values_that_cannot_be_stored(self, params: object, error: str) -> None:
+        """Other values are refused by name."""
         with pytest.raises(InvalidParamsFormatError, match=error):
             to_tensors(params)
 
 
 class TestTrials:
     def test_the_order_of_calls(self, tmp_path: Path) -> None:
-        """A trial makes, trains, scores, dumps and destroys; a finalist is loaded and asked; teardown comes last."""
+        """The calls of a trial and of a finalist have Rafiki's order; teardown comes last."""
         queries = tmp_path / "queries.json"
         queries.write_text("[1, 2]")
         (tmp_path / "test").touch()
-        shop = Shop(tmp_path)
-        found = shop.run(test_data=str(tmp_path / "test"), queries=str(queries))
+        template = TemplateFolder(tmp_path)
+        found = template.run(test_data=str(tmp_path / "test"), queries=str(queries))
 
         trial = ["init", "train train", "evaluate val", "dump", "destroy"]
-        assert shop.told == [*trial, "init", "load", "evaluate test", "predict", "destroy", "teardown"]
+        assert template.told == [*trial, "init", "load", "evaluate test", "predict", "destroy", "teardown"]
         assert found.tests[0]["metrics"] == {"score": found.winner.metrics["score"]}
 
     @pytest.mark.parametrize(
@@ -275,14 +275,14 @@ class TestTrials:
     def test_a_method_that_raises(
         self, tmp_path: Path, method: str, changes: dict[str, str], called: list[str]
     ) -> None:
-        """The trial is FAILED with the traceback and the method's name; a model that was made is destroyed."""
-        shop = Shop(tmp_path, changes)
-        [trial] = shop.run().lineage
+        """The trial is FAILED with the traceback and the method's name, and its model is destroyed."""
+        template = TemplateFolder(tmp_path, changes)
+        [trial] = template.run().lineage
 
         assert (trial.state, trial.reason) == (State.FAILED, Reason.EXCEPTION)
         assert trial.error.splitlines()[-1] == f"Told.{method} raised ZeroDivisionError: division by zero"
         assert "Model.py" in trial.error
-        assert shop.told == [*called, *(["destroy"] if method != "__init__" else []), "teardown"]
+        assert template.told == [*called, *(["destroy"] if method != "__init__" else []), "teardown"]
 
     @pytest.mark.parametrize(
         ("method", "changes"),
@@ -293,17 +293,17 @@ class TestTrials:
         ids=["load_parameters", "predict"],
     )
     def test_a_method_of_a_finalist_that_raises(self, tmp_path: Path, method: str, changes: dict[str, str]) -> None:
-        """The trial stays, its test is an error with the method's name, and the model that was made is destroyed."""
+        """The trial stays COMPLETE, its test is an error with the method's name, and the model is destroyed."""
         queries = tmp_path / "queries.json"
         queries.write_text("[1, 2]")
-        shop = Shop(tmp_path, changes)
-        found = shop.run(queries=str(queries))
+        template = TemplateFolder(tmp_path, changes)
+        found = template.run(queries=str(queries))
         logs = Records(open_root(found.url)).other_logs(found.winner)
 
         assert found.tests[0] == {"trial": 0, "error": "ZeroDivisionError: division by zero"}
         assert f"Told.{method} raised ZeroDivisionError: division by zero" in logs["test"]
-        assert shop.told[-2:] == ["destroy", "teardown"]
-        assert (shop.told.count("init"), shop.told.count("destroy")) == (2, 2)
+        assert template.told[-2:] == ["destroy", "teardown"]
+        assert (template.told.count("init"), template.told.count("destroy")) == (2, 2)
 
     @pytest.mark.parametrize(
         ("raising", "error"),
@@ -313,8 +313,8 @@ class TestTrials:
     def test_a_teardown_that_raises(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, raising: str, error: str
     ) -> None:
-        """It is told by its name, and takes nothing from a search that has run to its end."""
-        found = Shop(tmp_path, {'told("teardown")': raising}).run()
+        """It is logged by name, and the search still completes."""
+        found = TemplateFolder(tmp_path, {'told("teardown")': raising}).run()
         beat = read_heartbeat(Records(open_root(found.url)), 1)
 
         assert found.winner.state == State.COMPLETE
@@ -322,31 +322,31 @@ class TestTrials:
         assert beat is not None and beat["ended"]
 
     @pytest.mark.parametrize(("score", "error"), [("'0.5'", "must return a number"), ("float('nan')", "score=nan")])
-    def test_a_score_that_is_none(self, tmp_path: Path, score: str, error: str) -> None:
-        """evaluate must give a number, and a finite one."""
-        [trial] = Shop(tmp_path, {'return self.knobs["x"]': f"return {score}"}).run().lineage
+    def test_an_invalid_score(self, tmp_path: Path, score: str, error: str) -> None:
+        """evaluate must return a finite number."""
+        [trial] = TemplateFolder(tmp_path, {'return self.knobs["x"]': f"return {score}"}).run().lineage
 
         assert trial.state == State.FAILED
         assert error in trial.error
 
     def test_scores_of_numpy_and_zero_and_below_count(self, tmp_path: Path) -> None:
-        """A numpy score is a number; one below -1 has a winner, which Rafiki's helper had not."""
+        """A numpy score is a number, and a score below -1 can win, unlike in Rafiki's helper."""
         score = "__import__('numpy').float32(-2.5)"
-        found = Shop(tmp_path, {'return self.knobs["x"]': f"return {score}"}).run()
+        found = TemplateFolder(tmp_path, {'return self.knobs["x"]': f"return {score}"}).run()
 
         assert found.winner.metrics == {"score": -2.5}
 
     def test_what_is_logged(self, tmp_path: Path) -> None:
-        """Messages, metrics and plots stand in the trial's log, metrics are its curve; a NaN is no failure."""
+        """Messages, metrics and plots are in the trial's log, and metrics in its curve; a NaN is allowed."""
         lines = """utils.logger.log("hello")
         utils.logger.define_plot("Scores", ["a", "b"], x_axis="epoch")
         utils.logger.log("most", a=__import__("numpy").float32(0.9), epoch=1)
         utils.logger.log_loss(float("nan"), 2)"""
-        shop = Shop(tmp_path, {'told("train " + dataset_path.rsplit("/", 1)[-1])': lines})
-        found = shop.run()
+        template = TemplateFolder(tmp_path, {'told("train " + dataset_path.rsplit("/", 1)[-1])': lines})
+        found = template.run()
 
         assert found.winner.curve == ((1, {"a": float(np.float32(0.9)), "epoch": 1}), (2, {"epoch": 2}))
-        log = shop.trial_log(found)
+        log = template.trial_log(found)
         assert log.splitlines() == [
             "hello",
             "plot 'Scores': a, b against epoch",
@@ -354,62 +354,68 @@ class TestTrials:
             "loss=nan, epoch=2",
         ]
 
-    def test_a_metric_that_is_no_number(self, tmp_path: Path) -> None:
-        """It is a TypeError that names the metric."""
-        shop = Shop(tmp_path, {'told("train " + dataset_path.rsplit("/", 1)[-1])': 'utils.logger.log(a="1")'})
-        [trial] = shop.run().lineage
+    def test_a_metric_that_is_not_a_number(self, tmp_path: Path) -> None:
+        """A metric that is not a number is a TypeError with its name."""
+        template = TemplateFolder(
+            tmp_path, {'told("train " + dataset_path.rsplit("/", 1)[-1])': 'utils.logger.log(a="1")'}
+        )
+        [trial] = template.run().lineage
 
         assert "Told.train raised TypeError: metric a ('1', str) must be an int or a float" in trial.error
 
     def test_policies_are_set_by_stage(self, tmp_path: Path) -> None:
-        """Search trials have the declared policies on, the final one none, and train is called with SKIP_TRAIN too."""
+        """Search trials have the declared policies on, and the final trial has none."""
         config = '{"x": FloatKnob(0, 1), "quick": PolicyKnob("EARLY_STOP"), "skip": PolicyKnob("SKIP_TRAIN")}'
-        shop = Shop(tmp_path, {'{"x": FloatKnob(0, 1)}': config, 'told("init")': "told(f\"quick={knobs['quick']}\")"})
-        found = shop.run()
+        template = TemplateFolder(
+            tmp_path, {'{"x": FloatKnob(0, 1)}': config, 'told("init")': "told(f\"quick={knobs['quick']}\")"}
+        )
+        found = template.run()
 
         assert [t.policies for t in found.lineage] == [frozenset({Policy.EARLY_STOP}), frozenset()]
-        assert [line for line in shop.told if "quick" in line] == ["quick=True", "quick=False"]
+        assert [line for line in template.told if "quick" in line] == ["quick=True", "quick=False"]
 
     def test_a_trial_that_is_stopped(self, tmp_path: Path) -> None:
-        """A stopper ends a trial by what it logs as score; it is destroyed, and neither scored nor dumped."""
+        """A stopper stops a trial by its logged score; the model is destroyed without evaluate and dump."""
         lines = "utils.logger.log(score=1); utils.logger.log(score=2)"
-        shop = Shop(tmp_path, {'told("train " + dataset_path.rsplit("/", 1)[-1])': lines})
-        [trial] = shop.run(stopper=Spec.of(Hasty)).lineage
+        template = TemplateFolder(tmp_path, {'told("train " + dataset_path.rsplit("/", 1)[-1])': lines})
+        [trial] = template.run(stopper=Spec.of(Hasty)).lineage
 
         assert (trial.state, trial.reason, trial.metrics) == (State.STOPPED, Reason.STOPPER, {"score": 1})
-        assert shop.told == ["init", "destroy", "teardown"]
+        assert template.told == ["init", "destroy", "teardown"]
 
     def test_pinned_knobs(self, tmp_path: Path) -> None:
-        """problem.knobs takes the place of a knob, a policy's too, which the plan then can't switch."""
+        """problem.knobs replaces knobs and policies; the plan does not switch such a policy."""
         config = '{"x": FloatKnob(0, 1), "n": IntegerKnob(1, 9), "quick": PolicyKnob("EARLY_STOP")}'
-        shop = Shop(tmp_path, {'{"x": FloatKnob(0, 1)}': config, 'told("init")': "told(sorted(knobs.items()))"})
-        found = shop.run(knobs={"x": 1, "quick": True})
+        template = TemplateFolder(
+            tmp_path, {'{"x": FloatKnob(0, 1)}': config, 'told("init")': "told(sorted(knobs.items()))"}
+        )
+        found = template.run(knobs={"x": 1, "quick": True})
 
-        assert "('quick', True), ('x', 1.0)]" in shop.told[0]
+        assert "('quick', True), ('x', 1.0)]" in template.told[0]
         assert found.winner.policies == frozenset()
         assert {t.stage for t in found.lineage} == {"search"}
 
     def test_train_arguments(self, tmp_path: Path) -> None:
-        """problem.train_args are more arguments of train; a class may take those alone."""
+        """problem.train_args are further arguments of train, which need not accept shared_params."""
         changes = {
             "train(self, dataset_path, shared_params=None, **train_args)": "train(self, dataset_path, *, features)",
             'told("train " + dataset_path.rsplit("/", 1)[-1])': "told(features)",
         }
-        shop = Shop(tmp_path, changes)
-        shop.run(train_args={"features": ["a", "b"]})
+        template = TemplateFolder(tmp_path, changes)
+        template.run(train_args={"features": ["a", "b"]})
 
-        assert "['a', 'b']" in shop.told
+        assert "['a', 'b']" in template.told
 
     @pytest.mark.parametrize("package", ["rafiki", "singa_auto"])
     def test_both_names(self, tmp_path: Path, package: str) -> None:
-        """A template imports rafiki or singa_auto, with one class behind both; no path of ours is left behind."""
+        """A template imports rafiki or singa_auto with the same base class; sys.path is restored."""
         before = list(sys.path)
-        problem = Shop(tmp_path, package=package).problem()
+        problem = TemplateFolder(tmp_path, package=package).problem()
 
         assert sys.path == before
         assert problem.template.class_.__mro__[1].__module__ == "nas.compat.rafiki.model"
 
-    def test_nobody_else_finds_them(self) -> None:
+    def test_no_other_code_finds_them(self) -> None:
         """Heirloom's own process can't import rafiki."""
         code = "import nas.compat.rafiki.problem; from importlib.util import find_spec as f"
         code += "; print(f('rafiki'), f('singa_auto'))"
@@ -419,7 +425,7 @@ class TestTrials:
 
 
 class TestImports:
-    """What a template's code finds, nobody else does."""
+    """Modules that only a template's code can import."""
 
     HELPED: ClassVar[dict[str, str]] = {
         "def told": "import helper\ndef told",
@@ -427,31 +433,31 @@ class TestImports:
         'told("train " + dataset_path.rsplit("/", 1)[-1])': "import late; told(late.NAME)",
     }
 
-    def shop(self, folder: Path, name: str) -> Shop:
-        """A template whose knob and line in the log are named by two modules beside it."""
+    def template_with_helpers(self, folder: Path, name: str) -> TemplateFolder:
+        """Returns a template that imports two modules beside it for its knob and its log line."""
         folder.mkdir()
-        shop = Shop(folder, self.HELPED)
+        template = TemplateFolder(folder, self.HELPED)
         (folder / "helper.py").write_text(
             f'from rafiki.model import FloatKnob\nKNOBS = {{"x": FloatKnob(0, 1), "{name}": FloatKnob(0, 1)}}\n'
         )
         (folder / "late.py").write_text(f'NAME = "{name}"\n')
-        return shop
+        return template
 
     def test_two_helpers_of_one_name(self, tmp_path: Path) -> None:
-        """Two templates of one content, each with modules of its own beside it, get their own, from first to last."""
-        one, two = self.shop(tmp_path / "a", "one"), self.shop(tmp_path / "b", "two")
-        two.file.write_text(one.file.read_text())  # which tells one's log
+        """Two equal templates in two folders import the modules of their own folder."""
+        one, two = self.template_with_helpers(tmp_path / "a", "one"), self.template_with_helpers(tmp_path / "b", "two")
+        two.file.write_text(one.file.read_text())  # which writes to the log of one
         first, second = one.problem(), two.problem()
-        for shop in (one, two):
-            shop.run()
+        for template in (one, two):
+            template.run()
 
         assert (list(first.knobs), list(second.knobs)) == (["x", "one"], ["x", "two"])
         assert [line for line in one.told if line in ("one", "two")] == ["one", "two"]
         assert not {"helper", "late"} & sys.modules.keys()
 
     def test_two_at_once(self, tmp_path: Path) -> None:
-        """A template that is loaded while another's code runs gets its own modules, and the other its own again."""
-        one, two = self.shop(tmp_path / "a", "one"), self.shop(tmp_path / "b", "two")
+        """A template that is loaded while another runs gets its own modules, and so does the other one after it."""
+        one, two = self.template_with_helpers(tmp_path / "a", "one"), self.template_with_helpers(tmp_path / "b", "two")
         with load_template(one.file).importing():
             before = importlib.import_module("helper")
             inner = load_template(two.file)
@@ -461,9 +467,9 @@ class TestImports:
         assert before is after and list(after.KNOBS) == ["x", "one"]
 
     def test_another_module_of_that_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A helper that others have imported meanwhile is still theirs, while each template keeps its own."""
-        shop, other = self.shop(tmp_path / "a", "one"), Shop(tmp_path)
-        problem = shop.problem()
+        """A module of the same name that other code imported stays; the template gets its own."""
+        template, other = self.template_with_helpers(tmp_path / "a", "one"), TemplateFolder(tmp_path)
+        problem = template.problem()
         theirs = ModuleType("helper")
         monkeypatch.setitem(sys.modules, "helper", theirs)
         with problem.template.importing():
@@ -474,18 +480,18 @@ class TestImports:
         assert sys.modules["helper"] is theirs
 
     def test_a_module_is_imported_once(self, tmp_path: Path) -> None:
-        """What a module beside the template holds lasts from trial to trial."""
+        """A module beside the template keeps its state from trial to trial."""
         changes = {"def told": "import held\ndef told", 'told("init")': "held.made.append(1); told(len(held.made))"}
-        shop = Shop(tmp_path, changes)
+        template = TemplateFolder(tmp_path, changes)
         (tmp_path / "held.py").write_text("made = []\n")
-        shop.run(2)
+        template.run(2)
 
-        assert [line for line in shop.told if line.isdigit()] == ["1", "2"]
+        assert [line for line in template.told if line.isdigit()] == ["1", "2"]
 
     def test_not_outside(self, tmp_path: Path) -> None:
-        """Once a template is loaded, or has run, import rafiki fails as before; its path is what it was."""
+        """After a template has run, import rafiki fails and sys.path is restored."""
         before = list(sys.path)
-        Shop(tmp_path).run()
+        TemplateFolder(tmp_path).run()
 
         for name in ("rafiki", "rafiki.model", "singa_auto", "singa_auto.model"):
             with pytest.raises(ModuleNotFoundError):
@@ -493,7 +499,7 @@ class TestImports:
         assert sys.path == before
 
     def test_an_installed_rafiki(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One that is installed, and was imported, is what others find before and after, and no template's."""
+        """Templates do not get an installed Rafiki; other code gets it before and after."""
         site = tmp_path / "site" / "rafiki"
         site.mkdir(parents=True)
         (site / "__init__.py").write_text("")
@@ -501,7 +507,7 @@ class TestImports:
         monkeypatch.syspath_prepend(str(site.parent))
         theirs = [importlib.import_module(name) for name in ("rafiki", "rafiki.model")]
         try:
-            problem = Shop(tmp_path).problem()
+            problem = TemplateFolder(tmp_path).problem()
             found = [importlib.import_module(name) for name in ("rafiki", "rafiki.model")]
         finally:
             del sys.modules["rafiki"], sys.modules["rafiki.model"]
@@ -512,7 +518,7 @@ class TestImports:
 
 class TestSharing:
     def test_a_child_starts_with_its_parents_parameters(self, tmp_path: Path) -> None:
-        """The child's loss in its first epoch is below that of its parent's last; without SHARE_PARAMS it is not."""
+        """With SHARE_PARAMS a child's first loss is below its parent's last; without it, it is above."""
         data = table_files(tmp_path)
         knobs = {"rate": 0.05, "skip_train": False}
         arguments = {"file": str(TEMPLATES / "net.py"), **data, "knobs": knobs}
@@ -533,37 +539,37 @@ class TestSharing:
         assert losses[final.number][0] > 1.5 * losses[child.number][0]
 
     def test_the_parameters_are_the_parents_to_the_bit(self, tmp_path: Path) -> None:
-        """What a child is given is equal in value and type to what its donor dumped."""
+        """A child receives the parameters of its donor with equal values and types."""
         config = '{"x": FloatKnob(0, 1), "share": PolicyKnob("SHARE_PARAMS")}'
         changes = {
             '{"x": FloatKnob(0, 1)}': config,
             'told("train " + dataset_path.rsplit("/", 1)[-1])': "told((shared_params or {}).get('w'))",
             'return {"x": self.knobs["x"]}': 'return {"w": __import__("numpy").float32(self.knobs["x"])}',
         }
-        shop = Shop(tmp_path, changes)
+        template = TemplateFolder(tmp_path, changes)
         search = Search(
-            problem=Spec(PROBLEM, shop.arguments()),
+            problem=Spec(PROBLEM, template.arguments()),
             tuner=Spec("nas.tuners.evolution.EvolutionTuner", {"population_size": 1, "sample_size": 1}),
         )
         found = run_search(search, root=str(tmp_path / "root"), budget=Budget(trials=3), finalists=1)
         trials = list(found.lineage)
-        got = [line for line in shop.told if line == "None" or line.startswith(("0.", "1.", "1e"))]
+        got = [line for line in template.told if line == "None" or line.startswith(("0.", "1.", "1e"))]
 
         assert got == ["None", *(str(np.float32(trials[t.donor].point["x"])) for t in trials[1:])]
 
 
 MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
-    "no_file": ({}, {"file": None}, "no model template: add problem.file=Model.py"),
+    "no_file": ({}, {"file": None}, "problem.file is missing: add problem.file=Model.py"),
     "lost_file": ({}, {"file": "Lost.py"}, r"problem.file \(Lost.py\) can't be read: No such file"),
-    "zip": ({}, {"file": "model.zip"}, "must be a Python file; unpack an archive"),
+    "zip": ({}, {"file": "model.zip"}, "must be a Python file. Unpack an archive"),
     "class": ({}, {"class_name": "Tolt"}, r"\(Tolt\): .*Model.py has no such class; it defines Told"),
-    "no_model": ({"class Told(BaseModel)": "class Told"}, {}, "the file defines none"),
+    "no_model": ({"class Told(BaseModel)": "class Told"}, {}, "must define a class that extends BaseModel"),
     "foreign": ({"class Told(BaseModel)": "class Told"}, {"class_name": "Told"}, "must extend rafiki.model.BaseModel"),
-    "two": ({"def told": "class Other(BaseModel): pass\ndef told"}, {}, "needs it: one of Other, Told"),
+    "two": ({"def told": "class Other(BaseModel): pass\ndef told"}, {}, "class_name must be one of Other, Told in "),
     "syntax": ({"def told": "def told("}, {}, r"Model.py, line 4: "),
-    "import": ({"def told": "import tensorflow_of_old\ndef told"}, {}, "tensorflow_of_old, which is not here; install"),
-    "import_ours": ({"def told": "import rafiki.admin\ndef told"}, {}, "rafiki.admin, which is not here; docs/coming"),
-    "dropped": ({"BaseModel, Fixed": "ListKnob, BaseModel, Fixed"}, {}, "has no ListKnob: conditional and list"),
+    "import": ({"def told": "import tensorflow_of_old\ndef told"}, {}, "imports tensorflow_of_old, which .* Install"),
+    "import_ours": ({"def told": "import rafiki.admin\ndef told"}, {}, "imports rafiki.admin, which .* docs/reference"),
+    "dropped": ({"BaseModel, Fixed": "ListKnob, BaseModel, Fixed"}, {}, "has no ListKnob: Rafiki 0.2 has no"),
     "raises": ({"def told": "1 / 0\ndef told"}, {}, "Model.py, line 4: ZeroDivisionError: division by zero"),
     "method": ({"def predict": "def forecast"}, {}, r"Told in .*Model.py must define predict"),
     "static": ({"@staticmethod\n    def get_knob_config()": "def get_knob_config(self)"}, {}, "a @staticmethod"),
@@ -571,17 +577,17 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "no_dict": ({'{"x": FloatKnob(0, 1)}': "[FloatKnob(0, 1)]"}, {}, "must return a dict of knobs by name"),
     "no_knob": ({"FloatKnob(0, 1)": "0.5"}, {}, r"'x' \(0.5\) must be a knob"),
     "knob": ({"FloatKnob(0, 1)": "FloatKnob(-1, 1, is_exp=True)"}, {}, "knob x: .* must be greater than 0"),
-    "init": ({"__init__(self, **knobs)": "__init__(self, y)"}, {}, r"Told.__init__ in .* can't take \(x=...\): "),
-    "signature": ({"evaluate(self, dataset_path)": "evaluate(self)"}, {}, r"evaluate in .* can't take \(data"),
-    "train_args": ({", **train_args)": ")"}, {"train_args": {"z": 1}}, r"Told.train in .* can't take \(.*z=...\)"),
+    "init": ({"__init__(self, **knobs)": "__init__(self, y)"}, {}, r"Told.__init__ in .* must accept \(x=...\): "),
+    "signature": ({"evaluate(self, dataset_path)": "evaluate(self)"}, {}, r"evaluate in .* must accept \(data"),
+    "train_args": ({", **train_args)": ")"}, {"train_args": {"z": 1}}, r"Told.train in .* must accept \(.*z=...\)"),
     "shared": (
         {"shared_params=None, **train_args": "share=None", "FloatKnob(0, 1)": 'PolicyKnob("SHARE_PARAMS")'},
         {},
-        "Told.train in .* must take shared_params, as a knob declares SHARE_PARAMS",
+        "Told.train in .* must accept shared_params: a knob declares SHARE_PARAMS",
     ),
-    "no_data": ({}, {"train_data": None}, "no problem.train_data: add problem.train_data=FILE"),
-    "lost_data": ({}, {"val_data": "lost.zip"}, r"problem.val_data \(lost.zip\) is not there"),
-    "pin": ({}, {"knobs": {"y": 1}}, "problem.knobs.y: Told has no such knob: x"),
+    "no_data": ({}, {"train_data": None}, "problem.train_data is missing: add problem.train_data=FILE"),
+    "lost_data": ({}, {"val_data": "lost.zip"}, r"problem.val_data \(lost.zip\) must be an existing file"),
+    "pin": ({}, {"knobs": {"y": 1}}, "problem.knobs.y: Told has no such knob; its knobs: x"),
     **{
         f"pin_{case}": (
             {'{"x": FloatKnob(0, 1)}': f'{{"x": {knob}}}'},
@@ -594,7 +600,7 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
             ("truth", "IntegerKnob(1, 9)", True, "a whole number"),
             ("number", "FloatKnob(0, 1)", "0.5", "a finite number"),
             ("nan", "FloatKnob(0, 1)", math.nan, "a finite number"),
-            ("category", 'CategoricalKnob(["a", "b"])', 1, "a text"),
+            ("category", 'CategoricalKnob(["a", "b"])', 1, "a string"),
             ("fixed", "FixedKnob(True)", 1, "true or false"),
             ("policy", 'PolicyKnob("EARLY_STOP")', "no", "true or false"),
             ("arch", "ArchKnob([[0, 1], [0, 1]])", "01", "a list of 2 values"),
@@ -607,24 +613,24 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", MISTAKES)
 def test_mistakes(tmp_path: Path, case: str) -> None:
-    """What can't be is refused when the problem is built, by the name of the file, the method or the knob."""
+    """An invalid file, method or knob is refused by name when the problem is built."""
     changes, arguments, error = MISTAKES[case]
-    shop = Shop(tmp_path, changes)
+    template = TemplateFolder(tmp_path, changes)
 
     with pytest.raises(ConfigurationError, match=error):
-        shop.problem(**arguments)
-    assert shop.told == []
+        template.problem(**arguments)
+    assert template.told == []
 
 
 def test_an_edited_template_is_another_search(tmp_path: Path) -> None:
-    """The identity has the digest of the file, and neither its path nor that of the data."""
-    shop = Shop(tmp_path)
+    """The identity contains the digest of the file, but no path of file or data."""
+    template = TemplateFolder(tmp_path)
     tuner = Spec("nas.tuners.random.RandomTuner")
-    one = Search(problem=Spec(PROBLEM, shop.arguments()), tuner=tuner).build()
+    one = Search(problem=Spec(PROBLEM, template.arguments()), tuner=tuner).build()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     moved = Search(
-        problem=Spec(PROBLEM, shop.arguments(file=str(shop.file.rename(elsewhere / "Other.py")))), tuner=tuner
+        problem=Spec(PROBLEM, template.arguments(file=str(template.file.rename(elsewhere / "Other.py")))), tuner=tuner
     )
     same = moved.build()
     (elsewhere / "Other.py").write_text((elsewhere / "Other.py").read_text() + "# edited\n")
@@ -635,13 +641,13 @@ def test_an_edited_template_is_another_search(tmp_path: Path) -> None:
 
 
 def test_a_worker_refuses_another_template(tmp_path: Path) -> None:
-    """Where the file was edited since the search began, or is another on this machine, no trial runs it."""
-    shop = Shop(tmp_path)
-    url = shop.run().url
-    shop.file.write_text(shop.file.read_text() + "# edited\n")
+    """A worker refuses a file that differs from that of the search's start."""
+    template = TemplateFolder(tmp_path)
+    url = template.run().url
+    template.file.write_text(template.file.read_text() + "# edited\n")
 
     with pytest.raises(ConfigurationError, match=r"problem\.file=.*Model\.py: must have the content that the search"):
-        TrialRuntime(RuntimeSpec(problem=Spec(PROBLEM, shop.arguments()), url=url, options={}))
+        TrialRuntime(RuntimeSpec(problem=Spec(PROBLEM, template.arguments()), url=url, options={}))
 
 
 @pytest.mark.parametrize(
@@ -656,13 +662,13 @@ def test_a_worker_refuses_another_template(tmp_path: Path) -> None:
     ids=["fixed", "plain", "architecture", "mixed", "conditional"],
 )
 def test_auto(space: dict[str, Any], tuner: str) -> None:
-    """The tuner is chosen by what the space holds."""
+    """The tuner is chosen by the types of the space."""
     assert chosen_tuner(ParameterSpace(space)).target.endswith(f".{tuner}")
 
 
 def test_the_chosen_tuner_is_in_the_identity(tmp_path: Path) -> None:
-    """What auto has chosen, with its arguments, is part of the identity: no other choice goes on with the search."""
-    problem = Spec(PROBLEM, Shop(tmp_path).arguments())
+    """The tuner chosen by auto and its arguments are part of the identity."""
+    problem = Spec(PROBLEM, TemplateFolder(tmp_path).arguments())
     auto, named = (
         Search(problem=problem, tuner=Spec(f"nas.tuners.{tuner}")).build().identity
         for tuner in ("auto.AutoTuner", "random.RandomTuner")
@@ -677,28 +683,28 @@ def test_the_chosen_tuner_is_in_the_identity(tmp_path: Path) -> None:
 
 
 def test_fixed_knobs_are_one_trial(tmp_path: Path) -> None:
-    """A template whose knobs are fixed, or policies, is trained once, where Rafiki's advisor crashed."""
+    """A template with only fixed knobs and policies is searched with one trial; Rafiki's advisor crashed."""
     config = '{"x": FixedKnob(0.5), "quick": PolicyKnob("EARLY_STOP")}'
-    found = Shop(tmp_path, {'{"x": FloatKnob(0, 1)}': config}).run(9, tuner="auto.AutoTuner")
+    found = TemplateFolder(tmp_path, {'{"x": FloatKnob(0, 1)}': config}).run(9, tuner="auto.AutoTuner")
 
     assert [trial.stage for trial in found.lineage] == ["search", "final"]
 
 
 def test_an_architecture_is_searched(tmp_path: Path) -> None:
-    """A template with an ArchKnob alone gets lists, and is searched by the controller."""
+    """A template with only an ArchKnob gets lists and is searched by reinforcement learning."""
     changes = {
         '{"x": FloatKnob(0, 1)}': '{"a": ArchKnob([[0, 1], [0, 1]])}',
         'return self.knobs["x"]': 'return sum(self.knobs["a"])',
     }
     changes['return {"x": self.knobs["x"]}'] = "return {}"
-    found = Shop(tmp_path, changes).run(4, tuner="auto.AutoTuner")
+    found = TemplateFolder(tmp_path, changes).run(4, tuner="auto.AutoTuner")
 
     assert {trial.proposal.reason for trial in found.lineage} == {"reinforce"}
     assert found.winner.metrics == {"score": 2.0}
 
 
 def in_memory() -> list[str]:
-    """What is left of searches of templates that were tried out."""
+    """Returns the files in memory that test searches have left."""
     memory = fsspec.filesystem("memory")
     return [name for name in (*memory.store, *memory.pseudo_dirs) if name.startswith("/rafiki-")]
 
@@ -707,7 +713,7 @@ class TestTryingOut:
     def test_test_model_class(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """It searches within the budget, the command line's before the argument's, loads the best and predicts."""
+        """It searches within the command line's budget, loads the best model and predicts."""
         data = table_files(tmp_path)
         monkeypatch.setattr(sys, "argv", ["net.py", "--MODEL_TRIAL_COUNT=2", "--rate", "0.05"])
         predictions, model = try_model_class(
@@ -733,17 +739,17 @@ class TestTryingOut:
         assert all(len(score) <= len("0.12345678") for score in scores)
 
     def test_tune_model(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It gives the best knobs, the test score (none without data), and the parameters as they were dumped."""
+        """It returns the best knobs, the test score (None without test data) and the parameters."""
         monkeypatch.setattr(sys, "argv", ["Model.py"])
-        shop = Shop(tmp_path)
-        class_ = load_template(shop.file).class_
+        template = TemplateFolder(tmp_path)
+        class_ = load_template(template.file).class_
         knobs, score, params = tune_model(
             class_, str(tmp_path / "train"), str(tmp_path / "val"), budget={"MODEL_TRIAL_COUNT": 2}
         )
 
         assert score is None
         assert params == knobs
-        assert shop.told[-1] == "teardown"
+        assert template.told[-1] == "teardown"
         assert in_memory() == []
 
     @pytest.mark.parametrize(
@@ -755,80 +761,76 @@ class TestTryingOut:
             ("--GPU_COUNT=all", r"budget: GPU_COUNT \('all'\) must be a whole number"),
         ],
     )
-    def test_a_budget_that_can_not_be(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, error: str
-    ) -> None:
-        """An option that is no number is refused by its name."""
+    def test_an_invalid_budget(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, error: str) -> None:
+        """An option that is not a number is refused by name."""
         monkeypatch.setattr(sys, "argv", ["Model.py", option])
-        shop = Shop(tmp_path)
+        template = TemplateFolder(tmp_path)
 
         with pytest.raises(ConfigurationError, match=error):
-            try_model_class(str(shop.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
-        assert shop.told == []
+            try_model_class(str(template.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
+        assert template.told == []
 
     @pytest.mark.parametrize(
         ("option", "error"),
         [
-            ("--xx=0.5", r"--xx: Told has no such knob, and .*Model.py names no such option; allowed: x, TIME_HOURS, "),
+            ("--xx=0.5", r"--xx: Told has no such knob, and .*Model.py has no such option; allowed: x, TIME_HOURS, "),
             ("--x", r"problem\.knobs\.x \(None, NoneType\) must be a finite number"),
         ],
     )
-    def test_an_option_of_nobody_s(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, error: str
-    ) -> None:
-        """A name that neither the class nor its file knows is refused before anything runs, as is a name alone."""
-        shop = Shop(tmp_path)
-        monkeypatch.setattr(sys, "argv", [str(shop.file), option, "--MODEL_TRIAL_COUNT=1"])
+    def test_an_unknown_option(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, error: str) -> None:
+        """An option that is in neither the knobs nor the file, or has no value, is refused before anything runs."""
+        template = TemplateFolder(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(template.file), option, "--MODEL_TRIAL_COUNT=1"])
 
         with pytest.raises(ConfigurationError, match=error):
-            try_model_class(str(shop.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
-        assert shop.told == []
+            try_model_class(str(template.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
+        assert template.told == []
 
     def test_options_of_the_file_itself(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Those that its code reads are left to it, in short too."""
-        shop = Shop(tmp_path, {"def told": 'OPTIONS = ["--train_path", "-q"]\ndef told'})
-        monkeypatch.setattr(sys, "argv", [str(shop.file), "--train=a.zip", "-q", "--MODEL_TRIAL_COUNT=1"])
-        try_model_class(str(shop.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
+        """Options that the file's code reads are allowed, also shortened."""
+        template = TemplateFolder(tmp_path, {"def told": 'OPTIONS = ["--train_path", "-q"]\ndef told'})
+        monkeypatch.setattr(sys, "argv", [str(template.file), "--train=a.zip", "-q", "--MODEL_TRIAL_COUNT=1"])
+        try_model_class(str(template.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
 
-        assert shop.told.count("init") == 2  # the trial's, and the loaded one
+        assert template.told.count("init") == 2  # the trial's, and the loaded one
 
     def test_a_trial_that_fails_ends_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """With one line, after the template's own lines of the traceback."""
+        """The error is one line, after the traceback of the template's own lines."""
         monkeypatch.setattr(sys, "argv", ["Model.py"])
-        shop = Shop(tmp_path, {'told("dump")': "1 / 0"})
+        template = TemplateFolder(tmp_path, {'told("dump")': "1 / 0"})
 
         with pytest.raises(RuntimeError, match=r"^trial 0 failed: Told\.dump_parameters raised ZeroDivisionError: .*$"):
-            try_model_class(str(shop.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
+            try_model_class(str(template.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
         told = capsys.readouterr().out
         assert [line for line in told.splitlines() if "File " in line] == [
-            f'  File "{shop.file}", line 24, in dump_parameters'
+            f'  File "{template.file}", line 24, in dump_parameters'
         ]
         assert in_memory() == []
 
     def test_a_final_test_that_fails_ends_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As a trial does."""
+        """A failing test of the best model ends it like a failing trial."""
         monkeypatch.setattr(sys, "argv", ["Model.py", "--MODEL_TRIAL_COUNT=1"])
-        shop = Shop(tmp_path, {'told("load")': "1 / 0"})
+        template = TemplateFolder(tmp_path, {'told("load")': "1 / 0"})
         data = [str(tmp_path / name) for name in ("train", "val", "val")]
 
         with pytest.raises(RuntimeError, match=r"^the test of trial \d+ failed: Told\.load_parameters raised Zero.*$"):
-            try_model_class(str(shop.file), "Told", None, None, *data)
+            try_model_class(str(template.file), "Told", None, None, *data)
 
-    def test_the_command_tells_a_method_that_raises(
+    def test_the_command_reports_a_method_that_raises(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """By the file's own lines, and class and method in one line; exit status 1."""
-        shop = Shop(tmp_path, {'told("predict")': "1 / 0"})
+        """It prints the traceback and one line with class and method; exit status 1."""
+        template = TemplateFolder(tmp_path, {'told("predict")': "1 / 0"})
         data = tuple(str(tmp_path / name) for name in ("train", "val"))
-        with shop.file.open("a") as file:
+        with template.file.open("a") as file:
             file.write(
                 'if __name__ == "__main__":\n'
                 "    from rafiki.model.dev import test_model_class\n"
                 f"    test_model_class(__file__, 'Told', None, None, *{data}, queries=[1])\n"
             )
-        monkeypatch.setattr(sys, "argv", ["rafiki", str(shop.file), "--MODEL_TRIAL_COUNT=1"])
+        monkeypatch.setattr(sys, "argv", ["rafiki", str(template.file), "--MODEL_TRIAL_COUNT=1"])
         status = main()
         *_, error, line = capsys.readouterr().err.splitlines()
 
@@ -836,32 +838,32 @@ class TestTryingOut:
         assert error == "ZeroDivisionError: division by zero"
         assert line == "heirloom: Told.predict raised ZeroDivisionError: division by zero"
 
-    def test_a_model_in_the_user_s_hands(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What it imports only when it predicts is found, whoever calls it; afterwards it is gone."""
+    def test_imports_of_a_returned_model(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A returned model can import Rafiki's modules and those beside its file when it predicts."""
         monkeypatch.setattr(sys, "argv", ["Model.py", "--MODEL_TRIAL_COUNT=1"])
         late = 'told("predict"); import rafiki.constants, beside'
-        shop = Shop(tmp_path, {'told("predict")': late})
+        template = TemplateFolder(tmp_path, {'told("predict")': late})
         (tmp_path / "beside.py").write_text("")
-        found = shop.run()
-        arguments = (str(shop.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
+        found = template.run()
+        arguments = (str(template.file), "Told", None, None, str(tmp_path / "train"), str(tmp_path / "val"))
         predictions, tried = try_model_class(*arguments, queries=[1])
-        loaded = load_trial_model(found.url, str(shop.file))
+        loaded = load_trial_model(found.url, str(template.file))
 
         assert tried is not None
         assert predictions == tried.predict([1]) == loaded.predict([1]) == [1]
         assert not {"rafiki", "beside"} & sys.modules.keys()
 
     def test_load_trial_model(self, tmp_path: Path) -> None:
-        """The winner of a search, or any trial, is loaded in a process of the user's."""
-        shop = Shop(tmp_path)
-        found = shop.run(2)
-        best = load_trial_model(found.url, str(shop.file))
-        first = load_trial_model(found.url, str(shop.file), trial=0)
+        """load_trial_model loads the winner of a search or a given trial."""
+        template = TemplateFolder(tmp_path)
+        found = template.run(2)
+        best = load_trial_model(found.url, str(template.file))
+        first = load_trial_model(found.url, str(template.file), trial=0)
 
         assert best.knobs["x"] == found.winner.point["x"]  # type: ignore[attr-defined]
         assert first.knobs["x"] == next(iter(found.lineage)).point["x"]  # type: ignore[attr-defined]
         with pytest.raises(TrialNotFoundError, match="no trial 7 with parameters"):
-            load_trial_model(found.url, str(shop.file), trial=7)
+            load_trial_model(found.url, str(template.file), trial=7)
 
 
 def zip_of(path: Path, **files: bytes) -> str:
@@ -897,7 +899,7 @@ class TestDataSets:
         )
 
     def test_images(self, tmp_path: Path) -> None:
-        """A zip with images.csv: squares of one size within the bounds, with their classes."""
+        """A zip file with images.csv gives squares of one size within the limits, and classes."""
         loaders = DatasetUtils()
         found = loaders.load_dataset_of_image_files(self.images(tmp_path))
         small = loaders.load_dataset_of_image_files(self.images(tmp_path), max_image_size=3, mode="L")
@@ -917,7 +919,7 @@ class TestDataSets:
         assert both[1][0].size == (2, 2)
 
     def test_images_one_by_one(self, tmp_path: Path) -> None:
-        """With lazy_load an image is read when it is asked for; without images.csv its folder is its class."""
+        """With lazy_load images are read on access; without images.csv the folder is the class."""
         found = DatasetUtils().load_dataset_of_image_files(self.images(tmp_path), lazy_load=True)
         by_folder = zip_of(tmp_path / "f.zip", b__1_png=png(4, 4, (9, 9, 9)), a__2_png=png(4, 6, (9, 9, 9)))
         other = DatasetUtils().load_dataset_of_image_files(by_folder, lazy_load=True)
@@ -928,7 +930,7 @@ class TestDataSets:
 
     @pytest.mark.parametrize("lazy", [False, True])
     def test_images_shuffled(self, tmp_path: Path, lazy: bool) -> None:
-        """With if_shuffle the examples come in an order that python's generator draws, each image with its class."""
+        """With if_shuffle the order is drawn by Python's generator, and images keep their classes."""
         listed = table([["path", "class"], *([f"{shade}.png", shade] for shade in range(8))])
         pngs = {f"{shade}_png": png(2, 2, (shade, shade, shade)) for shade in range(8)}
         path = zip_of(tmp_path / "s.zip", images_csv=listed, **pngs)
@@ -944,7 +946,7 @@ class TestDataSets:
         assert found.classes == 8
 
     def test_a_corpus(self, tmp_path: Path) -> None:
-        """A zip with corpus.tsv: sentences of tokens and tags."""
+        """A zip file with corpus.tsv gives sentences of tokens and tags."""
         rows = [["token", "tag"], ["My", 0], ["name", 2], ["\\n", 0], ["Hi", 1], ["\\n", 0]]
         found = DatasetUtils().load_dataset_of_corpus(zip_of(tmp_path / "c.zip", corpus_tsv=table(rows, "excel-tab")))
 
@@ -952,12 +954,12 @@ class TestDataSets:
         assert (found.size, found.tag_num_classes, found.max_token_len, found.max_sent_len) == (2, [3], 4, 2)
 
     def test_no_image_one_by_one(self, tmp_path: Path) -> None:
-        """With lazy_load a zip without files is no data set."""
-        with pytest.raises(InvalidDatasetFormatException, match="holds no image"):
+        """With lazy_load an empty zip file is refused."""
+        with pytest.raises(InvalidDatasetFormatException, match="contains no image"):
             DatasetUtils().load_dataset_of_image_files(zip_of(tmp_path / "empty.zip"), lazy_load=True)
 
     def test_tables_and_audio(self, tmp_path: Path) -> None:
-        """A csv file is a pandas table; a zip of audio files is extracted, and its audios.csv a table."""
+        """A csv file becomes a pandas table; a zip file of audio is extracted, and audios.csv becomes a table."""
         (tmp_path / "t.csv").write_bytes(table([["a", "b"], [1, 2.5]]))
         rows = table([["wav_filename", "wav_filesize", "transcript"], ["1.wav", 4, "NA"]])
         audio = DatasetUtils().load_dataset_of_audio_files(
@@ -974,17 +976,17 @@ class TestDataSets:
     @pytest.mark.parametrize(
         ("content", "error"),
         [
-            (None, "is no zip file"),
-            ({}, "holds no images.csv"),
+            (None, "is not a zip file"),
+            ({}, "contains no images.csv"),
             ({"images_csv": b"file,class\n"}, "has no column path"),
             ({"images_csv": b"path,class\n"}, "lists no image"),
-            ({"images_csv": b"path,class\nx.png,0\n"}, "lists x.png, which is not in the zip"),
+            ({"images_csv": b"path,class\nx.png,0\n"}, "lists x.png, which is not in the zip file"),
             ({"images_csv": b"path,class\nx.png,a\n", "x_png": b""}, "'a' must be a whole number"),
         ],
         ids=["zip", "list", "column", "empty", "lost", "class"],
     )
-    def test_what_is_no_data_set(self, tmp_path: Path, content: dict[str, bytes] | None, error: str) -> None:
-        """It says what the file lacks."""
+    def test_an_invalid_data_set(self, tmp_path: Path, content: dict[str, bytes] | None, error: str) -> None:
+        """The error names the fault of the file."""
         path = tmp_path / "data.zip"
         path.write_bytes(b"no zip")
         if content is not None:

@@ -1,1 +1,5 @@
-"""What a model template finds by `import rafiki` or `import singa_auto`; no other code has this folder in its path."""
+"""The modules ``rafiki`` and ``singa_auto``; only code of model templates has this folder in its path."""
+
+from pathlib import Path
+
+SDK = Path(__file__).parent

@@ -1,1 +1,1 @@
-"""The modules that Rafiki's model templates import: ``model``, ``model.dev`` and ``constants``."""
+"""The modules that model templates import: ``model``, ``model.dev`` and ``constants``."""

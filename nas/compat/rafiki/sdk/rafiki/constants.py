@@ -1,4 +1,4 @@
-"""The words that templates use."""
+"""Constants for templates."""
 
 from nas.compat.rafiki.constants import BudgetOption, ModelAccessRight, ModelDependency, Tasks, TaskType
 

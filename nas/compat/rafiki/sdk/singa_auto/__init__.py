@@ -1,4 +1,4 @@
-"""SINGA-Auto's name for the same modules."""
+"""SINGA-Auto's name of the same modules."""
 
 from pathlib import Path
 

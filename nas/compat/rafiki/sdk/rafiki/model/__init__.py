@@ -1,4 +1,4 @@
-"""The class that a template extends, its knobs, and ``utils``."""
+"""The base class of templates, knobs and ``utils``."""
 
 from nas.compat.rafiki.dataset import InvalidDatasetFormatException
 from nas.compat.rafiki.knobs import (
@@ -55,10 +55,10 @@ __all__ = [
     "utils",
 ]
 
-_GONE = {
-    "ListKnob": "conditional and list knobs were dropped before Rafiki 0.2; use ArchKnob",
-    "DynamicListKnob": "conditional and list knobs were dropped before Rafiki 0.2; use ArchKnob",
-    "MetadataKnob": "it was dropped before Rafiki 0.2",
+_REMOVED = {
+    "ListKnob": "Rafiki 0.2 has no conditional and list knobs; use ArchKnob",
+    "DynamicListKnob": "Rafiki 0.2 has no conditional and list knobs; use ArchKnob",
+    "MetadataKnob": "Rafiki 0.2 does not have it",
     "dataset_utils": "this is the module of Rafiki 0.2 and SINGA-Auto; use utils.dataset",
     "test_model_class": "import it from rafiki.model.dev",
     "InvalidModelParamsException": "this is the module of Rafiki 0.2 and SINGA-Auto; raise an error of your own",
@@ -67,6 +67,6 @@ _GONE = {
 
 
 def __getattr__(name: str) -> object:
-    if name in _GONE:  # an ImportError reaches the user through `from rafiki.model import ...`
-        raise ImportError(f"{__name__} has no {name}: {_GONE[name]}")
-    raise AttributeError(f"{__name__} has no {name}; docs/reference/rafiki.md lists what it has")
+    if name in _REMOVED:  # `from rafiki.model import ...` would replace the message of an AttributeError
+        raise ImportError(f"{__name__} has no {name}: {_REMOVED[name]}")
+    raise AttributeError(f"{__name__} has no {name}. docs/reference/rafiki.md lists all names")

@@ -1,4 +1,4 @@
-"""Testing a template where it lies."""
+"""Tests of a template by its own file."""
 
 from nas.compat.rafiki.dev import test_model_class, tune_model
 

@@ -1,4 +1,4 @@
-"""The class that a template extends."""
+"""The base class of templates."""
 
 from nas.compat.rafiki.model import BaseModel, KnobConfig, Knobs, Params
 

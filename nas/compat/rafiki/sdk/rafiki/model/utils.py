@@ -1,4 +1,4 @@
-"""The logger and the loaders."""
+"""The logger and the loaders of data sets."""
 
 from nas.compat.rafiki.utils import logger, utils_of
 

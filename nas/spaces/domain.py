@@ -1,4 +1,4 @@
-"""What a tuner chooses from, one decision after the other, without knowing how a space is built."""
+"""Decisions of a tuner and their domains, independent of the kind of space."""
 
 from __future__ import annotations
 
@@ -11,28 +11,31 @@ from typing import NamedTuple, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Categorical:
-    """One of ``n`` options that have no order; an answer is its index.
+    """One of ``n`` options without an order. An answer is the index of an option.
 
     Attributes:
-        n: At least 2.
-        labels: What each option is, for a person's eyes.
+        n: The number of options, at least 2.
+        labels: A readable name of each option.
     """
 
     n: int
     labels: tuple[str, ...]
 
     def sample(self, rng: random.Random) -> int:
-        """Any option, each as likely as the others."""
+        """Returns a random option. All have the same probability."""
         return rng.randrange(self.n)
 
     def grid(self, resolution: int) -> list[float]:
-        """Returns every option."""
+        """Returns all options."""
         return list(range(self.n))
 
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """A number from ``low`` to ``high``, which differ; with ``log`` equal ratios count as equal distances."""
+    """A number from ``low`` to ``high``, which differ.
+
+    With ``log`` the scale is logarithmic: equal ratios are equal distances.
+    """
 
     low: float
     high: float
@@ -40,11 +43,14 @@ class Numeric:
     is_integer: bool
 
     def sample(self, rng: random.Random) -> float:
-        """Uniform on the scale."""
+        """Returns a random number, uniform on the scale."""
         return self.from_unit(rng.random())
 
     def from_unit(self, unit: float) -> float:
-        """Returns the number at this place of the scale from 0 to 1; whole numbers have equal (or log) shares of it."""
+        """Returns the number at a position from 0 to 1 on the scale.
+
+        An integer ``n`` has the interval from ``n - 0.5`` to ``n + 0.5``.
+        """
         low, high = self._ends
         unit = min(max(unit, 0.0), 1.0)
         value = math.exp(low + (high - low) * unit) if self.log else low + (high - low) * unit
@@ -52,12 +58,12 @@ class Numeric:
         return min(max(round(value), int(self.low)), int(self.high)) if self.is_integer else value
 
     def to_unit(self, value: float) -> float:
-        """Returns the place of a number on the scale from 0 to 1."""
+        """Returns the position of a number on the scale, from 0 to 1."""
         low, high = self._ends
         return ((math.log(value) if self.log else value) - low) / (high - low)
 
     def grid(self, resolution: int) -> list[float]:
-        """At most ``resolution`` numbers at equal distances, both ends among them, ascending."""
+        """Returns at most ``resolution`` numbers at equal distances, ascending, with both ends."""
         if self.is_integer and self.high - self.low < resolution:
             return list(range(int(self.low), int(self.high) + 1))
         if resolution == 1:
@@ -76,11 +82,11 @@ class Numeric:
 
 Domain: TypeAlias = Categorical | Numeric
 Ask: TypeAlias = Callable[[str, Domain], float]
-"""Answers a decision, by its name and domain: an option's index, or a number (whole where the domain says so)."""
+"""Returns the answer to a decision (its name and domain): the option's index, or a number."""
 
 
 class Decision(NamedTuple):
-    """One choice that led to a point."""
+    """A decision and its answer, one of those that give a point."""
 
     name: str
     domain: Domain

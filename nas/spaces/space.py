@@ -1,4 +1,4 @@
-"""What may be built: the contract of a space, and points as plain JSON data."""
+"""The contract of a space: a set of points, which are plain JSON data."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from nas.spaces.domain import Ask, Decision, Domain, Numeric
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """A point, and how it was made of another one.
+    """A point and its derivation from another point.
 
     Attributes:
-        origin: The other one.
-        point: What has become of it.
-        operations: What was done, in order, where the space knows operations (`nas.spaces.graphs.space`).
-        crossing: How the origin was made of two points (``Space.cross``), where the space knows that.
+        origin: The other point.
+        point: The result.
+        operations: The operations from origin to result, in order, if the space records them
+            (`nas.spaces.graphs.space`).
+        crossing: The crossover of two points that made the origin (``Space.cross``), if the space records it.
     """
 
     origin: Point
@@ -32,16 +33,15 @@ class Variation:
 
     @classmethod
     def of(cls, point: Point) -> Variation:
-        """Returns the point itself, to which nothing was done yet."""
+        """Returns a variation without a change."""
         return cls(point, point)
 
 
 class Space(ABC):
-    """A set of points, which a tuner draws from and steps through without knowing what they mean.
+    """A set of points that a tuner samples and mutates.
 
-    A space is immutable and can be pickled. The points that it returns are the caller's own: to change one in place
-    changes neither the space nor another point. A point that went through JSON, in any order of its keys, is the same
-    point and leads to the same answers.
+    A space is immutable and can be pickled. A caller may change a returned point in place; the space and other points
+    stay the same. A point read back from JSON, with its keys in any order, is the same point with the same answers.
     """
 
     @abstractmethod
@@ -50,47 +50,51 @@ class Space(ABC):
 
     @abstractmethod
     def mutate(self, point: Point, rng: random.Random) -> Point:
-        """Returns a point near this one, never this one; ``point`` itself stays as it is.
+        """Returns another point near this one. ``point`` is not changed.
 
         Raises:
-            PointError: ``point`` lies outside the space.
-            SpaceExhaustedError: the space holds no other point.
+            PointError: ``point`` is not in the space.
+            SpaceExhaustedError: the space has no other point.
         """
 
     @abstractmethod
     def validate(self, point: Point) -> None:
-        """Returns if the point lies in the space.
+        """Checks that the point is in the space.
 
         Raises:
-            PointError: it does not; the message names the parameter, its value, what is allowed and a remedy.
+            PointError: it is not. The message names the parameter, its value, what is allowed and a remedy.
         """
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """The space as JSON, for the identity of a search: equal if and only if the same draws give the same points."""
+        """Returns the space as JSON, for the identity of a search.
+
+        It is equal for two spaces if and only if the same random numbers give the same points.
+        """
 
     @abstractmethod
     def decide(self, ask: Ask) -> Point:
-        """Returns the point that these answers give; asked in an order and by names that the answers before decide.
+        """Returns the point that the answers give.
 
-        A name always comes with the same domain. What has one value only is not asked.
+        Earlier answers decide which names are asked next, and in which order. A name always has the same domain.
+        A parameter with a single value is not asked.
         """
 
     @abstractmethod
     def decisions(self, point: Point) -> list[Decision]:
-        """Returns the answers that give this point, in order: ``decide`` makes the point of them again.
+        """Returns the decisions that give this point, in order. ``decide`` is the inverse.
 
         Raises:
-            PointError: ``point`` lies outside the space.
+            PointError: ``point`` is not in the space.
         """
 
     def cross(self, first: Point, second: Point, rng: random.Random) -> Variation:
-        """A point whose every decision is that of one of the two, either as likely; what neither decides is drawn.
+        """Returns a point with each decision from one of the two points, chosen at random.
 
-        It is its own origin, to which nothing was done yet.
+        A decision that neither point has is sampled. The result is a variation without a change.
 
         Raises:
-            PointError: one of them lies outside the space.
+            PointError: one of the points is not in the space.
         """
         answers = [{decision.name: decision.answer for decision in self.decisions(p)} for p in (first, second)]
 
@@ -101,51 +105,54 @@ class Space(ABC):
         return Variation.of(self.decide(ask))
 
     def vary(self, variation: Variation, rng: random.Random) -> Variation:
-        """Returns the variation after one more step, the one that ``mutate`` takes.
+        """Returns the variation after one more mutation.
 
         Raises:
-            PointError: its point lies outside the space.
-            SpaceExhaustedError: the space holds no other point.
+            PointError: its point is not in the space.
+            SpaceExhaustedError: the space has no other point.
         """
         return replace(variation, point=self.mutate(variation.point, rng))
 
     def swap_parents(self, variation: Variation) -> Variation:
-        """Returns a variation of two points, as if these had been crossed in the other order: the same point."""
+        """Returns the same variation with the two parents of its crossover in the other order."""
         return variation
 
     def derivation(self, variation: Variation) -> dict[str, Any]:
-        """What a proposal says of it, as JSON: ``mutated``, the names of what differs; a space may add more."""
+        """Returns the ``derivation`` of a proposal as JSON.
+
+        ``mutated`` lists the names whose values differ. A space may add more.
+        """
         before, now = variation.origin, variation.point
         return {"mutated": sorted(name for name in {*before, *now} if before.get(name) != now.get(name))}
 
     def key(self, point: Point) -> str:
-        """A name of the point, equal for points that are the same to a search, so that a second one says nothing new.
+        """Returns a key of the point. Points with the same key need only one trial.
 
         Raises:
-            PointError: ``point`` can't be one.
+            PointError: ``point`` cannot be a point of the space.
         """
         return point_key(point)
 
     def distance(self, first: Point, second: Point) -> float:
-        """How far two points are apart: ``apart`` of their outlines."""
+        """Returns the distance of two points."""
         return self.feature_distance(self.features(first), self.features(second))
 
     def features(self, point: Point) -> Any:
-        """What distances are measured of: keep it where a point is compared with many.
+        """Returns the data that ``feature_distance`` compares. Keep it to compare a point with many others.
 
         Raises:
-            PointError: ``point`` lies outside the space.
+            PointError: ``point`` is not in the space.
         """
         return {decision.name: decision for decision in self.decisions(point)}
 
     def feature_distance(self, first: Any, second: Any) -> float:
-        """How far the points of two outlines are apart, 0 where equal; in a space that says no more, at most 1.
+        """Returns the distance of two points, given their features.
 
-        The mean over the decisions of either point: of a number the difference on its scale from 0 to 1, else 1 where
-        the answers differ or one point lacks the decision.
+        It is 0 for equal points, and here at most 1: the mean over the decisions of both points. Numbers count by their
+        difference on the scale from 0 to 1. Other answers count 1 if they differ, as do decisions that one point lacks.
         """
         terms = []
-        for name in first.keys() | second.keys():  # in any order, of which fsum's sum knows nothing
+        for name in first.keys() | second.keys():  # the order does not matter: fsum's result does not depend on it
             if name not in first or name not in second:
                 terms.append(1.0)
             elif isinstance(domain := first[name].domain, Numeric):
@@ -157,25 +164,25 @@ class Space(ABC):
     @property
     @abstractmethod
     def n_points(self) -> int | None:
-        """How many points there are, or None: uncountable, or too many to be worth a count."""
+        """The number of points, or None if there are infinitely or too many."""
 
     @abstractmethod
     def points(self) -> Iterator[Point]:
-        """Yields each point once, made one at a time, in an order that does not change.
+        """Yields each point once, lazily and in a fixed order.
 
         Raises:
-            ConfigurationError: the space can't be listed; at the call, not at the first point.
+            ConfigurationError: the space cannot be listed. It is raised by the call, not by the first ``next``.
         """
 
 
 def check_points(name: str, points: Sequence[Point], space: Space) -> None:
-    """Returns if all points that a user listed lie in the space.
+    """Checks that all points of a user's list are in the space.
 
     Raises:
-        ConfigurationError: one does not; the message says which, as ``name[2]``.
+        ConfigurationError: one is not. The message names it, as ``name[2]``.
     """
-    for place, point in enumerate(points):
+    for index, point in enumerate(points):
         try:
             space.validate(point)
         except PointError as error:
-            raise ConfigurationError(f"{name}[{place}] is no point of the space: {error}") from error
+            raise ConfigurationError(f"{name}[{index}] is not in the space: {error}") from error

@@ -1,7 +1,7 @@
 """NNI's search spaces: the JSON files of NNI v0.5 to v2, as `ParameterSpace`.
 
-A name maps to ``{"_type": ..., "_value": ...}``. What each type draws, bounds and rounding included, is that of NNI v1
-(``randint`` excludes its upper bound; q-types are clipped to their bounds); normal types end at 5 standard deviations.
+A name maps to ``{"_type": ..., "_value": ...}``. The types sample as in NNI v1: ``randint`` excludes its upper bound,
+and q-types are clipped to their bounds. Unlike in NNI, normal types are cut off at 5 standard deviations.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ def load_nni_space(source: str | Path | Mapping[str, Any]) -> ParameterSpace:
     """Returns the space of an NNI experiment.
 
     Args:
-        source: The path of a JSON file, or what it holds.
+        source: The path of a JSON file, or its content.
 
     Raises:
-        ConfigurationError: it can't be read, or an entry is none of NNI's; the message names the entry and says what is
-            allowed.
+        ConfigurationError: the file cannot be read, or an entry is invalid. The message names the entry and says what
+            is allowed.
     """
     if isinstance(source, Mapping):
         return ParameterSpace(_group(source, ""))
     try:
         content = json.loads(Path(source).read_text())
     except OSError as error:
-        raise ConfigurationError(f"can't read the search space {source}: {error.strerror}") from error
+        raise ConfigurationError(f"the search space {source} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigurationError(f"the search space {source} is no JSON: {error}") from error
+        raise ConfigurationError(f"the search space {source} must be JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ConfigurationError(f"the search space {source} must be an object: a name to its _type and _value")
+        raise ConfigurationError(
+            f"the search space {source} must be an object of names, each with a _type and a _value"
+        )
     return ParameterSpace(_group(content, ""))
 
 
@@ -73,11 +75,11 @@ def _choice(value: Any, name: str) -> Any:
 
 
 def _option(item: Any, name: str) -> Any:
-    """Returns a value, or a space of its own: an object with a _name; what is below it is named by that."""
+    """Returns a value, or a nested space: an object whose ``_name`` prefixes its names."""
     if not isinstance(item, dict) or not any(isinstance(v, dict) and "_type" in v for v in item.values()):
         return item
     if not isinstance(item.get("_name"), str):
-        raise ConfigurationError(f"option {item!r:.200} must have a _name: it holds a space of its own")
+        raise ConfigurationError(f"option {item!r:.200} must have a _name, since it is a nested space")
     return {"_name": item["_name"], **_group(item, f"{name}.{item['_name']}.")}
 
 
@@ -85,7 +87,7 @@ def _randint(value: Any, _: str) -> Int:
     numbers = _numbers(value, (1, 2), "[lower, upper] (upper excluded), or [upper]")
     low, high = (0, numbers[0]) if len(numbers) == 1 else numbers
     if low != int(low) or high != int(high) or low >= high:
-        raise ConfigurationError(f"_value ({value!r}) must be whole numbers, the lower under the upper")
+        raise ConfigurationError(f"_value ({value!r}) must be whole numbers, the lower less than the upper")
     return Int(int(low), int(high) - 1)
 
 
@@ -117,23 +119,25 @@ def _layer_choice(value: Any, _: str) -> Any:
 def _input_choice(value: Any, _: str) -> Any:
     if not isinstance(value, dict) or not isinstance(value.get("candidates"), list):
         raise ConfigurationError(f"_value ({value!r:.200}) must be an object with candidates and n_chosen")
-    found = _subsets(value["candidates"], value.get("n_chosen"), "n_chosen")
-    options = [{"_value": [value["candidates"][i] for i in chosen], "_idx": list(chosen)} for chosen in found]
+    subsets = _subsets(value["candidates"], value.get("n_chosen"), "n_chosen")
+    options = [{"_value": [value["candidates"][i] for i in subset], "_idx": list(subset)} for subset in subsets]
     return Choice(*options) if len(options) > 1 else options[0]
 
 
 def _mutable_layer(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(layer, dict) for layer in value.values()) or not value:
-        raise ConfigurationError(f"_value ({value!r:.200}) must be an object: a layer's name to its layer_choice")
+        raise ConfigurationError(
+            f"_value ({value!r:.200}) must be an object of layers' names, each with a layer_choice"
+        )
     return {layer: _layer(content, f"{name}.{layer}") for layer, content in value.items()}
 
 
 def _layer(content: Mapping[str, Any], name: str) -> dict[str, Any]:
     layers, inputs = content.get("layer_choice"), content.get("optional_inputs", [])
     if not isinstance(layers, list) or not layers or not isinstance(inputs, list):
-        raise ConfigurationError(f"{name} must have layer_choice, a list, and optional_inputs, a list or nothing")
-    found = _subsets(inputs, content.get("optional_input_size", 0), "optional_input_size")
-    chosen = [[inputs[i] for i in subset] for subset in found]
+        raise ConfigurationError(f"{name} must have layer_choice, a list, and may have optional_inputs, a list")
+    subsets = _subsets(inputs, content.get("optional_input_size", 0), "optional_input_size")
+    chosen = [[inputs[i] for i in subset] for subset in subsets]
     return {
         "chosen_layer": Choice(*layers) if len(layers) > 1 else layers[0],
         "chosen_inputs": Choice(*chosen) if len(chosen) > 1 else chosen[0],
@@ -141,8 +145,11 @@ def _layer(content: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _subsets(candidates: Sequence[Any], size: Any, what: str) -> list[tuple[int, ...]]:
-    """The indices of each subset of this size, of one of these two sizes and those between, or of any (None)."""
-    sizes = [0, len(candidates)] if size is None else [size, size] if isinstance(size, int) else size
+    """Returns the subsets of a size, a range of sizes, or any size (None), as indices."""
+    if size is None:
+        sizes: Any = [0, len(candidates)]
+    else:
+        sizes = [size, size] if isinstance(size, int) else size
     is_range = isinstance(sizes, list) and len(sizes) == 2 and all(isinstance(n, int) for n in sizes)
     if not is_range or not 0 <= sizes[0] <= sizes[1] <= len(candidates):
         allowed = f"a whole number up to the number of candidates ({len(candidates)}), or [least, most]"
@@ -152,7 +159,7 @@ def _subsets(candidates: Sequence[Any], size: Any, what: str) -> list[tuple[int,
         for subset in combinations(range(len(candidates)), n):
             found.append(subset)
             if len(found) > MAX_SUBSETS:
-                raise ConfigurationError(f"{what} ({size!r}) gives more than {MAX_SUBSETS} sets of inputs")
+                raise ConfigurationError(f"{what} ({size!r}) gives more than {MAX_SUBSETS} sets of inputs; allow fewer")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Parameters of a space: what one is, and ranges of numbers."""
+"""The contract of a parameter, and ranges of numbers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from nas.core.point import is_json, point_key
 from nas.spaces.domain import Ask, Decision, Numeric
 
 Site: TypeAlias = tuple[str, ...]
-"""A place in a value that can be changed: the names that lead there, none for the value as a whole."""
+"""The path of a part that can be mutated: names, or none for the whole value."""
 
 When: TypeAlias = Mapping[str, Sequence[Any]] | None
 
-_MAX_INT = 2**53  # beyond it, floats and the JSON of other languages skip whole numbers
+_MAX_INT = 2**53  # floats, and numbers in other languages' JSON, are exact up to here
 _STEP = 0.2
 _TRIES = 16
 
 
 class Parameter(ABC):
-    """A set of JSON values: what a `ParameterSpace` allows for one name.
+    """The set of JSON values that a `ParameterSpace` allows for one name.
 
-    ``when={"n_layers": [2, 3]}`` makes it conditional: it is part of the point only if each named parameter is, and has
-    one of these values. The names are those of *earlier* parameters in the same dict.
+    ``when={"n_layers": [2, 3]}`` makes a parameter conditional. It is active only if each named parameter is active and
+    has one of the values. The names must be those of *earlier* parameters in the same dict.
     """
 
     __slots__ = ()
@@ -41,23 +41,23 @@ class Parameter(ABC):
 
     @abstractmethod
     def sites(self, value: Any) -> list[Site]:
-        """Where this value can be changed, in an order that does not depend on that of its keys."""
+        """Returns the sites of this value, in an order independent of its keys' order."""
 
     @abstractmethod
     def mutate(self, value: Any, site: Site, rng: random.Random) -> Any:
-        """Returns a value that differs at this one of its `sites`; elsewhere, only in what depends on that."""
+        """Returns a value that differs at this site, and in parameters that depend on it."""
 
     @abstractmethod
     def decide(self, name: str, ask: Ask) -> Any:
-        """Returns the value that the answers give."""
+        """Returns the value that the answers give (``Space.decide``)."""
 
     @abstractmethod
     def decisions(self, name: str, value: Any) -> Iterator[Decision]:
-        """Yields the answers that give the value."""
+        """Yields the decisions that give the value."""
 
     @abstractmethod
     def check(self, value: Any, name: str) -> None:
-        """Returns if the value is allowed.
+        """Checks that the value is allowed.
 
         Raises:
             PointError: it is not.
@@ -66,22 +66,22 @@ class Parameter(ABC):
     @property
     @abstractmethod
     def n_values(self) -> int | None:
-        """How many values there are, or None: uncountable."""
+        """The number of values, or None if it is infinite."""
 
     @abstractmethod
     def values(self) -> Iterator[Any]:
-        """Yields each value once, if they are countable."""
+        """Yields each value once, if ``n_values`` is not None."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Returns the set of values as JSON, without `when`."""
+        """Returns the set of values as JSON, without ``when``."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """What is allowed, for a sentence that ends in "must be ..."."""
+        """Returns the allowed values, as they follow "must be" in an error."""
 
     def key(self, value: Any) -> str:
-        """Equal for values that a condition takes for the same."""
+        """Returns a key that is equal for values that are the same for a condition."""
         return point_key(value)
 
     def accepts(self, value: Any) -> bool:
@@ -95,7 +95,7 @@ class Parameter(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Range(Parameter):
-    """The numbers from ``low`` to ``high``, seen as 0 to 1 of a scale that is linear or logarithmic."""
+    """The numbers from ``low`` to ``high``, on a linear or logarithmic scale."""
 
     low: float
     high: float
@@ -113,12 +113,12 @@ class Range(Parameter):
 
     @abstractmethod
     def _at(self, unit: float) -> float:
-        """Returns the allowed number that is nearest to this place on the scale."""
+        """Returns the allowed number nearest to a position from 0 to 1 on the scale."""
 
     @property
     @abstractmethod
     def _ends(self) -> tuple[float, float]:
-        """The numbers at 0 and 1 of the scale."""
+        """The numbers at the positions 0 and 1 of the scale."""
 
     def sample(self, rng: random.Random) -> float:
         return self._at(rng.random())
@@ -128,7 +128,7 @@ class Range(Parameter):
 
     def mutate(self, value: float, site: Site, rng: random.Random) -> float:
         low, high, present = (math.log(x) if self.log else x for x in (*self._ends, value))
-        unit = (present - low) / (high - low) if low < high else 0.5  # neighbors may share their logarithm
+        unit = (present - low) / (high - low) if low < high else 0.5  # the logarithms of neighbors may be equal
         for _ in range(_TRIES):
             mutated = self._at(rng.gauss(unit, _STEP))
             if mutated != value:
@@ -136,7 +136,7 @@ class Range(Parameter):
         return rng.choice([end for end in (self.low, self.high) if end != value])
 
     def decide(self, name: str, ask: Ask) -> float:
-        return self.low if self.low == self.high else self._near(ask(name, self._domain))
+        return self.low if self.low == self.high else self._nearest(ask(name, self._domain))
 
     def decisions(self, name: str, value: float) -> Iterator[Decision]:
         if self.low < self.high:
@@ -147,8 +147,8 @@ class Range(Parameter):
         return Numeric(self.low, self.high, self.log, isinstance(self, Int))
 
     @abstractmethod
-    def _near(self, value: float) -> float:
-        """Returns the number of the range's own type; a library's rounding may have left the range by a bit."""
+    def _nearest(self, value: float) -> float:
+        """Returns the nearest allowed number, since a tuner's library may round out of the range."""
 
     def to_json(self) -> dict[str, Any]:
         return {"type": type(self).__name__, "low": self.low, "high": self.high, "log": self.log}
@@ -164,7 +164,7 @@ class Range(Parameter):
 
 @dataclass(frozen=True, slots=True)
 class Float(Range):
-    """A real number from ``low`` to ``high``, both included; a point may hold a whole number in its place.
+    """A float from ``low`` to ``high``, both included. A point may hold an int instead.
 
     With ``log``, samples and steps are uniform in the logarithm, and ``low`` must be positive.
     """
@@ -176,30 +176,30 @@ class Float(Range):
             object.__setattr__(self, name, float(bound))
         if math.isinf(self.high - self.low):
             raise ConfigurationError(f"{self!r}: high - low must be finite; narrow the range")
-        Range.__post_init__(self)  # super() does not know the second class that slots=True makes
+        Range.__post_init__(self)  # super() fails here, because slots=True makes a second class
 
     def __str__(self) -> str:
         return f"a float from {self.low} to {self.high}"
 
     def check(self, value: Any, name: str) -> None:
-        """Returns if the value is a float or int in the range, and finite therefore."""
+        """Checks that the value is a float or int in the range."""
         if type(value) not in (float, int) or not self.low <= value <= self.high:
             raise invalid_value(self, value, name)
 
     @property
     def n_values(self) -> int | None:
-        """None, or 1 where the bounds are equal."""
+        """1 if the bounds are equal, else None."""
         return 1 if self.low == self.high else None
 
     def values(self) -> Iterator[float]:
-        """Yields the one value of equal bounds."""
+        """Yields the single value, if the bounds are equal."""
         yield self.low
 
     def key(self, value: Any) -> str:
-        """Equal for 0, 0.0 and -0.0."""
+        """Returns a key that is equal for 0, 0.0 and -0.0."""
         return point_key(float(value) + 0.0)
 
-    def _near(self, value: float) -> float:
+    def _nearest(self, value: float) -> float:
         return min(max(float(value), self.low), self.high)
 
     def _at(self, unit: float) -> float:
@@ -214,8 +214,8 @@ class Float(Range):
 class Int(Range):
     """A whole number from ``low`` to ``high``, both included.
 
-    With ``log``, the probability of ``n`` falls as 1/n (it is that of n - 0.5 to n + 0.5 on the logarithmic scale), and
-    ``low`` must be positive.
+    With ``log``, ``low`` must be positive. The probability of ``n`` is about ``1/n``: that of ``n - 0.5`` to
+    ``n + 0.5`` on the logarithmic scale.
     """
 
     low: int
@@ -232,20 +232,20 @@ class Int(Range):
         return f"an int from {self.low} to {self.high}"
 
     def check(self, value: Any, name: str) -> None:
-        """Returns if the value is an int in the range; a bool or a float is none."""
+        """Checks that the value is an int in the range; not a bool or a float."""
         if type(value) is not int or not self.low <= value <= self.high:
             raise invalid_value(self, value, name)
 
     @property
     def n_values(self) -> int:
-        """How many whole numbers the range has."""
+        """The number of integers in the range."""
         return self.high - self.low + 1
 
     def values(self) -> Iterator[int]:
-        """Yields the whole numbers, ascending."""
+        """Yields the integers, ascending."""
         yield from range(self.low, self.high + 1)
 
-    def _near(self, value: float) -> int:
+    def _nearest(self, value: float) -> int:
         return min(max(round(value), self.low), self.high)
 
     def _at(self, unit: float) -> int:
@@ -257,11 +257,11 @@ class Int(Range):
 
 
 def checked_conditions(when: When) -> dict[str, list[Any]] | None:
-    """Returns a copy of the conditions, which must be lists of JSON values by name."""
+    """Returns a copy of the conditions after checking that each is a list of JSON values."""
     if when is None:
         return None
     if not isinstance(when, Mapping) or not all(type(name) is str for name in when):
-        raise ConfigurationError(f"when ({when!r}) must be a dict: a parameter's name to a list of its values")
+        raise ConfigurationError(f"when ({when!r}) must be a dict of parameters' names, each with a list of values")
     for name, values in when.items():
         if not isinstance(values, list | tuple | range) or not values or not is_json(list(values)):
             raise ConfigurationError(f"when: {name} ({values!r}) must be a list of at least one JSON value")
@@ -271,7 +271,7 @@ def checked_conditions(when: When) -> dict[str, list[Any]] | None:
 
 
 def invalid_value(parameter: Parameter, value: Any, name: str) -> PointError:
-    """Returns the error for a value that a parameter does not hold."""
+    """Returns the error for a value that a parameter does not allow."""
     return PointError(
         f"{name} ({value!r}, {type(value).__name__}) must be {parameter}; change the point or widen the space"
     )

@@ -1,4 +1,4 @@
-"""Choices, constants and dicts of parameters: the tree that a space is."""
+"""The tree of a space: choices, constants and dicts of parameters."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ MAX_POINTS = 1_000_000
 
 
 _PLAIN = frozenset({str, int, bool, type(None)})
-"""Types whose equal values are the same JSON; of floats 0.0 and -0.0 are not."""
+"""Types whose equal values have the same JSON. Float is not one: 0.0 and -0.0 differ."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Choice(Parameter):
-    """One of the options, each as likely as the others.
+    """One of the options, with equal probability.
 
-    An option is JSON, or a dict that holds parameters (the point then holds the dict with values in their place). A
-    value must tell which option it is, so two dicts of parameters need a constant that differs: ``{"type": "sgd",
-    ...}``. A choice of one option is a conditional constant or group: ``Choice({...}, when=...)``.
+    An option is JSON, or a dict that contains parameters. A value must show which option it is, so two dicts of
+    parameters need a constant that differs: ``{"type": "sgd", ...}``. A choice with one option is a conditional
+    constant or dict: ``Choice({...}, when=...)``.
     """
 
     options: tuple[Parameter, ...]
@@ -39,7 +39,9 @@ class Choice(Parameter):
         if not options:
             raise ConfigurationError("Choice(): at least one option is required")
         if len(options) == 1 and isinstance(options[0], list | tuple | range) and when is None:
-            raise ConfigurationError(f"Choice({options[0]!r}) has one option, the list; write Choice(*{options[0]!r})")
+            raise ConfigurationError(
+                f"Choice({options[0]!r}) has a single option, a list; write Choice(*{options[0]!r})"
+            )
         for option in options:
             if isinstance(option, Parameter):
                 raise ConfigurationError(f"Choice: option {option!r} must be JSON or a dict; wrap it in a dict")
@@ -58,23 +60,26 @@ class Choice(Parameter):
         return f"one of {', '.join(map(str, self.options))}"
 
     def sample(self, rng: random.Random) -> Any:
-        """Returns an option, its parameters sampled."""
+        """Returns a random option, with its parameters sampled."""
         return rng.choice(self.options).sample(rng)
 
     def sites(self, value: Any) -> list[Site]:
-        """Returns the choice itself, if it has two options or more, and the sites in the chosen one."""
-        here: list[Site] = [()] if len(self.options) > 1 else []
-        return here + self._option(value).sites(value)
+        """Returns the choice itself, if it has several options, and the sites in the chosen option."""
+        own: list[Site] = [()] if len(self.options) > 1 else []
+        return own + self._option(value).sites(value)
 
     def mutate(self, value: Any, site: Site, rng: random.Random) -> Any:
-        """Another option, its parameters sampled; or the same one, changed at a site within."""
+        """Returns a sample of another option, or the same option mutated at a site in it."""
         present = self._option(value)
         if site:
             return present.mutate(value, site, rng)
         return rng.choice([option for option in self.options if option is not present]).sample(rng)
 
     def check(self, value: Any, name: str) -> None:
-        """Returns if an option allows the value; blames a part of it where constants tell which option was meant."""
+        """Checks that an option allows the value.
+
+        The error is that of an option if only this one has the value's constants.
+        """
         if any(option.accepts(value) for option in self.options):
             return
         meant = [
@@ -85,7 +90,7 @@ class Choice(Parameter):
         raise invalid_value(self, value, name)
 
     def decide(self, name: str, ask: Ask) -> Any:
-        """Asks which option, then what that one asks."""
+        """Asks for the option's index, then for the option's own decisions."""
         index = int(ask(name, self._domain)) if len(self.options) > 1 else 0
         return self.options[index].decide(f"{name}.{index}", ask)
 
@@ -98,17 +103,17 @@ class Choice(Parameter):
 
     @property
     def n_values(self) -> int | None:
-        """The sum over the options, which share no value."""
+        """The sum over the options, which have no common value."""
         counts = [option.n_values for option in self.options]
         return None if None in counts else sum(count for count in counts if count is not None)
 
     def values(self) -> Iterator[Any]:
-        """Yields the values of the first option, then of the next."""
+        """Yields the values of each option, in the order of the options."""
         for option in self.options:
             yield from option.values()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the options as JSON, in their order."""
+        """Returns the options as JSON, in order."""
         return {"type": "Choice", "options": [option.to_json() for option in self.options]}
 
     def _option(self, value: Any) -> Parameter:
@@ -164,7 +169,7 @@ class Constant(Parameter):
 
 
 class ParameterDict(Parameter):
-    """A dict of parameters, without those whose conditions don't hold."""
+    """A dict of parameters. Those whose conditions do not hold are absent."""
 
     def __init__(self, parameters: Mapping[str, Any], name: str) -> None:
         self.when = None
@@ -203,7 +208,7 @@ class ParameterDict(Parameter):
             if child not in self.parameters:
                 raise PointError(
                     f"{prefix}{child} ({value[child]!r}) must be one of the parameters "
-                    f"({', '.join(self.parameters) or 'there is none'}); remove it or add it to the space"
+                    f"({', '.join(self.parameters) or 'there are none'}); remove it or add it to the space"
                 )
         for child, node in self.parameters.items():
             active = self._is_active(child, value)
@@ -219,11 +224,11 @@ class ParameterDict(Parameter):
 
     def decide(self, name: str, ask: Ask) -> Point:
         prefix = f"{name}." if name else ""
-        settled: Point = {}
+        point: Point = {}
         for child, node in self.parameters.items():
-            if self._is_active(child, settled):
-                settled[child] = node.decide(f"{prefix}{child}", ask)
-        return settled
+            if self._is_active(child, point):
+                point[child] = node.decide(f"{prefix}{child}", ask)
+        return point
 
     def decisions(self, name: str, value: Point) -> Iterator[Decision]:
         prefix = f"{name}." if name else ""
@@ -233,7 +238,10 @@ class ParameterDict(Parameter):
 
     @property
     def n_values(self) -> int | None:
-        """Counted, not listed: of the earlier values, only what later conditions ask about is told apart."""
+        """The number of values, counted without listing them.
+
+        Values of earlier parameters are distinguished only by the later conditions that use them.
+        """
         asked: dict[str, set[str]] = defaultdict(set)
         last_asked: dict[str, int] = {}
         for index, conditions in enumerate(self.conditions.values()):
@@ -252,12 +260,12 @@ class ParameterDict(Parameter):
                     continue
                 if n_values is None:
                     return None
-                told_apart = sorted(asked.get(name, ()))
-                for key in told_apart:
+                distinguished = sorted(asked.get(name, ()))
+                for key in distinguished:
                     following[*kept, (name, key)] += n_ways
-                if n_values > len(told_apart):
-                    following[kept] += n_ways * (n_values - len(told_apart))
-            if len(following) > MAX_POINTS:  # each state stands for one value or more
+                if n_values > len(distinguished):
+                    following[kept] += n_ways * (n_values - len(distinguished))
+            if len(following) > MAX_POINTS:  # a state has at least one value
                 return None
             ways = following
         return sum(ways.values())
@@ -266,15 +274,15 @@ class ParameterDict(Parameter):
         yield from self._extensions({}, tuple(self.parameters))
 
     def to_json(self) -> dict[str, Any]:
-        described = {}
+        parameters = {}
         for name, node in self.parameters.items():
             conditions = {earlier: copy.deepcopy(list(values)) for earlier, values in (node.when or {}).items()}
-            described[name] = node.to_json() | ({"when": conditions} if conditions else {})
-        # Canonical JSON sorts the names, but their order decides which draw goes to which parameter.
-        return {"type": "dict", "parameters": described, "order": list(self.parameters)}
+            parameters[name] = node.to_json() | ({"when": conditions} if conditions else {})
+        # Canonical JSON sorts the names, but their order decides which random number each parameter gets.
+        return {"type": "dict", "parameters": parameters, "order": list(self.parameters)}
 
     def has_same_constants(self, value: Any) -> bool:
-        """Returns whether the value is a dict that holds the constants of this one."""
+        """Returns whether the value is a dict with the same constants."""
         return type(value) is dict and all(
             name in value and node.accepts(value[name])
             for name, node in self.parameters.items()
@@ -282,27 +290,25 @@ class ParameterDict(Parameter):
         )
 
     def is_disjoint(self, other: ParameterDict) -> bool:
-        """Whether it always holds a name that the other never has, or a constant that the other can't have there."""
+        """Returns whether an unconditional name or constant of this dict is impossible in the other."""
         for name, node in self.parameters.items():
             if not self.conditions[name]:
-                there = other.parameters.get(name)
-                if there is None or (isinstance(node, Constant) and not there.accepts(node.value)):
+                counterpart = other.parameters.get(name)
+                if counterpart is None or (isinstance(node, Constant) and not counterpart.accepts(node.value)):
                     return True
         return False
 
     def _keys(self, child: str, earlier: str, values: Sequence[Any]) -> frozenset[str]:
-        """What the condition of ``child`` on ``earlier`` allows."""
+        """Returns the keys of the values that the condition of ``child`` on ``earlier`` allows."""
         controller = self.parameters.get(earlier)
         if controller is None:
             raise ConfigurationError(
-                f"{child}: when names {earlier!r}, which must be an earlier parameter of the same dict "
-                f"({', '.join(self.parameters) or 'there is none'}); reorder them or correct the name"
+                f"{child}: when: {earlier!r} must be an earlier parameter of the same dict "
+                f"({', '.join(self.parameters) or 'there are none'}); reorder them or correct the name"
             )
         for value in values:
             if not controller.accepts(value):
-                raise ConfigurationError(
-                    f"{child}: when asks for {earlier} = {value!r}, which must be {controller}; correct it"
-                )
+                raise ConfigurationError(f"{child}: when: {earlier} ({value!r}) must be {controller}; correct it")
         return frozenset(controller.key(value) for value in values)
 
     def _is_active(self, name: str, value: Point) -> bool:
@@ -312,15 +318,15 @@ class ParameterDict(Parameter):
         )
 
     def _completed(self, partial: Point, rng: random.Random) -> Point:
-        """What is active, taken from ``partial`` or else sampled."""
-        settled: Point = {}
+        """Returns the active parameters with their values in ``partial``, or else sampled values."""
+        point: Point = {}
         for name, node in self.parameters.items():
-            if self._is_active(name, settled):
-                settled[name] = partial[name] if name in partial else node.sample(rng)
-        return settled
+            if self._is_active(name, point):
+                point[name] = partial[name] if name in partial else node.sample(rng)
+        return point
 
     def _extensions(self, partial: Point, names: Sequence[str]) -> Iterator[Point]:
-        """Yields each value that starts as ``partial`` and goes on with these names."""
+        """Yields each completion of ``partial`` with values of ``names``."""
         if not names:
             yield partial
         elif not self._is_active(names[0], partial):
@@ -350,7 +356,7 @@ def _holds_parameter(value: Any) -> bool:
 
 
 def _overlap(one: Parameter, other: Parameter) -> bool:
-    """Returns whether two options may share a value; for two groups, True may be overcautious, False is certain."""
+    """Returns whether two options can have a common value. For two dicts, True is not certain."""
     if isinstance(one, ParameterDict) and isinstance(other, ParameterDict):
         return not one.is_disjoint(other) and not other.is_disjoint(one)
     if isinstance(one, Constant) and isinstance(other, Constant):

@@ -157,8 +157,8 @@ def test_normal_numbers() -> None:
         ({"_type": "quniform", "_value": [1, 2, 0]}, "q .* must be greater than 0"),
         ({"_type": "loguniform", "_value": [0, 2]}, "low .* must be greater than 0"),
         ({"_type": "normal", "_value": [0, -1]}, "standard deviation .* must be greater than 0"),
-        ({"_type": "lognormal", "_value": [0, 1000]}, "beyond the greatest float"),
-        ({"_type": "randint", "_value": [5, 5]}, "the lower under the upper"),
+        ({"_type": "lognormal", "_value": [0, 1000]}, "the range must be within that of floats"),
+        ({"_type": "randint", "_value": [5, 5]}, "the lower less than the upper"),
         ({"_type": "choice", "_value": [{"k": {"_type": "randint", "_value": [2]}}, 1]}, "must have a _name"),
         ({"_type": "input_choice", "_value": {"candidates": [1], "n_chosen": 2}}, r"n_chosen \(2\) must be"),
         ({"_value": [1]}, "must be an object with _type and _value"),
@@ -172,10 +172,10 @@ def test_what_is_none_of_nnis(entry: Any, line: str) -> None:
 
 
 def test_files_that_can_not_be_read(tmp_path: Path) -> None:
-    """A missing file, one that is no JSON, and one that holds a list are refused by path."""
+    """A missing file, one that is not JSON, and one that holds a list are refused by path."""
     (tmp_path / "text").write_text("{")
     (tmp_path / "list").write_text("[]")
-    for name, line in (("none", "No such file"), ("text", "is no JSON"), ("list", "must be an object")):
+    for name, line in (("none", "No such file"), ("text", "must be JSON"), ("list", "must be an object")):
         with pytest.raises(ConfigurationError, match=line):
             load_nni_space(tmp_path / name)
 

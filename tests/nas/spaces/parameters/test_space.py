@@ -655,9 +655,9 @@ def test_points_come_one_at_a_time() -> None:
         (lambda: ParameterSpace([1]), "must be a dict"),  # type: ignore[arg-type]
         (lambda: ParameterSpace({"a": {1, 2}}), "a: .* must be JSON"),
         (lambda: ParameterSpace({"a": [Int(1, 2)]}), "a: .* must be JSON"),
-        (lambda: ParameterSpace({"a": Int(1, 2, when={"b": [1]})}), "a: when names 'b'"),
-        (lambda: ParameterSpace({"a": Int(1, 2, when={"b": [1]}), "b": 1}), "a: when names 'b'"),
-        (lambda: ParameterSpace({"a": Int(1, 2, when={"a": [1]})}), "a: when names 'a'"),
+        (lambda: ParameterSpace({"a": Int(1, 2, when={"b": [1]})}), "a: when: 'b' must be"),
+        (lambda: ParameterSpace({"a": Int(1, 2, when={"b": [1]}), "b": 1}), "a: when: 'b' must be"),
+        (lambda: ParameterSpace({"a": Int(1, 2, when={"a": [1]})}), "a: when: 'a' must be"),
         (lambda: ParameterSpace({"b": 1, "g": {"a": Int(1, 2, when={"b": [1]})}}), "of the same dict"),
         (lambda: ParameterSpace({"b": Int(1, 3), "a": Int(1, 2, when={"b": [4]})}), "an int from 1 to 3"),
         (lambda: ParameterSpace({"b": Choice("x"), "a": Int(1, 2, when={"b": ["y"]})}), "one of 'x'"),

@@ -19,9 +19,10 @@ from typing import Any
 
 from nas.compat.rafiki.knobs import BaseKnob
 from nas.compat.rafiki.model import BaseModel, Params
-from nas.compat.rafiki.sdk import SDK
 from nas.core.errors import ConfigurationError, HeirloomError, TrialStopped
 
+SDK = Path(__file__).with_name("sdk")
+"""The folder of the modules ``rafiki`` and ``singa_auto``."""
 PACKAGES = ("rafiki", "singa_auto")
 METHODS = ("get_knob_config", "train", "evaluate", "predict", "dump_parameters", "load_parameters")
 WRAPPED_METHODS = ("train", "evaluate", "predict", "dump_parameters", "load_parameters", "destroy")

@@ -1,5 +1,1 @@
 """The modules ``rafiki`` and ``singa_auto``; only code of model templates has this folder in its path."""
-
-from pathlib import Path
-
-SDK = Path(__file__).parent

@@ -83,6 +83,7 @@ def _check_not_driven(candidates: dict[str, Records], *, is_named: bool) -> None
 
     for name, records in candidates.items() if is_named or len(candidates) <= MAX_CANDIDATES else ():
         try:
+            records.header()  # first, as records of another format can't be read
             check_free(records, timeout_s=0)
         except HeirloomError as error:
             if is_named:

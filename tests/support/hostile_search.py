@@ -132,15 +132,15 @@ class HostileSearch:
             except HeirloomError as error:
                 refused.append(error)
 
-        for read in (self._read_weights, self._verify, self._report, self._resume, self._hold):
-            if kind != "manifest" or read in (self._read_weights, self._verify):
+        for read in (self.read_weights, self.verify, self.report, self.resume, self.hold):
+            if kind != "manifest" or read in (self.read_weights, self.verify):
                 attempt(read)
         return refused
 
-    def _verify(self) -> None:
+    def verify(self) -> None:
         verify_search(self.files, pause_s=0)
 
-    def _report(self) -> None:
+    def report(self) -> None:
         Records(self.files).load()  # it makes a snapshot try again, in case that records are just being written
         snapshot = read_snapshot(self.files, time.time())
         lineage_page(snapshot)
@@ -152,7 +152,7 @@ class HostileSearch:
                 records = Records(self.files)
                 print_trial(snapshot, trial, {"": records.log(trial.number), **records.other_logs(trial)})
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
         built, records = self.search.build(), Records(self.files)
         claim_identity(records, built)
         program = SearchPipeline(built, records, Budget(trials=2), finalists=1)
@@ -169,10 +169,10 @@ class HostileSearch:
         for trial in trials:
             records.finished_trial(trial.number)
 
-    def _hold(self) -> None:
+    def hold(self) -> None:
         check_free(Records(self.files), timeout_s=0)
 
-    def _read_weights(self) -> None:
+    def read_weights(self) -> None:
         for trial in Records(self.files).load()[0]:
             if trial.checkpoint is not None:
                 self._read_checkpoint(trial.checkpoint)

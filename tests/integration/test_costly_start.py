@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "04_costly_start"
 
 @pytest.mark.slow
 def test_the_program_prints_the_gain() -> None:
-    """Jobs of 16 make the table twice instead of 32 times; the tables agree."""
+    """Jobs of 16 trials build the table twice instead of 32 times, with the same result."""
     root = str(Path(__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "compare.py"], cwd=EXAMPLE, env=environment(PYTHONPATH=root), capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""The examples do what they say: from a checkout, and from an installed wheel in a copied folder."""
+"""The examples run as documented, from a checkout and from an installed wheel."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_problem_takes_at_most_forty_lines() -> None:
 
 
 def test_the_readme_says_both_commands() -> None:
-    """One with the dotted path on the command line, one with yaml files of the user's own."""
+    """The README shows one command with a dotted path, and one with the user's yaml files."""
     assert commands(BRING / "README.md") == [
         "python -m flows.search +tuner=evolution problem._target_=my_problem.MyProblem problem.width=64",
         "python -m flows.search --config-dir my_conf problem=my_problem +tuner=my_tuner",
@@ -86,7 +86,7 @@ def test_the_problem_and_the_tuner_go_together(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_the_first_search_prints_its_winner(tmp_path: Path) -> None:
-    """The example runs in any folder and prints the winner, its ancestors and where its export lies."""
+    """The example runs in any folder, and prints the winner, its ancestors and its export's path."""
     script = ROOT / "examples" / "01_first_search.py"
     done = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment(), capture_output=True, text=True)
     lines = [line for line in script.read_text().splitlines() if line and not line.startswith(('"', "from", "import"))]
@@ -101,8 +101,8 @@ def test_the_first_search_prints_its_winner(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_templates_of_rafikis_run_as_they_are(tmp_path: Path) -> None:
-    """The README's commands make the data, search, sweep over both templates, list the searches, and try one out."""
+def test_rafiki_templates_run_unchanged(tmp_path: Path) -> None:
+    """The README's commands make data, search, run a multirun over both templates, list the searches and predict."""
     data, search, sweep, report, tried = told_by_commands(RAFIKI, tmp_path / "here")
 
     assert data == ""
@@ -114,7 +114,7 @@ def test_templates_of_rafikis_run_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_networks_grow(tmp_path: Path) -> None:
-    """The README's commands: morphisms keep the function, a child is near its parent, and searches hand weights on."""
+    """The README's commands: morphisms keep the function, children are near their parents, searches pass weights on."""
     grown_by_hand, grown, crossed, drawn, again = told_by_commands(GROWING, tmp_path / "here")
     summary = r"^search {}: (\d+) trials \(\1 COMPLETE\)$"
 
@@ -141,8 +141,8 @@ def test_networks_grow(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_large_networks_begin_with_the_weights_of_small_ones(tmp_path: Path) -> None:
-    """The README's commands: the best point of a search is another one's first trial, with all weights of its file."""
+def test_large_networks_start_from_small_ones(tmp_path: Path) -> None:
+    """Another search's best point is the first trial, with all weights of its file."""
     data = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve() / "cifar10"
     if not (files := sorted(data.glob("*.npz"))):
         pytest.skip(f"no npz in {data}; set HEIRLOOM_DATA")
@@ -156,7 +156,7 @@ def test_large_networks_begin_with_the_weights_of_small_ones(tmp_path: Path) -> 
 
 
 def told_by_commands(example: Path, here: Path, **variables: str) -> list[str]:
-    """What each block of commands of an example's README prints, in a copy of its folder."""
+    """Returns the output of each block of commands of a README, in a copy of the example's folder."""
     made = ("__pycache__", "heirloom", "*.csv", "points.json", "winner.txt", "*.safetensors")
     shutil.copytree(example, here, ignore=shutil.ignore_patterns(*made))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -173,14 +173,14 @@ def told_by_commands(example: Path, here: Path, **variables: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment with the wheel and what it depends on, and a copy of the folder, both outside the checkout."""
+    """An environment with the wheel and its dependencies, and a copy of the folder, outside the checkout."""
 
     wheel: Path
     python: Path
     folder: Path
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        """A shell's command in the copied folder, where ``python`` is the environment's."""
+        """Runs a shell command in the copied folder, with the environment's ``python``."""
         path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
         cache = str(self.folder.parent / "cache")
         return subprocess.run(
@@ -217,7 +217,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_configuration(installed: Installed) -> None:
-    """Every yaml of conf/ and the page's parts are in the wheel; tests and examples are not."""
+    """The wheel has every yaml of conf/ and the page's parts, but no tests and examples."""
     names = set(zipfile.ZipFile(installed.wheel).namelist())
     data = {p for package in ("conf", "flows", "nas") for p in (ROOT / package).rglob("*") if p.is_file()}
     wanted = {str(path.relative_to(ROOT)) for path in data if path.suffix not in (".pyc", "")}
@@ -228,7 +228,7 @@ def test_the_wheel_holds_the_configuration(installed: Installed) -> None:
 
 @pytest.mark.slow
 def test_it_is_the_wheel_that_runs(installed: Installed) -> None:
-    """nas, flows and conf are imported from the new environment, not from this checkout."""
+    """nas, flows and conf are imported from the new environment, not from the checkout."""
     done = installed.run("python -c 'import nas, flows, conf; print(nas.__file__, flows.__file__, conf.__file__)'")
 
     assert [str(ROOT) in path for path in done.stdout.split()] == [False] * 3, done.stderr

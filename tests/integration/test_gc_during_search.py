@@ -55,7 +55,7 @@ def records() -> Records:
 
 
 class WindowTuner(Tuner):
-    """Names parents, and donors that may be others, among the last few learned and those that run."""
+    """Names parents and other donors among the last few learned and the running trials."""
 
     def __init__(self, *, window: int, only_scored: bool) -> None:
         super().__init__(SPACE, (METRIC,))
@@ -93,7 +93,7 @@ def run(
     pick: Callable[[Sequence[Trial]], int] = lambda running: 0,
     **chosen: Any,
 ) -> dict[int, list[int | str]]:
-    """Whose weights each trial was given, in a search that is stopped and resumed after these numbers of results."""
+    """Returns each trial's donors, in a search that is stopped and resumed after these numbers of results."""
     donors: dict[int, list[int | str]] = {}
     wanted = ControllerSettings(budget=Budget(trials=16), max_failures=99, **chosen)
     for session, stop_after in enumerate([*stops, None], 1):
@@ -125,7 +125,7 @@ class TestDeterministic:
     def test_collections_change_no_donor(
         self, picks: list[int], slots: int, window: int, only_scored: bool, stops: list[int], ends: dict[int, End]
     ) -> None:
-        """With deterministic=true every trial gets the same weights, whatever is deleted in which session."""
+        """With deterministic=true each trial has the same donors, whatever is deleted in whichever session."""
         forget_all_records()
         tuner, listed = WindowTuner(window=window, only_scored=only_scored), {n: [end] for n, end in ends.items()}
         rng = random.Random(str(picks))
@@ -194,8 +194,8 @@ class TestDonors:
 
 
 class TestWhen:
-    def test_observers_are_told(self, records: Records) -> None:
-        """Each collection is an event with the trials that lost their weights; the controller's trials show it too."""
+    def test_observers_receive_collections(self, records: Records) -> None:
+        """Each collection is an event that lists the trials without weights; the controller's trials show it too."""
         events: list[Event] = []
         tuner = WindowTuner(window=1, only_scored=True)
         chosen = ControllerSettings(budget=Budget(trials=6))
@@ -215,8 +215,8 @@ class TestWhen:
         assert len(weights_deleted) == len(set(weights_deleted)) >= 4
         assert any(isinstance(event, WeightsDeleted) and event.over_budget for event in events)
 
-    def test_tuners_see_what_a_resume_would(self, records: Records) -> None:
-        """The lineage that a tuner sees shows deleted weights as the records do."""
+    def test_tuners_see_deleted_weights(self, records: Records) -> None:
+        """The tuner's lineage shows deleted weights as the records do."""
         seen: list[list[bool]] = []
 
         class Watching(WindowTuner):
@@ -248,29 +248,29 @@ class TestWhen:
 
 class TestInheritable:
     def test_results_not_yet_learned(self) -> None:
-        """With deterministic=true a result that waits for an earlier one may still be named once it is learned."""
+        """With deterministic=true a result that waits for an earlier one may be named once it is learned."""
         running, early = trial(0, state=State.RUNNING, score=None), trial(1)
         log = restore_log([running, early], deterministic=True)
 
         assert inheritable(EvolutionTuner(SPACE, (METRIC,)), log, 0, [running, early]) == {1}
 
-    def test_results_that_the_next_view_does_not_show(self) -> None:
-        """What later views show as running may be named as such, whatever has become of it."""
+    def test_results_shown_as_running_may_be_named(self) -> None:
+        """Results that later views show as running may be named as such, whatever their state."""
         stage = [trial(0), trial(1, state=State.FAILED, score=None), trial(2)]
         tuner, log = WindowTuner(window=1, only_scored=True), restore_log(stage, deterministic=True)
 
         assert [inheritable(tuner, log, n_seen, stage) for n_seen in (0, 2, 3)] == [{0, 1, 2}, {0, 2}, {2}]
 
     def test_every_trial_by_default(self) -> None:
-        """A tuner that does not say may name every trial; random search names none."""
+        """A tuner without may_inherit_from may name every trial; random search names none."""
         stage = [trial(0), trial(1, state=State.RUNNING, score=None)]
         log = restore_log(stage, deterministic=False)
 
         assert inheritable(ListTuner(), log, 1, stage) == {0, 1}
         assert inheritable(RandomTuner(SPACE, (METRIC,)), log, 1, stage) == set()
 
-    def test_evolution_names_the_living(self) -> None:
-        """The last population_size scored trials; a failed one is no member."""
+    def test_evolution_names_its_population(self) -> None:
+        """Evolution names the last population_size scored trials, and no failed one."""
         stage = [trial(0), trial(1), trial(2, state=State.FAILED, score=None), trial(3)]
         tuner = EvolutionTuner(SPACE, (METRIC,), population_size=2, sample_size=1)
 

@@ -49,7 +49,7 @@ def write_files(marked: Marked, folder: Path) -> None:
 
 
 def accepted_commands(page: Path) -> list[tuple[str, list[str]]]:
-    """Returns module and arguments of each command of a page that can be said in any folder."""
+    """Returns module and arguments of each command of a page that runs in any folder."""
     commands = []
     for module, rest in COMMAND.findall(re.sub(r"\\\n\s*", "", page.read_text())):
         arguments = shlex.split(rest.partition("&&")[0].partition(";")[0], comments=True)

@@ -1,4 +1,4 @@
-"""Whole searches on a virtual clock, by the hours: what they take, how they end, and which slots idle."""
+"""Whole searches on a virtual clock with a budget of hours: durations, ends and idle slots."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PLANS = {
 
 
 class PaperProblem(Problem):
-    """Trials that differ in length by their point; a trial in full takes ``ratio`` times as long.
+    """Simulated trials whose duration depends on the point; a full trial takes ``ratio`` times as long.
 
     Args:
         seconds: Of a usual search trial.
@@ -105,7 +105,7 @@ class PaperProblem(Problem):
 
 
 class OnceTuner(RandomTuner, StatefulTuner):
-    """Remembers, as NNI's own classes do, so that it can't be begun a second time."""
+    """Keeps state, as NNI's classes do, so it can't be started twice."""
 
     has_begun = False
     is_thinking = False
@@ -128,7 +128,7 @@ class OnceTuner(RandomTuner, StatefulTuner):
 
 
 class DeafExecutor(SimulatedExecutor):
-    """Its trials do not listen, and end when they are killed."""
+    """Runs trials that ignore stop requests and end only when killed."""
 
     def stop(self, trial: Trial, why: StopKind) -> None:
         if why != "deadline":
@@ -136,7 +136,7 @@ class DeafExecutor(SimulatedExecutor):
 
 
 class ThinkingExecutor(SimulatedExecutor):
-    """Its clock goes on while the tuner thinks."""
+    """A virtual clock that also runs while the tuner computes."""
 
     thought_s = 0.0
 
@@ -148,7 +148,7 @@ class ThinkingExecutor(SimulatedExecutor):
 
 
 class ThinkingTuner(RandomTuner):
-    """Thinks longer for each proposal than a trial runs."""
+    """Takes longer for each proposal than a trial runs."""
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         ThinkingExecutor.thought_s += 80.0 + 2 * number
@@ -157,7 +157,7 @@ class ThinkingTuner(RandomTuner):
 
 @dataclass
 class Paper:
-    """A search on paper; each ``run`` is a session.
+    """A simulated search; each ``run`` is a session.
 
     Attributes:
         noted: What a person was told.
@@ -206,12 +206,12 @@ class Paper:
 
     @property
     def hours(self) -> float:
-        """What it took, all sessions together."""
+        """Returns the hours of all sessions together."""
         return spent_hours(self.records)
 
 
 def drawn(seed: int) -> Paper:
-    """A search of any kind whose trials fit into its hours, more or less often."""
+    """Returns a random search whose trials mostly fit into its hours."""
     rng = random.Random(seed)
     hours = math.exp(rng.uniform(math.log(0.05), math.log(50)))
     ratio = math.exp(rng.uniform(0.0, math.log(15)))
@@ -242,14 +242,14 @@ def drawn(seed: int) -> Paper:
 
 
 def rounds(summary: Summary) -> Iterator[list[Trial]]:
-    """The search stage's trials; after each return from the finals a list of its own."""
+    """Returns the search stage's trials, in a new list after each return from the finals."""
     for stage, trials in itertools.groupby((t for t in summary.lineage if t.is_finished), lambda t: t.stage):
         if stage == "search":
             yield list(trials)
 
 
 def check_no_slot_idles(summary: Summary, n_slots: int) -> None:
-    """While the search stage goes on, no slot is free for as long as the shortest trial takes that was known then."""
+    """Checks that in the search stage no slot is free for as long as the shortest known trial."""
     complete = [t for t in summary.lineage if t.stage == "search" and t.state == State.COMPLETE]
     for trials in rounds(summary):
         began_s, ended_s = min(t.started or 0.0 for t in trials), max(t.finished or 0.0 for t in trials)
@@ -263,7 +263,7 @@ def check_no_slot_idles(summary: Summary, n_slots: int) -> None:
 
 
 def check(seed: int) -> bool:
-    """Runs a drawn search, and finds its hours kept, its finals, tests and export included.
+    """Runs a random search, and checks its hours, its finals, tests and export.
 
     Whether it was looked for idle slots: not where workers are lost or take time to start.
     """
@@ -290,20 +290,20 @@ def check(seed: int) -> bool:
 
 
 def test_hours_of_ten_random_searches_are_kept() -> None:
-    """With at_deadline=stop none ends later than 102 % of its hours; in seven no slot idles while the search runs."""
+    """With at_deadline=stop all end within 102 % of their hours; in seven no slot idles during the search stage."""
     assert sum(check(seed) for seed in (0, 1, 2, 7, 11, 15, 24, 31, 45, 49)) == 7
 
 
 @pytest.mark.slow
 def test_hours_of_a_hundred_random_searches_are_kept() -> None:
-    """The same, of all kinds: plans, slots, finalists, lengths, ratios that are declared well, badly or not, losses."""
+    """The same for a hundred searches of all plans, slots, durations, ratios and loss rates."""
     assert sum(map(check, range(100))) == 32
 
 
 def two_stage(
     hours: float, *, seconds: float = 60.0, ratio: float = 10.0, declared: float | None = 10.0, **more: Any
 ) -> Paper:
-    """Trials of a minute, finals of ten; two finalists, one slot."""
+    """Returns a search with trials of a minute, two finals of ten, and one slot."""
     chosen: AtDeadline = more.pop("at_deadline", "finish")
     problem = Spec.of(PaperProblem, seconds=seconds, ratio=ratio, declared=declared)
     budget = more.pop("budget", Budget(hours=hours, at_deadline=chosen))
@@ -311,12 +311,12 @@ def two_stage(
 
 
 def n_of(summary: Summary) -> dict[str, int]:
-    """How many COMPLETE trials each stage has."""
+    """Returns the number of COMPLETE trials of each stage."""
     return dict(Counter(t.stage for t in summary.lineage if t.state == State.COMPLETE))
 
 
-def test_finals_have_their_time_before_one_was_seen() -> None:
-    """The declared ratio tells what two finals take: the search ends for them. What is left then is the search's."""
+def test_declared_ratio_reserves_time_for_finals() -> None:
+    """The search stage ends early enough for two finals by the declared ratio; the rest goes back to it."""
     paper = two_stage(1.0)
     first, last = rounds(summary := paper.run())
 
@@ -326,8 +326,8 @@ def test_finals_have_their_time_before_one_was_seen() -> None:
     assert paper.pipeline().ended_by() == "hours"
 
 
-def test_final_share_is_kept_where_nothing_is_declared() -> None:
-    """Two fifths are kept for finals of which nothing is known; what they leave, the search gets back."""
+def test_unknown_finals_get_two_fifths_of_the_hours() -> None:
+    """Two fifths are reserved for finals of unknown length; the search gets the unused rest."""
     known = two_stage(1.0, ratio=5.0, declared=None)
     summary = known.run()
     first, *later = rounds(summary)
@@ -338,8 +338,8 @@ def test_final_share_is_kept_where_nothing_is_declared() -> None:
     assert 0.95 <= known.hours <= 1.0
 
 
-def test_what_runs_may_finish_or_is_stopped() -> None:
-    """Stragglers pass the hours with at_deadline=finish and lose nothing; with stop they end in time, with a reason."""
+def test_running_trials_finish_or_are_stopped() -> None:
+    """With at_deadline=finish late trials finish after the hours; with stop they end in time, with a reason."""
     workers = Workers(seed=4, straggling=0.5)
     finish, stop = (
         two_stage(1.0, ratio=1.0, plan=PLANS["search_only"], slots=3, workers=workers, at_deadline=at)
@@ -355,7 +355,7 @@ def test_what_runs_may_finish_or_is_stopped() -> None:
 
 
 def test_a_stage_may_have_a_share_of_the_hours() -> None:
-    """Half of the hours are the search's, whatever the finals take; a share for the finals is kept for them."""
+    """A stage's share limits the search stage to half of the hours, and reserves time for finals."""
     cheap, final = PLANS["two_stage"].stages
     searching = two_stage(1.0, ratio=2.0, declared=2.0, plan=PolicyPlan((replace(cheap, share=0.5), final)))
     ending = two_stage(1.0, ratio=2.0, declared=2.0, plan=PolicyPlan((cheap, replace(final, share=0.5))))
@@ -366,7 +366,7 @@ def test_a_stage_may_have_a_share_of_the_hours() -> None:
 
 
 def test_sessions_add_up() -> None:
-    """A search that is interrupted goes on counting: in all it takes its hours, and no more."""
+    """All sessions of an interrupted search together take its hours."""
     paper = two_stage(1.0)
     paper.run(Budget(trials=10))  # ends with its finals
     before = paper.hours
@@ -378,8 +378,8 @@ def test_sessions_add_up() -> None:
 
 
 @pytest.mark.parametrize("n_trials", [5, None])
-def test_a_tuner_that_remembers_is_begun_once_in_a_session(n_trials: int | None) -> None:
-    """Whether trials or hours end its stage: what later stages leave is the next session's."""
+def test_a_stateful_tuner_is_started_once_in_a_session(n_trials: int | None) -> None:
+    """If trials or hours end the search stage, unused time is left to the next session."""
     budget = Budget(trials=n_trials, hours=1.0, final_share=0.6)
     paper = two_stage(1.0, ratio=2.0, declared=None, budget=budget, tuner=OnceTuner)
     first = n_of(paper.run())
@@ -390,7 +390,7 @@ def test_a_tuner_that_remembers_is_begun_once_in_a_session(n_trials: int | None)
 
 
 def test_an_interrupted_session_counts() -> None:
-    """What an interrupted session took is not given back; its trials run again, and the finals have their time."""
+    """An interrupted session's time counts; its trials run again, and the finals have their time."""
     paper = two_stage(1.0, slots=3)
 
     with pytest.raises(SearchInterruptedError):
@@ -403,8 +403,8 @@ def test_an_interrupted_session_counts() -> None:
     assert 0.95 <= paper.hours <= 1.0
 
 
-def test_more_hours_train_the_finals_that_had_no_time() -> None:
-    """Where no final fits, the best of the search is the winner, and a person is told; a larger budget trains them."""
+def test_more_hours_train_the_missing_finals() -> None:
+    """If no final fits, the search's best trial wins, with a notice; a larger budget trains the finals."""
     paper = two_stage(0.15)
     small = paper.run()
 
@@ -425,7 +425,7 @@ def test_more_hours_train_the_finals_that_had_no_time() -> None:
 
 
 def test_a_final_that_met_the_deadline_is_trained_again_with_more_hours() -> None:
-    """It is no finalist's final: it took twice as long as was declared."""
+    """A final stopped at the deadline counts for nothing; it took twice as long as declared."""
     paper = two_stage(0.5, ratio=20.0, declared=8.0, finalists=1, at_deadline="stop")
     small = paper.run()
 
@@ -439,7 +439,7 @@ def test_a_final_that_met_the_deadline_is_trained_again_with_more_hours() -> Non
 
 
 def test_a_budget_too_small_for_a_trial_ends_in_time() -> None:
-    """The first trials are stopped at the deadline; there is no winner, as nothing has weights."""
+    """The first trials are stopped at the deadline, and there is no winner, as no trial has weights."""
     paper = two_stage(0.01, slots=2, at_deadline="stop")
     summary = paper.run()
 
@@ -450,7 +450,7 @@ def test_a_budget_too_small_for_a_trial_ends_in_time() -> None:
 
 
 def test_the_tuner_is_not_asked_when_no_trial_fits_after_its_answer() -> None:
-    """What it thinks counts, so that nothing is proposed that would wait for more hours; those find its sequence."""
+    """The tuner's own time counts, so it proposes nothing that would not fit; more hours continue the sequence."""
     ThinkingExecutor.thought_s = 0.0
     plan = PLANS["search_only"]
     paper = two_stage(0.5, ratio=1.0, plan=plan, slots=2, tuner=ThinkingTuner, executor=ThinkingExecutor)
@@ -466,7 +466,7 @@ def test_the_tuner_is_not_asked_when_no_trial_fits_after_its_answer() -> None:
 
 
 def test_gpu_hours_are_kept() -> None:
-    """On three GPUs an hour of GPU time is spent in a third of it, finals included."""
+    """Three GPUs use an hour of GPU time in a third of it, finals included."""
     workers = Workers(have_gpus=True)
     paper = two_stage(1.0, budget=Budget(gpu_hours=1.0), slots=3, workers=workers)
     summary = paper.run()
@@ -479,7 +479,7 @@ def test_gpu_hours_are_kept() -> None:
 
 
 def test_gpu_hours_stop_trials() -> None:
-    """Trials are stopped when together they have taken what is left."""
+    """Trials are stopped when together they have used the remaining GPU-hours."""
     budget = Budget(gpu_hours=1.0, at_deadline="stop")
     workers = Workers(seed=3, have_gpus=True, straggling=0.4)
     paper = two_stage(1.0, budget=budget, slots=4, workers=workers, plan=PLANS["search_only"])
@@ -494,8 +494,8 @@ def test_gpu_hours_stop_trials() -> None:
     [(Budget(hours=2.5, at_deadline="stop"), 9000 - 120 + 90), (Budget(gpu_hours=10.0, at_deadline="stop"), 9000 + 90)],
     ids=["hours", "gpu_hours"],
 )
-def test_what_does_not_listen_is_killed_after_a_part_of_the_budget(budget: Budget, ended_s: float) -> None:
-    """One per cent of the hours, or of what each slot has of the GPU-hours: here of two and a half."""
+def test_trials_that_ignore_a_stop_are_killed(budget: Budget, ended_s: float) -> None:
+    """The kill comes after 1 % of the hours, or of each slot's share of two and a half GPU-hours."""
     workers = Workers(have_gpus=True)
     plan = PLANS["search_only"]
     paper = two_stage(
@@ -507,7 +507,7 @@ def test_what_does_not_listen_is_killed_after_a_part_of_the_budget(budget: Budge
 
 
 def test_trials_that_wait_for_more_hours_hold_up_no_final() -> None:
-    """Lost search trials that find no time to run again stay WAITING, as many as slots; the search is finished."""
+    """Lost search trials without time to run again stay WAITING, and the search still finishes."""
     workers = Workers(seed=1, loss_rate=0.3)
     plan = PLANS["two_stage"]
     waited = 0

@@ -1,4 +1,4 @@
-"""Jobs that run several trials: what they are given, what becomes of each trial, and what a search makes of them."""
+"""Jobs that run several trials: assignments, results of each trial, and whole searches."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PlainProblem(Problem):
 
 
 class MixedProblem(PlainProblem):
-    """Calls in ``train`` what belongs to ``train_many``."""
+    """Calls a method of ``train_many`` in ``train``."""
 
     def train(self, run: TrialRun) -> dict[str, float]:
         run.finish(score=1.0)
@@ -76,7 +76,7 @@ class EmptyProblem(Problem):
 
 
 class CountingTuner(Tuner):
-    """Proposes 0, 1, 2, ...; ``script`` may answer instead. Keeps which job it was asked for."""
+    """Proposes 0, 1, 2, ..., or the answers of ``script``. Records the job of each ask."""
 
     script: Callable[[Lineage, int, int], Proposal | Answer | None] = staticmethod(lambda lineage, number, job: None)
     asked: list[tuple[int, int]]
@@ -95,7 +95,7 @@ class HighStopper(Stopper):
 
 @dataclass
 class Shop:
-    """Runs loops of one search over ``train_many``, session by session."""
+    """Runs the controller of one search over ``train_many``, session by session."""
 
     root: Path
     code: Code
@@ -112,7 +112,7 @@ class Shop:
         return Records(open_root(str(self.root)))
 
     def run(self, n_trials: int = 6, *, interrupt_after: int | None = None) -> list[Trial]:
-        """One session; the trials that the records hold after it."""
+        """Runs one session. Returns the recorded trials after it."""
         ManyProblem.code = staticmethod(self.code)
         CountingTuner.asked = []
         problem = self.problem()
@@ -171,7 +171,7 @@ def score_all(job: Job) -> None:
 
 class TestTrials:
     def test_one_job_runs_all(self, tmp_path: Path) -> None:
-        """A job that asks for ever runs the whole budget, each trial with its own record, and then ends."""
+        """A job that always asks runs the whole budget, each trial with its own record, and then ends."""
         ended: list[int] = []
 
         def code(job: Job) -> None:
@@ -187,7 +187,7 @@ class TestTrials:
         assert ended == [6]
 
     def test_tuner_is_told_the_job_from_the_first_trial_on(self, tmp_path: Path) -> None:
-        """A job that leaves after two trials makes room for the next, whose id the tuner is told at once."""
+        """A job that leaves after two trials makes room for the next, and the tuner gets that one's id at once."""
 
         def code(job: Job) -> None:
             for run in job.trials():
@@ -215,7 +215,7 @@ class TestTrials:
         assert "as the test wants" in (trials[1].error or "")
 
     def test_children_inherit_within_a_job(self, tmp_path: Path) -> None:
-        """A phase takes the published weights of the phase before."""
+        """A phase inherits the published weights of the phase before."""
         import torch
         from torch import nn
 
@@ -238,8 +238,8 @@ class TestTrials:
         assert [t.inherited for t in trials[1:]] == [1.0] * 3
         assert [t.donor for t in trials] == [None, 0, 1, 2]
 
-    def test_what_is_printed_is_in_its_trials_log(self, tmp_path: Path) -> None:
-        """Each trial has its own log; what is printed after the last is in the job's."""
+    def test_output_is_in_its_trials_log(self, tmp_path: Path) -> None:
+        """Each trial has its own log; output after the last trial is in the job's log."""
 
         def code(job: Job) -> None:
             for run in job.trials():
@@ -258,7 +258,7 @@ class TestTrials:
 
 class TestRules:
     def test_next_without_finish_is_abandoned(self, tmp_path: Path) -> None:
-        """A trial that is left without a result is FAILED(abandoned), and its reports are not the next one's."""
+        """A trial without a result is FAILED(abandoned), and its reports do not count for the next."""
 
         def code(job: Job) -> None:
             for run in job.trials():
@@ -274,14 +274,14 @@ class TestRules:
         assert [t.curve[0][1]["score"] for t in trials] == [100.0, 101.0, 102.0]
 
     def test_leaving_with_an_open_trial_abandons_it(self, tmp_path: Path) -> None:
-        """So does a job that ends in the middle of one, or never looks at its first."""
+        """A job that ends within a trial, or before its first, abandons that trial."""
         trials = Shop(tmp_path, lambda job: None).run(3)
 
         assert [(t.state, t.reason) for t in trials] == [(State.FAILED, Reason.ABANDONED)] * 3
         assert [t.job for t in trials] == [0, 1, 2]
 
     def test_first_result_counts(self, tmp_path: Path) -> None:
-        """A second ``finish`` changes nothing, and is kept as a note."""
+        """A second ``finish`` changes nothing, and is recorded as a note."""
 
         def code(job: Job) -> None:
             for run in job.trials():
@@ -295,8 +295,8 @@ class TestRules:
         assert shop.records.files.read_if_present(log_path(0, "extra_results")) == b"{'score': 2.0}\n"
 
     @pytest.mark.parametrize("what", ["report", "save", "inherit", "save_resume_point"])
-    def test_nothing_is_taken_for_a_finished_trial(self, tmp_path: Path, what: str) -> None:
-        """What comes after the result is refused by name, and ends the job."""
+    def test_calls_after_the_result_are_refused(self, tmp_path: Path, what: str) -> None:
+        """A call after the result is refused by name, and ends the job."""
         from torch import nn
 
         def code(job: Job) -> None:
@@ -316,14 +316,14 @@ class TestRules:
         assert what in (shop.records.read("jobs/000000.json") or {})["error"]
 
     def test_finish_belongs_to_train_many(self, tmp_path: Path) -> None:
-        """``train`` returns its scores."""
+        """``train`` must return its scores, and can't call ``finish``."""
         search = Search(problem=Spec.of(MixedProblem), tuner=Spec("nas.tuners.random.RandomTuner"))
         summary = run_search(search, root=str(tmp_path), budget=Budget(trials=1), finalists=1)
 
         assert "must be called in `train_many(job)`" in (next(iter(summary.lineage)).error or "")
 
     def test_missing_and_infinite_scores_fail_the_trial(self, tmp_path: Path) -> None:
-        """A phase without its metric is data, like any failure; the job goes on."""
+        """A phase without its metric is FAILED, and the job continues."""
 
         def code(job: Job) -> None:
             for run in job.trials():
@@ -336,8 +336,8 @@ class TestRules:
         assert trials[2].metrics == {"score": 0.0}
         assert {t.job for t in trials} == {0}
 
-    def test_what_raises_ends_its_trial_and_the_job(self, tmp_path: Path) -> None:
-        """The next trial begins a new job."""
+    def test_exception_ends_its_trial_and_the_job(self, tmp_path: Path) -> None:
+        """After an exception the next trial begins a new job."""
 
         def code(job: Job) -> None:
             for run in job.trials():
@@ -352,7 +352,7 @@ class TestRules:
         assert [t.job for t in trials] == [0, 0, 2, 2]
 
     def test_stopped_trial_and_its_job(self, tmp_path: Path) -> None:
-        """A stop that the body catches ends the trial; one that passes through ends the job, too."""
+        """A caught stop ends the trial; one that is raised ends the job, too."""
 
         def code(job: Job) -> None:
             for run in job.trials():
@@ -373,7 +373,7 @@ class TestRules:
 
 class TestAsking:
     def test_stop_ends_the_job(self, tmp_path: Path) -> None:
-        """An exhausted tuner ends the wait of every job."""
+        """STOP from the tuner ends every waiting job."""
         ended: list[int] = []
 
         def code(job: Job) -> None:
@@ -387,7 +387,7 @@ class TestAsking:
         assert sorted(ended) == [0, 1]
 
     def test_wait_is_asked_again(self, tmp_path: Path) -> None:
-        """A job waits while the tuner does, and gets its trial after the other's result."""
+        """A job waits while the tuner answers WAIT, and gets its trial after another's result."""
 
         def script(lineage: Lineage, number: int, job: int) -> Answer | None:
             return WAIT if number == 2 and sum(t.is_finished for t in lineage) < 2 else None
@@ -399,7 +399,7 @@ class TestAsking:
         assert {t.job for t in trials} == {0, 1}
 
     def test_parents_that_run_elsewhere(self, tmp_path: Path) -> None:
-        """Jobs that wait for one another's trials never lock up, whatever the number of slots."""
+        """Jobs that wait for trials of one another do not deadlock, with any number of slots."""
 
         def script(lineage: Lineage, number: int, job: int) -> Proposal:
             pending = [t.number for t in lineage if not t.is_finished]
@@ -415,8 +415,8 @@ class TestAsking:
                     assert (trials[parent].finished or 0) <= (trial.started or 0)
 
     @pytest.mark.parametrize("slots", [2, 3])
-    def test_a_job_has_one_trial_to_come(self, tmp_path: Path, slots: int) -> None:
-        """Whoever makes room for whom, no job is asked for while a trial of its own is to come, nor stays twice."""
+    def test_a_job_has_one_pending_trial(self, tmp_path: Path, slots: int) -> None:
+        """No job is asked for while a trial of its own is pending, nor runs on two slots."""
 
         def script(lineage: Lineage, number: int, job: int) -> Proposal:
             asked.append((job, [t.number for t in lineage.pending if t.job == job]))
@@ -439,15 +439,15 @@ class TestAsking:
 
     @pytest.mark.parametrize("slots", [2, 3])
     def test_deterministic(self, tmp_path: Path, slots: int) -> None:
-        """With ``deterministic``, each slot has one job, whoever is faster."""
+        """With ``deterministic``, each slot has one job, whatever the speeds."""
         trials = Shop(tmp_path, score_all, slots=slots, deterministic=True).run(9)
 
         assert [t.job for t in trials] == [n % slots for n in range(9)]
 
 
 class TestSessions:
-    def test_living_job_begins_anew(self, tmp_path: Path) -> None:
-        """A job whose session ended between two trials keeps its id, and is told how many it has finished."""
+    def test_running_job_starts_again(self, tmp_path: Path) -> None:
+        """A job whose session ended between two trials keeps its id and its number of finished trials."""
         stays: list[tuple[int, int]] = []
 
         def code(job: Job) -> None:
@@ -462,7 +462,7 @@ class TestSessions:
         assert stays == [(0, 0), (0, 3)]
 
     def test_job_that_left_does_not_come_back(self, tmp_path: Path) -> None:
-        """What has left by itself is on record; a larger budget begins another job."""
+        """A job that left by itself is recorded; a larger budget begins another job."""
 
         def code(job: Job) -> None:
             for run in job.trials():
@@ -478,7 +478,7 @@ class TestSessions:
         assert [t.job for t in trials] == [0, 0, 0, 3, 3]
 
     def test_interrupted_trial_is_yielded_first(self, tmp_path: Path) -> None:
-        """It keeps its job, and runs as attempt 2."""
+        """An interrupted trial keeps its job, and runs first, as attempt 2."""
         seen: list[tuple[int, int, int]] = []
 
         def code(job: Job) -> None:
@@ -501,7 +501,7 @@ class TestSessions:
         assert seen[-1] == (0, 4, 4)
 
     def test_same_table_with_interruptions(self, tmp_path: Path) -> None:
-        """With ``deterministic``, sessions that end at any moment change nothing in the table."""
+        """With ``deterministic``, interruptions at any moment do not change the table."""
 
         def code(job: Job) -> None:
             for run in job.trials(most=3):
@@ -521,13 +521,13 @@ class TestSessions:
 class TestMistakes:
     @pytest.mark.parametrize("most", [0, -1, 1.5, "many", True])
     def test_trials_per_job(self, most: object) -> None:
-        """A limit that can't be is named, with what is allowed."""
+        """An invalid limit is refused with the allowed values."""
         search = Search(problem=Spec.of(PlainProblem), tuner=Spec("nas.tuners.random.RandomTuner"), trials_per_job=most)  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match=r"job\.trials_per_job \(.*\) must be .* or unlimited"):
             search.build()
 
     def test_problem_without_code(self) -> None:
-        """One of the two methods is needed."""
+        """A problem must define ``train`` or ``train_many``."""
         search = Search(problem=Spec.of(EmptyProblem), tuner=Spec("nas.tuners.random.RandomTuner"))
         with pytest.raises(ConfigurationError, match=r"must define `train\(run\)` or `train_many\(job\)`"):
             search.build()

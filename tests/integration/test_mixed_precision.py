@@ -1,4 +1,4 @@
-"""The example of phases that build on one another, as a user runs it, and killed between and within phases."""
+"""The example of dependent phases, run as a user does, and killed between and within phases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HELD = (
 
 @pytest.mark.slow
 def test_bits_follow_the_last_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One layer changes a phase: down after one that reached the goal, else up; the weights are that phase's."""
+    """Each phase changes one layer: fewer bits after reaching the goal, else more; weights come from the last phase."""
     monkeypatch.syspath_prepend(EXAMPLE)
     search = Search(
         problem=Spec("mixed_precision.MixedPrecision", {"n_epochs": 1}),
@@ -49,7 +49,7 @@ def test_bits_follow_the_last_phase(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_have_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer of b bits computes with at most 2**b - 1 values; the size counts these bits; gradients pass through."""
+    """A layer of b bits has at most 2**b - 1 values; the size counts them; gradients pass through."""
     monkeypatch.syspath_prepend(EXAMPLE)
     from mixed_precision import QuantizedNetwork
 
@@ -67,7 +67,7 @@ def test_weights_have_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_guide_shows_the_example() -> None:
-    """The lines that docs/guides/jobs.md quotes are the example's."""
+    """The lines in docs/guides/jobs.md are the example's."""
     quoted = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "jobs.md").read_text(), re.DOTALL)
     [controller] = [block for block in quoted if "previous" in block]
 
@@ -76,7 +76,7 @@ def test_the_guide_shows_the_example() -> None:
 
 @pytest.mark.slow
 def test_the_readmes_command(here: Path, api_url: str) -> None:
-    """The command finds smaller networks at 95 % phase by phase, in two jobs, and shows the front of both metrics."""
+    """The command finds smaller networks at 95 % in two jobs, and shows the front of both metrics."""
     [line] = re.findall(r"^```bash\n(.*?)\n```$", (EXAMPLE / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     done = run(here, line=f"{line} name=mine", PYTHONPATH=PYTHONPATH, PREFECT_API_URL=api_url)
     found = trials(here / "heirloom" / "mine")
@@ -92,7 +92,7 @@ def test_the_readmes_command(here: Path, api_url: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # five commands
 def test_kills_between_phases_leave_no_trace(here: Path, api_url: str) -> None:
-    """Killed between two phases (the group, the driver) and within one, it ends with an undisturbed run's table.
+    """Killed between and within phases (group and driver), it ends with an uninterrupted run's table.
 
     A job that begins anew has an empty cache: it reads from the store what the undisturbed one had in memory.
     """

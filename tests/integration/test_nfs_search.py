@@ -1,4 +1,4 @@
-"""A whole search on one mount of a real NFS share, reported and read by the other, as a second machine would."""
+"""A whole search on one mount of a real NFS share, reported and read through another mount."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def found() -> dict[str, Any]:
     return found
 
 
-def test_the_search_ends_well(found: dict[str, Any]) -> None:
-    """Worker processes, Prefect's temporary server and the records on NFS: four trials, children inherit."""
+def test_the_search_completes(found: dict[str, Any]) -> None:
+    """Worker processes, Prefect's temporary server and records on NFS: four trials, children inherit."""
     assert found["search"]["status"] == 0, found["search"]["error"]
     assert "4 trials (4 COMPLETE)" in found["search"]["output"]
     assert "inherited: 2 trials took 100%" in found["search"]["output"]
 
 
 def test_the_other_machine_reports_it_at_once(found: dict[str, Any]) -> None:
-    """The table holds every trial, although the same report was asked for before there was a search."""
+    """The other mount's report has every trial, although it was asked for before the search existed."""
     rows = json.loads(found["table"]["output"])
 
     assert found["too early"]["status"] != 0
@@ -40,13 +40,13 @@ def test_the_other_machine_reports_it_at_once(found: dict[str, Any]) -> None:
 
 
 def test_the_other_machine_reads_whole_weights(found: dict[str, Any]) -> None:
-    """Manifests, packs and the winner's export have the sizes and digests that the records promise."""
+    """Manifests, packs and the winner's export have the recorded sizes and digests."""
     assert found["weights"]["tensors"] == {str(number): ["bias", "weight"] for number in range(4)}
     assert found["weights"]["winner"] == 3
     assert min(found["weights"]["exported"]) > 0
 
 
 def test_a_root_may_be_mounted_elsewhere(found: dict[str, Any]) -> None:
-    """The same command with the other mount as its root knows the search, and that nothing is left to do."""
+    """The same command with the other mount as root finds the search finished."""
     assert found["again"]["status"] == 0, found["again"]["error"]
     assert "search shared is finished" in found["again"]["output"]

@@ -1,4 +1,4 @@
-"""``flows.verify`` under a real NFS server with two real clients, good and bad mounts, NFSv3 and NFSv4.2."""
+"""``flows.verify`` on a real NFS server with two clients, good and bad mounts, NFSv3 and NFSv4.2."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def row(found: dict[str, str], name: str) -> str:
 
 
 def test_second_mount_sees_all_through_its_stale_cache(found: dict[str, Any]) -> None:
-    """Every check passes between two mounts, although plain look-ups do not find most published files."""
+    """Every check passes between two mounts, although plain look-ups miss most published files."""
     check = found["second"]
 
     assert check["status"] == 0, check
@@ -40,7 +40,7 @@ def test_second_mount_sees_all_through_its_stale_cache(found: dict[str, Any]) ->
 
 
 def test_two_machines_meet_and_agree(found: dict[str, Any]) -> None:
-    """The same command on both machines: they find each other, and print the same about what they see together."""
+    """The same command on both machines finds the other one, and both print the same."""
     here, there = found["machine a"], found["machine b"]
 
     assert (here["status"], there["status"]) == (0, 0), (here, there)
@@ -52,7 +52,7 @@ def test_two_machines_meet_and_agree(found: dict[str, Any]) -> None:
 
 
 def test_other_machine_verifies_a_search(found: dict[str, Any]) -> None:
-    """A search that was looked for too early is verified by the other machine, and so is what is broken of it later."""
+    """The other machine verifies a search that it looked up too early, and later finds its damage."""
     assert found["early"]["status"] == 2
     assert found["whole"]["status"] == 0, found["whole"]
     assert "stored: no damage" in found["whole"]["output"]
@@ -82,7 +82,7 @@ def test_bad_mount_gets_a_hint(found: dict[str, Any], case: str, status: int, li
 
 
 def test_file_system_without_hard_links(found: dict[str, Any]) -> None:
-    """FAT knows no hard links and folds capitals: records can't be published, saved files may be mixed up."""
+    """On FAT, without hard links and with folded capitals, the checks of records and saved files fail."""
     if "fat" not in found:
         pytest.skip("tried beside NFSv4.2 only, and needs mkfs.vfat")
     output = found["fat"]["output"]
@@ -94,5 +94,5 @@ def test_file_system_without_hard_links(found: dict[str, Any]) -> None:
 
 
 def test_nothing_is_left(found: dict[str, Any]) -> None:
-    """After all checks the share holds the search and nothing else."""
+    """After all checks the share holds only the search."""
     assert found["left"]["output"] == ["searches"]

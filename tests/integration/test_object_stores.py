@@ -1,4 +1,4 @@
-"""Whole searches in S3 and over sftp: warm workers, resuming, reports, lost connections, and no secret anywhere."""
+"""Whole searches in S3 and over sftp: warm workers, resuming, reports, lost connections, secrets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Remote:
 
 @pytest.fixture(params=["s3", "sftp"])
 def remote(request: pytest.FixtureRequest, s3: S3, sftp_port: int, tmp_path: Path, api_url: str) -> Iterator[Remote]:
-    """Each kind of root, by way of a proxy that can cut connections."""
+    """Yields each kind of root, behind a proxy that can cut connections."""
     prefect = {"PREFECT_API_URL": api_url}
     if request.param == "s3":
         with TcpProxy(int(s3.endpoint.rpartition(":")[2])) as proxy:
@@ -66,7 +66,7 @@ def remote(request: pytest.FixtureRequest, s3: S3, sftp_port: int, tmp_path: Pat
 
 
 def test_search_and_report(remote: Remote, here: Path) -> None:
-    """A search runs, is extended, and is reported; children inherit, the winner is exported, and no secret is kept."""
+    """A search runs, is extended and reported; children inherit, the winner is exported, no secret is written."""
     first = remote.run(here, *SEARCH, "budget.trials=6")
     assert first.status == 0, first.err
     more = remote.run(here, *SEARCH, "budget.trials=8")
@@ -97,8 +97,8 @@ def test_search_and_report(remote: Remote, here: Path) -> None:
 
 
 @pytest.mark.parametrize("root", ["s3://bucket/far", "sftp://me@127.0.0.1:9/far"])
-def test_nobody_answers(here: Path, root: str) -> None:
-    """Every command says so in one line, within seconds of its start, where nobody listens."""
+def test_unreachable_server_is_one_line(here: Path, root: str) -> None:
+    """If no server answers, every command says so in one line within seconds."""
     nobody = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     commands = [("search", "+tuner=random"), ("verify",), *((c, "name=a") for c in ("final", "report", "gc", "verify"))]
     for command, *overrides in commands:
@@ -110,7 +110,7 @@ def test_nobody_answers(here: Path, root: str) -> None:
 
 
 def test_search_outlives_lost_connections(remote: Remote, here: Path) -> None:
-    """Connections that are cut again and again cost no trial and no attempt."""
+    """Repeatedly cut connections cost no trial and no attempt."""
     with Command(here, *SEARCH, "budget.trials=16", *remote.arguments, **remote.environment) as command:
         until(lambda: remote.files.names("far/trials"), what="the first trial")
         stop = threading.Event()

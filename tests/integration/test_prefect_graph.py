@@ -1,4 +1,4 @@
-"""What a real Prefect server shows of real searches: every edge, state, tag and artifact, also after a kill."""
+"""Real searches on a real Prefect server: edges, states, tags and artifacts, also after a kill."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUNNING_PARENTS = (*OUTCOMES, "tuner._target_=outcome_problem.RunningParentTuner
 
 
 class Server:
-    """``prefect server start`` as users run it: own home, own port, the UI included."""
+    """``prefect server start`` as users run it: own home, own port, with the UI."""
 
     def __init__(self, home: Path) -> None:
         with socket.socket() as listener:
@@ -78,12 +78,12 @@ class Server:
         return self._client.post(path, json=dict(body)).raise_for_status().json()
 
     def flow_runs(self, search: str) -> list[dict[str, Any]]:
-        """The flow runs of a search, oldest first."""
+        """Returns the flow runs of a search, oldest first."""
         asked = {"flow_runs": {"name": {"any_": [search]}}, "sort": "START_TIME_ASC"}
         return list(self.post("/flow_runs/filter", asked))
 
     def task_runs(self, flow_run: str) -> list[dict[str, Any]]:
-        """A flow run's task runs, once the server has worked through what it was told of them."""
+        """Returns a flow run's task runs, once the server has processed all events."""
         asked = {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200}
         ended = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")
         runs: list[dict[str, Any]] = []
@@ -97,7 +97,7 @@ class Server:
         return runs
 
     def shows_running(self, search: str) -> bool:
-        """Whether it knows now of a task run of the search that runs."""
+        """Returns whether the server shows a running task run of the search."""
         flow_runs = {"id": {"any_": [run["id"] for run in self.flow_runs(search)]}}
         running = {"state": {"type": {"any_": ["RUNNING"]}}}
         return bool(self.post("/task_runs/filter", {"flow_runs": flow_runs, "task_runs": running}))
@@ -108,7 +108,7 @@ class Server:
         return [artifact for artifact in found if artifact["key"] and key in (None, artifact["key"])]
 
     def edges(self, flow_run: str) -> set[tuple[str, str]]:
-        """(parent, child) by name, as the run graph of the UI is drawn from."""
+        """Returns (parent, child) by name, from the data of the UI's run graph."""
         nodes = dict(self.get(f"/flow_runs/{flow_run}/graph-v2")["nodes"])
         assert not [node["label"] for node in nodes.values() if node["encapsulating"]]
         return {(nodes[p["id"]]["label"], node["label"]) for node in nodes.values() for p in node["parents"]}
@@ -126,7 +126,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def until(holds: Callable[[], bool], bound_s: float, what: str) -> float:
-    """The seconds until it holds."""
+    """Returns the seconds until the condition holds."""
     began = time.monotonic()
     while not holds():
         assert time.monotonic() < began + bound_s, f"not within {bound_s:g} s: {what}"
@@ -136,7 +136,7 @@ def until(holds: Callable[[], bool], bound_s: float, what: str) -> float:
 
 @dataclass(frozen=True)
 class Command:
-    """``python -m flows.search`` in a folder of its own, shown on a server."""
+    """``python -m flows.search`` in a folder of its own, connected to a server."""
 
     server: Server
     folder: Path
@@ -153,7 +153,7 @@ class Command:
         )
 
     def run(self, *overrides: str) -> str:
-        """What a search prints that ends well, without noise."""
+        """Returns the output of a search that must end with status 0."""
         process = self.start(*overrides)
         output, error = process.communicate(timeout=280)
         assert process.returncode == 0, error + output
@@ -189,7 +189,7 @@ def command(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Command
 
 
 def sources(trial: Trial) -> set[int]:
-    """Its parents, its donors, and the trials that stood in for donors, as its records say."""
+    """Returns parents, donors and replacing ancestors from the trial's records."""
     stand_ins = trial.inheritance.get("replaced", {}).values()
     named = {*trial.parents, *trial.proposal.weight_donors, *stand_ins, trial.resolved_donor}
     return {source for source in named if isinstance(source, int)}
@@ -227,7 +227,7 @@ class Race:
 
 @pytest.fixture(scope="module")
 def raced(command: Command) -> Path:
-    """The folder of twelve such searches, from one multirun."""
+    """Returns the folder of twelve such searches from one multirun."""
     command.run(
         "-m",
         *OUTCOMES,
@@ -250,7 +250,7 @@ def race(request: pytest.FixtureRequest, raced: Path, server: Server, command: C
 
 
 def test_no_child_starts_before_its_sources_are_committed(race: Race) -> None:
-    """A child's start is recorded after the results of all its parents and donors are in their folder."""
+    """A child starts after the results of all its parents and donors are in their folder."""
     assert len(race.trials) == 15
     for child in race.trials:
         start = race.folder / f"trials/{child.number:06d}.start-1.json"
@@ -261,14 +261,14 @@ def test_no_child_starts_before_its_sources_are_committed(race: Race) -> None:
 
 
 def test_children_are_named_before_their_parents_have_finished(race: Race) -> None:
-    """With a slot to spare the tuner is asked, and its answer is durable, while the parent runs or waits."""
+    """With a free slot the tuner is asked, and its answer is durable, while the parent runs or waits."""
     early = [t for t in race.trials if any(t.created < race.trials[parent].finished for parent in t.parents)]
 
     assert len(early) >= 2 if race.slots > 1 else not early  # how many depends on the machine
 
 
 def test_each_outcome_is_a_parents(race: Race) -> None:
-    """Parents are COMPLETE, FAILED, STOPPED, and without weights; then the weights are another ancestor's."""
+    """Parents are COMPLETE, FAILED, STOPPED or without weights; then an ancestor gives the weights."""
     children = [trial for trial in race.trials if trial.parents]
     outcomes = {race.trials[child.parents[0]].point["outcome"] for child in children}
     whole = {trial.number for trial in race.trials if trial.checkpoint is not None}
@@ -283,7 +283,7 @@ def test_each_outcome_is_a_parents(race: Race) -> None:
 
 
 def test_every_edge_is_in_the_servers_graph(race: Race, server: Server) -> None:
-    """The graph holds one edge from each parent and donor, no other, and no trial within another."""
+    """The graph has one edge from each parent and donor, no other, and no nested trial."""
     runs = server.task_runs(race.flow_run["id"])
     names = {run["id"]: run["name"] for run in runs}
     inputs = [(names[i["id"]], run["name"]) for run in runs for i in run["task_inputs"].get("wait_for", [])]
@@ -295,7 +295,7 @@ def test_every_edge_is_in_the_servers_graph(race: Race, server: Server) -> None:
 
 
 def test_a_trial_is_one_task_run_with_its_tags_and_state(race: Race, server: Server) -> None:
-    """Task run ``trial-0007`` has the trial's stage, generation, job and policies as tags, its state as a name."""
+    """Task run ``trial-0007`` has stage, generation, job and policies as tags, and the state's name."""
     runs = [run for run in server.task_runs(race.flow_run["id"]) if run["name"].startswith("trial-")]
 
     assert race.flow_run["state_name"] == "Completed"
@@ -310,7 +310,7 @@ def test_a_trial_is_one_task_run_with_its_tags_and_state(race: Race, server: Ser
 
 
 def test_published_weights_are_an_artifact_of_their_trial(race: Race, server: Server) -> None:
-    """``checkpoint-0007`` of task run ``trial-0007`` says path, bytes, digest, donor and share; others have none."""
+    """``checkpoint-0007`` of ``trial-0007`` has path, bytes, digest, donor and share; other trials have none."""
     names = {run["id"]: run["name"] for run in server.task_runs(race.flow_run["id"])}
     found = {a["key"]: a for a in server.artifacts(race.flow_run["id"]) if a["key"].startswith("checkpoint-")}
     published = [trial for trial in race.trials if trial.checkpoint is not None]
@@ -327,7 +327,7 @@ def test_published_weights_are_an_artifact_of_their_trial(race: Race, server: Se
 
 
 def test_each_trial_of_a_job_is_a_task_run(server: Server, command: Command) -> None:
-    """Trials that share jobs are task runs of their own, with the job's tag and all their edges."""
+    """Trials that share a job have their own task runs, with the job's tag and all edges."""
     plan = ("slots=2", "runner=processes", "problem.seconds=0.1", "budget.trials=15", "job.trials_per_job=4")
     command.run(*OUTCOMES, "tuner._target_=outcome_problem.RunningParentTuner", *plan, "name=jobs")
     (flow_run,) = server.flow_runs("jobs")
@@ -340,7 +340,7 @@ def test_each_trial_of_a_job_is_a_task_run(server: Server, command: Command) -> 
 
 
 def test_a_donor_by_a_rule_is_an_edge(server: Server, command: Command) -> None:
-    """Whose weights ``tuner.donor=local_best`` found when a trial started has an edge to it; its slot is on record."""
+    """A donor found by ``tuner.donor=local_best`` at the start has an edge, and its slot is recorded."""
     plan = ("+tuner=random", "tuner.donor=local_best", "slots=2", "runner=processes", "budget.trials=12")
     command.run(OUTCOMES[0], *plan, "problem.seconds=0.1", "max_failures=100", "name=sources")
     (flow_run,) = server.flow_runs("sources")
@@ -355,7 +355,7 @@ def test_a_donor_by_a_rule_is_an_edge(server: Server, command: Command) -> None:
 
 
 def test_each_phase_has_an_edge_from_the_one_before(server: Server, command: Command) -> None:
-    """Where a job's trials build on one another, so do their task runs, over sessions too."""
+    """The task runs of a job's dependent trials have edges, also across sessions."""
     plan = (
         *OUTCOMES,
         "tuner._target_=outcome_problem.PhaseTuner",
@@ -380,7 +380,7 @@ def test_each_phase_has_an_edge_from_the_one_before(server: Server, command: Com
 
 
 def test_the_lineage_is_linked_from_the_flow_run(race: Race, server: Server) -> None:
-    """The artifact ``lineage`` says the command that draws the whole of it; a tag names the search, one the session."""
+    """The artifact ``lineage`` has the command that draws it; tags name the search and the session."""
     (artifact,) = server.artifacts(race.flow_run["id"], "lineage")
     name, root = race.folder.name, race.folder.parent
 
@@ -389,7 +389,7 @@ def test_the_lineage_is_linked_from_the_flow_run(race: Race, server: Server) -> 
 
 
 def test_the_states_of_the_last_trials_are_delivered(server: Server, command: Command) -> None:
-    """The command does not end before the server was sent the end of each of many quick trials."""
+    """The command waits until the server has the final state of each quick trial."""
     plan = ("problem.seconds=0", "slots=4", "budget.trials=190", "storage=memory", "runner=threads")
     command.run(*CHAINS, *plan, "name=quick")
     (flow_run,) = server.flow_runs("quick")
@@ -398,8 +398,8 @@ def test_the_states_of_the_last_trials_are_delivered(server: Server, command: Co
     assert sorted(run["name"] for run in runs if run["name"].startswith("trial-")) == [task(n) for n in range(190)]
 
 
-def test_a_parent_whose_worker_dies_has_an_edge_to_its_child(server: Server, command: Command) -> None:
-    """A trial that is given up as lost is shown as FAILED beside its lost attempts, and its children train."""
+def test_a_lost_parent_has_an_edge_to_its_child(server: Server, command: Command) -> None:
+    """A lost trial is FAILED beside its lost attempts, and its children train."""
     command.run(*CHAINS, "tuner.outcomes=killed complete", "slots=2", "budget.trials=3", "name=lost")
     (flow_run,) = server.flow_runs("lost")
     runs = [(run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"])]
@@ -426,8 +426,8 @@ def test_a_trial_that_never_ran_is_shown(server: Server, command: Command) -> No
     assert only_trials(server.edges(flow_run["id"])) == expected_edges(command.trials("refused"))
 
 
-def test_the_leaderboard_grows_while_the_search_goes(server: Server, command: Command) -> None:
-    """The artifact ``leaderboard`` shows more trials each time that it is looked at, the best first."""
+def test_the_leaderboard_grows_during_the_search(server: Server, command: Command) -> None:
+    """The artifact ``leaderboard`` shows more trials over time, best first."""
     seen: list[str] = []
     plan = ("tuner.outcomes=complete", "problem.seconds=1.2", "slots=2", "budget.trials=16")
     process = command.start(*CHAINS, *plan, "name=grows", "runner=threads")
@@ -448,7 +448,7 @@ def test_the_leaderboard_grows_while_the_search_goes(server: Server, command: Co
 
 
 def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Server, command: Command) -> None:
-    """After ``kill -9`` the same command is a new flow run with all edges, some from ``Restored`` trials."""
+    """After ``kill -9`` the command makes a new flow run with all edges, some from ``Restored`` trials."""
     arguments = (*RUNNING_PARENTS, "problem.seconds=0.6", "slots=2", "budget.trials=20", "name=resumed")
     process = command.start(*arguments)
     command.wait_for_trials("resumed", 7)
@@ -482,7 +482,7 @@ def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Se
 
 @pytest.mark.parametrize("how", ["prefect flow-run cancel", "set_state"])
 def test_a_cancel_in_prefect_ends_the_search(server: Server, command: Command, how: str) -> None:
-    """``prefect flow-run cancel``, or the state set through the API, ends the search within 15 s; records are kept."""
+    """``prefect flow-run cancel``, or the state set by the API, ends the search within 15 s with its records."""
     name = f"cancelled-{len(how)}"
     process = command.start(*CHAINS, "problem.seconds=12", "slots=2", "budget.trials=100", f"name={name}")
     # so long that the cancel comes amid the third and fourth trial
@@ -511,7 +511,7 @@ def test_a_cancel_in_prefect_ends_the_search(server: Server, command: Command, h
 
 
 def test_a_restarted_server_does_not_harm_the_search(server: Server, command: Command) -> None:
-    """A server that is killed and back after three seconds costs at most something of the show, and no time."""
+    """A server restarted after three seconds costs at most some displayed data, and no time."""
     process = command.start(*CHAINS, "problem.seconds=0.5", "slots=2", "budget.trials=40", "name=outage")
     command.wait_for_trials("outage", 6)
     server.kill()

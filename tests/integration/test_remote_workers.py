@@ -1,4 +1,4 @@
-"""Workers as commands of their own: who comes, leaves, is killed or refused, and what each leaves behind."""
+"""Workers started as commands of their own: joining, leaving, kills and refusals."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def starts(search: Path) -> list[str]:
 
 
 def worker_of(search: Path, start: str) -> int:
-    """The process in which an attempt trains; its parent is the worker's command."""
+    """Returns the process that trains an attempt; its parent is the worker's command."""
     found = records(search).read(f"trials/{start}")
     assert found is not None
     return int(found["pid"])
 
 
 def test_two_workers_run_a_search(here: Path, api_url: str) -> None:
-    """Jobs, inheritance, finals, tests and the export; the workers end with 0 and say why; all storage is theirs."""
+    """Jobs, inheritance, finals, tests and export; the workers do all storage access and end with status 0."""
     search = here / "heirloom" / "mine"
     with RemoteSearch(here, *EVOLVED, *OWN, "slots=2", "budget.trials=8", PREFECT_API_URL=api_url) as remote:
         first, second = remote.join(), remote.join()
@@ -57,7 +57,7 @@ def test_two_workers_run_a_search(here: Path, api_url: str) -> None:
 
 
 def test_the_table_is_that_of_warm_workers(here: Path, api_url: str) -> None:
-    """A deterministic search gives the same trials on remote workers, fewer than slots, as on warm processes."""
+    """A deterministic search gives the same trials on remote workers, fewer than slots, as on local ones."""
     plan = (*EVOLVED, OWN[0], *REMOTE[1:], "slots=2", "budget.trials=8", "deterministic=true", "problem.most=3")
     near = run(here, *plan, "name=near", "runner=processes", PREFECT_API_URL=api_url)
     far = search_with_remote_workers(here, *plan, "name=far", "runner=remote", n_workers=1, PREFECT_API_URL=api_url)
@@ -72,7 +72,7 @@ def test_the_table_is_that_of_warm_workers(here: Path, api_url: str) -> None:
 
 @pytest.mark.parametrize("whom", ["training", "command"])
 def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str, whom: str) -> None:
-    """kill -9 of the process that trains, or of the whole worker: attempt 2 of the same trial, of the same job."""
+    """kill -9 of the training process or the whole worker leads to attempt 2 of the same trial and job."""
     search = here / "heirloom" / "mine"
     plan = (*EVOLVED, *OWN, "slots=1", "budget.trials=4", "problem.seconds=1", "channel.lost_after_s=3")
     with RemoteSearch(here, *plan, PREFECT_API_URL=api_url) as remote:
@@ -97,7 +97,7 @@ def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str, whom: str) -
 
 
 def test_a_worker_that_is_interrupted_leaves(here: Path, api_url: str) -> None:
-    """Ctrl-C of a worker: status 130, its trial runs again elsewhere without having been lost; SIGTERM: 143.
+    """Ctrl-C of a worker: status 130, and its trial runs elsewhere without a loss; SIGTERM: 143.
 
     The process is signaled and then its group, as ``timeout`` does: that is no second signal.
     """
@@ -125,7 +125,7 @@ def test_a_worker_that_is_interrupted_leaves(here: Path, api_url: str) -> None:
 
 
 def test_an_interrupted_driver_ends_its_workers(here: Path, api_url: str) -> None:
-    """Ctrl-C of the driver: 130, the workers end with 0; the same command goes on, with new workers."""
+    """Ctrl-C of the driver: status 130, workers end with 0; the same command continues with new workers."""
     search = here / "heirloom" / "mine"
     plan = (*PLAIN, "slots=2", "budget.trials=3", "problem.seconds=1")
     with RemoteSearch(here, *plan, PREFECT_API_URL=api_url) as remote:
@@ -146,7 +146,7 @@ def test_an_interrupted_driver_ends_its_workers(here: Path, api_url: str) -> Non
 
 
 def test_a_killed_driver_is_noticed(here: Path, api_url: str) -> None:
-    """kill -9 of the driver: the worker interrupts its trial and ends with 0; what had finished is kept."""
+    """After kill -9 of the driver the worker interrupts its trial and ends with 0; finished trials are kept."""
     search = here / "heirloom" / "mine"
     plan = (*PLAIN, "slots=1", "budget.trials=2", "problem.seconds=1.5", "channel.lost_after_s=3")
     with RemoteSearch(here, *plan, PREFECT_API_URL=api_url) as remote:
@@ -163,7 +163,7 @@ def test_a_killed_driver_is_noticed(here: Path, api_url: str) -> None:
 
 
 def test_a_trial_past_its_time_is_killed(here: Path, api_url: str) -> None:
-    """trial_timeout_s holds on workers, and the job goes on there."""
+    """trial_timeout_s applies on workers, and the job continues there."""
     plan = (
         "+tuner=random",
         "problem._target_=multi_phase_problem.SleepyProblem",
@@ -179,8 +179,8 @@ def test_a_trial_past_its_time_is_killed(here: Path, api_url: str) -> None:
     assert {t.job for t in found[:3]} == {0}
 
 
-def test_who_is_not_let_in_and_who_does_not_want_to(here: Path, api_url: str) -> None:
-    """One line and status 2: another token, another root, another code, another device; status 1: nobody there."""
+def test_mismatched_workers_are_refused(here: Path, api_url: str) -> None:
+    """Another token, root, code or device is one line with status 2; no driver is status 1."""
     (here / "other").mkdir()
     with RemoteSearch(here, *PLAIN, "slots=1", "budget.trials=1", "device=cpu", PREFECT_API_URL=api_url) as remote:
         token = remote.line[1]
@@ -215,8 +215,8 @@ def test_who_is_not_let_in_and_who_does_not_want_to(here: Path, api_url: str) ->
     assert done.status == 0, done.err
 
 
-def test_a_root_with_a_search_of_the_same_name_is_not_the_driver_s(here: Path, api_url: str) -> None:
-    """A worker that does not see the driver's own proposals leaves with 2; the trial runs elsewhere."""
+def test_a_worker_with_another_root_leaves(here: Path, api_url: str) -> None:
+    """A worker that can't see the driver's proposals leaves with status 2, and the trial runs elsewhere."""
     copy = here / "copy"
     (copy / "mine").mkdir(parents=True)
     with RemoteSearch(here, *PLAIN, "slots=1", "budget.trials=1", PREFECT_API_URL=api_url) as remote:
@@ -237,8 +237,8 @@ def test_a_root_with_a_search_of_the_same_name_is_not_the_driver_s(here: Path, a
     assert not list(copy.rglob("*.start-*"))
 
 
-def test_a_port_and_a_token_of_one_s_own(here: Path, api_url: str) -> None:
-    """Workers that are started first wait for a driver whose port and token were agreed on; the line shows no token."""
+def test_a_given_port_and_token(here: Path, api_url: str) -> None:
+    """Workers started first wait for a driver with the agreed port and token; the printed line hides the token."""
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -258,8 +258,8 @@ def test_a_port_and_a_token_of_one_s_own(here: Path, api_url: str) -> None:
     assert token not in done.err
 
 
-def test_a_terminal_says_what_trials_wait_for(here: Path) -> None:
-    """Without a worker: that one must join, and how; Ctrl-C ends the command as ever."""
+def test_a_terminal_says_that_trials_wait_for_workers(here: Path) -> None:
+    """Without a worker the terminal shows how to start one; Ctrl-C ends the command."""
     status, raw = on_terminal(here, *PLAIN, "slots=1", columns=200, interrupt_at="waiting for a worker to join")
 
     assert status == 130
@@ -268,7 +268,7 @@ def test_a_terminal_says_what_trials_wait_for(here: Path) -> None:
 
 
 def test_finals_on_remote_workers(here: Path, api_url: str) -> None:
-    """``flows.final`` takes the same runner."""
+    """``flows.final`` works with the same runner."""
     local = [override.replace("runner=remote", "runner=processes") for override in PLAIN]
     assert run(here, *local, "slots=2", "budget.trials=4", PREFECT_API_URL=api_url).status == 0
     finals = ("name=mine", "finalists=2", "slots=1", "threads=1", "runner=remote", PLAIN[1])

@@ -1,4 +1,4 @@
-"""What a point costs is found out before it is trained, recorded on its trial, and changes nothing of its training."""
+"""Static metrics: computed before training, recorded, and without effect on the training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def clean_memory() -> Iterator[None]:
 
 
 class BlindProblem(Problem):
-    """Scores with what torch draws first."""
+    """Scores with torch's first random number."""
 
     metrics = (Metric("score"),)
     space = ParameterSpace({"width": Int(2, 3)})
@@ -89,7 +89,7 @@ def search(problem: type[Problem], **more: Any) -> tuple[list[Trial], Records]:
 
 
 def test_recorded_before_training() -> None:
-    """Parameters, FLOPs (two a multiplication) and seconds of a forward pass; the score is what it would have been."""
+    """Parameters, FLOPs (two per multiplication) and latency are recorded; the score is unchanged."""
     [trial], _ = search(LinearProblem)
     [blind], _ = search(BlindProblem)
 
@@ -103,24 +103,24 @@ def test_recorded_before_training() -> None:
 
 
 @pytest.mark.parametrize("objective", ["flops", "latency_s"])
-def test_an_objective_is_taken_from_there(objective: str) -> None:
-    """A declared metric that training does not return is what was known before."""
+def test_an_objective_may_be_a_static_metric(objective: str) -> None:
+    """A declared metric that training does not return is taken from the static metrics."""
     [trial], _ = search(LinearProblem, arguments={"objective": objective})
 
     assert trial.metrics[objective] == trial.static_metrics[objective]
 
 
 @pytest.mark.parametrize("error", ["ValueError", "SystemExit"])
-def test_what_cant_be_found_out_is_told(error: str) -> None:
-    """A network that can't be built fails no training that succeeds without; the trial's log has the traceback."""
+def test_failing_static_metrics_are_logged(error: str) -> None:
+    """A network that can't be built does not fail the training; the log has the traceback."""
     [trial], records = search(LinearProblem, arguments={"error": "no such layer", "kind": error})
 
     assert (trial.state, trial.static_metrics) == (State.COMPLETE, {})
     assert f"{error}: no such layer" in records.log(trial.number)
 
 
-def test_an_objective_that_cant_be_found_out_fails_the_trial() -> None:
-    """The error says what was missing, and why."""
+def test_a_missing_static_objective_fails_the_trial() -> None:
+    """The error names the missing metric and the reason."""
     [trial], _ = search(LinearProblem, arguments={"error": "no such layer", "objective": "flops"})
 
     assert (trial.state, trial.reason) == (State.FAILED, Reason.NO_METRIC)
@@ -128,13 +128,13 @@ def test_an_objective_that_cant_be_found_out_fails_the_trial() -> None:
 
 
 def test_a_measured_objective_is_not_deterministic() -> None:
-    """It is refused at the start."""
+    """A measured objective is refused with deterministic=true."""
     with pytest.raises(ConfigurationError, match="metric latency_s does not go with deterministic=true"):
         search(LinearProblem, arguments={"objective": "latency_s"}, deterministic=True)
 
 
 def test_latency_is_the_least_of_few_passes() -> None:
-    """Of ten after a first, in eval mode; of a slow network of one."""
+    """Latency is the least of ten passes in eval mode after a first; a slow network has one pass."""
 
     class Slow(nn.Module):
         def __init__(self, seconds: float) -> None:
@@ -156,8 +156,8 @@ def test_latency_is_the_least_of_few_passes() -> None:
     assert slow.n_passes == 2
 
 
-def test_what_passes_before_the_epochs_is_on_record() -> None:
-    """A trial knows how long its problem took until it asked for its epochs: what does not grow with them."""
+def test_setup_time_is_recorded() -> None:
+    """A trial records the seconds before its epochs, which do not grow with their number."""
     [trial], _ = search(SlowStartProblem)
 
     assert 0.3 <= trial.cost["setup_seconds"] < trial.cost["seconds"] - 0.2

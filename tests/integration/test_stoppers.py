@@ -1,4 +1,4 @@
-"""Every stopper that conf/ names ends the same trials at the same reports on all runners."""
+"""Every stopper of conf/ ends the same trials at the same reports on all runners."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ RUNNERS = {
 
 
 def reports(x: int) -> list[float]:
-    """What a point reports: the hopeless stay where they begin, the good ones rise side by side."""
+    """Returns a point's reports: bad points stay at the start, good ones rise together."""
     return [0.125 if x in HOPELESS else 1 - math.exp(-step / 4) for step in range(1, N_STEPS + 1)]
 
 
 def searched(here: Path, *more: str, **environment: str) -> list[Trial]:
-    """The search stage's trials of a command on the table."""
+    """Returns the search stage's trials of a command on the table."""
     lines = [",".join(["x", "acc", *(f"acc_{step}" for step in range(1, N_STEPS + 1))])]
     lines += [",".join(map(repr, [x, reports(x)[-1], *reports(x)])) for x in range(12)]
     (here / "t.csv").write_text("\n".join(lines))
@@ -51,7 +51,7 @@ def searched(here: Path, *more: str, **environment: str) -> list[Trial]:
 
 @pytest.fixture(scope="module")
 def n_reports_on_debug(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[int]]:
-    """How far each trial comes with a stopper, one after the other in one process."""
+    """Returns each trial's number of reports with a stopper in one process."""
 
     @cache
     def count(stopper: str) -> list[int]:
@@ -63,10 +63,10 @@ def n_reports_on_debug(tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
 
 @pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize("stopper", STOPPERS)
-def test_hopeless_trials_end_on_every_runner(
+def test_bad_trials_end_on_every_runner(
     stopper: str, runner: str, here: Path, api_url: str, n_reports_on_debug: Callable[[str], list[int]]
 ) -> None:
-    """Hopeless trials are STOPPED with their last report, where they are on debug; the good ones are COMPLETE."""
+    """Bad trials are STOPPED at the same report on every runner as on debug; good ones are COMPLETE."""
     found = searched(here, f"stopper={stopper}", *RUNNERS[runner], PREFECT_API_URL=api_url)
 
     assert [trial.point["x"] for trial in found if trial.state == State.STOPPED] == list(HOPELESS)

@@ -138,7 +138,7 @@ REFUSED: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("value", "line"), REFUSED, ids=[line for _, line in REFUSED])
-def test_what_needs_pickling_is_refused(value: object, line: str) -> None:
+def test_values_that_need_pickling_are_refused(value: object, line: str) -> None:
     """What is neither JSON nor a tensor is refused by its key and type, with a remedy."""
     with pytest.raises(ConfigurationError, match=line):
         encode_state(value, "value", {})

@@ -1,4 +1,4 @@
-"""The winner's folder: loaded and run by a process that has torch, and nothing of Heirloom."""
+"""The winner's export, loaded and run in a process with torch alone."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ print(n)
 
 
 class Special(nn.Module):
-    """Has no ONNX: a function of a kind that no runtime has."""
+    """A module that ONNX can't represent."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.special.modified_bessel_i1(x)
 
 
 class TrainedProblem(ExportProblem):
-    """Saves a network whose every buffer and weight differs from a fresh one's."""
+    """Saves a network in which every buffer and weight differs from a new one's."""
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         run.save(trained())
@@ -88,7 +88,7 @@ class BrokenExport(TrainedProblem):
 
 
 class BatchOfOne(TrainedProblem):
-    """Its network can't take a batch of any size."""
+    """Builds a network that accepts a batch of one only."""
 
     def export(self, run: TrialRun) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
         return nn.Sequential(run.restore(network()), nn.Flatten(0), nn.Linear(2 * N_CLASSES, 1)), (torch.zeros(2, 3),)
@@ -104,7 +104,7 @@ def trained() -> nn.Module:
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export gave, and its folder."""
+    """The result of an export, and its folder."""
 
     answer: dict[str, Any]
     root: Path
@@ -121,7 +121,7 @@ class Exported:
 
 
 def export(problem: Problem, root: Path, *, donor: Trial | None = None) -> Exported:
-    """Trains a trial of the problem, and exports it, as a worker does."""
+    """Trains a trial and exports it as a worker does."""
     files = open_root(str(root))
     spec = RuntimeSpec(problem=Spec.of(PlainProblem), url=str(root), options={})
     point = {"x": 3}
@@ -143,7 +143,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 @pytest.mark.slow
 def test_program_runs_with_torch_alone(exported: Exported, tmp_path: Path) -> None:
-    """program.pt2 answers as the network in eval mode does, at any batch size, where nas can't be imported."""
+    """program.pt2 gives the network's eval-mode output at any batch size, without nas installed."""
     model = trained().eval()
     inputs = [torch.randn(size, N_INPUTS) for size in BATCH_SIZES]
     with torch.no_grad():
@@ -157,7 +157,7 @@ def test_program_runs_with_torch_alone(exported: Exported, tmp_path: Path) -> No
 
 
 def test_onnx_runs_without_torch(exported: Exported, tmp_path: Path) -> None:
-    """model.onnx answers as the network in eval mode does, at any batch size, where torch can't be imported."""
+    """model.onnx gives the network's eval-mode output at any batch size, without torch installed."""
     model = trained().eval()
     inputs = [torch.randn(size, N_INPUTS) for size in BATCH_SIZES]
     with torch.no_grad():
@@ -172,7 +172,7 @@ def test_onnx_runs_without_torch(exported: Exported, tmp_path: Path) -> None:
 
 
 def test_missing_onnx_is_explained(tmp_path: Path) -> None:
-    """Where torch has no ONNX for a part of the network, the program is there, and export.json says why."""
+    """If ONNX lacks an operation, program.pt2 is exported, and export.json gives the reason."""
 
     class Strange(TrainedProblem):
         def export(self, run: TrialRun) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -188,7 +188,7 @@ def test_missing_onnx_is_explained(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_there_is_no_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where onnxruntime is not installed, the rest is exported, and export.json names the extra."""
+    """Without onnxruntime the rest is exported, and export.json names the extra."""
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
 
     exported = export(TrainedProblem(), tmp_path)
@@ -199,7 +199,7 @@ def test_without_the_extra_there_is_no_onnx(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_weights_load_as_safetensors(exported: Exported) -> None:
-    """model.safetensors holds the network's whole state, to the bit, for the format's own library."""
+    """safetensors loads the network's whole state from model.safetensors, equal to the bit."""
     found = load_file(exported.folder / "model.safetensors")
     expected = trained().state_dict()
 
@@ -209,7 +209,7 @@ def test_weights_load_as_safetensors(exported: Exported) -> None:
 
 @pytest.mark.slow
 def test_published_momentum_is_neither_restored_nor_exported(tmp_path: Path) -> None:
-    """A trial that published its momentum has children, is tested and exported with its weights alone."""
+    """Children, tests and exports of a trial with published momentum use its weights alone."""
 
     class Momentous(ExportProblem):
         def train(self, run: TrialRun) -> Mapping[str, float]:
@@ -237,7 +237,7 @@ def test_published_momentum_is_neither_restored_nor_exported(tmp_path: Path) -> 
     assert load_file(child.folder / "model.safetensors").keys() == network().state_dict().keys()
 
 
-def test_architecture_says_what_was_built(exported: Exported) -> None:
+def test_architecture_json_describes_the_network(exported: Exported) -> None:
     """architecture.json names the trial, the problem, the point, the scores and the inputs."""
     found = exported.read("architecture.json")
 
@@ -248,7 +248,7 @@ def test_architecture_says_what_was_built(exported: Exported) -> None:
 
 
 def test_complete_export_misses_nothing(exported: Exported) -> None:
-    """export.json of a complete export lists nothing, and every file is known by size and digest."""
+    """A complete export lists nothing as missing, and gives size and digest of each file."""
     assert exported.read("export.json") == {"missing": {}}
     assert exported.answer["missing"] == {}
     listed = {file["path"].rpartition("/")[2]: file["bytes"] for file in exported.answer["files"]}
@@ -256,7 +256,7 @@ def test_complete_export_misses_nothing(exported: Exported) -> None:
 
 
 def test_network_is_exported_in_eval_mode(tmp_path: Path) -> None:
-    """A network that the problem hands over in training mode is exported in eval mode: dropout does nothing."""
+    """A network in training mode is exported in eval mode, so dropout is off."""
 
     class Training(TrainedProblem):
         def export(self, run: TrialRun) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -282,7 +282,7 @@ def test_network_is_exported_in_eval_mode(tmp_path: Path) -> None:
 def test_missing_program_is_explained(
     problem: Problem, why: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Where no program can be made, export.json says why, and the rest is there."""
+    """If no program can be exported, export.json gives the reason, and the rest is there."""
     exported = export(problem, tmp_path)
 
     missing = exported.read("export.json")["missing"]
@@ -293,7 +293,7 @@ def test_missing_program_is_explained(
 
 
 def test_second_export_does_not_overwrite(exported: Exported) -> None:
-    """Each export has a folder of its own."""
+    """Each export has its own folder."""
     spec = RuntimeSpec(problem=Spec.of(PlainProblem), url=str(exported.root), options={})
     trial = replace(exported.trial, checkpoint=None)
 

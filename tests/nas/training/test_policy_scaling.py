@@ -1,4 +1,4 @@
-"""The lines by which problems honor policies."""
+"""Policy shortcuts: epochs, subsets and scale."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -30,12 +30,12 @@ def modes(*policies: Policy, fidelity: float | None = None) -> PolicyScaling:
     ],
 )
 def test_epochs(policies: Iterable[Policy], fidelity: float | None, epochs: int) -> None:
-    """SKIP_TRAIN goes before a fidelity, a fidelity before EARLY_STOP."""
+    """SKIP_TRAIN takes precedence over a fidelity, and a fidelity over EARLY_STOP."""
     assert modes(*policies, fidelity=fidelity).epochs(full=60, early=8) == epochs
 
 
 def test_early_is_never_longer_than_full() -> None:
-    """A problem whose full training was made short for a test stays as short with EARLY_STOP."""
+    """EARLY_STOP does not lengthen a training that is already shorter."""
     assert modes(Policy.EARLY_STOP).epochs(full=2, early=8) == 2
 
 
@@ -45,7 +45,7 @@ def test_early_is_never_longer_than_full() -> None:
     ids=["list", "array", "tensor", "dataset"],
 )
 def test_subset(data: Any) -> None:
-    """QUICK_EVAL takes the first examples of whatever kind of data, and never more than there are."""
+    """QUICK_EVAL takes the first examples of any kind of data, and at most all of them."""
 
     def first(part: Any) -> list[int]:
         return [int(example[0] if isinstance(example, tuple) else example) for example in part]
@@ -64,7 +64,7 @@ def test_scale() -> None:
 
 
 def test_shares_of_a_full_training() -> None:
-    """What the calls make of a training is known afterwards: the same call counts once, other sizes multiply."""
+    """The shares of a full training are recorded: equal calls count once, and different sizes multiply."""
     cheap = modes(Policy.EARLY_STOP, Policy.DOWNSCALE)
     for _ in range(3):
         cheap.epochs(full=50, early=10)
@@ -81,7 +81,7 @@ def test_shares_of_a_full_training() -> None:
 
 
 def test_mistakes_name_the_argument() -> None:
-    """What can't be a number of epochs, examples or layers is refused by name, whichever policies are on."""
+    """An invalid number of epochs, examples or layers is refused by name under every policy."""
     with pytest.raises(ConfigurationError, match=r"run.epochs: early \(2.5\) must be a whole number of at least 0"):
         modes().epochs(full=10, early=2.5)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"run.subset: quick \(0\)"):

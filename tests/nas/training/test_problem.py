@@ -3,13 +3,13 @@ from tests.support.problems import ExportProblem, PlainProblem, ScoreProblem
 
 
 class NetworkProblem(ExportProblem):
-    """A problem that knows the network of a point."""
+    """A problem that can build the network of a point."""
 
     build = example_inputs = ExportProblem.export
 
 
 class WithoutTestData(NetworkProblem):
-    """A problem that defines ``test`` and has no data for it."""
+    """A problem that defines ``test`` but has no test data."""
 
     @property
     def abilities(self) -> frozenset[Ability]:

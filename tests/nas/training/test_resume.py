@@ -1,4 +1,4 @@
-"""Long trials: an attempt that is ended from outside is gone on from, and the result is the undisturbed one's."""
+"""Long trials: an interrupted attempt resumes, and its result equals that of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Shop:
-    """A store in memory, in which one trial is trained in as many attempts as it takes, as a worker does."""
+    """A storage in memory, in which one trial is trained in several attempts, as by a worker."""
 
     def __init__(self, *, every_s: float = 0.0, device: str = "cpu") -> None:
         self.files: BlobStore = open_root(f"memory://resume/{uuid4().hex}", retry_s=0)
@@ -55,7 +55,7 @@ class Shop:
         self.records.propose(self.trial)
 
     def attempt(self, body: Body, *, donors: Sequence[Trial] = (), answers: bool = False, **more: Any) -> Trial | None:
-        """The result of the next attempt; None where it was interrupted.
+        """Returns the result of the next attempt, or None if it was interrupted.
 
         Args:
             answers: Whether reports wait for a verdict, which is to go on.
@@ -80,12 +80,12 @@ class Shop:
         return self.pool.run(Assignment(self.trial, weights), post)
 
     def interrupt(self) -> None:
-        """As Ctrl-C does: the next report ends the attempt without a result."""
+        """Makes the next report end the attempt without a result, as Ctrl-C does."""
         assert self.pool is not None
         self.pool.stop(self.trial, "interrupt")
 
     def donor(self, **more: Any) -> Trial:
-        """A finished trial whose network is full of ones."""
+        """Returns a finished trial with a network full of ones."""
         parent = Trial(number=0, index=0, proposal=Proposal(point={"x": 0}), attempt=1, slot=0)
         self.records.propose(parent)
         spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=self.files.url, options={})
@@ -100,7 +100,7 @@ class Shop:
 
     @property
     def kept(self) -> list[str]:
-        """What lies in the trial's folder of resume points."""
+        """Returns the files in the trial's folder of resume points."""
         return self.files.names("resume/000001")
 
     @property
@@ -122,7 +122,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Net(nn.Module):
-    """A small network with all whose state matters: an order in memory of its own, running averages, dropout."""
+    """A small network with much state: a parameter order of its own, running averages, dropout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ Parts = dict[str, Any]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a training keeps beside its network, and what it does with each loss."""
+    """The parts that a training keeps beside its network, and its step for each loss."""
 
     make: Callable[[nn.Module], Parts]
     step: Callable[[Parts, torch.Tensor], None]
@@ -175,7 +175,7 @@ def averaged(parts: Parts, loss: torch.Tensor) -> None:
 
 
 def noisy(parts: Parts, loss: torch.Tensor) -> None:
-    """Draws from every kind of generator, global and the problem's own."""
+    """Draws from each kind of generator, global and the problem's own."""
     noise = random.random() + np.random.standard_normal() + float(torch.randn(()))
     noise += parts["python"].gauss(0, 1) + parts["numpy"].standard_normal()
     plain(parts, loss * (1 + 0.1 * noise))
@@ -239,14 +239,14 @@ class Training:
         self.final: Parts = {}
 
     def run(self) -> Trial:
-        """The result, after as many attempts as it takes."""
+        """Returns the result after as many attempts as needed."""
         while (found := self.shop.attempt(self.train)) is None:
             pass
         assert found.state == State.COMPLETE, found.error
         return found
 
     def train(self, run: TrialRun) -> object:
-        """With kernels that give the same bits again, on a GPU too."""
+        """Trains with deterministic kernels, on a GPU too."""
         with torch.backends.cudnn.flags(enabled=True, deterministic=True):
             return self.train_exactly(run)
 
@@ -281,7 +281,7 @@ class Training:
 
 
 def outcome(shop: Shop, trial: Trial) -> dict[str, Any]:
-    """All of a result that must be an undisturbed one's: the record without times and names, and the tensors."""
+    """Returns the parts of a result that resuming must not change: the record without times, and the tensors."""
     record = trial.result_record()
     for name in ("attempt", "started", "finished", "cost", "checkpoint"):
         del record[name]
@@ -294,8 +294,8 @@ def outcome(shop: Shop, trial: Trial) -> dict[str, Any]:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_result_is_the_undisturbed_ones(name: str, device: str) -> None:
-    """A trial that was ended twice has, to the bit, the curve, metrics and weights of one that never was.
+def test_resumed_result_equals_an_uninterrupted_one(name: str, device: str) -> None:
+    """A trial interrupted twice has the same curve, metrics and weights, to the bit, as an uninterrupted one.
 
     Each attempt trains the epoch that was not saved, and those after it, and no other.
     """
@@ -335,8 +335,8 @@ BESIDE = ("scaler", "average")
         ("generators", "python"),
     ],
 )
-def test_what_is_not_saved_shows(name: str, part: str) -> None:
-    """Every part matters: where one is left out, the result is another."""
+def test_each_saved_part_matters(name: str, part: str) -> None:
+    """If any part is left out of the save, the result differs."""
     calm, torn = Shop(), Shop()
 
     undisturbed, disturbed = Training(calm, RECIPES[name]), Training(torn, RECIPES[name], ends=[3], forgets=part)
@@ -348,7 +348,7 @@ def test_what_is_not_saved_shows(name: str, part: str) -> None:
 
 class TestTiming:
     def test_a_call_in_every_epoch_is_cheap(self) -> None:
-        """Before its time a call writes nothing, looks at no part, and takes microseconds."""
+        """Before its time a call writes nothing, reads no part, and takes microseconds."""
         shop = Shop(every_s=1000)
 
         def body(run: TrialRun) -> object:
@@ -373,7 +373,7 @@ class TestTiming:
         assert shop.kept == []
 
     def test_time_passes(self) -> None:
-        """The first save comes when the time has passed since the beginning, the next when it has since the first."""
+        """The first save comes one interval after the start, the next one interval after the first."""
         shop = Shop(every_s=0.1)
 
         def body(run: TrialRun) -> object:
@@ -390,7 +390,7 @@ class TestTiming:
         assert result.error is None
 
     def test_the_problem_decides(self) -> None:
-        """every_s in the call goes before the session's, and force before both."""
+        """every_s of the call takes precedence over the session's, and force over both."""
         shop = Shop(every_s=1000)
 
         def body(run: TrialRun) -> object:
@@ -409,8 +409,8 @@ class TestTiming:
     @pytest.mark.parametrize(
         ("step", "every_s"), [(-1, 0.0), (1.5, 0.0), (True, 0.0), ("1", 0.0), (1, -1.0), (1, float("nan"))]
     )
-    def test_nonsense_is_refused(self, shop: Shop, step: Any, every_s: float) -> None:
-        """A step that does not count, or a time that can't pass, fails the trial with both values."""
+    def test_invalid_steps_and_intervals_are_refused(self, shop: Shop, step: Any, every_s: float) -> None:
+        """An invalid step or interval fails the trial; the error shows both values."""
         result = shop.attempt(lambda run: run.save_resume_point(step, every_s=every_s))
 
         assert result is not None
@@ -424,7 +424,7 @@ def saving(run: TrialRun) -> None:
 
 
 def ended(shop: Shop, body: Body, **more: Any) -> None:
-    """An attempt that does this and is then interrupted."""
+    """Runs an attempt that does this and is then interrupted."""
 
     def and_then(run: TrialRun) -> object:
         body(run)
@@ -449,8 +449,8 @@ class TestSweep:
         ("end", "state"), [("complete", State.COMPLETE), ("fail", State.FAILED), ("stop", State.STOPPED)]
     )
     @pytest.mark.parametrize("attempt", [1, 2])
-    def test_a_result_sweeps(self, shop: Shop, end: str, state: State, attempt: int) -> None:
-        """With a result of any kind what was saved on the way is gone, whichever attempt has saved it."""
+    def test_a_result_deletes_resume_points(self, shop: Shop, end: str, state: State, attempt: int) -> None:
+        """Any result deletes the trial's resume points, whichever attempt saved them."""
         self.shop = shop
         if attempt == 2:
             ended(shop, saving)
@@ -468,8 +468,8 @@ class TestSweep:
         assert result.state == state
         assert shop.kept == []
 
-    def test_a_result_of_another_attempt_sweeps(self, shop: Shop) -> None:
-        """Where another attempt had its result first, what this one saved goes too."""
+    def test_a_result_of_another_attempt_deletes_resume_points(self, shop: Shop) -> None:
+        """If another attempt had its result first, this attempt's resume points are deleted too."""
 
         def body(run: TrialRun) -> object:
             trial = shop.trial
@@ -485,7 +485,7 @@ class TestSweep:
         assert shop.kept == []
 
     def test_an_interruption_keeps_it(self, shop: Shop) -> None:
-        """An attempt without a result leaves what it saved."""
+        """An attempt without a result keeps its resume points."""
         ended(shop, saving)
 
         assert len(shop.kept) == 2
@@ -493,14 +493,14 @@ class TestSweep:
 
 class TestResumption:
     def test_a_first_attempt_has_none(self, shop: Shop) -> None:
-        """In a first attempt there is nothing to go on from."""
+        """A first attempt has no resume point."""
         result = shop.attempt(lambda run: {"score": 1.0} if run.resumed_from() is None else None)
 
         assert result is not None
         assert result.state == State.COMPLETE
 
     def test_nothing_saved_is_none(self, shop: Shop) -> None:
-        """A second attempt after one that saved nothing begins anew."""
+        """A second attempt without a resume point starts from the beginning."""
         ended(shop, lambda run: None)
         result = shop.attempt(lambda run: {"score": 1.0} if run.resumed_from() is None else None)
 
@@ -508,7 +508,7 @@ class TestResumption:
         assert result.state == State.COMPLETE
 
     def test_asking_twice_gives_the_same(self, shop: Shop) -> None:
-        """resumed_from may be asked for in several places."""
+        """resumed_from gives the same answer at each call."""
         ended(shop, saving)
 
         def body(run: TrialRun) -> object:
@@ -526,7 +526,7 @@ class TestResumption:
         assert result.error is None
 
     def test_reports_are_told_again_without_a_question(self, shop: Shop) -> None:
-        """The loop of another session, and its stopper, see the whole curve; verdicts are for new reports only."""
+        """The next session and its stopper see the whole curve, but decide on new reports only."""
         ended(shop, saving, answers=True)
         shop.events.clear()
 
@@ -545,7 +545,7 @@ class TestResumption:
         assert [(step, dict(metrics)) for step, metrics in result.curve] == [(3, {"score": 0.25}), (4, {"score": 0.5})]
 
     def test_time_adds_up(self, shop: Shop) -> None:
-        """A result's cost includes the time up to the save that it went on from, of all attempts."""
+        """A result's cost includes the time of all attempts up to the save that it resumed from."""
 
         def sleep_and_save(run: TrialRun) -> None:
             if resumed := run.resumed_from():
@@ -568,8 +568,8 @@ class TestResumption:
         assert 0.4 <= result.cost["seconds"] < 5
         assert result.cost["gpu_seconds"] == 0.0
 
-    def test_what_was_saved_and_written_is_kept(self, shop: Shop) -> None:
-        """Weights of run.save and files of run.save_dir that came before the save are published with the result."""
+    def test_earlier_weights_and_files_are_published(self, shop: Shop) -> None:
+        """Weights of run.save and files of run.save_dir from before the save are published with the result."""
 
         def early(run: TrialRun) -> None:
             run.save({"weight": torch.ones(2), "tied": torch.ones(2)})
@@ -604,7 +604,7 @@ class TestResumption:
         assert shop.files.read(published["deep/trees.txt"]) == b"one\0two"
 
     def test_other_parts_are_refused(self, shop: Shop) -> None:
-        """load takes what checkpoint was given, of the same kinds in the same order, all at once."""
+        """load accepts only the parts given to checkpoint: the same kinds, order and number."""
         ended(shop, lambda run: run.save_resume_point(1, net := nn.Linear(1, 1), sgd(net)))
 
         def body(run: TrialRun) -> object:
@@ -642,8 +642,8 @@ class TestResumption:
             ),
         ],
     )
-    def test_what_needs_pickling_is_refused(self, shop: Shop, part: object, line: str) -> None:
-        """What can't be saved is refused by the place and the key where it stands; nothing is written."""
+    def test_values_that_need_pickling_are_refused(self, shop: Shop, part: object, line: str) -> None:
+        """A value that can't be saved is refused by its place and key, and nothing is written."""
 
         def body(run: TrialRun) -> object:
             with pytest.raises(ConfigurationError, match=line):
@@ -657,7 +657,7 @@ class TestResumption:
         assert result.error is None
 
     def test_a_problem_that_never_asks_is_told(self, shop: Shop) -> None:
-        """An attempt that saves, but never asked what an earlier one has left, says so in its log."""
+        """An attempt that saves without having called resumed_from logs a warning."""
         ended(shop, saving)
         assert "never" not in shop.log
         shop.attempt(lambda run: [saving(run), saving(run)] and {"score": 1.0})
@@ -667,8 +667,8 @@ class TestResumption:
 
 class TestDamage:
     @pytest.mark.parametrize("n_torn", [1, 2])
-    def test_torn_ones_are_told_of(self, shop: Shop, n_torn: int) -> None:
-        """Where the newest is torn the one before it is gone on from, loudly; where both are, the trial begins anew."""
+    def test_damaged_resume_points_are_logged(self, shop: Shop, n_torn: int) -> None:
+        """If the newest is damaged, the trial resumes from the one before, else from the start; the log names both."""
 
         def save_two(run: TrialRun) -> None:
             run.save_resume_point(1, {"at": 1})
@@ -698,7 +698,7 @@ class TestDamage:
 
 class TestInheritance:
     def body(self, run: TrialRun) -> object:
-        """Inherits only where there is nothing to go on from."""
+        """Inherits only if there is no resume point."""
         net = network()
         if resumed := run.resumed_from():
             resumed.load(net)
@@ -739,7 +739,7 @@ class TestInheritance:
         assert all(bool((t == 1).all()) for t in StoredWeights(shop.files, result.checkpoint).read_all().values())
 
     def test_without_anything_saved_the_donor_is_needed(self, shop: Shop) -> None:
-        """A second attempt after one that saved nothing is FAILED(parent) where the donor is gone."""
+        """A second attempt without a resume point is FAILED(parent) if the donor is gone."""
         donor = shop.donor()
         assert donor.checkpoint is not None
         ended(shop, lambda run: None, donors=[donor])
@@ -752,7 +752,7 @@ class TestInheritance:
         assert (result.state, result.reason) == (State.FAILED, Reason.PARENT)
 
     def test_a_second_network_may_inherit(self, shop: Shop) -> None:
-        """An attempt that goes on may still call inherit where the donor is there; the first report stands."""
+        """A resumed attempt may still call inherit if the donor is there; the first report stays."""
         donor = shop.donor()
         ended(
             shop,
@@ -775,7 +775,7 @@ class TestInheritance:
         assert result.inherited == 1.0
 
     def test_a_lost_donor_that_is_needed_fails(self, shop: Shop) -> None:
-        """An attempt that goes on, but calls inherit, trains no network without the donor that it asks for."""
+        """A resumed attempt that calls inherit for a missing donor fails."""
         donor = shop.donor()
         assert donor.checkpoint is not None
         ended(
@@ -804,7 +804,7 @@ EXAMPLE = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "long_t
 
 
 class Documented:
-    """What the document's example leaves to its reader.
+    """The names that the document's example expects from its reader.
 
     Args:
         interrupt: Called before the report of epoch 41.
@@ -835,7 +835,7 @@ X = torch.arange(16.0).reshape(8, 2) / 16
 
 
 def test_the_documents_example() -> None:
-    """docs/guides/long_trials.md shows at most 15 lines, which do what it says."""
+    """The example of docs/guides/long_trials.md has at most 15 lines, and does what the text says."""
     (example,) = EXAMPLE
     namespace: dict[str, Any] = {"torch": torch, "optim": torch.optim}
     exec(example, namespace)
@@ -856,7 +856,7 @@ def test_the_documents_example() -> None:
 
 
 def test_going_on_is_in_the_log(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    """The log of an attempt that goes on says from where."""
+    """The log of a resumed attempt names the step from which it resumes."""
     ended(shop, saving)
 
     def body(run: TrialRun) -> object:

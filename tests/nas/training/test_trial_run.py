@@ -1,4 +1,4 @@
-"""One attempt of one trial, in this process: what a problem's code may do, and what becomes of it."""
+"""One attempt of one trial in this process: what train may call, and the record that results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Body = Callable[[TrialRun], object]
 
 
 class Workshop:
-    """A store in memory, where bodies are trained as trials 0, 1, 2, ... by the code that a worker runs."""
+    """A storage in memory, in which functions are trained as trials 0, 1, 2, ... by the worker's code."""
 
     def __init__(self) -> None:
         self.files: BlobStore = open_root(f"memory://run/{uuid4().hex}", retry_s=0)
@@ -56,7 +56,7 @@ class Workshop:
         self.n_trials = 0
 
     def train(self, body: Body, *, stops_at: int | None = None, donors: Sequence[Trial] = (), **more: Any) -> Trial:
-        """The trial that training by this function gives; ``stops_at``: the report at which the loop says stop."""
+        """Returns the trial that this function trains. ``stops_at``: the report at which the controller stops it."""
         trial = self.propose(**more)
         result = self.run(trial, body, stops_at=stops_at, donors=donors)
         assert result is not None
@@ -117,7 +117,7 @@ def one_thread() -> Iterator[None]:
 
 class TestOutcomes:
     def test_complete(self, workshop: Workshop) -> None:
-        """What train returns is the trial's metrics; its result is durable, with its cost."""
+        """The metrics that train returns are the trial's; its result is durable, with its cost."""
         trial = workshop.train(lambda run: {"score": np.float32(0.5), "extra": 3})
 
         assert (trial.state, trial.reason, trial.error) == (State.COMPLETE, None, None)
@@ -134,7 +134,7 @@ class TestOutcomes:
 
     @pytest.mark.parametrize("returned", [None, {}, {"loss": 1.0}, 0.5], ids=str)
     def test_no_metric(self, workshop: Workshop, returned: object) -> None:
-        """A trial whose train does not return the declared metric is FAILED(no_metric), with what it returned."""
+        """A trial without the declared metric is FAILED(no_metric), with the returned values."""
         trial = workshop.train(lambda run: returned)
 
         assert (trial.state, trial.reason) == (State.FAILED, Reason.NO_METRIC)
@@ -142,14 +142,14 @@ class TestOutcomes:
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, torch.tensor(float("nan"))], ids=str)
     def test_not_finite_result(self, workshop: Workshop, value: object) -> None:
-        """A NaN or infinity among the returned metrics is FAILED(not_finite), naming the metric."""
+        """A NaN or infinite metric is FAILED(not_finite), with the metric's name."""
         trial = workshop.train(lambda run: {"score": 1.0, "loss": value})
 
         assert (trial.state, trial.reason, trial.checkpoint) == (State.FAILED, Reason.NOT_FINITE, None)
         assert "loss=" in (trial.error or "")
 
     def test_not_finite_report(self, workshop: Workshop) -> None:
-        """A NaN report ends the trial FAILED(not_finite), with the step; the reports before it are kept."""
+        """A NaN report ends the trial as FAILED(not_finite), with the step; earlier reports are kept."""
 
         def body(run: TrialRun) -> object:
             run.report(1, score=0.5)
@@ -164,7 +164,7 @@ class TestOutcomes:
         assert trial.curve == ((1, {"score": 0.5}),)
 
     def test_exception_keeps_its_traceback(self, workshop: Workshop) -> None:
-        """An exception is FAILED(exception) with the traceback: its type, its message, and the problem's own lines."""
+        """An exception is FAILED(exception), with type, message and the problem's lines."""
 
         def explode(depth: int) -> None:
             raise KeyError("no such layer") if not depth else AssertionError
@@ -176,7 +176,7 @@ class TestOutcomes:
         assert "in explode" in (trial.error or "")
 
     def test_long_traceback_keeps_its_end(self, workshop: Workshop) -> None:
-        """Of a very long message the end is kept, and the log has all of it."""
+        """The record keeps the end of a very long message, and the log all of it."""
 
         def body(run: TrialRun) -> object:
             raise ValueError("x" * 100_000 + " the end")
@@ -189,14 +189,14 @@ class TestOutcomes:
 
     @pytest.mark.parametrize("status", [0, 1, "no data"])
     def test_exit_is_a_failure(self, workshop: Workshop, status: object) -> None:
-        """sys.exit in train, with status 0 too, is FAILED(exception) and not the end of the process."""
+        """sys.exit in train, also with status 0, is FAILED(exception) and does not end the process."""
         trial = workshop.train(lambda run: sys.exit(status))  # type: ignore[arg-type]
 
         assert (trial.state, trial.reason) == (State.FAILED, Reason.EXCEPTION)
         assert "SystemExit" in (trial.error or "")
 
     def test_failed_trial_has_no_weights(self, workshop: Workshop) -> None:
-        """What a trial saved before it failed is no checkpoint."""
+        """A failed trial has no checkpoint, even if it saved weights."""
 
         def body(run: TrialRun) -> object:
             run.save(network())
@@ -204,8 +204,8 @@ class TestOutcomes:
 
         assert workshop.train(body).checkpoint is None
 
-    def test_storage_failure_is_no_fault_of_the_trial(self, workshop: Workshop) -> None:
-        """An error of the store passes through as it is, and the trial gets no result."""
+    def test_storage_error_does_not_fail_the_trial(self, workshop: Workshop) -> None:
+        """A storage error is raised unchanged, and the trial gets no result."""
 
         def body(run: TrialRun) -> object:
             raise StorageError("the disk is full")
@@ -216,7 +216,7 @@ class TestOutcomes:
         assert workshop.records.result(trial) is None
 
     def test_finished_trial_is_not_run_again(self, workshop: Workshop) -> None:
-        """A trial that has a result gets that one, and the problem's code is not called."""
+        """A trial with a result gets that one, and the problem's code is not called."""
         first = workshop.train(lambda run: {"score": 1.0})
 
         again = workshop.run(first, lambda run: pytest.fail("it runs again"))
@@ -224,7 +224,7 @@ class TestOutcomes:
         assert again == first
 
     def test_first_result_wins(self, workshop: Workshop) -> None:
-        """Of two attempts that ran at once, the first result counts, for both."""
+        """If two attempts run at once, the first result counts for both."""
         trial = workshop.propose()
 
         def body(run: TrialRun) -> object:
@@ -238,7 +238,7 @@ class TestOutcomes:
         assert (result.attempt, result.metrics) == (2, {"score": 2.0})
 
     def test_attempt_of_a_worker_that_outlived_its_driver(self, workshop: Workshop) -> None:
-        """Where the start of this attempt is on record already, it runs under the next number."""
+        """If the start of this attempt is recorded already, it runs under the next number."""
         trial = workshop.propose()
         workshop.records.start(trial, {"session": 1})
 
@@ -248,7 +248,7 @@ class TestOutcomes:
         assert result.attempt == 2
 
     def test_start_is_durable_before_the_code(self, workshop: Workshop) -> None:
-        """When train is called, the start record is there, and the loop has been told."""
+        """When train is called, the start record is durable, and the controller knows of it."""
         trial = workshop.propose()
 
         def body(run: TrialRun) -> object:
@@ -266,8 +266,8 @@ class TestOutcomes:
 class TestRecord:
     @pytest.mark.parametrize("text", ["plain ", "\0\x1b", "\N{GRINNING FACE}", "\udcff"], ids=ascii)
     @pytest.mark.parametrize("ends", ["complete", "stopped", "failed"])
-    def test_monstrous_trial_has_a_small_record(self, workshop: Workshop, text: str, ends: str) -> None:
-        """Whatever a trial names, returns and raises, its record but for the curve is under 4 kB, with the score."""
+    def test_oversized_fields_are_cut(self, workshop: Workshop, text: str, ends: str) -> None:
+        """With names, metrics and errors of any size the record without its curve is under 4 kB, with the score."""
         tensors = {f"{n}-{text * 20}": torch.ones(2) for n in range(300)}
         metrics = {**{f"{n}-{text * 9}": n / 7 for n in range(1_000)}, "score": 0.5}
         donor = workshop.train(lambda run: run.save(tensors) or {"score": 1.0})
@@ -305,7 +305,7 @@ class TestRecord:
         assert (ends == "failed") != ("record too small" in workshop.records.log(trial.number))
 
     def test_weights_in_many_packs_leave_little_room(self, workshop: Workshop) -> None:
-        """Also beside a checkpoint of sixteen packs and donors of long names a record is under 4 kB, with its score."""
+        """A checkpoint of sixteen packs and long donor names leave the record under 4 kB, with its score."""
         packs = tuple(Reference(f"packs/{n:06d}-1a2b3c4d-0.safetensors", 10**9, digest_of(b"")) for n in range(16))
         manifest = Reference("manifests/000000-1a2b3c4d.json", 10**7, digest_of(b""))
         trial = replace(
@@ -326,7 +326,7 @@ class TestRecord:
         assert result.inheritance["n_unlisted"] == 99 - len(result.inheritance["not_copied"])
 
     def test_record_of_a_usual_trial_is_whole(self, workshop: Workshop) -> None:
-        """A few metrics, a short error and a handful of tensors are kept as they are."""
+        """A few metrics, a short error and some tensors are recorded in full."""
         donor = workshop.train(lambda run: run.save(network(6)) or {"score": 1.0})
         trial = workshop.train(
             lambda run: {"score": 0.5, "other": float(len(run.inherit(network(4)).tensors))}, donors=[donor]
@@ -340,7 +340,7 @@ class TestRecord:
 
 class TestReports:
     def test_reports_become_the_curve(self, workshop: Workshop) -> None:
-        """Reports reach the loop as plain numbers, and are the trial's curve."""
+        """Reports reach the controller as plain numbers, and make the trial's curve."""
 
         def body(run: TrialRun) -> object:
             run.report(1, score=np.float64(0.25), loss=torch.tensor(2))
@@ -354,7 +354,7 @@ class TestReports:
         assert reports == [(0, 1, {"score": 0.25, "loss": 2}), (0, 2, {"score": 0.5})]
 
     def test_stop_ends_the_trial(self, workshop: Workshop) -> None:
-        """A trial that the stopper ends is STOPPED with its last report as metrics, and goes no further."""
+        """A trial ended by the stopper is STOPPED, and its last report gives its metrics."""
 
         def body(run: TrialRun) -> object:
             for step in range(1, 9):
@@ -368,7 +368,7 @@ class TestReports:
         assert len(trial.curve) == 3
 
     def test_stopped_trial_may_save(self, workshop: Workshop) -> None:
-        """A last save while TrialStopped passes through is published."""
+        """A last save while TrialStopped is raised is published."""
 
         def body(run: TrialRun) -> object:
             try:
@@ -384,8 +384,8 @@ class TestReports:
         assert trial.checkpoint is not None
         assert StoredWeights(workshop.files, trial.checkpoint).read_all()["weight"].tolist() == [1.0, 2.0]
 
-    def test_swallowed_stop_is_still_a_stop(self, workshop: Workshop) -> None:
-        """Code that catches TrialStopped and returns as if nothing were is STOPPED all the same."""
+    def test_caught_stop_is_still_a_stop(self, workshop: Workshop) -> None:
+        """A trial that catches TrialStopped and returns scores is STOPPED."""
 
         def body(run: TrialRun) -> object:
             try:
@@ -399,7 +399,7 @@ class TestReports:
         assert (trial.state, trial.metrics) == (State.STOPPED, {"score": 0.5})
 
     def test_stop_that_became_another_error_is_still_a_stop(self, workshop: Workshop) -> None:
-        """Code that turns TrialStopped into an exception of its own is STOPPED, not FAILED."""
+        """A trial that raises another exception from TrialStopped is STOPPED, not FAILED."""
 
         def body(run: TrialRun) -> object:
             try:
@@ -410,8 +410,8 @@ class TestReports:
 
         assert workshop.train(body, stops_at=1).state == State.STOPPED
 
-    def test_failing_last_save_is_the_stores_error(self, workshop: Workshop) -> None:
-        """A store that fails in a stopped trial's last save is an error of the store, as at any other time."""
+    def test_failing_last_save_is_a_storage_error(self, workshop: Workshop) -> None:
+        """A storage that fails in a stopped trial's last save raises a storage error."""
 
         def body(run: TrialRun) -> object:
             try:
@@ -423,7 +423,7 @@ class TestReports:
             workshop.train(body, stops_at=1)
 
     def test_interrupted_trial_has_no_result(self, workshop: Workshop) -> None:
-        """A trial that the session's end interrupts has no result record: it will run again."""
+        """A trial interrupted by the session's end has no result, so it runs again."""
         trial = workshop.propose()
 
         def body(run: TrialRun) -> object:
@@ -439,7 +439,7 @@ class TestReports:
 
 class TestWeights:
     def test_weights_are_inherited_to_the_bit(self, workshop: Workshop) -> None:
-        """A child of the same shape starts from exactly its parent's float32 weights, odd bit patterns included."""
+        """A child of the same shape starts from its parent's float32 weights, equal to the bit."""
         kept: dict[str, torch.Tensor] = {}
 
         def parent(run: TrialRun) -> object:
@@ -468,7 +468,7 @@ class TestWeights:
         assert trial.inheritance["n_new"] == 0
 
     def test_last_save_counts(self, workshop: Workshop) -> None:
-        """Of several saves the last is the checkpoint, and the packs of the others are gone."""
+        """The last of several saves is the checkpoint, and the other packs are deleted."""
 
         def body(run: TrialRun) -> object:
             for value in (1.0, 2.0, 3.0):
@@ -482,7 +482,7 @@ class TestWeights:
         assert len(workshop.files.names("packs")) == 1
 
     def test_saved_weights_are_a_copy(self, workshop: Workshop) -> None:
-        """What is trained on after a save does not change what was saved."""
+        """Training after a save does not change the saved weights."""
 
         def body(run: TrialRun) -> object:
             weight = torch.zeros(3)
@@ -496,7 +496,7 @@ class TestWeights:
         assert StoredWeights(workshop.files, trial.checkpoint).read_all()["weight"].tolist() == [0.0] * 3
 
     def test_without_a_donor_nothing_is_inherited(self, workshop: Workshop) -> None:
-        """Without donors inherit changes nothing, and the record says 0; not called, it says nothing."""
+        """Without donors inherit changes nothing and records 0; without a call nothing is recorded."""
 
         def body(run: TrialRun) -> object:
             assert not run.has_donor
@@ -507,8 +507,8 @@ class TestWeights:
         assert workshop.train(body).inherited == 0.0
         assert workshop.train(lambda run: {"score": 1.0}).inherited is None
 
-    def test_donor_is_who_gave_most(self, workshop: Workshop) -> None:
-        """Of several donors the one on record gave most of the parameters; it need not be the one named first."""
+    def test_recorded_donor_gave_the_most_parameters(self, workshop: Workshop) -> None:
+        """The recorded donor gave most parameters, and need not be the one named first."""
 
         def parent(*names: str) -> Trial:
             return workshop.train(lambda run: run.save({n: torch.ones(2, 2) for n in names}) or {"score": 1.0})
@@ -527,8 +527,8 @@ class TestWeights:
         assert equal.donor == first.number
         assert workshop.records.result(mixed) == mixed
 
-    def test_donor_that_gave_nothing_is_none(self, workshop: Workshop) -> None:
-        """Where only buffers fitted, or inherit was not called, no weights went in, whoever was offered."""
+    def test_donor_without_shared_parameters_is_not_recorded(self, workshop: Workshop) -> None:
+        """If only buffers fit, or inherit was not called, no donor is recorded."""
         state = {"x.weight": torch.ones(2, 2), "1.running_mean": torch.zeros(4)}
         parent = workshop.train(lambda run: run.save(state) or {"score": 1.0})
 
@@ -542,7 +542,7 @@ class TestWeights:
         assert (uncalled.resolved_donor, uncalled.donor, uncalled.inherited) == (parent.number, None, None)
 
     def test_two_networks_may_inherit(self, workshop: Workshop) -> None:
-        """A problem with two networks inherits both: the second call finds the donor's weights too."""
+        """A problem with two networks can call inherit for both."""
 
         def parent(run: TrialRun) -> object:
             run.save({f"{part}.weight": torch.ones(2, 2) for part in ("encoder", "decoder")})
@@ -556,7 +556,7 @@ class TestWeights:
         assert workshop.train(child, donors=[workshop.train(parent)]).error is None
 
     def test_rules_are_followed(self, workshop: Workshop) -> None:
-        """A run's inherit does what the rules say: nothing of a renamed layer by name, half of each value by shrink."""
+        """run.inherit follows the rules: it skips renamed layers by name, and shrink halves values."""
 
         def parent(run: TrialRun) -> object:
             run.save({f"{place}.weight": torch.full((2, 2), float(place)) for place in range(2)})
@@ -574,7 +574,7 @@ class TestWeights:
         assert (trial.error, trial.metrics) == (None, {"score": 2.0})
 
     def test_replaying_on_another_than_the_parent_is_noted(self, workshop: Workshop) -> None:
-        """Where another donor has the parent's tensors, the record says on whom operations were replayed."""
+        """If another donor has the parent's tensors, the record names the donor of the replayed operations."""
         ancestral = STARTS[0]
         parental = Remove(3).apply(ancestral)  # an activation: the tensors are called and shaped as before
         operations = (Widen(1, 6, 0.5, 1),)
@@ -599,7 +599,7 @@ class TestWeights:
         ]
 
     def test_restored_network_is_the_trials_own(self, workshop: Workshop) -> None:
-        """restore gives a test the trained network, to the bit; a trial without weights says so."""
+        """restore gives a test the trained network, equal to the bit; without weights it raises an error."""
 
         def body(run: TrialRun) -> object:
             model = network()
@@ -616,7 +616,7 @@ class TestWeights:
             TrialRun(workshop.train(lambda run: {"score": 1.0}), workshop.files).restore(network())
 
     def test_networks_whose_state_is_copied_are_inherited_and_restored(self, workshop: Workshop) -> None:
-        """A hook that makes the state_dict of copies keeps no weights from a child, nor from a test."""
+        """Hooks that copy the state_dict prevent neither inheriting nor restoring."""
 
         def copying() -> nn.Sequential:
             model = network()
@@ -646,7 +646,7 @@ class TestWeights:
 
     @pytest.mark.parametrize("damage", ["delete", "replace"])
     def test_damaged_donor_fails_the_child(self, workshop: Workshop, damage: str) -> None:
-        """A donor whose bytes are gone or changed is FAILED(parent) for the child, before the problem's code."""
+        """Missing or changed donor files make the child FAILED(parent) before the problem's code runs."""
         parent = workshop.train(lambda run: run.save(network()) or {"score": 1.0})
         assert parent.checkpoint is not None
         path = parent.checkpoint.packs[0].path
@@ -666,7 +666,7 @@ class TestWeights:
 
     @pytest.mark.parametrize("code", ["lets it pass", "goes on", "raises another"])
     def test_flipped_bit_fails_the_child_that_takes_it(self, workshop: Workshop, code: str) -> None:
-        """One flipped bit in a tensor that the child takes is FAILED(parent), whatever the problem's code then does."""
+        """One flipped bit in an inherited tensor is FAILED(parent), even if the problem's code catches the error."""
         parent = workshop.train(lambda run: run.save(network()) or {"score": 1.0})
         assert parent.checkpoint is not None
         pack = parent.checkpoint.packs[0]
@@ -693,8 +693,8 @@ class TestWeights:
         assert pack.path in workshop.records.log(child.number)
 
     @pytest.mark.parametrize("held", ["the same", "changed", "another type", "another shape", "nothing"])
-    def test_memory_is_a_cache_of_what_was_published(self, workshop: Workshop, held: str) -> None:
-        """A tensor in memory is taken only where it is the published one to the bit; the report does not tell."""
+    def test_memory_is_a_cache_of_published_weights(self, workshop: Workshop, held: str) -> None:
+        """A tensor in memory is used only if it equals the published one to the bit; the report is the same."""
         published = torch.tensor([[-0.0, 1e-45], [3.4e38, 1 / 3]])
         parent = workshop.train(lambda run: run.save({"weight": published}) or {"score": 1.0})
         caches = {
@@ -718,8 +718,8 @@ class TestWeights:
         assert bits(parts[0]) == bits(published)
 
     @pytest.mark.parametrize("cached", [False, True])
-    def test_what_is_in_memory_is_not_read(self, workshop: Workshop, cached: bool) -> None:
-        """With the weights in memory a donor's pack is not read: a flipped bit in it goes unseen."""
+    def test_cached_weights_are_not_read_again(self, workshop: Workshop, cached: bool) -> None:
+        """With the weights in memory the donor's pack is not read, so a flipped bit there has no effect."""
         model = network()
         parent = workshop.train(lambda run: run.save(model) or {"score": 1.0})
         assert parent.checkpoint is not None
@@ -735,8 +735,8 @@ class TestWeights:
 
         assert child.state == (State.COMPLETE if cached else State.FAILED)
 
-    def test_child_writes_only_what_it_changed(self, workshop: Workshop) -> None:
-        """A child stores the tensors that its donor has not; its checkpoint is whole without the donor's manifest."""
+    def test_child_writes_only_changed_tensors(self, workshop: Workshop) -> None:
+        """A child stores only tensors that its donor lacks, and reads without the donor's manifest."""
 
         def first(run: TrialRun) -> object:
             run.save({"trunk": torch.ones(1000), "head": torch.zeros(1000)})
@@ -762,7 +762,7 @@ class TestWeights:
         assert found["head"].tolist() == [2.0] * 1000
 
     def test_weights_of_another_search_are_copied(self, workshop: Workshop) -> None:
-        """A child of another search's trial names no pack of that search: each search stands alone."""
+        """A child of another search's trial names no pack of that search."""
         other = Workshop()
         parent = other.train(lambda run: run.save({"weight": torch.ones(2, 2)}) or {"score": 1.0})
         assert parent.checkpoint is not None
@@ -780,7 +780,7 @@ class TestWeights:
         assert workshop.files.names("packs")
 
     def test_donor_of_another_search(self, workshop: Workshop) -> None:
-        """A donor named by another search is read from that search's folder."""
+        """A donor in another search is read from that search's folder."""
         other = Workshop()
         parent = other.train(lambda run: run.save({"weight": torch.ones(2, 2)}) or {"score": 1.0})
         assert parent.checkpoint is not None
@@ -798,7 +798,7 @@ class TestWeights:
 
 class TestOtherFrameworks:
     def test_files_go_from_parent_to_child(self, workshop: Workshop) -> None:
-        """What a parent leaves in save_dir, in folders too, its child finds in restore_dir, byte for byte."""
+        """The parent's files in save_dir, with subfolders, are in the child's restore_dir, byte for byte."""
         array = np.arange(5, dtype=np.float32) / 3
 
         def parent(run: TrialRun) -> object:
@@ -818,7 +818,7 @@ class TestOtherFrameworks:
         assert trial.error is None
 
     def test_child_publishes_its_own_files_only(self, workshop: Workshop) -> None:
-        """What was restored is not published again, and save_dir is empty at first."""
+        """Restored files are not published again, and save_dir starts empty."""
         parent = workshop.train(lambda run: (run.save_dir / "a.txt").write_text("a") and {"score": 1.0})
 
         def body(run: TrialRun) -> object:
@@ -833,11 +833,11 @@ class TestOtherFrameworks:
         assert [reference.path.rpartition("/")[2] for reference in saved] == ["b.txt"]
 
     def test_empty_save_dir_is_no_checkpoint(self, workshop: Workshop) -> None:
-        """A trial that looked at save_dir and left nothing there has no weights."""
+        """A trial that leaves save_dir empty has no weights."""
         assert workshop.train(lambda run: run.save_dir.exists() and {"score": 1.0}).checkpoint is None
 
     def test_local_folders_are_removed(self, workshop: Workshop) -> None:
-        """The folders that a trial saw are gone after it, whether it ends well or not."""
+        """A trial's local folders are removed after it, also after a failure."""
         seen = []
 
         def body(run: TrialRun) -> object:
@@ -850,7 +850,7 @@ class TestOtherFrameworks:
         assert [folder.exists() for folder in seen] == [False]
 
     def test_test_finds_the_trials_own_files(self, workshop: Workshop) -> None:
-        """When a finalist is tested, restore_dir holds what it has published itself."""
+        """When a finalist is tested, restore_dir holds its own published files."""
         trial = workshop.train(lambda run: (run.save_dir / "a.txt").write_text("mine") and {"score": 1.0})
 
         def test(run: TrialRun) -> dict[str, float]:
@@ -865,7 +865,7 @@ class TestOtherFrameworks:
 
 class TestLog:
     def test_output_lands_in_the_log(self, workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
-        """What the problem prints and logs is the trial's log, and does not reach the terminal."""
+        """The problem's prints and logs go to the trial's log, and not to the terminal."""
 
         def body(run: TrialRun) -> object:
             print("to standard output")
@@ -883,7 +883,7 @@ class TestLog:
         assert capsys.readouterr().out == "not the trial's\n"
 
     def test_failed_trial_has_a_log(self, workshop: Workshop) -> None:
-        """What was printed before a failure is kept."""
+        """Output before a failure is kept."""
 
         def body(run: TrialRun) -> object:
             print("so far, so good")
@@ -895,7 +895,7 @@ class TestLog:
         assert "ValueError" in log
 
     def test_each_attempt_keeps_its_log(self, workshop: Workshop) -> None:
-        """The last attempt's log has the trial's name; those before keep theirs, also where one said nothing."""
+        """The last attempt's log has the trial's name, and earlier logs are kept, also if one is empty."""
         trial = workshop.propose()
 
         def attempt(number: int, text: str, *, is_last: bool = False) -> None:
@@ -920,7 +920,7 @@ class TestLog:
         assert workshop.files.names("logs") == ["000000-1.log", "000000-3.log", "000000.log"]
 
     def test_output_of_a_test_is_kept(self, workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
-        """What test prints is a log of its own, with the traceback of one that fails; the trial's log stays."""
+        """The output of test has a log of its own, with a failure's traceback; the trial's log stays."""
 
         def test(run: TrialRun) -> dict[str, float]:
             print("testing", run.number)
@@ -940,13 +940,13 @@ class TestLog:
         assert capsys.readouterr().out == ""
 
     def test_silent_trial_has_no_log(self, workshop: Workshop) -> None:
-        """A trial that says nothing leaves no file."""
+        """A trial without output has no log file."""
         assert workshop.records.log(workshop.train(lambda run: {"score": 1.0}).number) == ""
 
 
 class TestSameStart:
     def test_leftovers_do_not_reach_the_next_trial(self, workshop: Workshop) -> None:
-        """Whatever a trial sets in torch, the next one starts from the defaults."""
+        """Each trial starts from torch's defaults, whatever the one before has set."""
 
         def settings() -> list[object]:
             return [
@@ -985,7 +985,7 @@ class TestSameStart:
         assert found == [[torch.float32, 1, False, "highest", True, True, True, False, "cpu"]] * 3
 
     def test_random_state_follows_from_the_seed(self, workshop: Workshop) -> None:
-        """python, numpy and torch draw the same in trials of the same seed, whatever ran before, and else not."""
+        """python, numpy and torch draw the same in trials of the same seed, whatever ran before."""
         drawn: list[tuple[float, float, float]] = []
 
         def body(run: TrialRun) -> object:
@@ -999,12 +999,12 @@ class TestSameStart:
         assert all(a != b for a, b in zip(drawn[0], drawn[1], strict=True))
 
     def test_any_seed_will_do(self) -> None:
-        """Seeds of 31 bits and beyond seed every generator."""
+        """Seeds of 31 bits and more seed each generator."""
         for seed in (0, 2**31 - 1, 2**40):
             seed_everything(seed)
 
     def test_test_is_seeded_too(self, workshop: Workshop) -> None:
-        """A finalist's test draws the same each time."""
+        """A finalist's test draws the same numbers each time."""
         trial = workshop.train(lambda run: {"score": 1.0})
         spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
         runtime = TrialRuntime(
@@ -1014,7 +1014,7 @@ class TestSameStart:
         assert runtime.test(trial) == runtime.test(trial)
 
     def test_test_that_is_not_finite_raises(self, workshop: Workshop) -> None:
-        """A NaN on test data is an error of the problem's, and not a record that can't be written."""
+        """A NaN on test data raises an error of the problem."""
         trial = workshop.train(lambda run: {"score": 1.0})
         spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
 

@@ -1,4 +1,4 @@
-"""``python -m flows.gc`` from outside: what it prints, what it deletes, and what stays."""
+"""``python -m flows.gc``: its output, and the files that it deletes and keeps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ runpy.run_module("flows.gc", run_name="__main__")
 
 
 def write(root: Path, *, name: str = "mine", n: int = 10, tuner: dict[str, Any] = TUNER) -> Records:
-    """A finished search: a line of children, each better than its parent, the first two sharing a pack; one final."""
+    """Writes a finished search: a chain of ever better children, the first two with a shared pack, and a final."""
     stored, line = Records(open_root(f"{root}/{name}")), list[Trial]()
     for number in range(n):
         packs = line[0].checkpoint.packs if number == 1 and line[0].checkpoint else ()
@@ -63,7 +63,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def clean(root: Path, *arguments: str, name: str = "mine") -> int:
-    """The status of the command within this process."""
+    """Returns the status of the command within this process."""
     return run_command("gc", gc, [f"storage.root={root}", f"name={name}", *arguments])
 
 
@@ -81,14 +81,14 @@ def named(stored: Records) -> set[str]:
 
 
 def rows(out: str) -> dict[str, list[str]]:
-    """Files, bytes and reason of each row of the table, by what goes."""
+    """Returns files, bytes and reason of each row of the table, by row."""
     table = out.partition("\n\n")[0].splitlines()[1:]
     return {cells[0]: cells[1:] for cells in (re.split(r" {2,}", line.strip()) for line in table)}
 
 
 class TestDryRun:
-    def test_what_and_why(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """It lists the weights to delete with files, bytes and reason, then the total, then what is kept and why."""
+    def test_table_of_a_dry_run(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """It lists the weights to delete with files, bytes and reason, the total, and the kept weights with reasons."""
         write(root)
         before = contents(root)
         status = clean(root, "keep=best:1", "dry_run=true")
@@ -106,7 +106,7 @@ class TestDryRun:
         assert contents(root) == before
 
     def test_a_pack_that_others_need_stays(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """A trial's row counts the files that are deleted; a pack that a waiting child names is not one of them."""
+        """A trial's row counts deleted files only; a pack that a waiting child names is not one."""
         stored = write(root)
         stored.propose(trial(11, index=10, parents=[1], state=State.WAITING, score=None))
         clean(root, "keep=best:1", "dry_run=true")
@@ -117,7 +117,7 @@ class TestDryRun:
         assert rows(out)["weights of trial 2"][:2] == ["3", "10.0 kB"]
 
     def test_orphans(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """Files that no record names are listed by path; files that may still be written are not."""
+        """Files without a record are listed by path, but not files that may still be written."""
         search = root / "mine"
         stored = write(root, n=2)
         stored.propose(trial(3, state=State.WAITING, score=None))
@@ -141,8 +141,8 @@ class TestDryRun:
 
 
 class TestCollection:
-    def test_it_does_what_the_dry_run_said(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """It prints the same rows; then those weights are gone, all others are readable, and every record is there."""
+    def test_it_deletes_the_rows_of_the_dry_run(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """It prints the same rows; those weights are gone, others are readable, and all records stay."""
         stored = write(root)
         before = contents(root)
         clean(root, "keep=best:1", "dry_run=true")
@@ -162,7 +162,7 @@ class TestCollection:
         assert (records(root / "mine").read("gc/0001.json") or {})["trials"].keys() == {str(n) for n in range(6)}
 
     def test_again_finds_nothing(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """A second collection has nothing to do, and prints what is left."""
+        """A second collection deletes nothing, and prints what is left."""
         write(root)
         clean(root, "keep=best:1")
         clean(root, "keep=best:1", name="last")
@@ -171,7 +171,7 @@ class TestCollection:
         assert re.search(r"^nothing to delete; [\d.]+ kB left in ", out, re.MULTILINE)
 
     def test_by_default_all_weights_stay(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """Without a plan only orphans are deleted, and the tuner is not even built."""
+        """Without a plan only orphans are deleted, and the tuner is not built."""
         stored = write(root, tuner={"target": "nowhere.Tuner", "arguments": {}})
         (root / "mine/packs/000001-lost.safetensors").write_bytes(b"lost")
         status = clean(root)
@@ -182,8 +182,8 @@ class TestCollection:
         assert weights(root / "mine") == named(stored)
         assert not records(root / "mine").weights_deleted()
 
-    def test_a_plan_of_the_storage_is_honored(self, root: Path) -> None:
-        """storage.keep is the plan where keep does not name another."""
+    def test_the_plan_of_the_storage_applies(self, root: Path) -> None:
+        """storage.keep is the plan if keep is not set."""
         write(root)
         clean(root, "storage.keep=best:1", "keep=all")
         assert not records(root / "mine").weights_deleted()
@@ -206,10 +206,8 @@ class TestCollection:
         assert re.fullmatch(r"heirloom: storage.max_gb=0.0001 is exceeded: .*\n", err)
         assert records(root / "mine").weights_deleted() == set(range(6))
 
-    def test_a_tuner_that_can_not_be_asked_needs_everything(
-        self, root: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """A class that only the record names is not loaded; then every trial counts as needed, with a message."""
+    def test_a_tuner_that_is_not_loaded_keeps_everything(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A class that only the record names is not loaded; then all trials are kept, with a message."""
         write(root, tuner={"target": "elsewhere.Tuner", "arguments": {}})
         status = clean(root, "keep=best:1")
         out, err = capsys.readouterr()
@@ -220,7 +218,7 @@ class TestCollection:
         assert "nothing to delete" in out
 
     def test_finalists_are_those_of_the_last_session(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """The number of finalists is that of the last session, or of the command."""
+        """The number of finalists comes from the last session or the command."""
         stored = write(root, n=10)
         SearchLease(stored, settings={"finalists": 6}).close()
         clean(root, "keep=best:1", "dry_run=true")
@@ -316,7 +314,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes(root: Path, capsys: pytest.CaptureFixture[str], mistake: str) -> None:
-    """A mistake is one line and status 2, and nothing is touched."""
+    """A mistake is one line and status 2, and no file changes."""
     write(root, n=1)
     before = contents(root)
     arguments, line = MISTAKES[mistake]

@@ -1,4 +1,4 @@
-"""Searches whose jobs run several trials, on every runner; workers that die within and between them."""
+"""Searches with several trials per job on every runner; workers that end within and between trials."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVOLVED = ("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2",
 
 @pytest.mark.parametrize("runner", ["processes", "threads", "debug", "remote"])
 def test_every_runner(here: Path, api_url: str, runner: str) -> None:
-    """Two jobs run all trials, each its own; children inherit; a larger budget goes on with the same jobs."""
+    """Two jobs run all trials; children inherit; a larger budget continues the same jobs."""
     search = here / "heirloom" / "mine"
     slots = 1 if runner == "debug" else 2
     plan = (*EVOLVED, f"runner={runner}", *(["slots=2"] if slots == 2 else []))
@@ -47,7 +47,7 @@ def test_every_runner(here: Path, api_url: str, runner: str) -> None:
 
 
 def test_plain_problem_by_threes(here: Path, api_url: str) -> None:
-    """``job.trials_per_job`` lets a plain problem's trials share jobs, and belongs to the identity."""
+    """With ``job.trials_per_job`` trials of a plain problem share jobs; it is part of the identity."""
     plan = (*TIMED, "job.trials_per_job=3", "slots=1", "runner=processes", "budget.trials=7", "finalists=1")
     done = run(here, *plan, "name=mine", PREFECT_API_URL=api_url)
     other = run(here, *plan, "name=mine", "job.trials_per_job=2", PREFECT_API_URL=api_url)
@@ -59,7 +59,7 @@ def test_plain_problem_by_threes(here: Path, api_url: str) -> None:
 
 
 def test_simulated(here: Path) -> None:
-    """On paper jobs ask as everywhere."""
+    """Simulated jobs ask for trials as on other runners."""
     (here / "table.csv").write_text("x,score\n" + "".join(f"{n},{n / 10}\n" for n in range(10)))
     table = (
         "problem=tabular",
@@ -76,7 +76,7 @@ def test_simulated(here: Path) -> None:
 
 @pytest.mark.parametrize("between", [False, True], ids=["within", "between"])
 def test_a_killed_worker_costs_no_job(here: Path, api_url: str, between: bool) -> None:
-    """kill -9 of a worker: its running trial is attempt 2 of the same job, which begins anew and goes on."""
+    """After kill -9 of a worker its trial runs as attempt 2 of the same job, which starts again."""
     search = here / "heirloom" / "mine"
     plan = (*EVOLVED, "runner=processes", "slots=1", "budget.trials=5")
     slow = ("problem.pause=1",) if between else ("problem.seconds=1",)
@@ -102,7 +102,7 @@ def test_a_killed_worker_costs_no_job(here: Path, api_url: str, between: bool) -
 
 
 def test_timeout_of_one_trial(here: Path, api_url: str) -> None:
-    """A trial past its time is FAILED, its worker is killed, and the job goes on elsewhere."""
+    """A trial over its timeout is FAILED, its worker is killed, and the job continues elsewhere."""
     plan = (
         "+tuner=random",
         "problem._target_=multi_phase_problem.SleepyProblem",

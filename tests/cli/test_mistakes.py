@@ -1,4 +1,4 @@
-"""A user's mistake is one line on standard error and status 2 (1 for disk and server), with nothing half-written."""
+"""A user's mistake is one line and status 2 (disk and server: 1), and nothing is half-written."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ DIFFERENCES = (
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Makes a small file system, or changes its options."""
+    """Mounts a small file system, or changes its options."""
     folder = tmp_path / "disk"
     folder.mkdir()
 
@@ -224,7 +224,7 @@ def fill(disk: Path) -> None:
 
 @pytest.fixture(scope="module")
 def mistakes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mistakes]:
-    """The mistakes of the selected tests, made at the same time on all cores: the folder of each, and what was said."""
+    """Makes the selected tests' mistakes in parallel. Returns folder and output of each."""
     free: SimpleQueue[ForkedCommands] = SimpleQueue()
 
     def make(name: str) -> tuple[Path, Done]:
@@ -249,7 +249,7 @@ def mistakes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_line(mistakes: Mistakes, name: str) -> None:
-    """A mistake is told in one line that names what is wrong and what is right, with status 2, and writes nothing."""
+    """A mistake is one line that names the wrong and the allowed value; status 2, nothing written."""
     folder, done = mistakes[name].result()
 
     assert re.search(MISTAKES[name][1], done.complaint), done.complaint
@@ -257,8 +257,8 @@ def test_a_mistake_is_one_line(mistakes: Mistakes, name: str) -> None:
     assert everything(folder) == []
 
 
-def test_finals_of_no_search_name_the_nearest(here: Path) -> None:
-    """flows.final on a name that is not there names those that are nearly it, as flows.report does."""
+def test_finals_of_an_unknown_search_suggest_names(here: Path) -> None:
+    """flows.final on an unknown name suggests similar ones, as flows.report does."""
     write_search(here / "heirloom", "digits-evolution-1a", [])
     done = run(here, "name=digit-evolution-1a", module="flows.final")
 
@@ -267,15 +267,15 @@ def test_finals_of_no_search_name_the_nearest(here: Path) -> None:
     assert "; nearest: digits-evolution-1a; name=last is the newest" in done.complaint
 
 
-def test_a_folder_of_the_users_called_conf_is_not_ours(here: Path) -> None:
-    """A package of that name in the folder where the command is given does not hide the choices."""
+def test_a_users_folder_named_conf_is_ignored(here: Path) -> None:
+    """A package named conf in the working folder does not hide Heirloom's choices."""
     (here / "conf").mkdir()
     (here / "conf" / "__init__.py").touch()
 
     assert run(here, "+tuner=nope").complaint.startswith(f"unknown tuner nope: choose {TUNERS}")
 
 
-def test_what_is_cheap_to_see_is_refused_at_once(here: Path) -> None:
+def test_simple_mistakes_are_refused_without_imports(here: Path) -> None:
     """A mistake that needs neither torch nor the problem is refused without importing them."""
     code = "import sys; from flows.search import main; main(); print({'torch', 'prefect', 'pandas'} & set(sys.modules))"
     done = run(here, line=f"python -c \"{code}\" 'budget.trials=0' +tuner=random")
@@ -285,8 +285,8 @@ def test_what_is_cheap_to_see_is_refused_at_once(here: Path) -> None:
 
 
 @pytest.mark.parametrize("runner", ["threads", "processes"])
-def test_a_dead_server_is_one_line(here: Path, runner: str) -> None:
-    """A PREFECT_API_URL where nobody answers is one line with status 1, before anything is written."""
+def test_an_unreachable_server_is_one_line(here: Path, runner: str) -> None:
+    """An unreachable PREFECT_API_URL is one line with status 1, before anything is written."""
     done = run(here, *TIMED, f"runner={runner}", PREFECT_API_URL="http://127.0.0.1:9/api")
 
     assert "no Prefect server at http://127.0.0.1:9/api" in done.complaint
@@ -297,7 +297,7 @@ def test_a_dead_server_is_one_line(here: Path, runner: str) -> None:
 
 @pytest.mark.slow
 def test_another_configuration_is_refused_key_by_key(here: Path) -> None:
-    """A search that exists is not continued with another identity: each key that differs is named with both values."""
+    """An existing search is not continued with another identity; each differing key is named with both values."""
     first = run(here, *DEBUG, "name=mine", "finalists=1")
     before = contents(here)
     second = run(
@@ -317,7 +317,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_root_that_cannot_be_written_is_refused(here: Path, disk: Callable[[str], Path]) -> None:
-    """A read-only root is the user's mistake; the line names it."""
+    """A read-only root is a mistake; the line names it."""
     disk("size=64k")
     root = disk("ro")
     done = run(here, *DEBUG, f"storage.root={root}/deep")
@@ -329,7 +329,7 @@ def test_a_root_that_cannot_be_written_is_refused(here: Path, disk: Callable[[st
 
 
 def test_a_root_below_a_file_is_refused(here: Path, tmp_path: Path) -> None:
-    """A root whose parent is a file is the user's mistake."""
+    """A root below a file is a mistake."""
     (tmp_path / "file").touch()
     done = run(here, *DEBUG, f"storage.root={tmp_path}/file/root")
 
@@ -338,7 +338,7 @@ def test_a_root_below_a_file_is_refused(here: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_at_start_leaves_nothing(here: Path, disk: Callable[[str], Path]) -> None:
-    """A full disk is one line with status 1, and no folder of the search is left."""
+    """A full disk is one line with status 1, and no folder is left."""
     root = disk("size=64k")
     fill(root)
     done = run(here, *DEBUG, f"storage.root={root}/deep/root")
@@ -350,7 +350,7 @@ def test_a_full_disk_at_start_leaves_nothing(here: Path, disk: Callable[[str], P
 
 @pytest.mark.slow
 def test_a_finished_search_on_a_read_only_root_is_shown(here: Path, disk: Callable[[str], Path]) -> None:
-    """The same command on a finished search writes nothing, so it also works on a root that is read-only now."""
+    """On a finished search the command writes nothing, so it works on a read-only root."""
     root = disk("size=1m")
     first = run(here, *DEBUG, f"storage.root={root}")
     disk("ro")
@@ -365,7 +365,7 @@ def test_a_finished_search_on_a_read_only_root_is_shown(here: Path, disk: Callab
 def test_a_disk_that_fills_ends_the_search_until_it_is_enlarged(
     here: Path, disk: Callable[[str], Path], runner: str
 ) -> None:
-    """Weights that do not fit end the search with one clear line and status 1; with room, the same command goes on."""
+    """Weights that do not fit end the search with one line and status 1; with space the command continues."""
     root = disk("size=256k")
     command = (*TIMED, f"runner={runner}", f"storage.root={root}", "budget.trials=4", "problem.weights=20000")
     first = run(here, *command)
@@ -390,7 +390,7 @@ def attempts(search: Path, number: int) -> list[int]:
 
 @pytest.mark.slow
 def test_one_job_that_fails_does_not_end_the_others(here: Path) -> None:
-    """In a multirun a search that fails is one line with status 1, and the others run."""
+    """A failing search in a multirun is one line with status 1, and the others run."""
     done = run(here, "-m", *DEBUG, "finalists=1", "problem.fail='','raise'", "max_failures=1")
 
     assert done.status == 1
@@ -402,7 +402,7 @@ def test_one_job_that_fails_does_not_end_the_others(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_mistake_in_one_job_does_not_end_the_others(here: Path) -> None:
-    """In a multirun a job that can't be is one line, and the others run; the status is that of the mistake."""
+    """A mistake in one job of a multirun is one line with status 2, and the others run."""
     done = run(here, "-m", *DEBUG, "finalists=1,0")
 
     assert done.status == 2

@@ -1,4 +1,4 @@
-"""Sweeps: each job is a search of its own under a distinct name that the single command would have, and no litter."""
+"""Multiruns: each job is a search under the name of the single command, and no file is left over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def names(here: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_tuners_and_seeds_make_four_searches(here: Path) -> None:
-    """-m +tuner=random,evolution seed=1,2 makes four searches, each under the name of the single command."""
+    """-m +tuner=random,evolution seed=1,2 makes four searches under the single commands' names."""
     sweep = (*SMALL, "runner=debug", "budget.trials=2")
     done = run(here, "-m", "+tuner=random,evolution", "seed=1,2", *sweep)
     single = run(here, "+tuner=evolution", "seed=2", *sweep)
@@ -34,7 +34,7 @@ def test_tuners_and_seeds_make_four_searches(here: Path) -> None:
 
 @pytest.mark.slow
 def test_budgets_make_two_searches(here: Path) -> None:
-    """-m budget.trials=3,4 makes two searches, whose names end with what differs."""
+    """-m budget.trials=3,4 makes two searches, whose names end with the difference."""
     done = run(here, "-m", "+tuner=random", *SMALL, "runner=debug", "budget.trials=3,4")
     found = {name.partition("-budget")[2]: trials(here / "heirloom" / name) for name in names(here)}
 
@@ -44,7 +44,7 @@ def test_budgets_make_two_searches(here: Path) -> None:
 
 @pytest.mark.slow
 def test_slots_make_two_searches(here: Path, api_url: str) -> None:
-    """-m slots=1,2 makes two searches in one command, on one server, whose names end with what differs."""
+    """-m slots=1,2 makes two searches on one server, whose names end with the difference."""
     done = run(
         here, "-m", "+tuner=random", *SMALL, "runner=threads", "budget.trials=2", "slots=1,2", PREFECT_API_URL=api_url
     )
@@ -55,8 +55,8 @@ def test_slots_make_two_searches(here: Path, api_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_leaves_no_litter(here: Path) -> None:
-    """Neither multirun.yaml nor an outputs folder is left, here or in the temporary folder."""
+def test_a_multirun_leaves_no_files(here: Path) -> None:
+    """No multirun.yaml and no outputs folder is left, here or in the temporary folder."""
     done = run(here, "-m", "+tuner=random", *SMALL, "runner=debug", "budget.trials=1", "seed=1,2")
 
     assert done.status == 0
@@ -66,7 +66,7 @@ def test_a_sweep_leaves_no_litter(here: Path) -> None:
 
 @pytest.mark.slow
 def test_swept_data_and_odd_values_make_valid_names(here: Path) -> None:
-    """What differs is in the name even where it is no part of the identity, without what a folder's name can't hold."""
+    """Names show differences outside the identity, without characters that a folder's name can't have."""
     done = run(
         here, "-m", "+tuner=random", *SMALL, "runner=debug", "budget.trials=1", "storage.root=heirloom,./heirloom"
     )

@@ -50,7 +50,7 @@ trial:
 
 
 def is_amid(experiment: Path, n_finished: int) -> bool:
-    """Whether so many trials have a result, and another has begun."""
+    """Returns whether so many trials have a result, and another runs."""
     began, ended = (
         {path.name.partition(".")[0] for path in experiment.glob(f"shared/*/trials/*.{kind}.json")}
         for kind in ("start-*", "result")
@@ -67,7 +67,7 @@ def experiment(here: Path) -> Path:
 
 
 def test_multi_phase_with_tpe_survives_kills(experiment: Path, api_url: str) -> None:
-    """kill -9 twice: no process is left, jobs go on with their phases, and every finished trial stays as it is."""
+    """After two kills -9 no process is left, jobs continue their phases, and finished trials stay."""
     line = ("--config", "config.yml", "--root", "shared")
     seen: dict[int, str | None] = {}
     for n_finished in (2, 5):
@@ -91,7 +91,7 @@ def test_multi_phase_with_tpe_survives_kills(experiment: Path, api_url: str) -> 
 
 
 def test_mistakes_are_one_line(experiment: Path) -> None:
-    """What a configuration asks for and is not there ends the command with status 2, in one line."""
+    """A configuration with missing parts ends the command with status 2 and one line."""
     config = experiment / "config.yml"
     config.write_text(config.read_text().replace("TPE", "NetworkMorphism"))
     morphism = run(experiment, "--config", "config.yml", "runner=debug", module="flows.nni")
@@ -107,8 +107,8 @@ def test_mistakes_are_one_line(experiment: Path) -> None:
     assert not os.path.exists(experiment / "heirloom")
 
 
-def test_too_long_a_path_of_temporary_files_is_one_line(experiment: Path) -> None:
-    """Where no trial could speak, as the path of TMPDIR is too long for a socket, nothing begins."""
+def test_too_long_a_temporary_path_is_one_line(experiment: Path) -> None:
+    """A TMPDIR too long for a socket is refused before anything starts."""
     folder = experiment / ("x" * 100)
     folder.mkdir()
     done = run(experiment, "--config", "config.yml", "runner=debug", module="flows.nni", TMPDIR=str(folder))
@@ -150,7 +150,7 @@ def use_own_tuner(experiment: Path) -> None:
 
 
 def test_multi_phase_with_an_own_tuner_survives_a_kill(experiment: Path, api_url: str) -> None:
-    """kill -9: the tuner's process is gone too; asked the same again, it goes on where each job stood."""
+    """After kill -9 the tuner's process is gone too; each job continues from its phase."""
     use_own_tuner(experiment)
     line = ("--config", "config.yml", "--root", "shared")
     with Command(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url) as command:
@@ -168,7 +168,7 @@ def test_multi_phase_with_an_own_tuner_survives_a_kill(experiment: Path, api_url
 
 
 def test_an_experiment_on_other_machines(experiment: Path, api_url: str) -> None:
-    """Workers with a folder of their own run the jobs of runner=remote; one is killed, its job goes on with its phase.
+    """Remote workers with their own folders run the jobs; after a kill a job continues with its phase.
 
     A worker whose command line does not name the trial command refuses to run it.
     """
@@ -202,7 +202,7 @@ def test_an_experiment_on_other_machines(experiment: Path, api_url: str) -> None
 
 
 def test_interruption_of_worker_processes(experiment: Path, api_url: str) -> None:
-    """With runner=processes, too, Ctrl-C ends a trial that says nothing, and all that it has started."""
+    """With runner=processes, Ctrl-C also ends a silent trial and all its processes."""
     (experiment / "main.py").write_text(
         "import nni, subprocess\nnni.get_next_parameter()\nsubprocess.run(['sleep', '600'])\n"
     )
@@ -226,7 +226,7 @@ def shared() -> dict[str, Any]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", ["1", "3", "3 killed", "16"])
 def test_weight_sharing_over_nfs(shared: dict[str, Any], how: str) -> None:
-    """One father writes on one mount, nine children wait, read on the other and find the same bytes."""
+    """One parent writes on one mount, and nine children read the same bytes on the other."""
     found = shared[how]
 
     assert found["status"] == 0, found["err"]

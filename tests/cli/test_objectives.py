@@ -1,4 +1,4 @@
-"""Several objectives under a constraint, by the commands: the front, its finalists, resuming, refusing."""
+"""Several objectives under a constraint: front, finalists, resuming, refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMAND = (
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_search_for_small_networks(here: Path) -> None:
-    """No network is too large; finalists come from the front; a larger budget extends; another limit is refused."""
+    """Networks keep the limit, finalists are from the front, a larger budget extends, another limit is refused."""
     done = run(here, *COMMAND, "budget.trials=8")
     found = trials(here / "heirloom" / "small")
     searched = [t for t in found if t.stage == "search"]

@@ -1,4 +1,4 @@
-"""A model template by the command, in worker processes."""
+"""The command with a Rafiki model template in worker processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Pid(TabularClfModel):
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["processes", "threads"])
 def test_a_template_is_searched(here: Path, api_url: str, runner: str) -> None:
-    """Each worker loads the template and tears it down once; failures are data; a later command finds it finished."""
+    """Each worker loads the template and tears it down once; a later command finds the search finished."""
     (here / "Model.py").write_text(TEMPLATE)
     (here / "data.csv").touch()
     command = ("+tuner=random", "problem=rafiki", "problem.file=Model.py", "problem.train_data=data.csv")
@@ -80,7 +80,7 @@ def test_a_template_is_searched(here: Path, api_url: str, runner: str) -> None:
 
 
 def test_reports_name_the_template_and_the_chosen_tuner(tmp_path: Path) -> None:
-    """The console and the page: file, class, and what ``+tuner=auto`` took; the record holds no path."""
+    """Console and page show file, class and the tuner of ``+tuner=auto``; the record holds no path."""
     code, _, _ = TEMPLATE.replace("raise RuntimeError", "print").partition("    @staticmethod\n    def teardown")
     (tmp_path / "Model.py").write_text(code)
     (tmp_path / "data.csv").touch()

@@ -1,4 +1,4 @@
-"""``python -m flows.report`` from outside: its standard output, standard error, status, and that it only reads."""
+"""``python -m flows.report``: its output and status, and that it only reads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ N = 40
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with two searches, of which the first in the alphabet is the older."""
+    """Returns a root with two searches; the first by name is the older."""
     folder = tmp_path_factory.mktemp("root")
     tests = {N - 1: {"metrics": {"accuracy": 0.75}}, N - 2: {"metrics": {"accuracy": 0.5}}}
     records = write_search(folder, "newer-evolution-1a", evolved(N), active=BEGAN + 500, tests=tests)
@@ -50,7 +50,7 @@ def environment() -> dict[str, str]:
 
 
 def run(root: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """The command as a user starts it."""
+    """Runs the command as a user does."""
     command = [sys.executable, "-m", "flows.report", f"storage.root={root}", *arguments]
     return subprocess.run(command, capture_output=True, encoding="utf-8", cwd=cwd or root.parent, env=environment())
 
@@ -60,12 +60,12 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def asked(root: Path, *arguments: str) -> int:
-    """The status of the command within this process."""
+    """Returns the status of the command within this process."""
     return run_command("report", report, [f"storage.root={root}", *arguments])
 
 
 def test_list(root: Path) -> None:
-    """Without a name the searches are listed, newest first, with trials, states, best score and last activity."""
+    """Without a name it lists the searches, newest first, with trials, states, best score and last activity."""
     done = run(root)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -87,7 +87,7 @@ def test_list_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_list_without_searches(tmp_path: Path) -> None:
-    """A root without searches is an empty list, and a line on standard error says so."""
+    """A root without searches gives an empty list, and a line on standard error."""
     done = run(tmp_path / "none", "format=json")
 
     assert (done.returncode, json.loads(done.stdout)) == (0, [])
@@ -95,8 +95,8 @@ def test_list_without_searches(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_list_leaves_out_what_it_can_not_read(tmp_path: Path) -> None:
-    """Foreign and broken folders are named on standard error, one line each, and the others are listed."""
+def test_list_skips_unreadable_folders(tmp_path: Path) -> None:
+    """Foreign and broken folders are one line each on standard error; the others are listed."""
     write_search(tmp_path, "whole", [trial(0, score=0.5)])
     for name in ("torn", "strange", "future", "gap"):
         write_search(tmp_path, name, [trial(0, score=0.5), trial(1, score=0.5)])
@@ -119,7 +119,7 @@ def test_list_leaves_out_what_it_can_not_read(tmp_path: Path) -> None:
 
 
 def test_csv(root: Path) -> None:
-    """The csv on standard output is the whole table, which pandas reads, and nothing else."""
+    """Standard output is the whole table as csv, which pandas reads."""
     done = run(root, "name=newer-evolution-1a", "format=csv")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -130,7 +130,7 @@ def test_csv(root: Path) -> None:
 
 
 def test_json(root: Path) -> None:
-    """The json on standard output is an array of one object a trial."""
+    """Standard output is a json array with an object per trial."""
     done = run(root, "name=last", "format=json")
 
     rows = json.loads(done.stdout)
@@ -139,7 +139,7 @@ def test_json(root: Path) -> None:
 
 
 def test_table_that_is_piped(root: Path) -> None:
-    """Into a pipe the table goes whole: every trial, every column, no colors."""
+    """A pipe gets the whole table: every trial and column, without colors."""
     done = run(root, "name=last")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -152,7 +152,7 @@ def test_table_that_is_piped(root: Path) -> None:
 
 
 def on_terminal(root: Path, columns: int, *arguments: str) -> tuple[list[str], str]:
-    """The rows that a terminal of so many columns gets, and standard error."""
+    """Returns the rows on a terminal of so many columns, and standard error."""
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
         [sys.executable, "-m", "flows.report", f"storage.root={root}", *arguments],
@@ -175,7 +175,7 @@ def on_terminal(root: Path, columns: int, *arguments: str) -> tuple[list[str], s
 
 @pytest.mark.parametrize("columns", [60, 80, 100])
 def test_table_in_a_narrow_terminal(root: Path, columns: int) -> None:
-    """In a terminal no line of the table is wider than it; whose child, how good and how long go before the rest."""
+    """No line is wider than the terminal; parent, score and duration are shown before other columns."""
     rows, error = on_terminal(root, columns, "name=last")
 
     order = ["trial", "parent", "donor", "state", "inherited", "metric.accuracy", "duration_s", "stage"]
@@ -188,7 +188,7 @@ def test_table_in_a_narrow_terminal(root: Path, columns: int) -> None:
 
 
 def test_all_columns_in_a_narrow_terminal(root: Path) -> None:
-    """With columns=all a terminal gets every column that holds something, and times with their zone."""
+    """With columns=all a terminal shows every non-empty column, and times with their zone."""
     rows, error = on_terminal(root, 80, "name=last", "columns=all")
 
     assert {"point.cell.ops", "checkpoint_bytes", "error", "started"} <= set(rows[0].split())
@@ -197,8 +197,8 @@ def test_all_columns_in_a_narrow_terminal(root: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])
-def test_all_columns_of_what_has_them_anyway(root: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
-    """columns=all is no mistake there, and changes nothing."""
+def test_all_columns_changes_nothing_elsewhere(root: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    """columns=all is allowed for other formats, and changes nothing."""
     told = []
     for more in ((), ("columns=all",)):
         assert asked(root, "name=last", f"format={form}", *more) == 0
@@ -208,7 +208,7 @@ def test_all_columns_of_what_has_them_anyway(root: Path, capsys: pytest.CaptureF
 
 
 def test_html(root: Path, tmp_path: Path) -> None:
-    """The page is written to <name>.html here, or to out, and its path printed."""
+    """The page is written to <name>.html here, or to out, and its path is printed."""
     here = run(root, "name=last", "format=html", cwd=tmp_path)
     there = run(root, "name=last", "format=html", "out=pages.htm", cwd=tmp_path)
 
@@ -219,7 +219,7 @@ def test_html(root: Path, tmp_path: Path) -> None:
 
 
 def test_one_trial(root: Path) -> None:
-    """One trial is shown with its fields, its line of ancestors, its error and its log, whatever bytes that holds."""
+    """One trial is shown with its fields, ancestors, error and log, whatever bytes the log has."""
     row = next(t for t in evolved(N) if t.state == State.FAILED)
     done = run(root, "name=last", f"trial={row.number}")
     logged = run(root, "name=last", "trial=12")
@@ -235,7 +235,7 @@ def test_one_trial(root: Path) -> None:
 
 
 def test_one_trial_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One trial as json is an object with the columns of its row and more: ancestors, inheritance, curve, log."""
+    """One trial as json is an object with its row, ancestors, inheritance, curve and log."""
     assert asked(root, "name=last", "trial=12", "format=json") == 0
     whole = json.loads(capsys.readouterr().out)
     assert asked(root, "name=last", "trial=12", "format=csv") == 0
@@ -249,7 +249,7 @@ def test_one_trial_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of one trial all logs are shown, as they came about: earlier attempts, the last one, its test, its export."""
+    """All logs of a trial are shown in order: earlier attempts, the last one, its test, its export."""
     records = write_search(tmp_path, "mine", [trial(0, score=0.5, attempt=12)])
     said = {"-2": "two", "-11": "eleven\n", "": "twelve\n", ".test": "tested\n", ".export": "exported\n"}
     for name, text in said.items():
@@ -300,7 +300,7 @@ def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ],
 )
 def test_mistakes(root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
-    """A mistake is status 2 and one line that names the value, what there is, and what to do."""
+    """A mistake is status 2 and one line with the value, the alternatives and the remedy."""
     status = asked(root, *(text.format(root=root) for text in arguments))
 
     shown = capsys.readouterr()
@@ -310,7 +310,7 @@ def test_mistakes(root: Path, capsys: pytest.CaptureFixture[str], arguments: lis
 
 
 def test_mistake_of_a_process(root: Path) -> None:
-    """The status of a mistake leaves the process, and its line goes to standard error."""
+    """The process exits with the status of a mistake, and its line goes to standard error."""
     done = run(root, "name=nothing")
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -348,7 +348,7 @@ def test_closed_pipe(root: Path) -> None:
 
 
 def test_running_search(tmp_path: Path) -> None:
-    """While its session beats, a trial that it started is RUNNING, with slot and donor; afterwards it is WAITING."""
+    """A trial of an active session is RUNNING, with slot and donor; afterwards it is WAITING."""
     files = open_root(str(tmp_path / "live"))
     records = write_search(tmp_path, "live", [trial(0, score=0.5), trial(1, parents=(0,)), trial(2, parents=(1,))])
     lease = SearchLease(records)
@@ -365,7 +365,7 @@ def test_running_search(tmp_path: Path) -> None:
 
 
 def test_attempt_of_an_earlier_session(tmp_path: Path) -> None:
-    """A trial that an earlier session started and the living one has not yet is WAITING."""
+    """A trial started by an earlier session, but not yet by the active one, is WAITING."""
     records = write_search(tmp_path, "live", [trial(0)])
     records.start(replace(trial(0), attempt=1, slot=0), {"session": 0, "host": "far", "pid": 1, "time": BEGAN})
     lease = SearchLease(records)
@@ -376,7 +376,7 @@ def test_attempt_of_an_earlier_session(tmp_path: Path) -> None:
 
 
 def test_last_is_the_newest_activity(tmp_path: Path) -> None:
-    """The newest search is the one that was active last, not the one that began last."""
+    """name=last is the search with the latest activity, not the latest start."""
     write_search(tmp_path, "a", [], active=BEGAN + 5)
     write_search(tmp_path, "b", [], active=BEGAN + 9)
     write_search(tmp_path, "c", [], active=BEGAN + 1)
@@ -386,7 +386,7 @@ def test_last_is_the_newest_activity(tmp_path: Path) -> None:
 
 
 def test_winner(tmp_path: Path) -> None:
-    """The best of the last stage wins, whatever the search stage's cheap scores; a stopped trial never does."""
+    """The best of the last stage wins, whatever the search stage's scores; a stopped trial never wins."""
     stopped: dict[str, Any] = {"state": State.STOPPED}
     trials = [trial(0, score=0.9), trial(1, score=0.99, **stopped), trial(2, parents=(0,), score=0.8, stage="final")]
     write_search(tmp_path, "done", trials)
@@ -407,7 +407,7 @@ def test_nothing_heavy_is_imported() -> None:
 
 
 def test_several_objectives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The table says who is on the front, and below it stand the front's size, hypervolume and reference point."""
+    """The table marks the front; below are its size, hypervolume and reference point."""
     metrics = (Metric("accuracy"), Metric("flops", "minimize", 9.0))
     scores = [(0.9, 5), (0.8, 2), (0.7, 4)]
     trials = [trial(n, score=a, metrics={"accuracy": a, "flops": f}) for n, (a, f) in enumerate(scores)]

@@ -1,4 +1,4 @@
-"""What the command prints, and where: results on standard output, progress on standard error, and no noise."""
+"""The command's output: results on standard output, progress on standard error, nothing else."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ search (?P<name>timed-random-[0-9a-f]{8}) starts, in \S+/heirloom/(?P=name)
 
 
 def test_results_go_to_standard_output_and_progress_to_standard_error(here: Path) -> None:
-    """Standard output holds the summary and nothing else, standard error the progress and nothing else."""
+    """Standard output has the summary only, and standard error the progress only."""
     done = run(here, *DEBUG)
 
     assert done.status == 0
@@ -62,7 +62,7 @@ def test_results_go_to_standard_output_and_progress_to_standard_error(here: Path
 
 @pytest.mark.slow
 def test_prefect_adds_no_noise(here: Path) -> None:
-    """With workers and Prefect's temporary server there is one line more on standard error, and none of Prefect's."""
+    """Workers and Prefect's temporary server add one line on standard error, and none of Prefect's."""
     done = run(here, *TIMED, "budget.trials=2", "finalists=1", "slots=1")
 
     assert done.status == 0
@@ -73,7 +73,7 @@ def test_prefect_adds_no_noise(here: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("root", ["heirloom", "a folder, 'quoted'"])
 def test_the_next_commands_work_word_for_word(here: Path, root: str) -> None:
-    """The three commands that the summary ends with work as they stand."""
+    """The three commands at the end of the summary work unchanged."""
     done = run(here, *DEBUG, f'storage.root="{root}"')
     html, trial, final = [line.strip() for line in done.out.partition("next:\n")[2].splitlines()]
     shown, one, finals = run(here, line=html), run(here, line=trial), run(here, line=final)
@@ -89,7 +89,7 @@ def test_the_next_commands_work_word_for_word(here: Path, root: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 200])
 def test_a_terminal_shows_live_progress(here: Path, columns: int) -> None:
-    """In a terminal two live lines show trials done, time left, running, failed, best and inherited, and fit in 80."""
+    """Two live lines show trials done, time left, running, failed, best and inherited, within 80 columns."""
     status, raw = on_terminal(
         here,
         *("+tuner=evolution", "tuner.population_size=2", "tuner.sample_size=1", *TIMED[1:], "problem.seconds=0.7"),
@@ -116,8 +116,8 @@ def test_a_terminal_shows_live_progress(here: Path, columns: int) -> None:
 
 
 @pytest.mark.slow
-def test_failures_are_told_as_they_come(here: Path) -> None:
-    """Each failed trial is a line with its error; too many in a row end the search with one line and status 1."""
+def test_failures_are_printed_at_once(here: Path) -> None:
+    """Each failed trial is a line with its error; too many in a row end the search with status 1."""
     done = run(here, *DEBUG, "problem.fail=raise", "max_failures=2")
     *_, first, second, last = done.err.splitlines()
 
@@ -129,8 +129,8 @@ def test_failures_are_told_as_they_come(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_search_whose_tuner_has_ended_it_is_finished_at_once(here: Path) -> None:
-    """Where the tuner proposes nothing more, a search says so, and the next one at once, with no session or server."""
+def test_an_exhausted_search_is_finished_at_once(here: Path) -> None:
+    """After STOP the search says so, and the next command ends at once, without session and server."""
     ours = "tests.support.problems"
     overrides = (f"tuner._target_={ours}.InOrderTuner", "tuner.xs=[1,2]", f"problem._target_={ours}.PlainProblem")
     first = run(here, *overrides, "runner=debug", "budget.trials=9")
@@ -152,7 +152,7 @@ def test_a_search_whose_tuner_has_ended_it_is_finished_at_once(here: Path) -> No
 
 @pytest.mark.slow
 def test_policy_full_trains_every_trial_in_full(here: Path) -> None:
-    """With policy=full there is one stage, whose best trial is the winner; nothing is left out."""
+    """policy=full has one stage, whose best trial is the winner."""
     done = run(here, *DEBUG, "policy=full")
     found = trials(only_search(here))
 
@@ -163,8 +163,8 @@ def test_policy_full_trains_every_trial_in_full(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_policy_warm_final_goes_on_from_the_search(here: Path) -> None:
-    """With policy=warm_final cheap trials are of full size, so that the final takes all weights of its own trial."""
+def test_policy_warm_final_continues_from_the_search(here: Path) -> None:
+    """With policy=warm_final cheap trials are of full size, so a final inherits all weights of its trial."""
     small = {"n_blocks": 1, "width_1": 8, "kernel_1": 3, "norm": "batch", "dropout": 0.0}
     points = [{**small, "learning_rate": rate} for rate in (0.05, 0.1)]  # soon trained in full
     (here / "points.json").write_text(json.dumps(points))
@@ -188,8 +188,8 @@ def test_policy_warm_final_goes_on_from_the_search(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_of_ones_own(here: Path) -> None:
-    """A file in --config-dir is a plan: here cheap trials of six layers, and a final of fifteen that starts warm."""
+def test_a_users_own_plan(here: Path) -> None:
+    """A file in --config-dir is a plan: cheap trials of six layers, and a warm final of fifteen."""
     (here / "my_conf" / "policy").mkdir(parents=True)
     plan = "stages:\n- {name: sieve, policies: [DOWNSCALE, EARLY_STOP]}\n- {name: grown, warm: true, best: 1}\n"
     (here / "my_conf" / "policy" / "mine.yaml").write_text(plan)
@@ -208,7 +208,7 @@ def test_a_plan_of_ones_own(here: Path) -> None:
 
 @pytest.mark.slow
 def test_finals_take_the_threads_of_slots_without_a_final(here: Path) -> None:
-    """Two finals on four slots of one thread have two each, as their records say; trials and tests have one."""
+    """Two finals on four slots have two threads each, as their records say; trials and tests have one."""
     if usable_cores() < 2:
         pytest.skip("one core")
     plan = ("problem._target_=tests.support.problems.ThreadsProblem", "policy=mine", "runner=processes", "device=cpu")
@@ -240,7 +240,7 @@ def test_search_only(here: Path) -> None:
 
 @pytest.mark.slow
 def test_storage_options_reach_the_file_system(here: Path) -> None:
-    """storage.options.KEY is what the root's file system is opened with; it is neither printed nor needed twice."""
+    """storage.options.KEY reaches the root's file system; it is neither printed nor needed twice."""
     refused = run(here, *DEBUG, "storage.root=quick://bucket")
     done = run(here, *DEBUG, "storage.root=quick://bucket", "storage.options.password=s3cret")
 
@@ -254,7 +254,7 @@ def test_storage_options_reach_the_file_system(here: Path) -> None:
 @pytest.mark.parametrize("root", ["quick://me:s3cret@bucket", "quick://me:s3cret@bucket/deep"])
 @pytest.mark.slow
 def test_a_password_in_the_root_is_shown_nowhere(here: Path, root: str) -> None:
-    """Lines that name a root with a password have stars for it, and the commands to go on with say so."""
+    """Lines with the root mask its password, and the printed commands say so."""
     done = run(here, *DEBUG, f"storage.root={root}")
     shown = root.replace("s3cret", "***")
 
@@ -280,8 +280,8 @@ def test_a_password_in_the_root_is_in_no_name(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_resume_line_says_what_it_lacks(here: Path) -> None:
-    """The line that resumes a search has stars for secrets, and says so behind a #."""
+def test_a_resume_line_marks_masked_secrets(here: Path) -> None:
+    """The line that resumes a search masks secrets, and says so in a comment."""
     options = ("storage.root=quick://me:s3cret@bucket", "storage.options.password=s3cret")
     with Command(here, *DEBUG, "problem.seconds=20", *options) as driver:
         until(lambda: " starts, in quick://me:***@bucket/" in driver.err)
@@ -305,8 +305,8 @@ def test_memory_keeps_nothing_and_says_so(here: Path) -> None:
     assert list(here.iterdir()) == []
 
 
-def test_help_is_fast_and_whole(here: Path) -> None:
-    """--help takes less than a second more than ``import hydra``, and shows the groups, the keys and what they mean."""
+def test_help_is_fast_and_complete(here: Path) -> None:
+    """--help takes less than a second more than ``import hydra``, and explains groups and keys."""
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", "import hydra"], env=environment(), check=True)
     bare_s = time.monotonic() - began
@@ -332,7 +332,7 @@ def test_the_name_can_be_chosen(here: Path) -> None:
 
 
 def test_options_may_stand_anywhere(here: Path) -> None:
-    """Hydra's options and overrides mix in any order, also where a group's class is given by its path."""
+    """Hydra's options and overrides mix in any order, also if a class path selects a group."""
     (here / "conf" / "problem").mkdir(parents=True)
     (here / "conf" / "problem" / "mine.yaml").write_text("_target_: timed_problem.TimedProblem\nweights: 10\n")
     by_name = run(here, "+tuner=random", "--config-dir", "conf", "problem=mine", "--cfg", "job", "seed=3")
@@ -346,8 +346,8 @@ def test_options_may_stand_anywhere(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_stopper_can_be_said(here: Path) -> None:
-    """stopper=null is the default said aloud: the same configuration, without a stopper."""
+def test_stopper_null_is_the_default(here: Path) -> None:
+    """stopper=null gives the default configuration."""
     said, silent = (
         run(here, "+tuner=random", "stopper=null", "--cfg", "job"),
         run(here, "+tuner=random", "--cfg", "job"),
@@ -369,8 +369,8 @@ def test_a_closed_output_is_no_traceback(here: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [("--cfg=job",), ("--cfg=job", "--resolve"), ("--info=config",)], ids="-".join)
-def test_printed_configuration_tells_no_secret(here: Path, flags: tuple[str, ...]) -> None:
-    """What Hydra prints of storage.options and of a URL is masked; a variable stands there by its name, or masked."""
+def test_printed_configuration_masks_secrets(here: Path, flags: tuple[str, ...]) -> None:
+    """Hydra prints storage.options and URLs masked; a variable is shown by name, or masked."""
     options = ("storage.options.secret=hunter2", "storage.options.token=${oc.env:TEST_TOKEN}")
     overrides = ("storage.root=sftp://me:hunter2@host/x", *options, "name=mine")
 

@@ -16,7 +16,7 @@ GIVEN = ("problem=tabular", "problem.table=t.csv", "problem.parameters=[a,b]", "
 
 @pytest.mark.slow
 def test_command_searches_a_table(tmp_path: Path) -> None:
-    """runner=simulated searches a csv file on 20 workers: an hour of budget passes in an instant, and is kept."""
+    """runner=simulated searches a csv file on 20 workers for a budget of an hour, in an instant."""
     rows = [f"{a},{b},{a * b},600" for a, b in itertools.product(range(15), range(15))]
     (tmp_path / "t.csv").write_text("\n".join(["a,b,s,t", *rows]))
     simulated = ("runner=simulated", "slots=20", "budget.hours=1", "problem.seconds.column=t")
@@ -35,8 +35,8 @@ def test_command_searches_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """A typo in a column is one line that names it, the table and what is there; no trial is begun, nothing written."""
+def test_an_unknown_column_is_refused(tmp_path: Path) -> None:
+    """The line names the column, the table and its columns; nothing is written."""
     (tmp_path / "t.csv").write_text("a,b,s\n1,2,3\n1,3,4")
     done = Command(tmp_path, "+tuner=random", *GIVEN, "problem.tests.score=nocol", "runner=simulated").wait()
 
@@ -46,7 +46,7 @@ def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_problem_that_trains_is_refused(tmp_path: Path) -> None:
-    """A problem without a simulation is a mistake of one line, with the remedy."""
+    """A problem without a simulation is refused with the remedy."""
     done = Command(tmp_path, "+tuner=random", "runner=simulated", "storage.root=root").wait()
 
     assert done.status == 2

@@ -1,4 +1,4 @@
-"""``python -m flows.verify`` from outside: its table, its status, and that it leaves a root as it was."""
+"""``python -m flows.verify``: its table and status, and that it leaves a root unchanged."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(whole: Path, tmp_path: Path) -> Path:
-    """A root with one search, which a test may break."""
+    """Returns a root with one search, which a test may damage."""
     return Path(shutil.copytree(whole, tmp_path / "root"))
 
 
 @pytest.fixture
 def asked(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """The status, output and errors of the command, run in this process."""
+    """Returns status, output and errors of the command, run in this process."""
 
     def ask(*overrides: object) -> tuple[int, str, str]:
         status = run_command("verify", verify, [str(override) for override in overrides])
@@ -45,12 +45,12 @@ def asked(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, s
 
 
 def rows(output: str) -> dict[str, list[str]]:
-    """The lines of a table by their first word."""
+    """Returns the lines of a table by their first word."""
     return {line.split()[0]: line.split()[1:] for line in output.splitlines() if line.strip()}
 
 
 def test_whole_search(root: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
-    """Exit 0, a row a kind, nothing on standard error, nothing written; name=last finds the newest search."""
+    """Exit 0, a row per kind, nothing on standard error, nothing written; name=last finds the newest search."""
     before = everything(root)
 
     status, output, error = asked(f"storage.root={root}", "name=last")
@@ -149,8 +149,8 @@ def test_good_root(tmp_path: Path, asked: Callable[..., tuple[int, str, str]]) -
 
 
 @pytest.mark.slow
-def test_root_with_searches_stays_as_it_is(root: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
-    """The check of a root that is in use touches nothing in it, and a second path of it is checked, too."""
+def test_root_with_searches_is_unchanged(root: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
+    """The check changes no file of a root in use, also through a second path."""
     before = everything(root)
 
     status, output, _ = asked(f"storage.root={root}", f"second={root}")
@@ -174,7 +174,7 @@ def test_bad_root(tmp_path: Path, asked: Callable[..., tuple[int, str, str]]) ->
 
 
 def test_memory_is_one_process_only(asked: Callable[..., tuple[int, str, str]]) -> None:
-    """memory:// is no mistake: it passes, with a warning."""
+    """memory:// passes, with a warning."""
     status, output, _ = asked(f"storage.root=memory://{uuid4().hex}")
 
     assert status == 0
@@ -195,7 +195,7 @@ def test_several_roots(tmp_path: Path, asked: Callable[..., tuple[int, str, str]
 
 @pytest.mark.slow
 def test_two_processes_check_a_root_together(tmp_path: Path) -> None:
-    """machines=2, started twice as a user does: both exit 0 and show what they saw of each other; nothing is left."""
+    """machines=2 on both sides: both exit 0 and show what they saw of each other; nothing is left."""
     root = tmp_path / "root"
     root.mkdir()
     places = [tmp_path / name for name in ("here", "there")]
@@ -213,8 +213,8 @@ def test_two_processes_check_a_root_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_lonely_machine_gives_up(here: Path) -> None:
-    """machines=2 without a second one: one line, status 1, and nothing is left."""
+def test_missing_second_machine_times_out(here: Path) -> None:
+    """machines=2 without a second one: one line, status 1, nothing left."""
     done = run(here, "storage.root=root", "machines=2", "wait_s=1", module="flows.verify")
 
     assert done.status == 1
@@ -222,8 +222,8 @@ def test_lonely_machine_gives_up(here: Path) -> None:
     assert everything(here) == []
 
 
-def test_commands_of_the_documents_can_be_said(asked: Callable[..., tuple[int, str, str]]) -> None:
-    """Every flows.verify command in docs/guides/nfs.md and the README has keys that exist."""
+def test_commands_of_the_documents_are_valid(asked: Callable[..., tuple[int, str, str]]) -> None:
+    """Every flows.verify command in docs/guides/nfs.md and the README has existing keys."""
     documents = [ROOT / "docs" / "guides" / "nfs.md", ROOT / "README.md"]
     text = "\n".join(document.read_text() for document in documents)
     commands = set(re.findall(r"python -m flows\.verify ([^`\n]+)", text))
@@ -237,7 +237,7 @@ def test_commands_of_the_documents_can_be_said(asked: Callable[..., tuple[int, s
 
 @pytest.mark.slow
 def test_secrets_are_not_shown(tmp_path: Path, asked: Callable[..., tuple[int, str, str]]) -> None:
-    """Neither a password in a URL nor storage options appear, whatever goes wrong."""
+    """Neither a password in a URL nor storage options are printed, whatever fails."""
     pytest.importorskip("paramiko")
     url = "sftp://user:hunter2-secret@127.0.0.1:1/root"
 
@@ -248,7 +248,7 @@ def test_secrets_are_not_shown(tmp_path: Path, asked: Callable[..., tuple[int, s
 
 
 def test_stored_search_can_be_read(whole: Path) -> None:
-    """The search of these tests is one that Heirloom loads."""
+    """Heirloom loads the stored search of these tests."""
     from nas.storage.records import Records
 
     trials, _ = Records(open_root(f"{whole}/stored")).load()

@@ -1,4 +1,4 @@
-"""What else may lie in a folder that others can write to: pipes, devices, links, giants, and names of all kinds."""
+"""Foreign files in a shared folder: pipes, devices, links, huge files and odd names."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def put_circle(place: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [put_pipe, put_endless_device, put_giant, put_folder, put_circle])
-def test_what_is_no_record_is_refused_at_once(files: BlobStore, put: Callable[[Path], None]) -> None:
-    """A pipe, an endless device, a terabyte, a folder and a link to itself are named; nobody waits, or takes memory."""
+def test_special_files_are_refused_at_once(files: BlobStore, put: Callable[[Path], None]) -> None:
+    """A pipe, an endless device, a terabyte, a folder and a link to itself are named without waiting or memory."""
     place = Path(str(files.local_path(RECORD)))
     place.unlink()
     put(place)
@@ -75,8 +75,8 @@ def test_what_is_no_record_is_refused_at_once(files: BlobStore, put: Callable[[P
     assert peak < 16_000_000
 
 
-def test_a_record_of_any_size_that_is_written_can_be_read(files: BlobStore) -> None:
-    """What would be too large to be read is not published: the error says how large it is."""
+def test_records_too_large_to_read_are_not_written(files: BlobStore) -> None:
+    """A record that would be too large to read is refused; the error names its size."""
     with pytest.raises(
         StorageError, match=rf"trials/1\.json can't be written: \d+ bytes; a record has at most {MAX_RECORD_BYTES}"
     ):
@@ -84,8 +84,8 @@ def test_a_record_of_any_size_that_is_written_can_be_read(files: BlobStore) -> N
     assert files.names("trials") == ["000000.proposal.json"]
 
 
-def test_a_log_is_not_written_where_a_link_leads(files: BlobStore, tmp_path: Path) -> None:
-    """Somebody who puts a link in a log's place does not get another file of the user's overwritten."""
+def test_a_log_does_not_follow_a_link(files: BlobStore, tmp_path: Path) -> None:
+    """A link in a log's place does not overwrite another file of the user."""
     mine = tmp_path / "authorized_keys"
     mine.write_text("mine")
     logs = tmp_path / "root" / "search" / "logs"
@@ -97,8 +97,8 @@ def test_a_log_is_not_written_where_a_link_leads(files: BlobStore, tmp_path: Pat
     assert mine.read_text() == "mine"
 
 
-def test_a_beat_and_a_record_are_not_written_where_a_link_leads(files: BlobStore, tmp_path: Path) -> None:
-    """A beat replaces the link itself, and a record's name is taken by it."""
+def test_heartbeats_and_records_do_not_follow_links(files: BlobStore, tmp_path: Path) -> None:
+    """A heartbeat replaces the link itself, and a link makes a record's name taken."""
     mine = tmp_path / "authorized_keys"
     mine.write_text("mine")
     for name in ("0001.beat", "0001.json"):
@@ -126,8 +126,8 @@ def test_a_beat_and_a_record_are_not_written_where_a_link_leads(files: BlobStore
         "a\udcffb.result.json",
     ],
 )
-def test_names_that_are_none_of_ours_are_left_out(files: BlobStore, name: str) -> None:
-    """Copies, leftovers of editors and other systems' files do not take part, whatever they hold."""
+def test_foreign_names_are_ignored(files: BlobStore, name: str) -> None:
+    """Copies, editors' leftovers and other systems' files are ignored, whatever they contain."""
     (Path(str(files.local_path("trials"))) / name).write_text("not a record")
 
     trials, starts = Records(files).load()
@@ -136,7 +136,7 @@ def test_names_that_are_none_of_ours_are_left_out(files: BlobStore, name: str) -
 
 
 def test_results_without_proposals_are_named(files: BlobStore) -> None:
-    """A result with an absurd number is CorruptError that names the gap, not a loop of a billion steps."""
+    """A result with an absurd number is a CorruptError that names the gap, not a loop of a billion steps."""
     result = Trial(number=10**17, index=0, proposal=Proposal(point={})).result_record()
     Records(files).publish(f"trials/{10**17}.result.json", result)
 
@@ -145,8 +145,8 @@ def test_results_without_proposals_are_named(files: BlobStore) -> None:
 
 
 @pytest.mark.parametrize("path", ["a\nb", "a\x1b[2Jb", "a\x7f", "a" * 256, "ä" * 128, "/".join(["a" * 250] * 5)])
-def test_names_that_no_place_takes_are_refused(files: BlobStore, path: str) -> None:
-    """Control characters, names beyond 255 bytes and paths beyond 1,024 are refused before anything is written."""
+def test_unusable_names_are_refused(files: BlobStore, path: str) -> None:
+    """Control characters, names over 255 bytes and paths over 1,024 are refused before anything is written."""
     with pytest.raises(ConfigurationError, match="path"):
         files.publish(path, [b"1"])
     with pytest.raises(CorruptError, match="path"):
@@ -173,8 +173,8 @@ print(n)
 
 
 @pytest.mark.slow
-def test_no_lie_makes_tensors_of_its_own_size(tmp_path: Path) -> None:
-    """A process that may take 256 MB more refuses all lies of manifests and checkpoints: none is believed first."""
+def test_false_sizes_allocate_no_memory(tmp_path: Path) -> None:
+    """With 256 MB of memory left, all false sizes in manifests and checkpoints are refused."""
     command = [sys.executable, "-c", LIMITED, tmp_path]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}

@@ -1,4 +1,4 @@
-"""Records and manifests from elsewhere: refused by name, before memory is taken for them, and never another error."""
+"""Hostile records and manifests are refused by name, in little memory, with a HeirloomError."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostileSearch]:
 
 
 def everything(folder: Path) -> dict[Path, bytes]:
-    """Every file in the folder; no reader may add or change one."""
+    """Returns every file in the folder; readers must not change them."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -44,7 +44,7 @@ def lies(kind: str) -> list[tuple[str, list[str | int], Any]]:
 
 
 def changed(record: Any, where: list[str | int], value: Any) -> Any:
-    """The record with one value replaced, or dropped."""
+    """Returns the record with one value replaced or dropped."""
     record = inner = copy.deepcopy(record)
     for key in where[:-1]:
         inner = inner[key]
@@ -66,16 +66,16 @@ def assert_refused(search: HostileSearch, kind: str, what: str, data: bytes, *, 
 
 
 @pytest.mark.parametrize("kind", RECORDS)
-def test_every_lie_is_refused(search: HostileSearch, kind: str) -> None:
-    """A record with one value that can't be is CorruptError in one line that names the file."""
+def test_every_invalid_value_is_refused(search: HostileSearch, kind: str) -> None:
+    """A record with one invalid value is a CorruptError in one line that names the file."""
     original = search.original(kind)
     for what, where, value in lies(kind):
         assert_refused(search, kind, what, json.dumps(changed(original, where, value)).encode())
 
 
 @pytest.mark.parametrize("kind", RECORDS)
-def test_every_text_that_is_no_record_is_refused(search: HostileSearch, kind: str) -> None:
-    """What is not one JSON object, says a thing twice, or holds NaN, is CorruptError that names the file."""
+def test_every_invalid_text_is_refused(search: HostileSearch, kind: str) -> None:
+    """Text that is no JSON object, repeats a key or has NaN is a CorruptError that names the file."""
     for what, text in json.loads((CORPUS / "texts.json").read_text()):
         if (kind, what) != ("checkpoint", "null"):  # a trial without weights
             assert_refused(search, kind, what, text.encode("latin-1"))
@@ -85,7 +85,7 @@ def test_every_text_that_is_no_record_is_refused(search: HostileSearch, kind: st
 
 @pytest.mark.parametrize("kind", RECORDS)
 def test_bombs_are_refused_in_little_memory(search: HostileSearch, kind: str) -> None:
-    """Brackets without end, deep nesting, numbers and keys of any length are CorruptError, and cost little memory."""
+    """Endless brackets, deep nesting, and very long numbers and keys are CorruptErrors in little memory."""
     deep = "[" * 300 + "]" * 300
     tracemalloc.start()
     for what, text in {
@@ -104,8 +104,8 @@ def test_bombs_are_refused_in_little_memory(search: HostileSearch, kind: str) ->
 
 
 @pytest.mark.parametrize("attempt", [2**31, 2**53 - 1])
-def test_attempts_without_end_are_not_counted_out(search: HostileSearch, attempt: int) -> None:
-    """A trial that says that it took so many attempts is read in little memory: what is there is counted."""
+def test_absurd_attempt_numbers_take_little_memory(search: HostileSearch, attempt: int) -> None:
+    """A trial with an absurd number of attempts is read in little memory; existing records are counted."""
     tracemalloc.start()
     with search.having("result", json.dumps(changed(search.original("result"), ["attempt"], attempt)).encode()):
         search.refusals("result")
@@ -127,8 +127,8 @@ def test_attempts_without_end_are_not_counted_out(search: HostileSearch, attempt
         ("best", ["point", "deep"]),
     ],
 )
-def test_depth_is_bounded_where_anything_may_stand(search: HostileSearch, kind: str, where: list[str | int]) -> None:
-    """Lists in lists, where a record takes any JSON, are CorruptError beyond the bound that proposals keep to."""
+def test_nesting_depth_is_bounded(search: HostileSearch, kind: str, where: list[str | int]) -> None:
+    """Deeper nesting than proposals may have is a CorruptError in any JSON field."""
     for depth in (90, 900):
         nested: Any = []
         for _ in range(depth):
@@ -155,7 +155,7 @@ ODD = st.one_of(
 
 
 def places(record: Any, where: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Every place within a record."""
+    """Returns every path within a record."""
     if where:
         yield where
     for key, inner in record.items() if isinstance(record, dict) else enumerate(record):
@@ -166,7 +166,7 @@ def places(record: Any, where: tuple[str | int, ...] = ()) -> Iterator[tuple[str
 
 
 def fuzz(search: HostileSearch, data: st.DataObject) -> None:
-    """Whatever is in a record, all that reads the search ends well or with a HeirloomError of one line."""
+    """Checks that readers of a search with any record end well or with a one-line HeirloomError."""
     kind = data.draw(st.sampled_from(sorted(KINDS)))
     original = search.original(kind)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -184,7 +184,7 @@ def fuzz(search: HostileSearch, data: st.DataObject) -> None:
 @given(data=st.data())
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_anything_is_read_or_refused(search: HostileSearch, data: st.DataObject) -> None:
-    """Records with any values, torn and with wrong bytes, lead to no other error than ours."""
+    """Records with random values, cut or with wrong bytes, raise no other errors than HeirloomError."""
     fuzz(search, data)
 
 
@@ -193,5 +193,5 @@ def test_anything_is_read_or_refused(search: HostileSearch, data: st.DataObject)
 @given(data=st.data())
 @settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
 def test_anything_is_read_or_refused_at_length(search: HostileSearch, data: st.DataObject) -> None:
-    """The same, a hundred times as often."""
+    """The same with a hundred times as many examples."""
     fuzz(search, data)

@@ -1,4 +1,4 @@
-"""What a long trial saves on its way, replaced by something hostile: the trial begins anew, and the log says why."""
+"""Hostile resume points: the trial starts again, and the log says why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.faults.test_hostile_records import MUCH, changed, lies
 
 
 class Saved:
-    """A trial of which one resume point lies on the disk, whole."""
+    """A trial with one whole resume point on disk."""
 
     def __init__(self, root: Path) -> None:
         self.files = open_root(str(root), retry_s=0)
@@ -32,7 +32,7 @@ class Saved:
         self.record: Any = decode_record(self._place.read_bytes())
 
     def resumes(self, data: bytes) -> bool:
-        """Returns whether the next attempt finds something to go on from, if the record is this text with a digest."""
+        """Returns whether the next attempt resumes from a record with this text and a digest."""
         self._place.write_bytes(seal(data))
         run = TrialRun(replace(self._trial, attempt=2), self.files)
         try:
@@ -51,10 +51,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
 @pytest.mark.parametrize(
     ("what", "where", "value"), lies("resume_point"), ids=[what for what, *_ in lies("resume_point")]
 )
-def test_a_lie_is_nothing_to_go_on_from(
+def test_an_invalid_value_is_ignored(
     saved: Saved, caplog: pytest.LogCaptureFixture, what: str, where: list[str | int], value: Any
 ) -> None:
-    """A resume point with one value that can't be is passed over, in little memory, and the log names it."""
+    """A resume point with one invalid value is skipped in little memory, and the log names it."""
     tracemalloc.start()
     resumes = saved.resumes(json.dumps(changed(saved.record, where, value)).encode())
     _, peak = tracemalloc.get_traced_memory()
@@ -67,9 +67,7 @@ def test_a_lie_is_nothing_to_go_on_from(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", '{"format": NaN}', '{"format": 2, "format": 2}', "[" * 100_000])
-def test_a_text_that_is_none_is_nothing_to_go_on_from(
-    saved: Saved, caplog: pytest.LogCaptureFixture, text: str
-) -> None:
-    """What is not one JSON object, says a thing twice, or is nested without end, is passed over likewise."""
+def test_an_invalid_text_is_ignored(saved: Saved, caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """Text that is no JSON object, repeats a key or nests endlessly is skipped too."""
     assert not saved.resumes(text.encode())
     assert "a resume point is lost" in caplog.text

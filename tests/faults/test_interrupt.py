@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: running trials are told, records are kept, and one line resumes; nothing is left behind."""
+"""Ctrl-C and SIGTERM: trials stop, records are kept, one line resumes, and no process is left."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def noise(err: str) -> list[str]:
     ],
 )
 def test_an_interruption_is_orderly(here: Path, runner: str, number: signal.Signals, to_group: bool) -> None:
-    """Running trials are told and get no result; the status is 130 or 143, and one line resumes, within seconds.
+    """Running trials stop without a result; status 130 or 143, and the line that resumes, within seconds.
 
     The signal goes to the process group, as a terminal's, or to the driver alone.
     """
@@ -79,7 +79,7 @@ def test_an_interruption_is_orderly(here: Path, runner: str, number: signal.Sign
 
 @pytest.mark.parametrize("runner", ["processes", "debug"])
 def test_the_line_resumes(here: Path, runner: str, api_url: str) -> None:
-    """The very line that an interrupted search names continues it; the interrupted trial runs as attempt 2."""
+    """The printed line continues the search; the interrupted trial runs as attempt 2."""
     search = here / "heirloom" / "mine"
     overrides = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "budget.trials=2", "problem.seconds=1")
     with Command(here, *overrides, "finalists=1", PREFECT_API_URL=api_url) as driver:
@@ -96,8 +96,8 @@ def test_the_line_resumes(here: Path, runner: str, api_url: str) -> None:
 
 
 @pytest.mark.parametrize("runner", ["processes", "threads", "debug"])
-def test_code_that_does_not_listen_is_left(here: Path, runner: str, api_url: str) -> None:
-    """A trial that never reports is killed 2 s after Ctrl-C in a process; elsewhere a second Ctrl-C ends it at once."""
+def test_code_that_ignores_the_stop_is_ended(here: Path, runner: str, api_url: str) -> None:
+    """A trial that never reports is killed 2 s after Ctrl-C in a process; elsewhere a second Ctrl-C ends it."""
     search = here / "heirloom" / "mine"
     command = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "problem.seconds=100", "problem.fail=deaf")
     with Command(here, *command, PREFECT_API_URL=api_url) as driver:
@@ -120,8 +120,8 @@ def test_code_that_does_not_listen_is_left(here: Path, runner: str, api_url: str
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.2, 1.0, "server"], ids=str)
-def test_before_a_trial_the_end_is_at_once(here: Path, moment: float | str) -> None:
-    """Ctrl-C while the command imports, composes or waits for the server ends it at once, with one line.
+def test_interruption_before_the_first_trial(here: Path, moment: float | str) -> None:
+    """Ctrl-C while the command imports, composes or waits for the server ends it at once with one line.
 
     Moments are seconds after its first library: before its own code runs, Python ends with a traceback of its own.
     """
@@ -149,7 +149,7 @@ def test_before_a_trial_the_end_is_at_once(here: Path, moment: float | str) -> N
 
 @pytest.mark.parametrize("moment", ["starting Prefect's temporary server", "  running 1"])
 def test_a_terminal_gets_a_line_that_can_be_copied(here: Path, moment: str) -> None:
-    """On a narrow terminal the last line stands below the live ones, whole, and the cursor is shown again."""
+    """On a narrow terminal the last line is whole, below the live lines, and the cursor is visible."""
     command = (*TIMED, "slots=1", "name=mine", "budget.trials=3", "problem.seconds=20")
     status, raw = on_terminal(here, *command, columns=60, interrupt_at=moment)
     last = raw.rstrip().rpartition("\n")[2]
@@ -176,7 +176,7 @@ def test_a_multirun_ends_as_a_whole(here: Path) -> None:
 
 @pytest.mark.parametrize("runner", ["processes", "debug"])
 def test_a_long_test_is_interrupted_too(here: Path, runner: str, api_url: str) -> None:
-    """Ctrl-C while a finalist is tested ends the command; the test is made again by the line that resumes."""
+    """Ctrl-C during a finalist's test ends the command; the resumed command repeats the test."""
     search = here / "heirloom" / "mine"
     command = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "budget.trials=1", "problem.test_seconds=3")
     with Command(here, *command, PREFECT_API_URL=api_url) as driver:
@@ -197,8 +197,8 @@ def test_a_long_test_is_interrupted_too(here: Path, runner: str, api_url: str) -
 
 
 @pytest.mark.parametrize("runner", ["processes", "threads"])
-def test_a_server_that_dies_costs_nothing(here: Path, runner: str) -> None:
-    """Prefect's temporary server killed in the middle: the search completes with status 0, in time, and says so."""
+def test_a_killed_server_does_not_harm_the_search(here: Path, runner: str) -> None:
+    """After kill -9 of Prefect's temporary server the search completes in time with status 0 and a message."""
     search = here / "heirloom" / "mine"
     with Command(
         here, *TIMED, f"runner={runner}", "slots=2", "name=mine", "budget.trials=6", "problem.seconds=0.5"

@@ -1,4 +1,4 @@
-"""``kill -9`` of anything at any moment: the same command continues, and the final table is an undisturbed run's."""
+"""``kill -9`` at any moment: the same command continues, and the table equals an uninterrupted run's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOBS = ("problem._target_=multi_phase_problem.MultiPhaseProblem", "problem.most=
 
 
 def table(search: Path) -> list[dict[str, Any]]:
-    """Of each trial, all that must not depend on when and how often the command was killed."""
+    """Returns each trial's fields that must not depend on kills."""
     stored = records(search)
     rows = []
     for trial in stored.load()[0]:
@@ -73,7 +73,7 @@ def n_starts(search: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("also", [(), JOBS], ids=["plain", "jobs"])
 def test_ten_kills_leave_no_trace(here: Path, api_url: str, also: tuple[str, ...]) -> None:
-    """A search killed at ten random moments, the group or the driver alone, ends with an undisturbed run's table.
+    """A search killed at ten random moments, group or driver alone, ends with an uninterrupted run's table.
 
     No finished trial is run again, no proposal changes, and an unfinished one is run under its id as the next attempt.
     """
@@ -119,7 +119,7 @@ def best(search: Path) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["processes", "threads"])
 def test_nothing_outlives_a_killed_driver(here: Path, runner: str) -> None:
-    """After kill -9 of the driver alone no worker process and no temporary server is left after 5 s."""
+    """5 s after kill -9 of the driver alone no worker and no temporary server runs."""
     with Command(here, *TIMED, "slots=2", f"runner={runner}", "name=mine", "problem.seconds=60") as command:
         until(lambda: n_starts(here / "heirloom" / "mine") == 2, what="two trials")
         others = [pid for pid in command.leftovers() if pid != command.process.pid]
@@ -132,7 +132,7 @@ def test_nothing_outlives_a_killed_driver(here: Path, runner: str) -> None:
 
 @pytest.mark.slow
 def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str) -> None:
-    """kill -9 of a worker: its trial is run again as attempt 2, the search goes on, and the loss is told."""
+    """After kill -9 of a worker its trial runs as attempt 2, and a message reports the loss."""
     search = here / "heirloom" / "mine"
     command = (*TIMED, "slots=1", "runner=processes", "name=mine", "budget.trials=2", "finalists=1")
     with Command(here, *command, "problem.seconds=1", PREFECT_API_URL=api_url) as driver:
@@ -149,8 +149,8 @@ def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_driver_is_no_loss_of_the_trials(here: Path, api_url: str) -> None:
-    """Attempts that ended with their session do not count against max_attempts: a worker may still be lost once."""
+def test_a_killed_driver_does_not_count_as_a_lost_worker(here: Path, api_url: str) -> None:
+    """Attempts that ended with their session do not count against max_attempts."""
     search = here / "heirloom" / "mine"
     overrides = (*TIMED, "slots=1", "runner=processes", "name=mine", "budget.trials=1", "finalists=1")
     for n in (1, 2):
@@ -172,7 +172,7 @@ def test_a_killed_driver_is_no_loss_of_the_trials(here: Path, api_url: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["debug", "threads"])
 def test_a_trial_that_ends_its_driver_is_given_up(here: Path, api_url: str, runner: str) -> None:
-    """Code in the driver's process may end the command; the third time its trial is lost, and the search goes on."""
+    """A trial that ends the driver's process three times is FAILED(lost), and the search continues."""
     search = here / "heirloom" / "mine"
     slots = 2 if runner == "threads" else 1
     overrides = (*TIMED, f"runner={runner}", f"slots={slots}", "name=mine", "budget.trials=3", "finalists=1")
@@ -189,7 +189,7 @@ def test_a_trial_that_ends_its_driver_is_given_up(here: Path, api_url: str, runn
 
 @pytest.mark.slow
 def test_two_kills_of_a_debug_session_are_no_loss(here: Path) -> None:
-    """kill -9 from outside, twice in one trial, leaves it a healthy trial."""
+    """Two kills -9 from outside during one trial do not make it lost."""
     search = here / "heirloom" / "mine"
     overrides = (*TIMED, "runner=debug", "name=mine", "budget.trials=1", "finalists=1")
     for n in (1, 2):

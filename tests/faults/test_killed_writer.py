@@ -1,4 +1,4 @@
-"""``kill -9`` of a process that publishes: what it said was committed is there, and nothing is ever read in part."""
+"""``kill -9`` of a publishing process: committed trials are there, and no file is read in part."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What each trial saves beside its tensors."""
+    """Returns the files that each trial saves beside its tensors."""
     folder = tmp_path / "saved"
     folder.mkdir()
     (folder / "notes.txt").write_text("notes " * 1000)
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def check_int(files: BlobStore, trial: Trial) -> None:
-    """Makes sure that what the trial saved can be read, and is what it saved."""
+    """Checks that the trial's saved data can be read and is correct."""
     assert trial.checkpoint is not None
     for saved in load_manifest(files, trial.checkpoint).files:
         files.check_contents(saved)
@@ -47,7 +47,7 @@ def check_int(files: BlobStore, trial: Trial) -> None:
 
 
 def check_store(files: BlobStore, committed: list[int], newest: int = 10**6) -> None:
-    """Makes sure that every committed trial is there, and that the newest ones are whole."""
+    """Checks that all committed trials are there, and that the newest ones are whole."""
     trials, _ = Records(files).load()
     finished = {trial.number: trial for trial in trials if trial.is_finished}
     assert set(committed) <= finished.keys()
@@ -56,7 +56,7 @@ def check_store(files: BlobStore, committed: list[int], newest: int = 10**6) -> 
 
 
 class Reader(threading.Thread):
-    """Reads the newest trials over and over, as the driver and a report do, while writers are killed."""
+    """Reads the newest trials repeatedly, as driver and report do, while writers are killed."""
 
     def __init__(self, files: BlobStore) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Reader(threading.Thread):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_hundred_kills_lose_and_tear_nothing(tmp_path: Path, folder: Path) -> None:
-    """Of writers killed at 200 random moments, every trial that one said it had committed is whole; none is torn.
+    """After 200 kills at random moments each committed trial is whole, and none is damaged.
 
     Another process reads all the while.
     """
@@ -111,7 +111,7 @@ def test_two_hundred_kills_lose_and_tear_nothing(tmp_path: Path, folder: Path) -
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_kill_at_every_call_tears_nothing(tmp_path: Path, folder: Path) -> None:
-    """Killed right before any of its calls to the file system, a writer leaves what the next one can go on with."""
+    """After a kill before any file system call, the next writer can continue."""
     try:
         disk = FaultyDisk(tmp_path)
     except OSError as error:
@@ -131,7 +131,7 @@ def test_a_kill_at_every_call_tears_nothing(tmp_path: Path, folder: Path) -> Non
 
 
 def kill_writer(disk: FaultyDisk, files: BlobStore, folder: Path, number: int, skip: int) -> list[int]:
-    """The trials that a writer has committed before it was killed at that call."""
+    """Returns the trials that a writer committed before it was killed at that call."""
     said, saying = os.pipe()
     with disk.killing(skip):
         writer = os.fork()

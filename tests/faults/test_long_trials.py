@@ -1,4 +1,4 @@
-"""Real searches whose workers or drivers end in the middle of long trials: the records and weights show no trace."""
+"""Workers or drivers end during long trials: records and weights equal an uninterrupted search's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEARCH = (
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory, api_url: str) -> Path:
-    """A search that nothing disturbs."""
+    """Returns an uninterrupted search."""
     here = tmp_path_factory.mktemp("calm")
     done = run(here, *SEARCH, "name=calm", PREFECT_API_URL=api_url)
     assert done.status == 0, done.err
@@ -38,17 +38,17 @@ def calm(tmp_path_factory: pytest.TempPathFactory, api_url: str) -> Path:
 
 
 def saved(search: Path, trial: int) -> list[Path]:
-    """The records of what a trial has reached, oldest first."""
+    """Returns the resume points of a trial, oldest first."""
     return sorted((search / "resume" / f"{trial:06d}").glob("*.json"))
 
 
 def reached(search: Path, trial: int, number: int) -> bool:
-    """Whether it has saved that often."""
+    """Returns whether the trial has saved that often."""
     return any(int(path.name[:6]) >= number for path in saved(search, trial))
 
 
 def wait_for_both(here: Path, first: int) -> None:
-    """Until two trials have saved four times or more, and run; neither ends before the other has come so far."""
+    """Waits until two trials run and have saved four times; neither ends before the other has."""
     search, both = here / "heirloom" / "torn", (first, first + 1)
     until(lambda: all(reached(search, trial, 4) for trial in both), what="a fourth save of both")
     for trial in both:
@@ -56,20 +56,20 @@ def wait_for_both(here: Path, first: int) -> None:
 
 
 def hold_both(here: Path, first: int) -> None:
-    """Lets no trial of the two go beyond its fifth epoch."""
+    """Stops two trials from passing their fifth epoch."""
     for trial in (first, first + 1):
         (here / f"hold-{trial}").touch()
 
 
 def pid_of(search: Path, trial: int) -> int:
-    """The process of its first attempt."""
+    """Returns the process of a trial's first attempt."""
     start = records(search).read(f"trials/{trial:06d}.start-1.json")
     assert start is not None
     return int(start["pid"])
 
 
 def check(torn: Path, calm: Path, resumed: list[int]) -> None:
-    """Checks that the torn search ended as the calm one, that these trials went on, and that nothing is left of it.
+    """Checks that the interrupted search equals the calm one, that these trials resumed, and nothing is left.
 
     The stopper counts reports, so it must have been told of those of earlier attempts.
     """
@@ -89,7 +89,7 @@ def check(torn: Path, calm: Path, resumed: list[int]) -> None:
 
 
 def test_a_killed_worker(here: Path, calm: Path, api_url: str) -> None:
-    """kill -9 of a worker in mid-trial: its next attempt goes on from the last save, in a founder and in a child."""
+    """After kill -9 of a worker the next attempt resumes from the last save, with and without a parent."""
     torn = here / "heirloom" / "torn"
     with Command(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url) as command:
         for trial in (0, 3):
@@ -102,7 +102,7 @@ def test_a_killed_worker(here: Path, calm: Path, api_url: str) -> None:
 
 
 def end_by(number: int, *, to_group: bool = True) -> Callable[[Command], None]:
-    """Sends the driver, or its whole group, a signal, and waits for its end."""
+    """Sends the driver or its group a signal, and waits for its end."""
 
     def end(command: Command) -> None:
         command.send(number, to_group=to_group)
@@ -121,7 +121,7 @@ def end_by(number: int, *, to_group: bool = True) -> Callable[[Command], None]:
     ],
 )
 def test_an_ended_session(here: Path, calm: Path, api_url: str, end: Callable[[Command], None]) -> None:
-    """However a session ends, the same command goes on with both trials from where they were, and again."""
+    """However a session ends, the same command resumes both trials from their last save, repeatedly."""
     torn = here / "heirloom" / "torn"
     for trial in (0, 2):
         hold_both(here, trial)
@@ -135,8 +135,8 @@ def test_an_ended_session(here: Path, calm: Path, api_url: str, end: Callable[[C
     check(torn, calm, resumed=[0, 1, 2, 3])
 
 
-def test_a_torn_save(here: Path, calm: Path, api_url: str) -> None:
-    """A newest save that the crash has torn costs the time since the one before, and the log names it."""
+def test_a_damaged_newest_save(here: Path, calm: Path, api_url: str) -> None:
+    """If a crash damaged the newest save, the trial resumes from the one before, and the log names it."""
     torn = here / "heirloom" / "torn"
     hold_both(here, 0)
     with Command(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url) as command:
@@ -163,7 +163,7 @@ def test_a_torn_save(here: Path, calm: Path, api_url: str) -> None:
     ],
 )
 def test_a_failed_trial_leaves_nothing(here: Path, api_url: str, overrides: tuple[str, ...], reason: str) -> None:
-    """Whatever ends a trial for good, its worker or the driver, what it had saved is swept."""
+    """When a trial ends for good, in its worker or in the driver, its resume points are deleted."""
     search = here / "heirloom" / "mine"
     command = (*SEARCH, "name=mine", *overrides, "budget.trials=1", "slots=1", "problem.seconds=1")
     with Command(here, *command, PREFECT_API_URL=api_url) as driver:

@@ -1,4 +1,4 @@
-"""A full share, a read-only one, and a clock that jumps: on a real NFS server, on two real clients, for real."""
+"""A full share, a read-only one, and a jumping clock, on a real NFS server with two clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def found(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def test_full_share_loses_nothing(found: dict[str, Any]) -> None:
-    """Who fills a share is told so; the other machine reads all that was published before; nothing is left over."""
+    """A writer on a full share gets an error, the other machine reads all earlier files, and nothing is left over."""
     full = found["full"]
 
     assert full["said"].startswith("can't write /mnt/sa/root/packs/")
@@ -38,8 +38,8 @@ def test_full_share_loses_nothing(found: dict[str, Any]) -> None:
     assert full["again"]
 
 
-def test_search_on_a_full_share_goes_on(found: dict[str, Any]) -> None:
-    """A search in whose middle the share is full says so; with room again, the same call finds what it would have."""
+def test_search_on_a_full_share_can_continue(found: dict[str, Any]) -> None:
+    """A search that fills the share fails with a message; with space, the same call completes it."""
     filled = found["filled"]
 
     assert "the disk is full (No space left on device)" in filled["said"]
@@ -50,8 +50,8 @@ def test_search_on_a_full_share_goes_on(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("who", ["remounted", "server"])
-def test_read_only_share_is_told(found: dict[str, Any], who: str) -> None:
-    """Where the client's mount or the server's disk becomes read-only, writers are told, and readers read on."""
+def test_read_only_share_is_an_error(found: dict[str, Any], who: str) -> None:
+    """If the mount or the server's disk becomes read-only, writers get an error, and readers continue."""
     share = found[who]
 
     assert share["publish"] == "StorageError: can't write /mnt/sa/root/packs/during: Read-only file system"
@@ -62,7 +62,7 @@ def test_read_only_share_is_told(found: dict[str, Any], who: str) -> None:
 
 
 def test_clock_that_jumps_changes_nothing(found: dict[str, Any]) -> None:
-    """While the machine's clock jumps by years, a search finds the same, in the same order, and takes the same time."""
+    """With clock jumps of years a search has the same results, order and durations."""
     jumping = found["jumping"]
 
     assert jumping["moved"]
@@ -75,7 +75,7 @@ def test_clock_that_jumps_changes_nothing(found: dict[str, Any]) -> None:
 
 
 def test_clock_that_jumps_ends_no_session(found: dict[str, Any]) -> None:
-    """A live driver stays the driver when the clock jumps; a killed one is followed at once."""
+    """A running driver keeps its lease when the clock jumps; a killed one is replaced at once."""
     alive, free = found["jumping"]["alive"], found["jumping"]["free"]
 
     assert all(line.startswith("SearchBusyError: the search in /mnt/b/search is driven by pid") for line in alive)

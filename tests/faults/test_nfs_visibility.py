@@ -1,4 +1,4 @@
-"""Two machines on one NFS share: what one publishes the other reads at once, by a real server and two real clients."""
+"""Two machines on one NFS share: one reads at once what the other publishes, with a real server."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def counts(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_hand_over_arrives(counts: dict[str, Any]) -> None:
-    """Of a thousand files that the reader had looked up too early, a thousand are read at once by reference."""
+def test_every_published_file_is_read_at_once(counts: dict[str, Any]) -> None:
+    """A thousand files that the reader looked up too early are all read at once by reference."""
     assert counts["failures"] == []
     assert counts["handovers"] == 1000
     assert counts["slowest_ms"] < 5000
 
 
 @pytest.mark.slow
-def test_reader_was_really_behind(counts: dict[str, Any]) -> None:
-    """The hand-over proves something: a plain look-up still denied the published names."""
+def test_readers_cache_was_stale(counts: dict[str, Any]) -> None:
+    """Plain look-ups missed the published names, so the test proves something."""
     assert counts["denied"] >= 800
 
 
@@ -44,7 +44,7 @@ def test_one_of_two_machines_wins(counts: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_heartbeat_is_never_torn(counts: dict[str, Any]) -> None:
-    """A name that is replaced all the while is read whole each time, stale handles and all."""
+    """A name under constant replacement is always read whole, despite stale handles."""
     assert counts["beat_reads"] > 10
     assert counts["torn_beats"] == 0
 

@@ -1,4 +1,4 @@
-"""Credentials of a storage root: after searches that succeed, fail and are interrupted, no file and no line has one."""
+"""Credentials of a storage root appear in no file and no output line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def holds(data: bytes) -> bool:
 
 
 def leaks(folder: Path, *done: Done) -> list[str]:
-    """Where a secret stands: the files below the folder, and what the commands printed."""
+    """Returns the places of a secret: files below the folder, and printed lines."""
     found = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and holds(path.read_bytes())]
     for number, command in enumerate(done):
         for stream, text in (("output", command.out), ("error", command.err)):
@@ -36,8 +36,8 @@ def leaks(folder: Path, *done: Done) -> list[str]:
     return found
 
 
-def test_nothing_tells_the_password_of_the_url(tmp_path: Path, port: int) -> None:
-    """Over sftp, workers and a Prefect server: records, logs, reports, artifacts and lines hold no credential."""
+def test_the_urls_password_is_nowhere(tmp_path: Path, port: int) -> None:
+    """Over sftp, with workers and a Prefect server: records, logs, reports, artifacts and lines hold no credential."""
     here, served = tmp_path / "here", tmp_path / "served"
     here.mkdir()
     url = f"sftp://me:{SECRET}@127.0.0.1:{port}{served}"

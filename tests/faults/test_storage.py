@@ -1,4 +1,4 @@
-"""Disks that fail for real, at any call: nothing that was committed is lost, nothing half-written is ever read."""
+"""Disks that fail at any call: committed files stay, and no partial file is read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyDisk]:
 
 @pytest.fixture
 def files(disk: FaultyDisk, request: pytest.FixtureRequest) -> BlobStore:
-    """A root on the disk in which ``packs`` and ``trials`` hold a file each."""
+    """Returns a root on disk with a file in ``packs`` and one in ``trials``."""
     files = open_root(str(disk.place / f"root-{os.urandom(4).hex()}"), retry_s=0.2)
     files.publish("packs/whole", [b"whole"])
     files.publish("trials/whole", [b"whole"], exclusive=True)
@@ -47,7 +47,7 @@ def files(disk: FaultyDisk, request: pytest.FixtureRequest) -> BlobStore:
 
 
 def left(files: BlobStore) -> list[str]:
-    """Every file of the root, unfinished ones too."""
+    """Returns every file of the root, unfinished ones too."""
     root = Path(files.url)
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
@@ -59,7 +59,7 @@ class TestPublishing:
     @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ESTALE])
     @pytest.mark.parametrize("call", ["create", "write", "fsync", "close", "rename", "link"])
     def test_failed_call_publishes_nothing(self, disk: FaultyDisk, files: BlobStore, call: str, error: int) -> None:
-        """Whichever call fails, and how: StorageError in one line with path and reason, and no file is left."""
+        """Any failing call is a StorageError in one line with path and reason, and leaves no file."""
         path = "trials/new" if call == "link" else "packs/new"
         with disk.failing(call, error), pytest.raises(StorageError) as caught:
             files.publish(path, [b"x" * 300_000], exclusive=call == "link")
@@ -72,7 +72,7 @@ class TestPublishing:
         assert files.read(files.publish(path, [b"again"], exclusive=call == "link")) == b"again"
 
     def test_failed_fsync_is_final(self, disk: FaultyDisk, files: BlobStore) -> None:
-        """A failed fsync is not repeated on the same file: the system may have forgotten what it could not write."""
+        """A failed fsync is not repeated on the same file, since the system may have dropped the data."""
         with disk.failing("fsync", errno.EIO, times=1), pytest.raises(StorageError, match="Input/output error"):
             files.publish("packs/new", [b"1"])
 
@@ -81,37 +81,37 @@ class TestPublishing:
 
     @pytest.mark.parametrize("exclusive", [False, True])
     def test_name_that_may_not_last_is_an_error(self, disk: FaultyDisk, files: BlobStore, exclusive: bool) -> None:
-        """Where the folder's fsync fails, the writer is told; what stands under the name is whole all the same."""
+        """If the folder's fsync fails, the writer gets an error, and the file is whole."""
         with disk.failing("fsyncdir", errno.EIO), pytest.raises(StorageError, match="packs/new: Input/output error"):
             files.publish("packs/new", [b"1"], exclusive=exclusive)
 
         assert files.read_if_present("packs/new") == b"1"
 
     def test_full_disk_in_the_middle_leaves_nothing(self, disk: FaultyDisk, files: BlobStore) -> None:
-        """A disk that takes a part of a large file leaves no part of it."""
+        """A disk that fills during a large file keeps no part of it."""
         with disk.failing("write", errno.ENOSPC, skip=2), pytest.raises(StorageError, match="the disk is full"):
             files.publish("packs/new", [bytes(8_000_000)])
 
         assert left(files) == WHOLE
 
     def test_folder_that_can_not_be_made_is_an_error(self, disk: FaultyDisk, files: BlobStore) -> None:
-        """A new folder that the disk refuses is StorageError, and can be made later."""
+        """A new folder that the disk refuses is a StorageError, and can be created later."""
         with disk.failing("mkdir", errno.ENOSPC), pytest.raises(StorageError, match="the disk is full"):
             files.publish("manifests/new", [b"1"])
 
         assert files.read(files.publish("manifests/new", [b"1"])) == b"1"
 
     @pytest.mark.parametrize("call", ["write", "fsync", "close", "rename"])
-    def test_failed_beat_keeps_the_one_before(self, disk: FaultyDisk, files: BlobStore, call: str) -> None:
-        """A heartbeat that can't be replaced stays as it was, whole."""
+    def test_failed_heartbeat_keeps_the_previous_one(self, disk: FaultyDisk, files: BlobStore, call: str) -> None:
+        """A heartbeat that can't be replaced stays whole."""
         files.replace("beat", b"1")
         with disk.failing(call, errno.EIO), pytest.raises(StorageError):
             files.replace("beat", b"22")
 
         assert files.read_if_present("beat") == b"1"
 
-    def test_litter_that_can_not_be_removed_hides_no_error(self, disk: FaultyDisk, files: BlobStore) -> None:
-        """Where even the unfinished file can't be removed, the first error is told, and the file is never listed."""
+    def test_failing_cleanup_hides_no_error(self, disk: FaultyDisk, files: BlobStore) -> None:
+        """If the unfinished file can't be removed either, the first error is raised, and the file is never listed."""
         files.publish("packs/first", [b"1"])
         with disk.failing("unlink", errno.EIO), pytest.raises(AlreadyPublishedError):
             files.publish("trials/whole", [b"2"], exclusive=True)
@@ -122,7 +122,7 @@ class TestPublishing:
 
 class TestLostReplies:
     def test_rename_that_happened_is_success(self, disk: FaultyDisk, files: BlobStore) -> None:
-        """A rename that says "no such file" though it happened, as NFSv3 does after a lost reply, is success."""
+        """A rename that reports "no such file" but succeeded, as NFSv3 does after a lost reply, is a success."""
         with disk.failing("rename", errno.ENOENT, after=True):
             reference = files.publish("packs/new", [b"1" * 5000])
             files.replace("beat", b"2")
@@ -132,19 +132,19 @@ class TestLostReplies:
         assert left(files) == ["beat", "packs/new", *WHOLE]
 
     def test_rename_that_did_not_happen_is_an_error(self, disk: FaultyDisk, files: BlobStore) -> None:
-        """A rename that says "no such file", and did nothing, is StorageError."""
+        """A rename that reports "no such file" and did nothing is a StorageError."""
         with disk.failing("rename", errno.ENOENT), pytest.raises(StorageError, match="packs/new: No such file"):
             files.publish("packs/new", [b"1"])
         assert left(files) == WHOLE
 
     def test_rename_over_other_contents_is_an_error(self, disk: FaultyDisk, files: BlobStore) -> None:
-        """A name that holds something else is not taken for the own file."""
+        """A name with other contents does not count as the writer's own file."""
         with disk.failing("rename", errno.ENOENT), pytest.raises(StorageError, match="packs/whole: No such file"):
             files.publish("packs/whole", [b"other"])
         assert files.read_if_present("packs/whole") == b"whole"
 
     def test_link_that_happened_is_success(self, disk: FaultyDisk, files: BlobStore) -> None:
-        """A link that says "exists" because it was made by the first of two requests is not another writer's."""
+        """A link that reports "exists" because of its own first request is a success."""
         with disk.failing("link", errno.EEXIST, after=True):
             reference = files.publish("trials/new", [b"1"], exclusive=True)
 
@@ -153,14 +153,14 @@ class TestLostReplies:
 
     @pytest.mark.parametrize("call", ["rename", "link"])
     def test_error_after_the_work_leaves_it_whole(self, disk: FaultyDisk, files: BlobStore, call: str) -> None:
-        """Where a server fails after it did its work, the writer is told, and readers find the whole file."""
+        """If a server fails after its work, the writer gets an error, and readers find the whole file."""
         with disk.failing(call, errno.EIO, after=True), pytest.raises(StorageError, match="Input/output error"):
             files.publish("trials/new", [b"1" * 5000], exclusive=call == "link")
 
         assert files.read_if_present("trials/new") == b"1" * 5000
 
     def test_file_system_without_links_is_named(self, disk: FaultyDisk, files: BlobStore) -> None:
-        """Where there are no hard links, the check of the root says so in one line, and nothing is left."""
+        """Without hard links, the check of the root fails in one line, and nothing is left."""
         with (
             disk.failing("link", errno.EPERM),
             pytest.raises(ConfigurationError, match=r"root.*hard links.*choose another storage\.root"),
@@ -173,8 +173,8 @@ class TestReading:
     @pytest.mark.parametrize(
         ("call", "error"), [("open", errno.ESTALE), ("read", errno.ESTALE), ("open", errno.ENOENT)]
     )
-    def test_passing_trouble_is_passed_over(self, disk: FaultyDisk, files: BlobStore, call: str, error: int) -> None:
-        """A stale handle, and a name that a cache denies for a while, are asked for again."""
+    def test_temporary_errors_are_retried(self, disk: FaultyDisk, files: BlobStore, call: str, error: int) -> None:
+        """A stale handle, and a name that a cache denies for a while, are retried."""
         reference = files.publish("packs/new", [b"1"])
         patient = open_root(files.url, retry_s=5)
 
@@ -182,7 +182,7 @@ class TestReading:
             assert patient.read(reference) == b"1"
 
     def test_records_are_read_despite_stale_handles(self, disk: FaultyDisk, files: BlobStore) -> None:
-        """Records, whole folders and listings are read again where a handle is stale."""
+        """Records, whole folders and listings are read again after a stale handle."""
         patient = open_root(files.url, retry_s=5)
         for read in (
             lambda: patient.read_if_present("trials/whole"),
@@ -194,7 +194,7 @@ class TestReading:
             assert patient.names("trials") == ["whole"]
 
     def test_lasting_stale_handle_is_missing(self, disk: FaultyDisk, files: BlobStore) -> None:
-        """A handle that stays stale beyond the patience is MissingError with the reason."""
+        """A handle that is stale for longer than retry_s is a MissingError with the reason."""
         reference = files.publish("packs/new", [b"1"])
 
         with disk.failing("open", errno.ESTALE), pytest.raises(MissingError, match=r"packs/new.*Stale file handle"):
@@ -202,7 +202,7 @@ class TestReading:
 
     @pytest.mark.parametrize("error", [errno.EIO, errno.EACCES, errno.ETIMEDOUT])
     def test_broken_disk_is_neither_missing_nor_corrupt(self, disk: FaultyDisk, files: BlobStore, error: int) -> None:
-        """A disk that can't be read is StorageError at once, and not taken for a lost or a damaged file."""
+        """A disk that can't be read is a StorageError at once, not a missing or corrupt file."""
         reference = files.publish("packs/new", [b"1"])
         patient = open_root(files.url, retry_s=60)
 
@@ -212,7 +212,7 @@ class TestReading:
             assert not isinstance(caught.value, MissingError | CorruptError)
 
     def test_broken_listing_is_an_error(self, disk: FaultyDisk, files: BlobStore) -> None:
-        """A folder that can't be listed is StorageError, not an empty folder."""
+        """A folder that can't be listed is a StorageError, not an empty folder."""
         for read in (lambda: files.names("trials"), lambda: files.read_folder("trials", "")):
             with disk.failing("list", errno.EIO), pytest.raises(StorageError, match="trials: Input/output error"):
                 read()
@@ -230,7 +230,7 @@ def table(summary: Summary) -> list[tuple[Any, ...]]:
 
 
 def assert_whole(root: Path) -> None:
-    """Every checkpoint that a record names can be read and verified."""
+    """Checks that every recorded checkpoint can be read and verified."""
     files = open_root(str(root / "search"), retry_s=0)
     for trial in Records(files).load()[0]:
         if trial.checkpoint is not None:
@@ -243,7 +243,7 @@ def results(root: Path) -> dict[str, bytes]:
 
 
 def check_search(disk: FaultyDisk, call: str, error: int, skip: int, *, after: bool = False) -> bool:
-    """A search of which one call fails says so, and the same search afterwards ends as if nothing had been.
+    """Checks that a search with one failing call reports it, and that the same search then completes.
 
     False where the search was over before the call.
     """
@@ -271,15 +271,15 @@ def check_search(disk: FaultyDisk, call: str, error: int, skip: int, *, after: b
 
 class TestSearches:
     @pytest.mark.parametrize(("call", "skip"), [("fsync", 9), ("write", 14), ("link", 5), ("rename", 4)])
-    def test_failed_search_goes_on(self, disk: FaultyDisk, call: str, skip: int) -> None:
-        """A search that met a failing disk is continued by the same call: no committed trial is lost or run again."""
+    def test_failed_search_continues(self, disk: FaultyDisk, call: str, skip: int) -> None:
+        """After a disk error the same call continues the search: no committed trial is lost or run again."""
         assert check_search(disk, call, errno.EIO, skip)
 
     @pytest.mark.slow
     @pytest.mark.timeout(900)
     @pytest.mark.parametrize("call", ["create", "write", "fsync", "close", "rename", "link", "fsyncdir", "mkdir"])
     def test_any_call_of_a_search_may_fail(self, disk: FaultyDisk, call: str) -> None:
-        """Each call of a whole search may fail, or fail after its work: the same search then ends well."""
+        """After a failure of any call of a search, before or after its work, the same search completes."""
         for after in (False, True):
             skip = 0
             while check_search(disk, call, errno.ENOSPC if call == "write" else errno.EIO, skip, after=after):

@@ -1,4 +1,4 @@
-"""A search's record names classes: on a shared disk anybody may have written them there."""
+"""Classes named in a search's record, which others may have written on a shared disk."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def stored(target: str) -> dict[str, Any]:
         "nasty.Problem",
     ],
 )
-def test_a_record_s_class_that_is_no_problem_of_ours_is_refused(target: str) -> None:
-    """Whatever a record names outside Heirloom, and within it what is no problem, is refused before it is called."""
+def test_a_foreign_class_in_a_record_is_refused(target: str) -> None:
+    """A recorded class outside Heirloom, or one that is no problem, is refused before it is called."""
     with pytest.raises(ConfigurationError):
         trusted_spec("problem", stored(target), invocation())
 
 
-def test_a_record_s_class_of_ours_is_taken() -> None:
-    """Heirloom's own problems and tuners need no word from the user."""
+def test_heirlooms_classes_in_a_record_are_accepted() -> None:
+    """Heirloom's own problems and tuners need no confirmation."""
     spec = trusted_spec("problem", stored("nas.problems.digits.DigitsProblem"), invocation())
 
     assert spec.target == "nas.problems.digits.DigitsProblem"
@@ -60,8 +60,8 @@ NNI = {"target": "nas.compat.nni.problem.NniProblem", "arguments": {"command": "
     ],
     ids=["nothing", "command", "target"],
 )
-def test_a_record_s_command_is_not_run(values: dict[str, Any], lacking: str) -> None:
-    """What one of Heirloom's own classes would run is code as well: the command line must name it."""
+def test_a_command_in_a_record_is_refused(values: dict[str, Any], lacking: str) -> None:
+    """A command that one of Heirloom's classes would run must be on the command line."""
     with pytest.raises(ConfigurationError, match="names code that its problem runs, but a shared disk") as caught:
         trusted_spec("problem", NNI, invocation(**values))
     named = {"command": "ls", "code_dir": "."}
@@ -71,8 +71,8 @@ def test_a_record_s_command_is_not_run(values: dict[str, Any], lacking: str) -> 
     assert trusted_spec("problem", NNI, invocation(trust=True)).arguments == NNI["arguments"]
 
 
-def test_a_record_s_file_with_code_is_refused() -> None:
-    """The file of a model template is the user's to name, whatever a record or a driver says."""
+def test_a_code_file_in_a_record_is_refused() -> None:
+    """The user must name the file of a model template, whatever a record or a driver says."""
     found = {"target": "nas.compat.rafiki.problem.RafikiProblem", "arguments": {"file": "/shared/evil.py", "knobs": {}}}
     mine = invocation(problem={"file": "mine.py"})
 
@@ -84,8 +84,8 @@ def test_a_record_s_file_with_code_is_refused() -> None:
     assert trusted_spec("problem", found, invocation(trust=True)).arguments["file"] == "/shared/evil.py"
 
 
-def test_a_class_that_the_command_line_names_is_taken() -> None:
-    """The user's own class is taken where the command line names the same one, or says trust=true."""
+def test_a_class_on_the_command_line_is_accepted() -> None:
+    """A user's class is accepted if the command line names it, or says trust=true."""
     named = invocation(problem={"_target_": "my.Problem", "width": 3})
 
     assert trusted_spec("problem", stored("my.Problem"), named).arguments == {"arg": "x", "width": 3}

@@ -1,4 +1,4 @@
-"""One driver at a time: who comes second is told who drives, may take over, extends or is shown what is finished."""
+"""One driver per search: a second command is refused, takes over, extends, or shows the finished search."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def starts(here: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_of_two_at_once_one_runs(here: Path) -> None:
-    """Of two commands started on one search at the same moment one runs; the other exits 2 naming host, pid and age."""
+    """Of two commands started at once on one search one runs; the other exits 2 with host, pid and age."""
     command = (*DEBUG, "budget.trials=3", "finalists=1", "problem.seconds=1")
     with Command(here, *command) as first, Command(here, *command) as second:
         done = {driver.process.pid: driver.wait() for driver in (first, second)}
@@ -35,8 +35,8 @@ def test_of_two_at_once_one_runs(here: Path) -> None:
     assert starts(here) == [f"{number:06d}.start-1.json" for number in range(4)]
 
 
-def test_a_second_driver_is_told_at_once(here: Path) -> None:
-    """While a search runs, the same command exits 2 in one line and touches nothing."""
+def test_a_second_driver_is_refused_at_once(here: Path) -> None:
+    """While a search runs, the same command exits 2 with one line and changes nothing."""
     with Command(here, *DEBUG, "budget.trials=1", "problem.seconds=30") as first:
         until(lambda: starts(here))
         before = everything(here)
@@ -50,8 +50,8 @@ def test_a_second_driver_is_told_at_once(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_driver_without_a_name_is_told_what_may_be(here: Path) -> None:
-    """Whether it is the same search tells the problem only, which loads after a line; another seed's search goes on."""
+def test_a_second_driver_without_a_name_is_refused(here: Path) -> None:
+    """The problem decides whether it is the same search, after a first line; another seed's search runs."""
     command = (*TIMED, "runner=debug", "budget.trials=1", "finalists=1")
     with Command(here, *command, "problem.seconds=30") as first:
         until(lambda: list((here / "heirloom").glob("*/trials/*.start-*.json")))
@@ -65,7 +65,7 @@ def test_a_second_driver_without_a_name_is_told_what_may_be(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_takeover_ends_the_older_driver(here: Path) -> None:
-    """With takeover=true the older driver stops in order, and only then the newer one goes on; no proposal is lost."""
+    """With takeover=true the older driver stops first, then the newer one continues; no proposal is lost."""
     with Command(here, *DEBUG, "budget.trials=200", "problem.seconds=0.5") as older:
         until(lambda: len(starts(here)) >= 2)
         newer = run(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5", "takeover=true")
@@ -87,8 +87,8 @@ def test_a_takeover_ends_the_older_driver(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_driver_is_followed_at_once(here: Path) -> None:
-    """After kill -9 of a driver on this host the same command takes over without a wait."""
+def test_a_killed_driver_is_replaced_at_once(here: Path) -> None:
+    """After kill -9 of a driver on this host the same command takes over without waiting."""
     with Command(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5") as first:
         until(lambda: starts(here))
         first.kill(to_group=False)
@@ -101,7 +101,7 @@ def test_a_killed_driver_is_followed_at_once(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_finished_search_is_shown_and_extended(here: Path, tmp_path: Path, api_url: str) -> None:
-    """The same command on a finished search says so, starts no server, writes nothing; a larger budget extends it."""
+    """The same command on a finished search starts no server and writes nothing; a larger budget extends it."""
     command = (*TIMED, "slots=1", "finalists=1")
     first = run(here, *command, "budget.trials=2", PREFECT_API_URL=api_url)
     before = everything(here)
@@ -123,7 +123,7 @@ def test_a_finished_search_is_shown_and_extended(here: Path, tmp_path: Path, api
 
 @pytest.mark.slow
 def test_a_smaller_budget_finds_it_finished(here: Path) -> None:
-    """A budget that is spent already ends the search where it is; nothing is taken back."""
+    """A budget that is already used up ends the search, and nothing is undone."""
     first = run(here, *DEBUG, "budget.trials=2", "finalists=1")
     second = run(here, *DEBUG, "budget.trials=1", "finalists=1")
 
@@ -134,7 +134,7 @@ def test_a_smaller_budget_finds_it_finished(here: Path) -> None:
 
 @pytest.mark.slow
 def test_spent_hours_are_finished(here: Path) -> None:
-    """A search whose hours are spent is finished: the same command says so, and which budget to enlarge."""
+    """A search with used-up hours is finished; the same command names the budget to enlarge."""
     command = (*DEBUG, "budget.hours=0.0005", "finalists=1", "problem.seconds=0.2")
     first, second = run(here, *command), run(here, *command)
 

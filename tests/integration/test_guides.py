@@ -77,6 +77,7 @@ def test_guides_have_marked_commands() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("marked", marked_blocks(), ids=lambda one: one.page.stem)
 def test_marked_commands_run(marked: Marked, tmp_path: Path) -> None:
     """The marked commands of a guide end with status 0 and print something."""

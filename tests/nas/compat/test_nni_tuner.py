@@ -260,7 +260,7 @@ def test_a_tuner_that_is_not_reproducible(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("multi_thread", [False, True], ids=["in_turn", "threads"])
-def test_a_second_result_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], multi_thread: bool) -> None:
+def test_a_second_result_arrives(tmp_path: Path, capsys: pytest.CaptureFixture[str], multi_thread: bool) -> None:
     """A later result is passed to the tuner, as in NNI, and again after an interruption; the first one counts."""
     code = "import nni, time\np = nni.get_next_parameter()\nfor n in (0, 1): nni.report_final_result([p['x'], n])\n"
     if multi_thread:

@@ -1,4 +1,4 @@
-"""Warm worker processes, real ones: what kills a trial, what never kills the search, and that none is left behind."""
+"""Warm worker processes: kills, timeouts, and no process left behind."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Shop:
         spent_hours: Callable[[], float] = lambda: 0.0,
         **more: Any,
     ) -> list[Trial]:
-        """Trains a trial for each order, and gives all trials of the search."""
+        """Trains a trial for each order, and returns all trials of the search."""
         trials, starts = self.records.load()
         proposals = [Proposal(point={"do": do, "seconds": seconds}) for do, seconds in orders]
         controller = SearchController(
@@ -89,12 +89,12 @@ class Shop:
         return controller.trials
 
     def pid_of(self, trial: int) -> int | None:
-        """The process in which the trial's newest attempt began, once it has."""
+        """Returns the process of the trial's newest attempt, once it has begun."""
         found = sorted(self.pids.glob(f"{trial}-*"), key=lambda path: path.stat().st_mtime_ns)
         return int(found[-1].name.partition("-")[2]) if found else None
 
     def when_trial_runs(self, trial: int, action: Callable[[int], None]) -> threading.Thread:
-        """Calls the action with the process of a trial, once that has begun."""
+        """Calls the action with a trial's process, once it has begun."""
 
         def wait() -> None:
             action(until(lambda: self.pid_of(trial)))
@@ -109,7 +109,7 @@ class Shop:
 
 @pytest.fixture(scope="module", autouse=True)
 def buffered_output() -> Iterator[None]:
-    """As in a user's terminal: with PYTHONUNBUFFERED nothing could be lost in a buffer."""
+    """Buffers output as in a user's terminal; with PYTHONUNBUFFERED none could be lost."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONUNBUFFERED", raising=False)
         yield
@@ -130,14 +130,14 @@ def open_shop(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """One worker for all that harms none."""
+    """Yields one worker for all tests that do not harm it."""
     shop = Shop(tmp_path_factory.mktemp("shop") / "search")
     yield shop
     shop.close()
 
 
 def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-    """What the condition gives, once that is something."""
+    """Returns the condition's first result that is not empty."""
     give_up_s = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < give_up_s, "it never came true"
@@ -146,7 +146,7 @@ def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Returns whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -155,7 +155,7 @@ def is_alive(pid: int) -> bool:
 
 class TestWarmWorker:
     def test_problem_is_built_once(self, shop: Shop) -> None:
-        """One process, in which the problem was built once, trains one trial after the other."""
+        """One process builds the problem once and trains one trial after the other."""
         first, second = shop.run(("nothing", 0), ("nothing", 0))[-2:]
 
         assert first.metrics["pid"] == second.metrics["pid"] != os.getpid()
@@ -171,7 +171,7 @@ class TestWarmWorker:
         assert shop.records.log(silent.number) == ""
 
     def test_exception_and_exit_leave_the_worker_warm(self, shop: Shop) -> None:
-        """A trial that raises or calls sys.exit is FAILED, with its traceback, and its worker goes on."""
+        """A trial that raises or calls sys.exit is FAILED with its traceback, and its worker continues."""
         raised, left, after = shop.run(("raise", 0), ("exit", 0), ("nothing", 0))[-3:]
 
         assert [(t.state, t.reason) for t in (raised, left)] == [(State.FAILED, Reason.EXCEPTION)] * 2
@@ -181,14 +181,14 @@ class TestWarmWorker:
 
     @pytest.mark.slow
     def test_problem_may_load_data_in_processes(self, shop: Shop) -> None:
-        """torch's DataLoader may start workers of its own within a worker."""
+        """torch's DataLoader can start its own workers within a worker."""
         trial = shop.run(("loader", 0))[-1]
 
         assert trial.error is None
         assert trial.metrics == {"score": 28.0}
 
     def test_events_come_in_order(self, shop: Shop) -> None:
-        """The loop is told of each start and each result."""
+        """The controller gets each start and each result, in order."""
         heard: list[Event] = []
 
         shop.run(("nothing", 0), observe=heard.append)
@@ -197,7 +197,7 @@ class TestWarmWorker:
         assert kinds.index(Started) < kinds.index(Finished)
 
     def test_test_is_called_in_the_worker(self, shop: Shop) -> None:
-        """A finalist is tested in the warm process; its error comes back as the first line, with a traceback."""
+        """A finalist is tested in the warm process; an error comes back as a first line and a traceback."""
         good, bad = shop.run(("nothing", 0), ("raise", 0))[-2:]
 
         assert shop.executor.call("test", good)["pid"] == good.metrics["pid"]
@@ -205,7 +205,7 @@ class TestWarmWorker:
             shop.executor.call("test", bad)
 
     def test_start_record_names_the_process(self, shop: Shop) -> None:
-        """The attempt's start record says in which process, slot and session it began."""
+        """The attempt's start record names process, slot and session."""
         trial = shop.run(("nothing", 0))[-1]
 
         start = shop.records.read(f"trials/{trial.number:06d}.start-1.json")
@@ -216,7 +216,7 @@ class TestWarmWorker:
 @pytest.mark.slow
 class TestDeaths:
     def test_killed_worker_is_replaced(self, open_shop: Callable[..., Shop]) -> None:
-        """A worker that is killed in mid-trial costs an attempt: the trial runs again, on a new process."""
+        """A worker killed during a trial costs an attempt, and the trial runs again on a new process."""
         shop = open_shop()
         thread = shop.when_trial_runs(1, lambda pid: os.kill(pid, signal.SIGKILL))
 
@@ -228,7 +228,7 @@ class TestDeaths:
         assert trials[0].metrics["pid"] != trials[1].metrics["pid"] == trials[2].metrics["pid"]
 
     def test_segfault_is_a_lost_attempt(self, open_shop: Callable[..., Shop]) -> None:
-        """Code that crashes its process is FAILED(lost) after max_attempts, naming the signal; the search goes on."""
+        """A trial that crashes its process is FAILED(lost) after max_attempts, with the signal's name."""
         shop = open_shop()
 
         crashed, after = shop.run(("segfault", 0), ("nothing", 0))
@@ -241,7 +241,7 @@ class TestDeaths:
         assert after.state == State.COMPLETE
 
     def test_crash_in_a_test_is_its_error(self, open_shop: Callable[..., Shop]) -> None:
-        """A finalist whose test kills its process can't be tested, and its log is kept; the next one can."""
+        """A finalist whose test crashes its process keeps its log, and the next finalist is tested."""
         shop = open_shop()
         trial = shop.run(("nothing", 0))[0]
         deadly = Trial(number=9, index=9, proposal=Proposal(point={"do": "segfault", "seconds": 0}))
@@ -252,7 +252,7 @@ class TestDeaths:
         assert shop.executor.call("test", trial)["score"] == 1.0
 
     def test_output_of_a_test_is_kept(self, open_shop: Callable[..., Shop]) -> None:
-        """What a test prints lies beside the trial's own log."""
+        """The output of a test is stored beside the trial's own log."""
         shop = open_shop()
         trial = shop.run(("print", 0))[0]
         training = shop.records.log(0)
@@ -263,7 +263,7 @@ class TestDeaths:
 
     @pytest.mark.parametrize("do", ["sleep", "spin"])
     def test_hanging_trial_is_killed_on_time(self, open_shop: Callable[..., Shop], do: str) -> None:
-        """Past trial_timeout_s a trial is FAILED(timeout), also in C code that holds the interpreter's lock."""
+        """After trial_timeout_s a trial is FAILED(timeout), also in C code that holds the interpreter's lock."""
         shop = open_shop(timeout_s=1.0)
         began_s: list[float] = []
 
@@ -282,7 +282,7 @@ class TestDeaths:
             assert shop.records.log(0) == "before the hang\n"
 
     def test_timeout_does_not_count_the_start(self, open_shop: Callable[..., Shop]) -> None:
-        """The time of a trial begins with the problem's code, not with the process that it waits for."""
+        """The timeout starts with the problem's code, not with the worker's start."""
         shop = open_shop(timeout_s=0.5)
 
         assert shop.run(("nothing", 0))[0].state == State.COMPLETE
@@ -297,7 +297,7 @@ class TestDeaths:
     def test_problem_that_cannot_be_built_ends_the_search(
         self, open_shop: Callable[..., Shop], constructor: str, kind: type[Exception], line: str
     ) -> None:
-        """An error in the problem's constructor ends the search with that error, at once."""
+        """An error in the problem's constructor ends the search at once with that error."""
         shop = open_shop(constructor=constructor)
         began_s = time.monotonic()
 
@@ -307,15 +307,15 @@ class TestDeaths:
         assert not shop.records.load()[0][0].is_finished
 
     def test_worker_that_ends_at_its_start_is_a_lost_attempt(self, open_shop: Callable[..., Shop]) -> None:
-        """A problem that ends the process while it is built loses each trial, with the exit status."""
+        """A problem that ends the process in its constructor loses each trial, with the exit status."""
         shop = open_shop(constructor="ends")
 
         trial = shop.run(("nothing", 0))[0]
 
         assert (trial.reason, trial.error) == (Reason.LOST, "its worker ended with exit status 3")
 
-    def test_two_slots_die_apart(self, open_shop: Callable[..., Shop]) -> None:
-        """A worker that dies takes no other slot's trial with it."""
+    def test_slots_crash_independently(self, open_shop: Callable[..., Shop]) -> None:
+        """A crashed worker does not affect other slots' trials."""
         shop = open_shop(slots=2)
 
         trials = shop.run(("sleep", 3), ("kill", 0), ("nothing", 0))
@@ -328,7 +328,7 @@ class TestDeaths:
 class TestStops:
     @pytest.mark.parametrize("do", ["report", "hang", "spin"])
     def test_interrupt_ends_running_trials(self, open_shop: Callable[..., Shop], do: str) -> None:
-        """An interrupted trial ends at its next report, or is killed soon, also one that hangs after a report."""
+        """An interrupted trial ends at its next report, or is killed soon, even if it hangs after a report."""
         shop = open_shop()
         shop.run(("nothing", 0))
         thread = shop.when_trial_runs(1, lambda pid: time.sleep(0.3) or shop.executor.post(StopRequested("SIGINT", 2)))
@@ -345,7 +345,7 @@ class TestStops:
 
     @pytest.mark.parametrize("do", ["report", "hang", "spin", "sleep"])
     def test_deadline_ends_running_trials(self, open_shop: Callable[..., Shop], do: str) -> None:
-        """What runs when the hours are spent is STOPPED at its next report, or killed, with what it reported last."""
+        """When the hours are used up, a trial is STOPPED at its next report, or killed, with its last report."""
         shop = open_shop()
         shop.run(("nothing", 0))
         began_s: list[float] = []
@@ -368,8 +368,8 @@ class TestStops:
             assert (trial.state, trial.metrics) == (State.STOPPED, trial.curve[-1][1])
         assert 0.5 < trial.cost["seconds"] < 20
 
-    def test_a_trial_that_does_not_listen_holds_nobody_up(self, open_shop: Callable[..., Shop]) -> None:
-        """It may be told to stop a thousand times, and be killed then: its pipe does not fill."""
+    def test_a_trial_that_ignores_stops_blocks_nothing(self, open_shop: Callable[..., Shop]) -> None:
+        """A thousand stop requests do not fill its pipe, and it can be killed then."""
         shop = open_shop()
         trial = ordered("sleep", 500)
         outcomes: list[object] = []
@@ -391,7 +391,7 @@ class TestStops:
         assert (ended.state, ended.reason) == (State.FAILED, Reason.DEADLINE)
 
     def test_a_kill_before_the_start_costs_no_attempt(self, open_shop: Callable[..., Shop]) -> None:
-        """Nothing has run: the trial waits for more hours."""
+        """If nothing has run, the trial waits for more hours."""
         shop = open_shop(constructor="hangs")
         trial = ordered("nothing", 0)
         outcomes: list[object] = []
@@ -406,10 +406,8 @@ class TestStops:
         assert not lost.counts
 
     @pytest.mark.parametrize("timeout_s", [None, 1.0], ids=["deadline", "timeout"])
-    def test_what_was_known_before_training_outlives_a_kill(
-        self, open_shop: Callable[..., Shop], timeout_s: float | None
-    ) -> None:
-        """It is on the record of a trial that is killed, objectives among the metrics of one that has a score."""
+    def test_static_metrics_survive_a_kill(self, open_shop: Callable[..., Shop], timeout_s: float | None) -> None:
+        """A killed trial keeps its static metrics, objectives included if it has a score."""
         shop = open_shop(timeout_s=timeout_s, kind=KnownTroubleProblem)
         trial = ordered("hang", 500)
         outcomes: list[object] = []
@@ -426,8 +424,8 @@ class TestStops:
         assert ended.reason == (Reason.DEADLINE if timeout_s is None else Reason.TIMEOUT)
         assert ended.metrics == ({"score": 0.5, "size": 3.0} if timeout_s is None else {})
 
-    def test_closing_ends_what_runs(self, open_shop: Callable[..., Shop]) -> None:
-        """close ends a worker whose trial hangs, and the thread that waits for it."""
+    def test_closing_ends_running_workers(self, open_shop: Callable[..., Shop]) -> None:
+        """close ends a worker with a hanging trial, and the thread that waits for it."""
         shop = open_shop()
         outcomes: list[object] = []
         thread = run_in_thread(shop, ordered("spin", 500), outcomes)
@@ -441,8 +439,8 @@ class TestStops:
         assert not is_alive(pid)
         assert isinstance(outcomes[0], WorkerLostError)
 
-    def test_closing_ends_what_is_starting(self, open_shop: Callable[..., Shop]) -> None:
-        """close leaves no process, and lets no trial begin, whose worker was just about to be spawned."""
+    def test_closing_ends_starting_workers(self, open_shop: Callable[..., Shop]) -> None:
+        """close during a worker's start leaves no process and starts no trial."""
         shop = open_shop()
         before = set(children_of(os.getpid()))
         gate = threading.Event()
@@ -470,7 +468,7 @@ def ordered(do: str, seconds: int) -> Trial:
 def run_in_thread(
     shop: Shop, trial: Trial, outcomes: list[object], post: Callable[[Event], object] = lambda event: None
 ) -> threading.Thread:
-    """Runs a trial on the worker of its slot; what comes of it is added to the outcomes."""
+    """Runs a trial on its slot's worker, and appends the outcomes."""
 
     def run() -> None:
         try:
@@ -501,7 +499,7 @@ print(*[f"{trial.state}:{trial.attempt}" for trial in trials], flush=True)
 @pytest.mark.slow
 class TestDrivers:
     def start(self, root: Path, do: str, seconds: int) -> subprocess.Popen[str]:
-        """A driver in a process group of its own, as in a terminal."""
+        """Starts a driver in its own process group, as in a terminal."""
         command = [sys.executable, "-c", DRIVER, str(root), do, str(seconds)]
         process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert process.stdout is not None
@@ -510,7 +508,7 @@ class TestDrivers:
 
     @pytest.mark.parametrize("do", ["sleep", "spin"])
     def test_killed_driver_leaves_no_worker(self, tmp_path: Path, do: str) -> None:
-        """Five seconds after kill -9 of the driver's process alone, no worker runs, however it hangs."""
+        """Five seconds after kill -9 of the driver alone no worker runs, even if it hangs."""
         root, pids = tmp_path / "search", tmp_path / "pids"
         driver = self.start(root, do, 500)
         workers = until(lambda: len(found := list(pids.glob("*-*"))) == 2 and [int(p.name[2:]) for p in found])
@@ -523,7 +521,7 @@ class TestDrivers:
         assert set(workers) <= set(children)
 
     def test_interrupt_of_the_group_spares_the_workers(self, tmp_path: Path) -> None:
-        """Ctrl-C, which reaches the whole process group, ends no worker, not even one that is just starting."""
+        """Ctrl-C to the whole process group ends no worker, not even a starting one."""
         root = tmp_path / "search"
         driver = self.start(root, "sleep", 1)
         while driver.poll() is None and not Records(open_root(str(root))).load()[0][-1:][0:1]:
@@ -543,7 +541,7 @@ def command_of(pid: int) -> bytes:
 
 
 def children_of(pid: int) -> list[int]:
-    """All processes whose parent it is."""
+    """Returns all processes with this parent."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -556,8 +554,8 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_second_result_is_told(tmp_path: Path) -> None:
-    """What a job says after its trial's result arrives, and then that the job has left."""
+def test_a_second_result_arrives(tmp_path: Path) -> None:
+    """A job's later note arrives after its trial's result, and then the end of the job."""
     spec = RuntimeSpec(
         problem=Spec.of(TwiceProblem), url=str(tmp_path / "search"), options={}, session=1, jobs_request_trials=True
     )

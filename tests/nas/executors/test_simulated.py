@@ -1,4 +1,4 @@
-"""The simulator: the same loop on a virtual clock, the same on every run, with workers that straggle and die."""
+"""The simulator: the same controller on a virtual clock, with stragglers and lost workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Simulate = Callable[[Trial], Simulation]
 
 
 class PaperProblem(Problem):
-    """Scores the sum of its parameters, after 60 seconds, or as the test says."""
+    """Scores the sum of its parameters after 60 seconds, or as the test sets."""
 
     metrics = (Metric("score"),)
     space = ParameterSpace({f"x{i}": Choice(*range(4)) for i in range(6)})
@@ -58,7 +58,7 @@ def total(trial: Trial) -> float:
 
 
 class Simulated:
-    """One search on paper."""
+    """A simulated search."""
 
     def __init__(self, problem: Problem, *, slots: int = 1, workers: Workers | None = None, **more: Any) -> None:
         stopper = more.pop("stopper", None)
@@ -91,7 +91,7 @@ def table(trials: list[Trial]) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("slots", [1, 3, 50])
 def test_the_clock_is_that_of_the_workers(slots: int) -> None:
-    """50 trials of a minute take 50, 17 and 1 minutes on 1, 3 and 50 slots; records say so."""
+    """50 trials of a minute take 50, 17 and 1 minutes on 1, 3 and 50 slots, by the records too."""
     search = Simulated(PaperProblem(), slots=slots, budget=Budget(trials=50))
 
     trials = search.run()
@@ -103,7 +103,7 @@ def test_the_clock_is_that_of_the_workers(slots: int) -> None:
 
 
 def test_hours_end_a_search() -> None:
-    """With half an hour, trials of a minute are proposed for 30 minutes; the last one that runs may finish."""
+    """With half an hour, trials of a minute are proposed for 30 minutes, and the last one may finish."""
     search = Simulated(PaperProblem(), budget=Budget(hours=0.5))
 
     assert len(search.run()) == 30
@@ -111,7 +111,7 @@ def test_hours_end_a_search() -> None:
 
 
 def test_the_same_seed_gives_the_same_search() -> None:
-    """Start-up, straggling and losses are drawn from the seed; another seed gives another search."""
+    """Start-up times, stragglers and losses depend on the seed alone."""
 
     def run(seed: int) -> list[tuple[object, ...]]:
         workers = Workers(seed=seed, start_up_s=30.0, straggling=0.5, loss_rate=0.1)
@@ -121,8 +121,8 @@ def test_the_same_seed_gives_the_same_search() -> None:
     assert run(1) != run(2)
 
 
-def test_workers_die_and_their_trials_run_again() -> None:
-    """A fifth of the attempts is lost: their trials come back as attempt 2, a few are lost for good."""
+def test_lost_trials_run_again() -> None:
+    """With a fifth of the attempts lost, their trials run as attempt 2, and a few are FAILED(lost)."""
     search = Simulated(PaperProblem(), slots=10, workers=Workers(loss_rate=0.2), budget=Budget(trials=400))
 
     trials = search.run()
@@ -135,7 +135,7 @@ def test_workers_die_and_their_trials_run_again() -> None:
 
 
 def test_stragglers_take_longer_and_shorter() -> None:
-    """Times spread around the problem's own; the median stays."""
+    """Durations vary around the problem's own, and their median equals it."""
     search = Simulated(PaperProblem(), slots=10, workers=Workers(straggling=0.5), budget=Budget(trials=400))
 
     seconds = sorted(t.duration_s or 0.0 for t in search.run())
@@ -146,14 +146,14 @@ def test_stragglers_take_longer_and_shorter() -> None:
 
 
 class Impatient(Stopper):
-    """Stops whatever is below 5 after its second report."""
+    """Stops trials below 5 after their second report."""
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
         return len(trial.curve) == 2 and trial.curve[-1][1]["score"] < 5
 
 
 def test_stoppers_see_reports_in_time() -> None:
-    """A stopped trial ends at its second report of four, with that report's metrics, and frees its slot then."""
+    """A stopped trial ends at its second of four reports, with its metrics, and frees its slot then."""
 
     def simulate(trial: Trial) -> Simulation:
         score = total(trial)
@@ -173,7 +173,7 @@ def test_stoppers_see_reports_in_time() -> None:
 
 
 def test_problem_that_raises_or_scores_nan_fails_its_trial() -> None:
-    """A trial whose simulation raises, or is not finite, is FAILED with the reason; the search goes on."""
+    """A simulation that raises, or returns NaN, is FAILED with the reason, and the search continues."""
 
     def simulate(trial: Trial) -> Simulation:
         if trial.number == 1:
@@ -187,7 +187,7 @@ def test_problem_that_raises_or_scores_nan_fails_its_trial() -> None:
 
 
 def test_report_that_is_not_finite_fails_its_trial() -> None:
-    """A report of NaN ends the trial where it is made, as it does in training; what came before is kept."""
+    """A NaN report ends the trial at once, as in training; earlier reports are kept."""
     curve = ((0.25, 1, {"score": 0.5}), (0.5, 2, {"score": float("nan")}), (1.0, 3, {"score": 1.0}))
 
     [trial] = Simulated(
@@ -199,8 +199,8 @@ def test_report_that_is_not_finite_fails_its_trial() -> None:
     assert trial.error == "step 2 reported score=nan"
 
 
-def test_an_interrupted_search_goes_on() -> None:
-    """A stop leaves running trials without a result; they run again as they stand, none is asked for twice."""
+def test_an_interrupted_search_continues() -> None:
+    """Interrupted trials run again unchanged, without a second ask."""
     records = Records(open_root(f"memory://{uuid4().hex}"))
     search = Simulated(PaperProblem(), slots=4, budget=Budget(trials=12), records=records)
     search.executor.post(StopRequested("enough"))
@@ -230,13 +230,13 @@ def test_evolution_climbs_on_a_thousand_workers() -> None:
 
 
 def test_problem_without_a_simulation_is_refused() -> None:
-    """A problem that only trains can't run on paper."""
+    """A problem that can only train is refused."""
     with pytest.raises(ConfigurationError, match="RealProblem has no `simulate`"):
         SimulatedExecutor(RealProblem(), Records(open_root("memory://none")))
 
 
 @pytest.mark.parametrize("wrong", [{"loss_rate": 1.5}, {"straggling": -1}, {"start_up_s": "long"}])
-def test_workers_that_can_not_be_are_refused(wrong: dict[str, Any]) -> None:
-    """A rate beyond 1, a negative spread and a text are refused by name."""
+def test_invalid_workers_are_refused(wrong: dict[str, Any]) -> None:
+    """A rate above 1, a negative spread and a text are refused by name."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         Workers(**wrong)

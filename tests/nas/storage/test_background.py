@@ -1,4 +1,4 @@
-"""Work on two threads: all of it is done, and what fails in it is told."""
+"""Work on two threads: each item is done, and errors are raised."""
 
 import threading
 import time
@@ -18,14 +18,14 @@ def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_both_threads_work() -> None:
-    """Two items that wait for each other are both worked on, so two threads take them."""
+    """Two items that wait for each other are done, so two threads take them."""
     meeting = threading.Barrier(2, timeout=30)
     run_in_parallel(range(2), MUCH, lambda _: meeting.wait())
 
 
 @pytest.mark.parametrize("n_bytes", [0, MUCH])
 def test_each_item_is_taken_once(n_bytes: int) -> None:
-    """However the threads take turns, no item is left out or worked on twice."""
+    """In any order of the threads each item is done exactly once."""
     done: list[int] = []
     run_in_parallel(range(5000), n_bytes, done.append)
     assert sorted(done) == list(range(5000))
@@ -33,7 +33,7 @@ def test_each_item_is_taken_once(n_bytes: int) -> None:
 
 @pytest.mark.parametrize("fails_beside", [True, False])
 def test_a_failure_is_raised_and_ends_the_work(*, fails_beside: bool) -> None:
-    """What either thread raises reaches the caller, and the other one takes no further item."""
+    """An error in either thread is raised, and the other takes no further item."""
     meeting = threading.Barrier(2, timeout=30)
     caller = threading.current_thread()
     failed = threading.Event()

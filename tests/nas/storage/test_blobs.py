@@ -1,4 +1,4 @@
-"""What a root promises: whole or absent, first come first served, found at once, and errors that say what is wrong."""
+"""Blob stores: atomic and exclusive publication, immediate visibility, clear errors."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def everything(folder: Path) -> list[str]:
-    """Every file below a folder, unfinished ones too."""
+    """Returns every file below a folder, unfinished ones too."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def python(script: str, *arguments: object) -> subprocess.Popen[str]:
-    """A process of its own that runs the script."""
+    """Runs the script in its own process."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
     return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
 
 
 class TestEveryRoot:
-    def test_what_is_published_is_read(self, files: BlobStore) -> None:
-        """The reference that publishing gives leads to the same bytes, however they came."""
+    def test_published_bytes_are_read(self, files: BlobStore) -> None:
+        """The reference from publishing reads the same bytes, whatever their chunks."""
         chunks = [b"ab", bytearray(b"cd"), memoryview(b"ef"), b"", memoryview(b"")]
 
         reference = files.publish("packs/a.bin", iter(chunks))
@@ -73,7 +73,7 @@ class TestEveryRoot:
         assert files.read(reference) == b"abcdef"
 
     def test_large_chunks_arrive_whole(self, files: BlobStore) -> None:
-        """A chunk of many blocks is written, hashed and read to the bit, also into memory of the caller's."""
+        """A chunk of many blocks is written, hashed and read to the bit, also into the caller's memory."""
         data = random.Random(1).randbytes(5_000_001)
         reference = files.publish("packs/a.bin", [data[:7], data[7:]])
         first, rest = bytearray(3), bytearray(len(data) - 3)
@@ -88,8 +88,8 @@ class TestEveryRoot:
         assert first + rest == data
         assert reference.digest == digest_of(data)
 
-    def test_witness_is_shown_everything(self, files: BlobStore) -> None:
-        """Who watches check_contents is shown the whole contents in order, also where they turn out to be wrong."""
+    def test_on_block_receives_all_contents(self, files: BlobStore) -> None:
+        """on_block gets the whole contents in order, also if their digest is wrong."""
         data = random.Random(5).randbytes(3_000_001)
         reference = files.publish("packs/a.bin", [data])
         seen: list[bytearray] = []
@@ -116,7 +116,7 @@ class TestEveryRoot:
         assert files.names("trials") == ["000001.result.json"]
 
     def test_failing_source_publishes_nothing(self, files: BlobStore) -> None:
-        """An exception from the chunks passes through as it is, and leaves no name."""
+        """An exception from the chunks is raised unchanged, and publishes nothing."""
 
         def chunks() -> Iterator[bytes]:
             yield b"half"
@@ -128,7 +128,7 @@ class TestEveryRoot:
         assert files.names("packs") == []
 
     def test_absent_record_is_none(self, files: BlobStore) -> None:
-        """A record that is not there, or whose folder is not, reads as None; one that is there, as its bytes."""
+        """A missing record or folder reads as None, an existing record as its bytes."""
         files.publish("trials/a.json", [b"{}"], exclusive=True)
 
         assert files.read_if_present("trials/b.json") is None
@@ -137,7 +137,7 @@ class TestEveryRoot:
         assert files.read_if_present("trials/a.json") == b"{}"
 
     def test_folder_is_read_by_suffix(self, files: BlobStore) -> None:
-        """read_folder returns the files of one suffix by name, and nothing where there is no folder."""
+        """read_folder returns the files of one suffix by name, and nothing for a missing folder."""
         for name in ("2.json", "1.json", "1.log"):
             files.publish(f"trials/{name}", [name.encode()])
 
@@ -145,7 +145,7 @@ class TestEveryRoot:
         assert files.read_folder("nowhere", ".json") == {}
 
     def test_names_are_sorted_and_fresh(self, files: BlobStore) -> None:
-        """names lists files and folders, right after they come and go."""
+        """names lists files and folders, right after each change."""
         files.publish("b/x", [b"1"])
         files.publish("a", [b"1"])
 
@@ -164,7 +164,7 @@ class TestEveryRoot:
         assert files.read_if_present("logs/000001.log") == b"12"
 
     def test_deleting_twice_is_fine(self, files: BlobStore) -> None:
-        """A deleted file is gone, and deleting what is not there is no error."""
+        """Deleting a missing file is no error."""
         reference = files.publish("packs/a", [b"1"])
 
         files.delete("packs/a")
@@ -189,7 +189,7 @@ class TestEveryRoot:
                 assert os.uname().nodename in message
 
     def test_missing_file_is_named(self, files: BlobStore) -> None:
-        """A deleted file is MissingError, which names path, size and digest expected, and host."""
+        """A deleted file is a MissingError with path, expected size and digest, and host."""
         reference = files.publish("packs/a", [b"12345678"])
         files.delete("packs/a")
 
@@ -197,7 +197,7 @@ class TestEveryRoot:
             files.read(reference)
 
     def test_reader_waits_for_a_late_name(self, files: BlobStore) -> None:
-        """A read by reference finds a file that appears within the patience."""
+        """A read by reference finds a file that appears within retry_s."""
         files.retry_s = 5
         reference = files.publish("packs/a", [b"late"])
         files.delete("packs/a")
@@ -229,15 +229,15 @@ class TestEveryRoot:
                 call()
 
     def test_other_searches_are_reached(self, files: BlobStore) -> None:
-        """below gives a folder of the root as a root, sibling the folder beside it."""
+        """below opens a folder of the root as a root, sibling the folder beside it."""
         reference = files.subfolder("one").publish("packs/a", [b"1"])
 
         assert files.subfolder("two").sibling("one").read(reference) == b"1"
         assert files.subfolder("one").url.endswith("/one")
         assert files.subfolder("two").sibling("one").url == files.subfolder("one").url
 
-    def test_siblings_are_listed(self, files: BlobStore) -> None:
-        """The searches beside this one are listed without it."""
+    def test_sibling_names_are_listed(self, files: BlobStore) -> None:
+        """sibling_names lists the searches beside this one, without it."""
         for name in ("b", "a"):
             files.sibling(name).publish("search.json", [b"{}"])
         files.publish("search.json", [b"{}"])
@@ -246,7 +246,7 @@ class TestEveryRoot:
         assert files.subfolder("nowhere").sibling_names() == ["search.json"]
 
     def test_of_many_threads_one_publishes(self, files: BlobStore) -> None:
-        """Of eight threads that publish the same names at once, each name has exactly one winner."""
+        """If eight threads publish the same names at once, each name has one winner."""
         barrier = threading.Barrier(8)
 
         def publish(thread: int) -> list[int]:
@@ -259,12 +259,12 @@ class TestEveryRoot:
         assert sorted(won) == list(range(20))
 
     def test_root_that_works_is_writable(self, files: BlobStore) -> None:
-        """check_writable passes where records can be published, and leaves nothing behind."""
+        """check_writable passes if records can be published, and leaves nothing behind."""
         files.check_writable()
 
         assert files.names() == []
 
-    def test_files_travel_to_workers(self, files: BlobStore) -> None:
+    def test_roots_can_be_pickled(self, files: BlobStore) -> None:
         """A pickled root is the same root."""
         reference = files.publish("a", [b"1"])
 
@@ -307,7 +307,7 @@ class TestReference:
 
     @pytest.mark.parametrize("data", [None, [], "a", {}, {"path": "a"}])
     def test_no_object_is_corrupt(self, data: object) -> None:
-        """What is no object, or lacks a key, is CorruptError."""
+        """Other JSON than an object, or one without a key, is CorruptError."""
         with pytest.raises(CorruptError):
             Reference.from_json(data)
 
@@ -323,7 +323,7 @@ class TestOpenRoot:
             assert not open_root(url).in_process
 
     def test_memory_is_in_process(self) -> None:
-        """memory:// says that no other process sees it, and has no path on this machine."""
+        """memory:// is marked as visible in one process only, and has no local path."""
         root = open_root("memory://x")
 
         assert root.in_process
@@ -331,12 +331,12 @@ class TestOpenRoot:
 
     @pytest.mark.parametrize("url", ["", "file://", "file://host/x"])
     def test_no_folder_is_a_mistake(self, url: str) -> None:
-        """A root that names no folder is refused."""
+        """A root without a folder name is refused."""
         with pytest.raises(ConfigurationError, match="must name a folder"):
             open_root(url)
 
     def test_folder_takes_no_options(self, tmp_path: Path) -> None:
-        """Options for a folder are a mistake, named by their keys and not by their values."""
+        """Options for a folder are refused by their keys, without their values."""
         with pytest.raises(ConfigurationError, match=r"storage\.options=key: must be empty"):
             open_root(str(tmp_path), {"key": "hunter2"})
 
@@ -355,7 +355,7 @@ class TestOpenRoot:
 
 class TestLocal:
     def test_unfinished_files_are_not_listed(self, local: BlobStore, tmp_path: Path) -> None:
-        """What a killed writer or an NFS client leaves is neither listed nor read."""
+        """Leftovers of a killed writer or an NFS client are neither listed nor read."""
         local.publish("trials/a.json", [b"1"])
         for name in (".tmp-0123.json", ".nfs0001.json"):
             (tmp_path / "root" / "trials" / name).write_bytes(b"torn")
@@ -364,7 +364,7 @@ class TestLocal:
         assert local.read_folder("trials", ".json") == {"a.json": b"1"}
 
     def test_unfinished_files_are_walked_and_deleted(self, local: BlobStore, tmp_path: Path) -> None:
-        """A walk shows everything with sizes and times, unfinished files too, which can be deleted; links it leaves."""
+        """walk lists unfinished files too, with sizes and times, and they can be deleted; links are left out."""
         local.publish("packs/a", [b"whole"])
         (tmp_path / "root/packs/.tmp-0123").write_bytes(b"ha")
         (tmp_path / "elsewhere").mkdir()
@@ -379,7 +379,7 @@ class TestLocal:
         assert everything(tmp_path / "root/packs") == ["a"]
 
     def test_deleting_removes_a_checkpoints_empty_folder(self, local: BlobStore, tmp_path: Path) -> None:
-        """With the last file of `files/<stem>/` its folders go, but not `files/`; publishing there works again."""
+        """The last file of `files/<stem>/` takes its folders along, but not `files/`."""
         for name in ("a", "deep/b", "deep/c"):
             local.publish(f"files/000001-aa/{name}", [b"x"])
         for name in ("deep/b", "a"):
@@ -391,7 +391,7 @@ class TestLocal:
         assert local.read(local.publish("files/000001-aa/deep/c", [b"again"])) == b"again"
 
     def test_deleted_folder_is_made_again(self, local: BlobStore, tmp_path: Path) -> None:
-        """A folder that somebody deletes between two publications is made anew."""
+        """A folder deleted between two publications is created again."""
         local.publish("packs/a", [b"1"])
         (tmp_path / "root" / "packs" / "a").unlink()
         (tmp_path / "root" / "packs").rmdir()
@@ -399,7 +399,7 @@ class TestLocal:
         assert local.read(local.publish("packs/b", [b"2"])) == b"2"
 
     def test_failed_fsync_is_final(self, local: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An fsync that fails is not repeated: StorageError with the reason, and nothing is left."""
+        """A failed fsync is not repeated: StorageError with the reason, and nothing is left."""
         local.publish("packs/a", [b"1"])
         calls = []
 
@@ -414,7 +414,7 @@ class TestLocal:
         assert everything(tmp_path / "root") == ["packs/a"]
 
     def test_failed_close_is_noticed(self, local: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """NFS tells of a full disk only at close: StorageError, and nothing is left."""
+        """A full disk that NFS reports only at close is a StorageError, and nothing is left."""
         local.publish("packs/a", [b"1"])
         close = os.close
 
@@ -430,7 +430,7 @@ class TestLocal:
     def test_lost_reply_to_rename_is_success(
         self, local: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A rename that happened though NFS says "no such file" is seen to have happened."""
+        """A rename that NFS reports as "no such file" but did is a success."""
         rename = os.rename
 
         def lost(source: str, target: str) -> None:
@@ -443,7 +443,7 @@ class TestLocal:
         assert everything(tmp_path / "root") == ["beat", "packs/a"]
 
     def test_rename_that_did_not_happen_is_an_error(self, local: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A rename that says "no such file", and did nothing, is StorageError."""
+        """A rename that reports "no such file" and did nothing is a StorageError."""
 
         def gone(source: str, target: str) -> None:
             os.unlink(source)
@@ -456,7 +456,7 @@ class TestLocal:
     def test_lost_reply_to_link_is_success(
         self, local: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A link that happened though NFS says "exists" is not taken for another writer's."""
+        """A link that NFS reports as "exists" but made itself is a success."""
         link = os.link
 
         def lost(source: str, target: str) -> None:
@@ -470,7 +470,7 @@ class TestLocal:
     def test_file_system_without_links_is_named(
         self, local: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where there are no hard links, the check of the root says so in one line, and nothing is left."""
+        """Without hard links, the check of the root fails in one line, and nothing is left."""
 
         def link(source: str, target: str) -> None:
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
@@ -481,7 +481,7 @@ class TestLocal:
         assert everything(tmp_path / "root") == []
 
     def test_stale_handles_are_opened_again(self, local: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        """ESTALE, which NFS answers when a file was replaced, is passed over by opening again."""
+        """After ESTALE, NFS's answer for a replaced file, the file is opened again."""
         local.retry_s = 5
         reference = local.publish("trials/a.json", [b"1"])
         left = [0]
@@ -502,7 +502,7 @@ class TestLocal:
             assert read() == b"1"
 
     def test_other_errors_are_raised_at_once(self, local: BlobStore) -> None:
-        """What no cache explains (here: the name is a folder) is an error without waiting."""
+        """An error that no cache explains (here: the name is a folder) is raised without waiting."""
         local.retry_s = 60
         local.publish("packs/a/b", [b"1"])
         began_s = time.monotonic()
@@ -512,7 +512,7 @@ class TestLocal:
         assert time.monotonic() - began_s < 1
 
     def test_full_disk_is_named(self, small_disk: Path) -> None:
-        """A full disk is StorageError that says so with the path, leaves nothing behind, and small files go on."""
+        """A full disk is a StorageError with the path, leaves nothing behind, and small files still fit."""
         files = open_root(str(small_disk))
 
         for exclusive in (False, True):
@@ -561,7 +561,7 @@ class TestLocal:
 
     @pytest.mark.slow
     def test_ten_thousand_records_load_quickly(self, local: BlobStore, tmp_path: Path) -> None:
-        """Ten thousand records are read in a second or two (a bound wide enough for a busy machine)."""
+        """Ten thousand records are read in a second or two (the bound allows for a busy machine)."""
         folder = tmp_path / "root" / "trials"
         folder.mkdir(parents=True)
         for number in range(10_000):
@@ -600,7 +600,7 @@ print(won)
 class TestOtherProcesses:
     @pytest.mark.slow
     def test_kill_never_tears(self, local: BlobStore, tmp_path: Path) -> None:
-        """kill -9 at 36 moments of a publication leaves whole files or none, never a torn one."""
+        """kill -9 at 36 moments of a publication leaves whole files or none."""
         moments = random.Random(0)
         for attempt in range(36):
             process = python(PUBLISH_FOR_EVER, tmp_path / "root", attempt)
@@ -618,7 +618,7 @@ class TestOtherProcesses:
             assert local.read_if_present(f"packs/{name}") == bytes([number % 251]) * 2_000_000
 
     def test_one_of_two_processes_wins(self, local: BlobStore, tmp_path: Path) -> None:
-        """Of two processes that publish the same names at the same time, each name has one winner, whole."""
+        """If two processes publish the same names at once, each name has one winner, whole."""
         start_s = time.time() + 1
         processes = [python(PUBLISH_ALL, tmp_path / "root", who, start_s) for who in "ab"]
 
@@ -629,8 +629,8 @@ class TestOtherProcesses:
 
 
 @pytest.mark.slow
-def test_what_a_disk_of_this_machine_lacks_is_told_in_seconds(tmp_path: Path) -> None:
-    """No cache of another machine's is lasted out where there is none."""
+def test_missing_local_file_is_reported_in_seconds(tmp_path: Path) -> None:
+    """On a local disk no time is spent waiting for caches."""
     files = open_root(str(tmp_path))
     reference = files.publish("packs/a", [b"contents"])
     (tmp_path / "packs/a").unlink()

@@ -1,4 +1,4 @@
-"""Checkpoints: what was published is loaded, what is damaged is named, what lies is refused."""
+"""Checkpoints: published data is loaded, damage is named, false data is refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def checkpoint(files: BlobStore, saved: Path) -> Checkpoint:
 
 
 def test_tensors_come_back(files: BlobStore, checkpoint: Checkpoint) -> None:
-    """StoredWeights gives what was saved."""
+    """StoredWeights returns the saved tensors."""
     found = StoredWeights(files, checkpoint).read_all()
 
     assert found.keys() == TENSORS.keys()
@@ -57,7 +57,7 @@ def test_tensors_come_back(files: BlobStore, checkpoint: Checkpoint) -> None:
 
 
 def test_folder_comes_back(files: BlobStore, checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """fetch_folder gives the files that were saved, in their folders."""
+    """fetch_folder writes the saved files in their folders."""
     fetch_folder(files, checkpoint, tmp_path / "fetched")
 
     found = {str(p.relative_to(tmp_path / "fetched")): p.read_bytes() for p in (tmp_path / "fetched").rglob("*.*")}
@@ -66,7 +66,7 @@ def test_folder_comes_back(files: BlobStore, checkpoint: Checkpoint, tmp_path: P
 
 
 def test_own_bytes_counts_everything(files: BlobStore, checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """own_bytes is what the checkpoint takes on the disk."""
+    """own_bytes is the checkpoint's size on disk."""
     on_disk = sum(path.stat().st_size for path in (tmp_path / "root").rglob("*") if path.is_file())
 
     assert checkpoint.own_bytes == on_disk
@@ -82,7 +82,7 @@ def test_json_round_trip(checkpoint: Checkpoint) -> None:
 
 
 def test_files_alone_are_a_checkpoint(files: BlobStore, saved: Path, tmp_path: Path) -> None:
-    """A trial of another framework saves files only; it has no tensors to load."""
+    """A trial of another framework saves files only, without tensors to load."""
     checkpoint = publish_checkpoint(files, "000002-cd", None, publish_folder(files, "000002-cd", saved))
 
     assert StoredWeights(files, checkpoint).read_all() == {}
@@ -91,7 +91,7 @@ def test_files_alone_are_a_checkpoint(files: BlobStore, saved: Path, tmp_path: P
 
 
 def test_manifest_may_name_packs_of_others(files: BlobStore, checkpoint: Checkpoint) -> None:
-    """A child's manifest lists the donor's pack for what is unchanged, and is loaded without the donor's manifest."""
+    """A child's manifest names the donor's pack for unchanged tensors, and needs no other manifest."""
     donor = load_manifest(files, checkpoint)
     child = {**TENSORS, "weight": torch.ones(2, 3)}
     published = publish_checkpoint(
@@ -126,7 +126,7 @@ def without(key: str) -> Callable[[dict[str, Any]], object]:
     ],
 )
 def test_record_that_is_no_checkpoint_is_corrupt(checkpoint: Checkpoint, change: Callable[[Any], object]) -> None:
-    """A missing or unknown key, a wrong type, a path out of the root and a doubled file are CorruptError."""
+    """A missing or unknown key, a wrong type, an outside path and a doubled file are CorruptError."""
     data = json.loads(json.dumps(checkpoint.to_json()))
     change(data)
 
@@ -155,7 +155,7 @@ def test_record_that_is_no_checkpoint_is_corrupt(checkpoint: Checkpoint, change:
         lambda data: data["packs"][0].update(bytes=10**9),
     ],
 )
-def test_manifest_that_lies_is_named(files: BlobStore, checkpoint: Checkpoint, change: Callable[[Any], object]) -> None:
+def test_invalid_manifest_is_named(files: BlobStore, checkpoint: Checkpoint, change: Callable[[Any], object]) -> None:
     """A manifest with wrong keys, types, names or sizes is CorruptError with its path, even if its digest is right."""
     data = decode_record(files.read(checkpoint.manifest))
     change(data)
@@ -166,7 +166,7 @@ def test_manifest_that_lies_is_named(files: BlobStore, checkpoint: Checkpoint, c
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[]", b"null", b"[" * 100_000])
 def test_manifest_that_is_no_json_is_named(files: BlobStore, checkpoint: Checkpoint, data: bytes) -> None:
-    """Bytes that are no JSON object are CorruptError with the manifest's path."""
+    """A manifest that is no JSON object is CorruptError with its path."""
     with pytest.raises(CorruptError, match=r"manifests/liar\.json"):
         StoredWeights(files, with_manifest(files, checkpoint, data)).read_all()
 
@@ -186,7 +186,7 @@ class TestPublishFolder:
         }
 
     def test_record_does_not_grow_with_the_files(self, files: BlobStore, tmp_path: Path) -> None:
-        """What a trial's record says of a thousand files is as long as what it says of one; all of them come back."""
+        """The record of a thousand files is as long as that of one, and all of them come back."""
         (tmp_path / "many").mkdir()
         for number in range(1000):
             (tmp_path / "many" / f"{number}.txt").write_text(f"{number}")
@@ -198,7 +198,7 @@ class TestPublishFolder:
         assert (tmp_path / "fetched" / "999.txt").read_text() == "999"
 
     def test_links_within_are_followed(self, files: BlobStore, saved: Path) -> None:
-        """A link to a file or folder within the folder is published as what it points to."""
+        """A link within the folder is published as the file or folder that it points to."""
         (saved / "latest").symlink_to("model.onnx")
         (saved / "also").symlink_to("deep")
 
@@ -207,8 +207,8 @@ class TestPublishFolder:
         assert files.read(found["files/s/also/er/ä b.txt"]) == b"text"
 
     @pytest.mark.parametrize("kind", ["file", "folder", "circle", "broken", "pipe", "socket", "temporary", "not-utf8"])
-    def test_what_can_not_be_kept_is_refused(self, files: BlobStore, saved: Path, tmp_path: Path, kind: str) -> None:
-        """A link that leaves the folder, a circle, a pipe, a socket or a bad name is refused before publishing."""
+    def test_unsupported_files_are_refused(self, files: BlobStore, saved: Path, tmp_path: Path, kind: str) -> None:
+        """A link out of the folder, a loop, a pipe, a socket and a bad name are refused before publishing."""
         (tmp_path / "outside").mkdir()
         (tmp_path / "outside" / "secret").write_bytes(b"secret")
         bad = saved / "zzz"
@@ -254,7 +254,7 @@ class TestFetchFolder:
         ],
     )
     def test_hostile_names_are_refused_before_writing(self, files: BlobStore, tmp_path: Path, paths: list[str]) -> None:
-        """A name outside files/, two files of one name, and a file that is a folder too are CorruptError."""
+        """A name outside files/, a name given twice, and a file that is also a folder are CorruptError."""
         good = files.publish("files/s/a", [b"good"])
         saved = (good, *(Reference(path, 3, digest_of(b"bad")) for path in paths))
         manifest = Manifest(tensors={}, packs=(), files=saved)
@@ -267,12 +267,12 @@ class TestFetchFolder:
         assert not (tmp_path / "fetched").exists()
 
     def test_folder_that_is_not_empty_is_refused(self, files: BlobStore, checkpoint: Checkpoint, saved: Path) -> None:
-        """Nothing that lies there already (a link, say) can take part."""
+        """A target folder that is not empty (a link, for example) is refused."""
         with pytest.raises(ConfigurationError, match="must be empty"):
             fetch_folder(files, checkpoint, saved)
 
     def test_damaged_file_is_not_written(self, files: BlobStore, checkpoint: Checkpoint, tmp_path: Path) -> None:
-        """A file whose bytes are wrong is CorruptError and is not written."""
+        """A file with wrong bytes is CorruptError and is not written."""
         damaged = load_manifest(files, checkpoint).files[-1]
         (tmp_path / "root" / damaged.path).write_bytes(b"xxxx")
 

@@ -1,4 +1,4 @@
-"""Packs: every tensor comes back to the bit, the format's own library reads them, and lies are found out."""
+"""Packs: tensors are equal to the bit, safetensors reads them, and false data is detected."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def files(tmp_path: Path) -> BlobStore:
 
 
 def from_bytes(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """A tensor of these very bits, NaNs with payload among them."""
+    """Returns a tensor of exactly these bits, including NaNs with a payload."""
     memory = torch.empty(len(data), dtype=torch.uint8)
     memory.copy_(torch.tensor(list(data), dtype=torch.uint8))
     return memory.view(dtype).reshape(shape)
@@ -58,7 +58,7 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
 def write_pack(
     files: BlobStore, path: str, tensors: dict[str, torch.Tensor], *, known: Iterable[TensorEntry] = ()
 ) -> tuple[Reference, dict[str, TensorEntry]]:
-    """What write_pack gives where something had to be stored."""
+    """Returns the result of write_pack for tensors of which at least one is stored."""
     reference, entries = write_pack_if_needed(files, path, tensors, known=known)
     assert reference is not None
     return reference, entries
@@ -83,7 +83,7 @@ def test_every_type_and_shape_comes_back(data: st.DataObject, dtype: torch.dtype
 
 
 def test_strides_views_and_gradients_do_not_matter(files: BlobStore) -> None:
-    """Transposed, sliced, expanded, conjugated and negated tensors and parameters come back as what they show."""
+    """Transposed, sliced, expanded, conjugated and negated tensors and parameters come back by value."""
     base = torch.arange(24.0).reshape(2, 3, 4)
     turned = torch.view_as_complex(torch.randn(3, 4, 2))
     tensors = {
@@ -105,7 +105,7 @@ def test_strides_views_and_gradients_do_not_matter(files: BlobStore) -> None:
 
 
 def test_views_of_one_memory_are_not_taken_for_one_tensor(files: BlobStore) -> None:
-    """A large tensor beside its conjugate, which lies in the same memory: each comes back as what it shows."""
+    """A large tensor and its conjugate in the same memory come back by their own values."""
     large = torch.randn(20_000, dtype=torch.complex64)
     tensors = {"own": large, "conjugated": large.conj(), "imaginary": large.imag, "negated": large.conj().imag}
 
@@ -115,7 +115,7 @@ def test_views_of_one_memory_are_not_taken_for_one_tensor(files: BlobStore) -> N
 
 
 def test_tensors_have_memory_of_their_own(files: BlobStore) -> None:
-    """What is read can be written to, and no tensor shares memory with another, tied ones neither."""
+    """Read tensors are writable, and share no memory, even if they were tied."""
     weight = torch.randn(4, 4)
     found = round_trip(files, {"a": weight, "b": weight, "c": torch.zeros(2)})
 
@@ -127,7 +127,7 @@ def test_tensors_have_memory_of_their_own(files: BlobStore) -> None:
 
 
 def test_tied_tensors_are_stored_once(files: BlobStore) -> None:
-    """Tensors of equal bytes, type and shape share one place; equal bytes of another shape or type do not."""
+    """Tensors of equal bytes, type and shape are stored once; other shapes or types are not shared."""
     zeros = torch.zeros(1000)
     tensors = {"a": zeros, "b": zeros.clone(), "c": zeros.reshape(10, 100), "d": zeros.view(torch.int32)}
 
@@ -139,7 +139,7 @@ def test_tied_tensors_are_stored_once(files: BlobStore) -> None:
 
 
 def test_known_tensors_are_not_stored_again(files: BlobStore) -> None:
-    """A tensor that a donor's pack holds gets the donor's entry, and both packs together give all tensors."""
+    """A tensor in a donor's pack gets the donor's entry, and both packs together give all tensors."""
     old = {"a": torch.randn(1000), "b": torch.randn(1000)}
     first, first_entries = write_pack(files, "packs/1", old)
     new = {"a": old["a"], "b": torch.randn(1000)}
@@ -153,7 +153,7 @@ def test_known_tensors_are_not_stored_again(files: BlobStore) -> None:
 
 
 def test_safetensors_library_reads_a_pack(files: BlobStore, tmp_path: Path) -> None:
-    """The safetensors library loads the same tensors; what it has no type for it loads as plain bytes."""
+    """The safetensors library loads the same tensors, and unknown types as plain bytes."""
     tensors = {f"t.{dtype}": torch.arange(7).to(dtype) for dtype in (torch.float64, torch.bfloat16, torch.bool)}
     tensors |= {"f8": torch.randn(3).to(torch.float8_e4m3fn), "c": torch.randn(2, 2, dtype=torch.complex64)}
     tensors |= {"empty": torch.empty(0, 3), "none": torch.empty(0), "number": torch.tensor(3, dtype=torch.int8)}
@@ -171,7 +171,7 @@ def test_safetensors_library_reads_a_pack(files: BlobStore, tmp_path: Path) -> N
 
 
 def test_pack_without_tensors_is_a_pack(files: BlobStore, tmp_path: Path) -> None:
-    """A pack of nothing can be written, read, and loaded by the safetensors library."""
+    """An empty pack can be written, read, and loaded by the safetensors library."""
     reference, entries = write_pack(files, "a.safetensors", {})
 
     assert entries == {}
@@ -180,7 +180,7 @@ def test_pack_without_tensors_is_a_pack(files: BlobStore, tmp_path: Path) -> Non
 
 
 def test_every_tensor_is_aligned(files: BlobStore) -> None:
-    """Each tensor begins at a multiple of its type's size, as readers that map the file need."""
+    """Each tensor begins at a multiple of its type's size, as memory-mapping readers need."""
     tensors = {"a": torch.ones(3, dtype=torch.uint8), "b": torch.ones(3), "c": torch.ones(1, dtype=torch.float64)}
 
     _, entries = write_pack(files, "packs/a", tensors)
@@ -189,7 +189,7 @@ def test_every_tensor_is_aligned(files: BlobStore) -> None:
 
 
 def test_entries_carry_the_digest_of_their_bytes(files: BlobStore) -> None:
-    """An entry's digest is that of the tensor's bytes, and the file holds them where the entry says."""
+    """An entry has the digest of the tensor's bytes, at its offset in the file."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.arange(5)})
 
     entry = entries["x"]
@@ -208,8 +208,8 @@ def test_entries_carry_the_digest_of_their_bytes(files: BlobStore) -> None:
         {"__metadata__": torch.ones(1)},
     ],
 )
-def test_what_is_no_plain_tensor_is_refused(files: BlobStore, bad: dict[str, torch.Tensor]) -> None:
-    """Sparse tensors, tensors without data, other objects and the format's one reserved name are refused by name."""
+def test_unsupported_tensors_are_refused(files: BlobStore, bad: dict[str, torch.Tensor]) -> None:
+    """Sparse tensors, tensors without data, other objects and the reserved name are refused by name."""
     with pytest.raises(ConfigurationError, match=next(iter(bad))):
         write_pack(files, "packs/a", bad)
     assert files.names("packs") == []
@@ -235,8 +235,8 @@ def test_what_is_no_plain_tensor_is_refused(files: BlobStore, bad: dict[str, tor
         {"pack": "packs/b"},
     ],
 )
-def test_lies_are_found_before_reading(files: BlobStore, lie: dict[str, object]) -> None:
-    """An offset, size, type, shape or pack that can't be is CorruptError that names the tensor, before any read."""
+def test_invalid_entries_are_found_before_reading(files: BlobStore, lie: dict[str, object]) -> None:
+    """An invalid offset, size, type, shape or pack is CorruptError with the tensor's name, before any read."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3)})
     files.delete("packs/a")  # reading would be MissingError
 
@@ -255,7 +255,7 @@ def test_tensors_that_overlap_are_corrupt(files: BlobStore) -> None:
 
 
 def test_parts_that_overlap_are_found_whichever_are_read(files: BlobStore) -> None:
-    """Overlapping entries are found before reading, also where they would be read one at a time."""
+    """Overlapping entries are found before reading, also if they are read one at a time."""
     reference, entries = write_pack(files, "packs/a", {str(n): torch.full((2_000_000,), float(n)) for n in range(3)})
     shifted = dataclasses.replace(entries["1"], offset=entries["0"].offset + 4)
     files.delete("packs/a")
@@ -265,7 +265,7 @@ def test_parts_that_overlap_are_found_whichever_are_read(files: BlobStore) -> No
 
 
 def test_a_thousand_names_for_one_part_are_refused_before_allocation(files: BlobStore) -> None:
-    """Many tensors that claim the same 8 MB are CorruptError: a small file does not fill the memory."""
+    """Many tensors with the same 8 MB are CorruptError, so a small file can't fill the memory."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.zeros(2_000_000)})
     many = {str(n): entries["x"] for n in range(1000)}
     files.delete("packs/a")  # reading would be MissingError
@@ -275,7 +275,7 @@ def test_a_thousand_names_for_one_part_are_refused_before_allocation(files: Blob
 
 
 def test_many_equal_tensors_are_stored_a_few_times(files: BlobStore) -> None:
-    """Of 100 equal tensors each 16 share a place, so that what is written can be read; a child stores none of them."""
+    """Of 100 equal tensors each 16 share a place, within the reader's limit; a child stores none."""
     tensors = {str(n): torch.zeros(1000) for n in range(100)}
     reference, entries = write_pack(files, "packs/a", tensors)
 
@@ -288,15 +288,15 @@ def test_many_equal_tensors_are_stored_a_few_times(files: BlobStore) -> None:
 
 
 def test_more_dimensions_than_a_pack_takes_are_refused_on_saving(files: BlobStore) -> None:
-    """65 dimensions are refused by name when they are saved, not when they are read; 64 come back."""
+    """65 dimensions are refused by name on saving; 64 come back."""
     with pytest.raises(ConfigurationError, match="'x' has 65 dimensions"):
         write_pack(files, "packs/a", {"x": torch.ones([1] * 65)})
     assert round_trip(files, {"x": torch.ones([1] * 64)})["x"].dim() == 64
 
 
 @pytest.mark.parametrize("length", [0, 2**63, 10**9])
-def test_a_pack_s_own_header_is_not_believed(files: BlobStore, tmp_path: Path, length: int) -> None:
-    """Where a pack's header lies about its length, tensors are read as the manifest says: nothing else is parsed."""
+def test_a_packs_header_is_not_used(files: BlobStore, tmp_path: Path, length: int) -> None:
+    """If a pack's header has a false length, tensors are still read as the manifest says."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3)})
     whole = (tmp_path / "packs/a").read_bytes()
     (tmp_path / "packs/a").write_bytes(length.to_bytes(8, "little") + whole[8:])
@@ -307,7 +307,7 @@ def test_a_pack_s_own_header_is_not_believed(files: BlobStore, tmp_path: Path, l
 
 
 def test_size_that_the_file_has_not_is_found_before_allocation(files: BlobStore) -> None:
-    """A pack and an entry that agree on an absurd size are CorruptError, not an attempt to allocate it."""
+    """A pack and an entry with the same absurd size are CorruptError, and nothing is allocated."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3)})
     huge = dataclasses.replace(entries["x"], bytes=2**60, shape=(2**57,))
 
@@ -315,8 +315,8 @@ def test_size_that_the_file_has_not_is_found_before_allocation(files: BlobStore)
         read_tensors(files, {"x": huge}, {reference.path: Reference(reference.path, 2**61, reference.digest)})
 
 
-def test_damage_is_found_where_it_matters(files: BlobStore, tmp_path: Path) -> None:
-    """One flipped bit in a wanted tensor, a lost byte and a lost pack are found; other tensors are not looked at."""
+def test_damage_of_wanted_tensors_is_found(files: BlobStore, tmp_path: Path) -> None:
+    """A flipped bit in a wanted tensor, a lost byte and a lost pack are found; other tensors are not read."""
     reference, entries = write_pack(files, "packs/a", {"x": torch.arange(3), "y": torch.arange(4)})
     wanted, packs = {"x": entries["x"]}, {reference.path: reference}
     whole = files.read(reference)
@@ -339,8 +339,8 @@ def flipped(data: bytes, position: int) -> bytes:
     return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
 
-def test_nothing_is_published_where_all_is_known(files: BlobStore) -> None:
-    """A child that changed nothing gets the donor's entries, and no pack."""
+def test_nothing_is_published_without_changes(files: BlobStore) -> None:
+    """A child without changes gets the donor's entries, and no pack."""
     tensors = {"a": torch.randn(10), "b": torch.randn(10)}
     _, entries = write_pack(files, "packs/1", tensors)
 
@@ -352,7 +352,7 @@ def test_nothing_is_published_where_all_is_known(files: BlobStore) -> None:
 
 
 def test_beyond_16_packs_all_is_stored_again(files: BlobStore) -> None:
-    """A line of descendants that change one tensor each grows to 16 packs, then begins anew with a single one."""
+    """Descendants that change one tensor each grow to 16 packs, then start again with one."""
     tensors = {str(n): torch.randn(100) for n in range(40)}
     packs, entries = {}, {}
     n_packs = []
@@ -370,7 +370,7 @@ def test_beyond_16_packs_all_is_stored_again(files: BlobStore) -> None:
 
 class TestReadInto:
     def test_memory_of_any_kind_is_filled(self, files: BlobStore) -> None:
-        """Tensors with strides, parameters, tied and empty ones are filled in place; their strides stay."""
+        """Tensors with strides, parameters, tied and empty ones are filled in place, with their strides."""
         tensors = {"a": torch.randn(3, 4), "b": torch.randn(5), "c": torch.randn(5), "empty": torch.empty(0, 2)}
         reference, entries = write_pack(files, "packs/a", {**tensors, "same": tensors["b"]})
         targets = {
@@ -398,7 +398,7 @@ class TestReadInto:
             assert not target.any()
 
     def test_large_tensors_need_no_memory_beyond_their_own(self, files: BlobStore) -> None:
-        """40 MB are read into the model's tensors with less than 4 MB of python's own memory."""
+        """40 MB are read into the model's tensors with less than 4 MB of Python's own memory."""
         tensors = {str(n): torch.randn(1_000_000) for n in range(10)}
         reference, entries = write_pack(files, "packs/a", tensors)
         targets = {name: torch.zeros(1_000_000) for name in tensors}
@@ -413,7 +413,7 @@ class TestReadInto:
 
 
 def test_stream_gives_every_tensor_in_turn(files: BlobStore) -> None:
-    """stream_tensors gives each tensor once, whichever pack it lies in, over more than one batch."""
+    """stream_tensors gives each tensor once, from any pack, over more than one batch."""
     old = {str(n): torch.randn(2_000_000) for n in range(6)}
     first, entries = write_pack(files, "packs/1", old)
     new = {**old, "3": torch.randn(2_000_000)}

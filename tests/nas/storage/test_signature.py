@@ -1,4 +1,4 @@
-"""Signatures: the same for the same layers, wherever they come from, and short."""
+"""Signatures: equal for equal layers, from any source, and short."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def small_network() -> nn.Module:
 
 
 def test_checkpoint_has_the_signature_of_the_network_that_was_saved(tmp_path: Path) -> None:
-    """Module, state dict, published checkpoint, its record and its manifest have one signature."""
+    """Module, state dict, published checkpoint, record and manifest have the same signature."""
     files = open_root(str(tmp_path), retry_s=0)
     model = small_network()
 
@@ -46,7 +46,7 @@ def test_checkpoint_has_the_signature_of_the_network_that_was_saved(tmp_path: Pa
 
 
 def test_values_and_devices_do_not_count() -> None:
-    """A network of the same layers has the same signature, be it elsewhere or not allocated at all."""
+    """Networks with equal layers have one signature, on any device, even unallocated."""
     with torch.device("meta"):
         empty = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2))
 
@@ -64,7 +64,7 @@ def test_values_and_devices_do_not_count() -> None:
     ids=["shape", "tensors", "type", "name"],
 )
 def test_names_shapes_and_types_count(one: nn.Module, other: nn.Module) -> None:
-    """Layers that differ in a name, a shape, a type or a tensor have nothing in common."""
+    """Layers with another name, shape, type or tensor have nothing in common."""
     assert common_prefix(Signature.of(one), Signature.of(other).text) == 0
     assert common_layers(Signature.of(one), Signature.of(other).text) == 0
 
@@ -72,14 +72,14 @@ def test_names_shapes_and_types_count(one: nn.Module, other: nn.Module) -> None:
 @settings(deadline=None)
 @given(chains, chains)
 def test_prefix_is_counted_in_layers(one: dict[str, object], other: dict[str, object]) -> None:
-    """What signatures have in common from the beginning is what the networks have."""
+    """The common prefix of two signatures is that of their networks."""
     found = common_prefix(Signature.of(one), Signature.of(other).text)
 
     assert found == n_same(layers(one), layers(other))
 
 
 def test_prefix_of_one_network_is_a_beginning_of_the_other() -> None:
-    """A shallower network's layers are all found in a deeper one that starts with them, and the other way round."""
+    """All layers of a network are found in a deeper one that starts with them, and vice versa."""
     shallow, deep = Signature.of(chain(4, 4)), Signature.of(chain(4, 4, 4, 8))
 
     assert common_prefix(shallow, deep.text) == common_prefix(deep, shallow.text) == 2
@@ -90,7 +90,7 @@ def test_prefix_of_one_network_is_a_beginning_of_the_other() -> None:
 @settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(0, 5000))
 def test_deep_networks_are_known_to_three_per_cent(n_layers: int, n_common: int) -> None:
-    """Of up to 128 layers each counts; of thousands the signature stays under 2 kB and tells the depth to 1/32."""
+    """Up to 128 layers each counts; signatures of thousands are under 2 kB and give the depth to 1/32."""
     n_common = min(n_common, n_layers)
     names = [str(place) for place in range(n_layers)]
     one = Signature.of_entries(names)
@@ -104,7 +104,7 @@ def test_deep_networks_are_known_to_three_per_cent(n_layers: int, n_common: int)
 
 
 def test_common_layers_are_those_that_inherit_copies() -> None:
-    """Every layer that two networks are said to have in common is copied whole, so the share is never too large."""
+    """inherit copies every common layer whole, so the share is never too large."""
     problem, rng = DigitsProblem(), random.Random(3)
     shares = []
     for _ in range(30):
@@ -121,7 +121,7 @@ def test_common_layers_are_those_that_inherit_copies() -> None:
     assert min(shares) < 0.5 < max(shares)
 
 
-def test_nothing_has_an_empty_signature() -> None:
+def test_empty_network_shares_nothing() -> None:
     """A network without tensors shares nothing, and 0 of 0 elements is 0."""
     nothing = Signature.of({})
 
@@ -129,7 +129,7 @@ def test_nothing_has_an_empty_signature() -> None:
     assert common_prefix(nothing, nothing.text) == common_layers(nothing, nothing.text) == 0
 
 
-def test_what_is_no_tensor_does_not_count() -> None:
+def test_extra_state_does_not_count() -> None:
     """Extra state of a module is no layer."""
 
     class Extra(nn.Linear):
@@ -142,13 +142,13 @@ def test_what_is_no_tensor_does_not_count() -> None:
 
 
 def test_lazy_network_is_refused() -> None:
-    """A network whose shapes are not known yet is named, with the remedy."""
+    """A network with unknown shapes is refused with the remedy."""
     with pytest.raises(ConfigurationError, match="run one batch"):
         Signature.of(nn.LazyLinear(3))
 
 
 @pytest.mark.parametrize("text", ["a", "a" * (LETTERS + 1), "a" * (LETTERS - 1) + "~", "äöüäöü", "aaaaa\n"])
 def test_text_that_is_no_signature_is_corrupt(text: str) -> None:
-    """A record whose signature has another length or alphabet is CorruptError."""
+    """A recorded signature with another length or alphabet is CorruptError."""
     with pytest.raises(CorruptError, match="is not a signature"):
         checked_text(text)

@@ -1,4 +1,4 @@
-"""Nested state becomes JSON and tensors, and comes back with the same types and the same bits; all else is refused."""
+"""Nested state becomes JSON and tensors, and comes back with equal types and bits; other values are refused."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from nas.storage.state_codec import decode_state, encode_state
 
 
 def back(value: object) -> Any:
-    """What comes back when the JSON was really text and the tensors have memory of their own."""
+    """Returns the value after a round trip through JSON text and tensors with memory of their own."""
     tensors: dict[str, torch.Tensor] = {}
     tree = json.loads(json.dumps(encode_state(value, "value", tensors), allow_nan=False))
     return decode_state(tree, {name: tensor.contiguous().clone() for name, tensor in tensors.items()})
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two values are equal, in type and to the bit."""
+    """Returns whether two values are equal, in type and to the bit."""
     if type(one) is not type(other):
         return False
     match one:
@@ -63,7 +63,7 @@ TREES = st.recursive(
 
 
 @given(TREES)
-def test_what_is_encoded_comes_back(value: object) -> None:
+def test_encoded_state_comes_back(value: object) -> None:
     """Nested dicts, lists and tuples of numbers, text, tensors and scalars come back in type and to the bit."""
     assert same(back(value), value)
 
@@ -83,12 +83,12 @@ TENSORS = [
 
 @pytest.mark.parametrize("tensor", TENSORS, ids=lambda tensor: f"{tensor.dtype}{list(tensor.shape)}")
 def test_tensors_keep_their_layout(tensor: torch.Tensor) -> None:
-    """A tensor that fills its memory in another order than row-major lies in that order again."""
+    """A tensor that fills its memory in another order than row-major keeps that order."""
     assert same(back(tensor), tensor)
 
 
 def test_part_of_a_tensor_is_packed() -> None:
-    """A tensor with gaps in its memory, or with one element in several places, comes back row-major."""
+    """A tensor with gaps, or with one element in several places, comes back row-major."""
     whole = torch.arange(12.0).reshape(3, 4)
 
     assert same(back(whole[:, :2]), whole[:, :2].contiguous())
@@ -96,7 +96,7 @@ def test_part_of_a_tensor_is_packed() -> None:
 
 
 def test_parameters_come_back_as_tensors() -> None:
-    """A parameter's values are kept; that it is trained is the business of whoever takes them."""
+    """A parameter comes back as a plain tensor of its values."""
     found = back(nn.Parameter(torch.ones(2)))
 
     assert same(found, torch.ones(2))
@@ -108,7 +108,7 @@ ARRAYS = [np.arange(6, dtype=np.uint32)[::-2], np.zeros((0, 2)), np.array(2.5), 
 
 @pytest.mark.parametrize("array", ARRAYS, ids=repr)
 def test_arrays_and_their_scalars(array: np.ndarray | np.generic) -> None:
-    """Arrays, also read-only ones and those read backwards, and numpy's own numbers."""
+    """Arrays, also read-only and reversed ones, and numpy's scalars come back."""
     if isinstance(array, np.ndarray):
         array.flags.writeable = False
 
@@ -116,7 +116,7 @@ def test_arrays_and_their_scalars(array: np.ndarray | np.generic) -> None:
 
 
 def test_kinds_of_dicts() -> None:
-    """A Counter, which MultiStepLR keeps, comes back as one; what a module's state_dict is, as a plain dict."""
+    """A Counter, which MultiStepLR keeps, comes back as one; a module's state_dict as a plain dict."""
     assert same(back(Counter([30, 80, 30])), Counter([30, 80, 30]))
     assert same(back(OrderedDict(a=1)), {"a": 1})
     assert same(back(torch.Size([2, 3])), (2, 3))
@@ -145,7 +145,7 @@ def test_values_that_need_pickling_are_refused(value: object, line: str) -> None
 
 
 def test_subclass_of_tensor_is_refused() -> None:
-    """A tensor that is more than its numbers is not quietly made a plain one."""
+    """A subclass of Tensor is refused, not turned into a plain tensor."""
 
     class Scaled(torch.Tensor):
         pass
@@ -154,8 +154,8 @@ def test_subclass_of_tensor_is_refused() -> None:
         encode_state({"w": torch.ones(2).as_subclass(Scaled)}, "value", {})
 
 
-def test_names_tell_where_a_tensor_comes_from() -> None:
-    """Tensors are named by their place, each by another name, whatever the keys are."""
+def test_tensors_are_named_by_their_place() -> None:
+    """Tensors have distinct names by their place, whatever the keys are."""
     tensors: dict[str, torch.Tensor] = {}
     encode_state({"a": {"b": torch.ones(1), 0: torch.ones(1), "0": torch.ones(1)}}, "part 1 (SGD)", tensors)
 
@@ -185,7 +185,7 @@ FORGED: Sequence[Any] = [
 
 @pytest.mark.parametrize("tree", FORGED, ids=repr)
 def test_forged_state_is_refused(tree: Any) -> None:
-    """JSON that encode_state does not write is refused, also inside of other JSON, before memory is taken for it."""
+    """JSON that encode_state does not write is refused, also when nested, before memory is allocated."""
     for forged in (tree, [tree], {"dict": [["a", tree]]}):
         with pytest.raises(CorruptError):
             decode_state(forged, TENSOR)
@@ -214,7 +214,7 @@ OPTIMIZERS: list[Callable[[Any], torch.optim.Optimizer]] = [
 
 @pytest.mark.parametrize("make", OPTIMIZERS, ids=lambda make: getattr(make, "__name__", "made"))
 def test_torchs_optimizers(make: Callable[[Any], torch.optim.Optimizer]) -> None:
-    """The state of every optimizer of torch's comes back as it was."""
+    """The state of each of torch's optimizers comes back unchanged."""
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 2))
     if make is not torch.optim.LBFGS:  # which refuses it
         model.to(memory_format=torch.channels_last)
@@ -250,7 +250,7 @@ SCHEDULES: list[Callable[[torch.optim.Optimizer], Any]] = [
 
 @pytest.mark.parametrize("make", SCHEDULES, ids=range(len(SCHEDULES)))
 def test_torchs_schedules(make: Callable[[torch.optim.Optimizer], Any]) -> None:
-    """The state of torch's schedules comes back as it was, but for functions, which torch itself leaves out."""
+    """The state of torch's schedules comes back, except for functions, which torch itself leaves out."""
     optimizer = sgd(nn.Linear(1, 1).parameters())
     schedule = make(optimizer)
     for _ in range(2):

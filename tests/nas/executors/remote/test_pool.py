@@ -294,7 +294,7 @@ def test_what_gets_lost_is_sent_again_and_counts_once(shop: Callable[..., Shop])
     assert len(here.lines) == 1  # it joined, once
 
 
-def test_a_second_result_is_told(shop: Callable[..., Shop]) -> None:
+def test_a_second_result_arrives(shop: Callable[..., Shop]) -> None:
     """It changes nothing, and comes with the trial's number."""
     problem = ManyProblem()
     problem.is_late = True

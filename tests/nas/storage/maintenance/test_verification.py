@@ -38,7 +38,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(whole: Path, tmp_path: Path) -> Path:
-    """The folder of a search that a test may break."""
+    """Returns the folder of a search that a test may damage."""
     return Path(shutil.copytree(whole, tmp_path / "search"))
 
 
@@ -58,7 +58,7 @@ def only(place: Path) -> Damage:
 
 
 def flip(path: Path, at: int) -> None:
-    """Turns one bit over."""
+    """Flips one bit."""
     data = bytearray(path.read_bytes())
     data[at] ^= 16
     path.write_bytes(data)
@@ -88,7 +88,7 @@ def test_whole_search_is_whole(place: Path) -> None:
 
 
 def test_flipped_bit_affects_the_users_of_that_tensor(place: Path) -> None:
-    """A wrong bit in a tensor that children share affects them all; in one that a child replaced, only the founder."""
+    """A flipped bit in a shared tensor affects all children; in one that a child replaced, only the first trial."""
     manifest = Manifest.from_bytes((place / "manifests/000000-aa.json").read_bytes())
     flip(place / PACKS[0], manifest.tensors["body"].offset + 7)
 
@@ -104,7 +104,7 @@ def test_flipped_bit_affects_the_users_of_that_tensor(place: Path) -> None:
 
 
 def test_flipped_bit_outside_of_tensors_affects_no_trial(place: Path) -> None:
-    """A wrong bit in a pack's header is found, and that no trial needs it."""
+    """A flipped bit in a pack's header is found, and affects no trial."""
     flip(place / PACKS[1], 20)
 
     damage = only(place)
@@ -142,7 +142,7 @@ def test_unreadable_pack_says_why(place: Path) -> None:
 
 
 def test_damaged_manifest_is_its_trials(place: Path) -> None:
-    """A manifest with a wrong bit is corrupt; the packs that it names are still hashed."""
+    """A manifest with a flipped bit is corrupt; the packs that it names are still hashed."""
     flip(place / "manifests/000001-aa.json", 30)
     flip(place / PACKS[1], -1)
 

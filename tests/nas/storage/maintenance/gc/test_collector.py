@@ -1,4 +1,4 @@
-"""Collections on a real folder: recorded before the first delete, whole after any kill, within the disk budget."""
+"""Collections in a real folder: recorded before the first delete, consistent after any kill, within the budget."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def records(tmp_path: Path) -> Records:
 
 
 def publish(records: Records, *trials: Trial) -> list[Trial]:
-    """Makes trials durable; gives all that the records hold."""
+    """Publishes trials, and returns all recorded ones."""
     for one in trials:
         records.propose(one)
         if one.is_finished:
@@ -46,12 +46,12 @@ def publish(records: Records, *trials: Trial) -> list[Trial]:
 
 
 def whole(records: Records, number: int, packs: Iterable[Reference] = (), size: int = 5000, **fields: Any) -> Trial:
-    """A trial whose weights are there."""
+    """Returns a trial with weights."""
     return trial(number, checkpoint=real_checkpoint(records.files, number, packs, size), **fields)
 
 
 def family(records: Records) -> list[Trial]:
-    """A founder whose pack its first child shares, two more children, and an orphan of a lost attempt."""
+    """Returns a trial whose first child shares its pack, two more children, and an orphan of a lost attempt."""
     founder = whole(records, 0, score=0.1)
     assert founder.checkpoint is not None
     trials = publish(
@@ -72,7 +72,7 @@ def collector(records: Records, retention: Retention, **chosen: Any) -> GarbageC
 
 
 def collect(records: Records, retention: Retention, inheritable: Iterable[int] = (), **chosen: Any) -> CollectionPlan:
-    """Collects as flows.gc does; returns the plan."""
+    """Collects as flows.gc does. Returns the plan."""
     made = collector(records, retention, **chosen)
     plan = made.plan(records.load()[0], inheritable, records.files.walk())
     made.collect(plan)
@@ -88,15 +88,15 @@ def weights(records: Records) -> set[str]:
 
 
 def assert_readable(records: Records, trials: Iterable[Trial]) -> None:
-    """Every file of every trial that has weights is what was published."""
+    """Checks that every file of every trial with weights has its published contents."""
     for one in trials:
         for reference in () if one.checkpoint is None else all_files(one.checkpoint):
             assert len(records.files.read(reference)) == reference.bytes
 
 
 class TestCollection:
-    def test_weights_go_and_the_lineage_stays(self, records: Records) -> None:
-        """Those that the plan leaves out lose their weights and are marked; all records and other weights stay."""
+    def test_weights_are_deleted_and_the_lineage_stays(self, records: Records) -> None:
+        """Trials outside the plan lose their weights and are marked; all records and other weights stay."""
         before = family(records)
         kept_records = {p for p in paths(records) if p.startswith("trials/")}
         plan = collect(records, Retention("best:1"), session=7)
@@ -111,7 +111,7 @@ class TestCollection:
         assert weights(records) == {file.path for file in all_files(after[1].checkpoint)}  # type: ignore[arg-type]
         assert_readable(records, after)
 
-    def test_the_record_says_who_and_why(self, records: Records) -> None:
+    def test_the_record_holds_the_reasons(self, records: Records) -> None:
         """gc/0001.json holds the session, the plan and a reason for each trial; the next record is 0002."""
         family(records)
         collect(records, Retention("best:2"), session=7)
@@ -126,7 +126,7 @@ class TestCollection:
         assert records.weights_deleted() == {0, 2, 3}
 
     def test_weights_are_deleted_for_every_reader(self, records: Records) -> None:
-        """A finished trial that is looked up by its number, or by another search, has no weights either."""
+        """A trial looked up by number, or by another search, has no weights either."""
         family(records)
         collect(records, Retention("best:1"))
         fresh = Records(records.files)
@@ -145,15 +145,15 @@ class TestCollection:
         with pytest.raises(CorruptError, match=r"gc/0001\.json can't be read"):
             records.load()
 
-    def test_empty_folders_go(self, records: Records, tmp_path: Path) -> None:
-        """A checkpoint's own folder of files goes with the last of them."""
+    def test_empty_folders_are_deleted(self, records: Records, tmp_path: Path) -> None:
+        """A checkpoint's own folder of files is deleted with its last file."""
         family(records)
         collect(records, Retention("best:1"))
 
         assert [path.name for path in (tmp_path / "root/mine/files").iterdir()] == ["000001-aa"]
 
-    def test_what_nobody_here_wrote_stays(self, records: Records, tmp_path: Path) -> None:
-        """A file whose name Heirloom never gives stays, also among deleted weights, and no collection fails."""
+    def test_foreign_files_stay(self, records: Records, tmp_path: Path) -> None:
+        """A file with a foreign name stays, also among deleted weights, and no collection fails."""
         family(records)
         stranger = tmp_path / "root/mine/files/000002-aa/not\nours"
         stranger.write_text("?")
@@ -173,8 +173,8 @@ class TestCollection:
         assert paths(records) == before
         assert not any(path.startswith("gc/") for path in before)
 
-    def test_what_is_needed_stays(self, records: Records) -> None:
-        """Donors of waiting trials, finalists, whom the tuner may name, and whom other searches wait for."""
+    def test_needed_weights_stay(self, records: Records) -> None:
+        """Donors of waiting trials, finalists, trials that the tuner may name, and donors of other searches stay."""
         trials = publish(
             records,
             *(whole(records, number, score=number / 10) for number in range(6)),
@@ -193,7 +193,7 @@ class TestCollection:
         assert_readable(records, trials[:4])
 
     def test_folders_that_are_closed_to_this_user(self, records: Records, tmp_path: Path) -> None:
-        """A folder beside the search that its user may not read (a disk's lost+found) is ignored."""
+        """A folder beside the search that this user can't read (such as lost+found) is ignored."""
         publish(records, whole(records, 0), whole(records, 1))
         publish(Records(records.files.sibling("other")), trial(0, state=State.WAITING, donors=("mine:1",), score=None))
         (tmp_path / "root/lost+found").mkdir(mode=0)
@@ -208,7 +208,7 @@ class TestCollection:
         assert in_child(lambda event, arguments: None, body) == 0
 
     def test_exports_of_winners_stay(self, records: Records) -> None:
-        """What a record of a winner names stays, however old; an export that a crash left goes."""
+        """A recorded winner's export stays at any age; an export left by a crash is deleted."""
         family(records)
         named = records.files.publish("best/000001-aa/model.safetensors", [b"export"])
         records.files.publish("best/000002-bb/model.safetensors", [b"half an export"])
@@ -241,8 +241,8 @@ class TestCollection:
         assert weights(records) > {file.path for one in trials for file in all_files(one.checkpoint)}  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("at", ["sessions", "gc"], ids=["before the record", "as the record is written"])
-    def test_driver_that_was_followed_deletes_nothing(self, records: Records, at: str) -> None:
-        """A driver that stood still meets a newer session, which may need what the plan gives up: nothing goes."""
+    def test_replaced_driver_deletes_nothing(self, records: Records, at: str) -> None:
+        """A driver that finds a newer session deletes nothing, since that session may need the weights."""
         trials = family(records)
         session = f"{records.files.url}/sessions/0008.json"
         os.makedirs(os.path.dirname(session))
@@ -266,7 +266,7 @@ class TestCollection:
 
 
 def in_child(watch: Callable[[str, tuple[object, ...]], None], body: Callable[[], object]) -> int:
-    """Runs the body in a process of its own whose system calls Python tells of first; gives how it ended."""
+    """Runs the body in its own process, whose system calls Python announces. Returns how it ended."""
     child = os.fork()
     if child == 0:
         sys.addaudithook(watch)
@@ -279,7 +279,7 @@ def in_child(watch: Callable[[str, tuple[object, ...]], None], body: Callable[[]
 
 
 def killed_at(n_deletes: int, body: Callable[[], object]) -> bool:
-    """Runs the body in a process that is killed by SIGKILL before its n-th delete; whether it came so far."""
+    """Runs the body in a process killed before its n-th delete. Returns whether it got so far."""
     left = itertools.count(n_deletes, -1)
 
     def watch(event: str, arguments: tuple[object, ...]) -> None:
@@ -292,7 +292,7 @@ def killed_at(n_deletes: int, body: Callable[[], object]) -> bool:
 
 
 def test_a_kill_at_any_delete_loses_nothing(tmp_path: Path) -> None:
-    """After kill -9 before any delete all remaining weights are readable, and the next collection deletes the rest."""
+    """After kill -9 before any delete the remaining weights are readable, and the next collection deletes the rest."""
     family(Records(open_root(str(tmp_path / "whole"))))
     n_kills, was_killed = 0, True
     while was_killed:
@@ -315,8 +315,8 @@ def test_a_kill_at_any_delete_loses_nothing(tmp_path: Path) -> None:
 
 
 class TestBudget:
-    def test_worst_go_first_and_the_budget_is_kept(self, records: Records) -> None:
-        """The folder takes no more than the budget, a tenth of it free; the best keep their weights."""
+    def test_worst_weights_are_deleted_first(self, records: Records) -> None:
+        """The folder stays within the budget, a tenth of it free; the best keep their weights."""
         trials = publish(records, *(whole(records, n, size=100_000, score=n / 100) for n in range(20)))
         limit = 1_500_000
         collect(records, Retention(max_gb=limit / 1e9))
@@ -327,13 +327,13 @@ class TestBudget:
         assert left == list(range(20 - len(left), 20))
         assert_readable(records, [trials[number] for number in left])
 
-    def test_under_the_budget_nothing_goes(self, records: Records) -> None:
-        """Also where less than a tenth is free."""
+    def test_under_the_budget_nothing_is_deleted(self, records: Records) -> None:
+        """Nothing is deleted below the budget, even with less than a tenth free."""
         publish(records, *(whole(records, n, size=100_000) for n in range(3)))
 
         assert collect(records, Retention(max_gb=(on_disk(records) + 5_000) / 1e9)).weights_deleted == {}
 
-    def test_orphans_and_the_plan_go_first(self, records: Records) -> None:
+    def test_orphans_and_unkept_weights_are_deleted_first(self, records: Records) -> None:
         """If deleting orphans and unkept weights frees enough, nothing else is deleted."""
         publish(records, *(whole(records, n, size=100_000) for n in range(4)))
         records.files.publish("packs/000002-lost.safetensors", [bytes(100_000)])
@@ -343,8 +343,8 @@ class TestBudget:
         assert 0.9 * limit < on_disk(records) < limit
         assert plan.weights_deleted == {0: "not kept by keep=last:3"}
 
-    def test_what_the_plan_keeps_goes_for_the_disk(self, records: Records) -> None:
-        """The budget goes before the plan, and needed weights override the budget, with a message."""
+    def test_the_budget_overrides_the_plan(self, records: Records) -> None:
+        """The budget overrides the plan, and needed weights override the budget, with a message."""
         publish(records, *(whole(records, n, size=100_000) for n in range(4)))
         plan = collect(records, Retention("last:4", max_gb=0.0002), inheritable=[0, 1])
 
@@ -360,7 +360,7 @@ def on_disk(records: Records) -> int:
 
 
 class RunningSearch:
-    """A search whose trials finish one after the other, and a collector that is called as the controller calls it."""
+    """A search whose trials finish in turn, and a collector that is called as by the controller."""
 
     def __init__(self, records: Records, retention: Retention, *, slots: int = 1) -> None:
         self.records = records

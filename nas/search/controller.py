@@ -54,7 +54,7 @@ from nas.search.slots import SlotPool
 from nas.spaces.space import Space
 from nas.stoppers.base import Stopper
 from nas.storage.maintenance.gc.collector import GarbageCollector
-from nas.storage.records import Records, Starts
+from nas.storage.records import Records, StartedAttempts
 from nas.storage.resume_points import ResumePoints
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.shared.stateful import StatefulTuner
@@ -113,7 +113,7 @@ class SearchController:
         settings: ControllerSettings,
         *,
         trials: Sequence[Trial] = (),
-        starts: Mapping[int, Starts] | None = None,
+        starts: Mapping[int, StartedAttempts] | None = None,
         crash_tracker: CrashTracker | None = None,
         tuner: Tuner | None = None,
         space: Space | None = None,
@@ -568,7 +568,7 @@ class SearchController:
             self._add_foreign_result(committed)
             return
         if not event.counts:
-            self._records.spare(trial, event.why)
+            self._records.publish_worker_exit(trial, event.why)
         self._losses[number] = self._losses.get(number, 0) + event.counts
         if not event.counts or self._losses[number] < self._settings.max_attempts:
             self._update(trial.lose())

@@ -13,7 +13,7 @@ from typing import Any
 
 from nas.search.host_process import HostProcess
 from nas.search.lease import IN_PROCESS, SearchLease
-from nas.storage.records import Records, Starts
+from nas.storage.records import Records, StartedAttempts
 from nas.storage.sessions import past_sessions, read_heartbeat
 
 ISOLATE_AFTER = 2
@@ -35,7 +35,9 @@ class CrashTracker:
     max_attempts: int = 0
 
     @classmethod
-    def of(cls, records: Records, starts: Mapping[int, Starts], lease: SearchLease, max_attempts: int) -> CrashTracker:
+    def of(
+        cls, records: Records, starts: Mapping[int, StartedAttempts], lease: SearchLease, max_attempts: int
+    ) -> CrashTracker:
         """Returns the tracker of the unfinished trials; an empty one if trials run in worker processes."""
         if not lease.is_in_process or not starts:
             return cls()

@@ -98,6 +98,6 @@ def newest_best(records: Records) -> dict[str, Any] | None:
     path = f"best-{max(numbers):04d}.json"
     record = records.read(path)
     if record is not None:
-        with path_in_errors(records.place(path)):
+        with path_in_errors(records.url_of(path)):
             check_best(record, max(numbers))
     return record

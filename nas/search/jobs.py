@@ -62,7 +62,7 @@ class JobScheduler:
         self._n_finished = Counter(t.job for t in in_stage if t.is_finished)
         self._last_index = {t.job: t.index for t in in_stage}
         busy = {t.job for t in in_stage if not t.is_finished}  # they start again with that trial
-        active = self.plan.active_jobs(in_stage, self._records.left_jobs())
+        active = self.plan.active_jobs(in_stage, self._records.ended_jobs())
         self._without_slot = {job: index for job, index in self._last_index.items() if job in active - busy}
 
     def _is_full(self, job: int) -> bool:
@@ -250,7 +250,7 @@ class JobScheduler:
         if holder.is_dismissed or (event.lost is not None and self._losses[job] < self._max_losses):
             self._without_slot[job] = self._last_index[job]
             return
-        self._records.leave(job, n_trials=self._n_finished[job], error=event.error or event.lost)
+        self._records.publish_job_end(job, n_trials=self._n_finished[job], error=event.error or event.lost)
 
     def trial_lost(self, job: int) -> None:
         """Notes that a job was lost with its trial, whose next attempt restarts the job."""

@@ -28,7 +28,7 @@ from nas.search.lease import SearchLease
 from nas.search.search_init import unused_weights
 from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
 from nas.storage.maintenance.gc.retention import Retention
-from nas.storage.records import Records, Starts
+from nas.storage.records import Records, StartedAttempts
 from nas.storage.sessions import spent_hours
 from nas.training.messages import RuntimeSpec
 from nas.training.problem import Ability
@@ -144,7 +144,7 @@ class SearchPipeline:
         in_stage = [t for t in trials if t.stage == self.prepared.plan.search.name]
         if self.budget.allows_job(len({t.job for t in in_stage})):
             return False
-        return not self.prepared.jobs.active_jobs(in_stage, self.records.left_jobs())
+        return not self.prepared.jobs.active_jobs(in_stage, self.records.ended_jobs())
 
     def _tuner_is_exhausted(self, trials: Sequence[Trial]) -> bool:
         """Asks the tuner, without running a trial."""
@@ -247,7 +247,7 @@ class SearchPipeline:
         return check
 
     def _crash_tracker(
-        self, starts: Mapping[int, Starts], lease: SearchLease, settings: ControllerSettings
+        self, starts: Mapping[int, StartedAttempts], lease: SearchLease, settings: ControllerSettings
     ) -> CrashTracker:
         if self.prepared.problem.is_apart:
             return CrashTracker()

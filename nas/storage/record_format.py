@@ -2,7 +2,7 @@
 
     {"trial":7,"state":"complete","digest":"blake3:5f0c..."}
 
-The digest covers the object's bytes as they are without that field, so that reading needs no canonical form.
+The digest covers the bytes of the object without that field, so no canonical form is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nas.storage.verified import digest_of
 
 FORMAT = 2
 MAX_VALUES = 2_000_000
-"""Commas and opening brackets in a record: each can cost some hundred bytes of memory when it is parsed."""
+"""Maximum number of commas and opening brackets; each can take over 100 bytes when parsed."""
 _KEY = b'"digest":"'
 _SEAL_BYTES = len(_KEY + digest_of(b"").encode() + b'"}')
 
@@ -31,7 +31,7 @@ def encode_record(record: Mapping[str, Any]) -> bytes:
     if is_deep(record):
         raise ValueError(f"lists and objects are nested deeper than {MAX_DEPTH}")
     text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    data = seal(text.encode(errors="backslashreplace"))  # half a character, as in undecodable file names: JSON's escape
+    data = seal(text.encode(errors="backslashreplace"))  # lone surrogates, as in file names, become JSON escapes
     if len(data) > MAX_RECORD_BYTES:
         raise ValueError(f"{len(data)} bytes; a record has at most {MAX_RECORD_BYTES}")
     if _n_values(data) > MAX_VALUES:
@@ -60,13 +60,16 @@ def decode_record(data: bytes) -> dict[str, Any]:
 
 
 def seal(text: bytes) -> bytes:
-    """Returns the text of a JSON object, which has no space at its end, with its digest as the last field."""
+    """Returns the text of a JSON object with its digest as the last field.
+
+    The text must end with the closing bracket.
+    """
     comma = b"" if text == b"{}" else b","
     return text[:-1] + comma + _KEY + digest_of(text).encode() + b'"}'
 
 
 def is_format_1(data: bytes) -> bool:
-    """Returns whether the bytes are a ``search.json`` of format 1, in which records had no digest."""
+    """Returns whether the bytes are a ``search.json`` of format 1, which has no digest."""
     try:
         return not _has_digest(data) and parse_object(data).get("format") == 1
     except CorruptError:

@@ -1,7 +1,7 @@
-"""What fits into a result record, which stays under 4 kB but for the curve and what an adapter's trial returned.
+"""Limits of result records, which stay under 4 kB without the curve and returned text.
 
-Each part has its share. A lineage loads by reading every result, and object stores charge for each; what has no room
-stands in the trial's logs.
+Loading a search reads every result, and object stores are slow and charge per request. Text that is cut from a record
+is in the trial's logs.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any, TypeVar
 from nas.core.trial import Trial
 
 RECORD_BYTES = 3_906
-"""Without the digest."""
+"""Bytes of a result record without its digest."""
 METRICS_BYTES = 600
 STATIC_METRICS_BYTES = 300
 ERROR_BYTES = 1_400
 NOT_COPIED_BYTES = 500
 REPLACED_BYTES = 300
 NUMBER_BYTES = 30
-"""A metric's value with the signs around it."""
+"""Bytes of a metric's value and its punctuation."""
 
 _LISTS = {"replaced": REPLACED_BYTES, "not_copied": NOT_COPIED_BYTES}
 V = TypeVar("V")
 
 
 def json_size(value: object) -> int:
-    """Bytes of a value in a record."""
+    """Returns the bytes that a value takes in a record."""
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace"))
 
 
-def fitted(trial: Trial) -> Trial:
-    """Returns the trial with as much of its numbers, its error and its inheritance as a record has room for.
+def shorten(trial: Trial) -> Trial:
+    """Returns the trial with its metrics, error and inheritance report cut to the limits.
 
-    Of numbers and tensors the first are kept, of an error the end. ``n_unlisted`` counts the tensors left out.
+    The first metrics and tensors are kept, and the end of the error. ``n_unlisted`` counts the tensors left out.
     """
     lists: dict[str, Any] = {key: trial.inheritance[key] for key in _LISTS if key in trial.inheritance}
     inheritance = {**trial.inheritance, **{key: {} for key in lists}, "n_unlisted": 10**9}
@@ -58,7 +58,7 @@ def fitted(trial: Trial) -> Trial:
 
 
 def _first(entries: Mapping[str, V], limit: int) -> dict[str, V]:
-    """Returns the first entries, as many as have room."""
+    """Returns the first entries that fit into a number of bytes."""
     kept: dict[str, V] = {}
     for name, value in entries.items():
         limit -= json_size({name: value}) - 1  # one comma for two braces
@@ -69,8 +69,9 @@ def _first(entries: Mapping[str, V], limit: int) -> dict[str, V]:
 
 
 def _end(text: str, limit: int) -> str:
-    """Returns the end of a text, as much as has room."""
+    """Returns the end of a text that fits into a number of bytes."""
+    limit = max(limit, 0)
     text = text[-max(limit, 1) :]
-    while text and (excess := json_size(text) - max(limit, 0)) > 0:
-        text = text[(excess + 5) // 6 :]  # an escape takes 6 bytes, a character of any other kind fewer
+    while text and (excess := json_size(text) - limit) > 0:
+        text = text[(excess + 5) // 6 :]  # a character takes at most 6 bytes, as an escape
     return text

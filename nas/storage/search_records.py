@@ -1,7 +1,6 @@
-"""What the records beside the trials' must hold: search.json, sessions and their beats, tests, and the winners.
+"""Checks of the records of a search, its sessions, heartbeats, garbage collections, tests and winners.
 
-Each function returns where the record is one that Heirloom writes, and raises CorruptError, without the file's name,
-where it is not.
+Each function raises CorruptError, without the file's name, if Heirloom does not write such a record.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from nas.core.reference import references
 from nas.core.validation import checked_fields, checked_int, checked_number, checked_numbers, checked_time, short_repr
 
 MAX_HOURS = 1e6
-"""Of one session: a century."""
+"""Maximum of one session: a century."""
 _MAX_PID = 2**31 - 1
 _NUMBER = re.compile("[0-9]{1,18}")
 _ID = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -44,7 +43,7 @@ _BEST: _Kinds = {
 
 
 def check_header(record: Mapping[str, Any]) -> None:
-    """For ``search.json``, whose format is known."""
+    """Checks ``search.json``, apart from its format."""
     fields = checked_fields(record, {"identity": (dict,), "metrics": (list,)}, others=True)
     identity = checked_fields(fields["identity"], _IDENTITY, others=True)
     for kind in ("problem", "tuner", "chosen_tuner", "stopper"):
@@ -66,7 +65,7 @@ def check_header(record: Mapping[str, Any]) -> None:
     for metric in fields["metrics"]:
         _check_metric(metric)
     if not identity["policy"] or not fields["metrics"]:
-        raise CorruptError("it names no stage or no metric")
+        raise CorruptError("policy and metrics must not be empty")
 
 
 def _check_metric(metric: object) -> None:
@@ -81,7 +80,7 @@ def _check_metric(metric: object) -> None:
 
 
 def check_session(record: Mapping[str, Any]) -> None:
-    """For ``sessions/0003.json``."""
+    """Checks ``sessions/0003.json``."""
     checked_int(checked_fields(record, _SESSION, others=True)["pid"], "pid", 1, _MAX_PID)
     if not isinstance(record.get("place", ""), str):
         raise CorruptError(f"place must not be {short_repr(record['place'])}")
@@ -90,11 +89,11 @@ def check_session(record: Mapping[str, Any]) -> None:
     checked_time(record["started"], "started")
     flow_run = record.get("flow_run")
     if flow_run is not None and not (isinstance(flow_run, str) and _ID.fullmatch(flow_run)):
-        raise CorruptError(f"flow_run must not be {short_repr(flow_run)}")  # it becomes a part of an address
+        raise CorruptError(f"flow_run must not be {short_repr(flow_run)}")  # it becomes part of a URL
 
 
 def check_heartbeat(record: Mapping[str, Any]) -> None:
-    """For ``sessions/0003.beat``."""
+    """Checks ``sessions/0003.beat``."""
     checked_int(record.get("beat"), "beat")
     checked_number(record.get("hours"), "hours", 0, MAX_HOURS)
     if record.get("time") is None or type(record.get("ended")) is not bool:
@@ -103,7 +102,7 @@ def check_heartbeat(record: Mapping[str, Any]) -> None:
 
 
 def check_test(record: Mapping[str, Any], trial: int) -> None:
-    """For ``tests/000024.json``."""
+    """Checks ``tests/000024.json``."""
     checked_int(record.get("trial"), "trial", trial, trial)
     if "metrics" in record:
         checked_numbers(record["metrics"], "metrics")
@@ -123,7 +122,7 @@ def check_collection(record: Mapping[str, Any]) -> frozenset[int]:
 
 
 def check_best(record: Mapping[str, Any], number: int) -> None:
-    """For ``best-0001.json``."""
+    """Checks ``best-0001.json``."""
     fields = checked_fields(record, _BEST, others=True)
     checked_int(record.get("number"), "number", number, number)
     trial = checked_int(record.get("trial"), "trial")
@@ -133,7 +132,7 @@ def check_best(record: Mapping[str, Any], number: int) -> None:
     for ancestor in fields["ancestors"]:
         checked_int(ancestor, "an ancestor", 0, max(0, trial - 1))
     references(fields["files"])
-    for name, why in fields["missing"].items():
-        if not isinstance(why, str):
-            raise CorruptError(f"missing: {short_repr(name)} must not be {short_repr(why)}")
+    for name, reason in fields["missing"].items():
+        if not isinstance(reason, str):
+            raise CorruptError(f"missing: {short_repr(name)} must not be {short_repr(reason)}")
     checked_time(record.get("time"), "time")

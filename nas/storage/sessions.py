@@ -1,4 +1,4 @@
-"""Sessions on record: which there were, when each last said that it lived, and the hours that they took."""
+"""Records of sessions, their heartbeats, and the hours that they took."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ _SESSION = re.compile(r"[0-9]{4,9}\.json")
 
 
 def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
-    """Returns the sessions of a search by number, oldest first."""
+    """Returns the session records of a search by number, oldest first."""
     found = records.files.read_folder("sessions", ".json")
     numbers = {int(name.removesuffix(".json")): name for name in found if _SESSION.fullmatch(name)}
     return {
-        number: _checked_session(found[name], records.place(f"sessions/{name}"))
+        number: _checked_session(found[name], records.url_of(f"sessions/{name}"))
         for number, name in sorted(numbers.items())
     }
 
 
 def newest_session(records: Records) -> tuple[int, dict[str, Any], dict[str, Any] | None] | None:
-    """Returns the number, the record and the last beat of the newest session, or None before the first one."""
+    """Returns number, record and last heartbeat of the newest session, or None."""
     if (number := newest_number(records)) is None:
         return None
     path = f"sessions/{number:04d}.json"
-    data = records.files.read_if_present(path)
-    return (
-        None if data is None else (number, _checked_session(data, records.place(path)), read_heartbeat(records, number))
-    )
+    if (data := records.files.read_if_present(path)) is None:
+        return None
+    return number, _checked_session(data, records.url_of(path)), read_heartbeat(records, number)
 
 
 def newest_number(records: Records) -> int | None:
-    """Returns the number of the newest session, or None before the first one."""
+    """Returns the number of the newest session, or None if there is no session."""
     names = records.files.names("sessions")
     return max((int(name.removesuffix(".json")) for name in names if _SESSION.fullmatch(name)), default=None)
 
 
 def read_heartbeat(records: Records, number: int) -> dict[str, Any] | None:
-    """Returns the last beat of a session, or None before the first one."""
+    """Returns the last heartbeat of a session, or None if it has none."""
     path = f"sessions/{number:04d}.beat"
     record = records.read(path)
     if record is not None:
-        with path_in_errors(records.place(path)):
+        with path_in_errors(records.url_of(path)):
             check_heartbeat(record)
     return record
 
 
 def spent_hours(records: Records, sessions: Iterable[int] | None = None) -> float:
-    """Hours that these sessions have taken, by their last beats; all of the search's by default."""
+    """Returns the hours of these sessions, or of all, by their last heartbeats."""
     numbers = past_sessions(records) if sessions is None else sessions
-    return sum(float((read_heartbeat(records, number) or {}).get("hours", 0.0)) for number in numbers)
+    heartbeats = (read_heartbeat(records, number) for number in numbers)
+    return sum(float(heartbeat["hours"]) for heartbeat in heartbeats if heartbeat is not None)
 
 
 def _checked_session(data: bytes, place: str) -> dict[str, Any]:

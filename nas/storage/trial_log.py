@@ -1,4 +1,4 @@
-"""Logs: where the store keeps them, and, where trials share a process, what a thread prints and logs."""
+"""Logs of trials: their paths, and the capture of output if trials share a process."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _install_lock = threading.Lock()
 
 
 def log_path(number: int, of: str = "") -> str:
-    """Where the store keeps the log of a trial's last attempt, or ``of`` its ``test``, ``export``, ``inheritance``."""
+    """Returns the path of a trial's last log, or of its ``test``, ``export`` or ``inheritance``."""
     return f"logs/{number:06d}.{of}.log" if of else f"logs/{number:06d}.log"
 
 
 def earlier_log_path(number: int, attempt: int) -> str:
-    """Where the store keeps the log of an attempt that was not the last."""
+    """Returns the path of the log of an attempt before the last."""
     return f"logs/{number:06d}-{attempt}.log"
 
 
-def set_earlier_log_aside(files: BlobStore, number: int, attempt: int) -> None:
-    """Gives the log of the attempt before this one, where it left any, the name that it keeps."""
+def move_earlier_log(files: BlobStore, number: int, attempt: int) -> None:
+    """Moves the log of the attempt before this one, if any, to its own path."""
     if attempt > 1 and (log := files.read_if_present(log_path(number))) is not None:
         files.replace(earlier_log_path(number, attempt - 1), log, durable=False)
         files.delete(log_path(number))
 
 
 class TrialLog:
-    """Keeps the last 1 MB of text of one attempt, test or export."""
+    """The last 1 MB of text of one attempt, test or export."""
 
     def __init__(self) -> None:
         self._parts: deque[str] = deque()
         self._size = 0
 
     def write(self, text: str) -> None:
-        """Adds text, dropping the oldest beyond 1 MB."""
+        """Adds text and drops the oldest text beyond 1 MB."""
         if not text:
             return
         self._parts.append(text)
@@ -52,13 +52,13 @@ class TrialLog:
             self._size -= len(self._parts.popleft())
 
     def clear(self) -> None:
-        """Forgets what was written."""
+        """Drops all text."""
         self._parts.clear()
         self._size = 0
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Takes what the calling thread prints and logs meanwhile."""
+        """Captures what the calling thread prints and logs in the ``with`` block."""
         _install()
         _current.log = self
         try:
@@ -67,13 +67,13 @@ class TrialLog:
             _current.log = None
 
     def put(self, files: BlobStore, path: str) -> None:
-        """Stores the log, where anything was written."""
+        """Writes the log to the store, unless it is empty."""
         if self._parts:
             files.replace(path, "".join(self._parts).encode(errors="replace")[-MAX_LOG_BYTES:], durable=False)
 
 
 class _ThreadStream:
-    """Stands for ``sys.stdout`` or ``sys.stderr``: a thread that trains a trial writes to its log, others pass."""
+    """Replacement of ``sys.stdout`` or ``sys.stderr`` that writes the output of a trial's thread to its log."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -95,10 +95,10 @@ class _ThreadHandler(logging.Handler):
         if log is not None:
             log.write(self.format(record) + "\n")
         elif (last := logging.lastResort) is not None and record.levelno >= last.level and self._is_alone(record.name):
-            last.handle(record)  # as Python does where nobody handles it, which this handler hides
+            last.handle(record)  # Python would, without this handler
 
     def _is_alone(self, name: str) -> bool:
-        """Returns whether nobody else takes what this logger says."""
+        """Returns whether the logger has no other handler."""
         logger: logging.Logger | None = logging.getLogger(name)
         while logger is not None:
             if any(handler is not self for handler in logger.handlers):

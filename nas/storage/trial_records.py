@@ -1,4 +1,4 @@
-"""Trials from their records: each field is checked before anything believes it, as a shared root may hold anything."""
+"""Trials from their records. Every field is checked, because a shared root may hold anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nas.core.validation import (
     short_repr,
 )
 
-_PROPOSED: Mapping[str, tuple[type, ...]] = {
+_TRIAL_KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("trial", "index", "job", "seed", "generation"), (int,)),
     "stage": (str,),
     "policies": (list,),
@@ -30,7 +30,7 @@ _PROPOSED: Mapping[str, tuple[type, ...]] = {
     "learned": (list,),
     "proposal": (dict,),
 }
-_ASKED: Mapping[str, tuple[type, ...]] = {
+_PROPOSAL_KINDS: Mapping[str, tuple[type, ...]] = {
     "point": (dict,),
     "parents": (list,),
     "donors": (list, NoneType),
@@ -53,7 +53,7 @@ _RESULT: Mapping[str, tuple[type, ...]] = {
     "slot": (int, NoneType),
     "error": (str, NoneType),
 }
-_SAVED: Mapping[str, tuple[type, ...]] = {
+_RESUME_STATE: Mapping[str, tuple[type, ...]] = {
     "step": (int,),
     **dict.fromkeys(("curve", "parts"), (list,)),
     "accounts": (dict,),
@@ -71,7 +71,7 @@ def checked_donor(value: object, what: str) -> Donor | None:
     """Returns the value, if it is None, a trial's number or ``"name:42"``.
 
     Raises:
-        CorruptError: it is none of them.
+        CorruptError: it is something else.
     """
     if value is None or (isinstance(value, str) and _DONOR.fullmatch(value)):
         return value
@@ -86,34 +86,34 @@ def trial_from_records(
     weights_deleted: bool = False,
     folder: str = "trials",
 ) -> Trial:
-    """Returns the trial of a proposal record and, where it has finished, a result record.
+    """Returns the trial of a proposal record and, if it has finished, a result record.
 
     Args:
         proposal: See ``Trial.proposal_record``.
         result: See ``Trial.result_record``.
-        number: The trial whose records they should be; by default the one that the proposal names.
+        number: The expected trial number; by default the one in the proposal.
         weights_deleted: Whether garbage collection deleted its weights.
-        folder: Where they lie, for errors.
+        folder: Folder of the records, for errors.
 
     Raises:
-        CorruptError: a key is missing or has a value that it can't have; the record's file is named.
+        CorruptError: a key is missing or a value is invalid; the message names the record's file.
     """
     number = proposal.get("trial") if number is None else number
     stem = f"{folder}/{number:06d}" if type(number) is int else f"{folder}/{short_repr(number)}"
     fields: dict[str, Any] = {}
-    for path, read, record in (("proposal", _proposed, proposal), ("result", _resulted, result)):
+    for path, read, record in (("proposal", _proposal_fields, proposal), ("result", _result_fields, result)):
         if record is not None:
             with path_in_errors(f"{stem}.{path}.json"):
                 fields |= read(record)
                 if record["trial"] != number:
-                    raise CorruptError(f"it is trial {record['trial']}'s")
+                    raise CorruptError(f"it is a record of trial {record['trial']}")
     trial = Trial(**fields)
     return trial.delete_weights() if weights_deleted else trial
 
 
-def _proposed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a trial is before it runs."""
-    fields = checked_fields(record, _PROPOSED, others=True)
+def _proposal_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a trial that its proposal record holds."""
+    fields = checked_fields(record, _TRIAL_KINDS, others=True)
     if not fields["stage"]:
         raise CorruptError("stage must have a name")
     return {
@@ -130,8 +130,8 @@ def _proposed(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _resulted(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What came of it."""
+def _result_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a trial that its result record holds."""
     fields = checked_fields(record, _RESULT, others=True)
     try:
         state = State(fields["state"])
@@ -139,7 +139,7 @@ def _resulted(record: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise CorruptError(short_repr(str(error))) from error
     if state in (State.WAITING, State.RUNNING):
-        raise CorruptError(f"{state} is no result")
+        raise CorruptError(f"{state} is not the state of a result")
     inherited, returned = fields.get("inherited"), fields.get("returned")
     if returned is not None and not isinstance(returned, str):
         raise CorruptError(f"returned must not be {short_repr(returned)}")
@@ -164,13 +164,13 @@ def _resulted(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_saved(state: Mapping[str, Any]) -> None:
-    """For what a long trial saves beside its tensors; what only its own code reads is left to that.
+def check_resume_state(state: Mapping[str, Any]) -> None:
+    """Checks the state of a resume point, apart from what only the trial's code reads.
 
     Raises:
-        CorruptError: something else, of which the trial's result would hold a part.
+        CorruptError: a key is missing or a value is invalid.
     """
-    fields = checked_fields(state, _SAVED)
+    fields = checked_fields(state, _RESUME_STATE)
     checked_int(fields["step"], "step")
     for entry in fields["curve"]:
         _report(entry)
@@ -188,12 +188,12 @@ def check_saved(state: Mapping[str, Any]) -> None:
 
 
 def proposal_from_json(plain: object) -> Proposal:
-    """Returns the proposal of which ``Proposal.to_json`` made this.
+    """Returns the proposal that ``Proposal.to_json`` encoded.
 
     Raises:
-        CorruptError: it made no such thing.
+        CorruptError: it can't be decoded.
     """
-    fields = checked_fields(plain, _ASKED, others=True)
+    fields = checked_fields(plain, _PROPOSAL_KINDS, others=True)
     donors, policies, fidelity = fields["donors"], fields["policies"], fields["fidelity"]
     try:
         return Proposal(
@@ -232,7 +232,7 @@ def _report(entry: object) -> tuple[int, dict[str, float]]:
 
 
 def _inheritance(summary: dict[str, Any]) -> dict[str, Any]:
-    """What others than people read of it."""
+    """Returns an inheritance summary after checking the values that code reads."""
     replaced, lost = summary.get("replaced", {}), summary.get("lost", [])
     if not isinstance(replaced, dict) or not isinstance(lost, list):
         raise CorruptError(f"inheritance must not hold {short_repr(replaced)} and {short_repr(lost)}")

@@ -22,7 +22,7 @@ from nas.core.errors import (
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Reason, Trial, training_cost
-from nas.storage.trial_log import MAX_LOG_BYTES, log_path, set_earlier_log_aside
+from nas.storage.trial_log import MAX_LOG_BYTES, log_path, move_earlier_log
 from nas.training.messages import TrialChannel
 from nas.training.trial_run import TrialRun
 
@@ -74,7 +74,7 @@ class Attempt:
         trial, run, runtime = self._trial, self.run, self._runtime
         if (result := runtime.records.result(trial)) is not None:
             return result
-        set_earlier_log_aside(runtime.files, trial.number, trial.attempt)
+        move_earlier_log(runtime.files, trial.number, trial.attempt)
         try:
             run.load_donors()
         except (MissingError, CorruptError):

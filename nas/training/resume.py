@@ -22,7 +22,7 @@ from nas.inheritance.report import InheritanceReport
 from nas.storage.blobs import BlobStore
 from nas.storage.folders import walk_folder
 from nas.storage.resume_points import ResumePoints
-from nas.storage.trial_records import check_saved
+from nas.storage.trial_records import check_resume_state
 
 if TYPE_CHECKING:
     import torch
@@ -225,7 +225,7 @@ class ResumePointSaver:
 
 def _check(state: Json) -> None:
     """For what a resume point holds beside its tensors; raises CorruptError."""
-    check_saved(state)
+    check_resume_state(state)
     if state["inheritance"] is not None:
         InheritanceReport.from_json(state["inheritance"])
 

@@ -24,8 +24,8 @@ N_FLIPS = 8
 def search(tmp_path_factory: pytest.TempPathFactory) -> HostileSearch:
     search = HostileSearch(tmp_path_factory.mktemp("flipped"))
     records, (trial,) = Records(search.files), Records(search.files).unfinished()
-    records.spare(replace(trial, attempt=1), "preempted")
-    records.leave(0, n_trials=1, error=None)
+    records.publish_worker_exit(replace(trial, attempt=1), "preempted")
+    records.publish_job_end(0, n_trials=1, error=None)
     ResumePoints(search.files, trial.number).publish({"step": 1}, {})
     return search
 

@@ -129,7 +129,7 @@ class Shop:
 
         def observe(event: Event) -> None:
             self.events.append(event)
-            if interrupt_after is not None and len(self.records.left_jobs()) + self.n_finished() >= interrupt_after:
+            if interrupt_after is not None and len(self.records.ended_jobs()) + self.n_finished() >= interrupt_after:
                 executor.post(StopRequested("the test says so"))
 
         trials, starts = self.records.load()
@@ -474,7 +474,7 @@ class TestSessions:
         shop.run(3)
         trials = shop.run(5)
 
-        assert shop.records.left_jobs() == {0}
+        assert shop.records.ended_jobs() == {0}
         assert [t.job for t in trials] == [0, 0, 0, 3, 3]
 
     def test_interrupted_trial_is_yielded_first(self, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from nas.core.errors import CorruptError
 from nas.core.trial import Proposal, State, Trial
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
-from nas.storage.records import Records, Starts
+from nas.storage.records import Records, StartedAttempts
 from tests.support.donor_networks import chain, offer, publish
 
 REPOSITORY = Path(__file__).parents[3]
@@ -145,7 +145,7 @@ def test_a_worker_that_left_by_itself_is_no_loss(tmp_path: Path) -> None:
         records.start(replace(trial, attempt=attempt), {"session": 1, "host": "h", "pid": 1, "time": 0.0})
     before = records.load()[1][0].n_lost
     for _ in range(2):
-        records.spare(replace(trial, attempt=1), "its worker left")
+        records.publish_worker_exit(replace(trial, attempt=1), "its worker left")
 
     assert before == 2
-    assert records.load()[1] == {0: Starts(3, (1, 1, 1), 1)}
+    assert records.load()[1] == {0: StartedAttempts(3, (1, 1, 1), 1)}

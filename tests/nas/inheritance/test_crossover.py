@@ -1,4 +1,4 @@
-"""What a child of two network graphs takes of each."""
+"""Inheritance of a child of two network graphs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOVES = ("widen", "narrow", "deepen", "residual", "grow_kernel", "add_skip", "br
 
 
 def moved(rng: random.Random, n_moves: int = 5) -> Network:
-    """What random moves make of the start; cousins of it give one number to different nodes."""
+    """Returns the start after random moves; its relatives use one number for different nodes."""
     network = START
     for _ in range(n_moves):
         move = draw_move(network, MOVES, Limits(size=32, nodes=40), rng)
@@ -41,12 +41,12 @@ def moved(rng: random.Random, n_moves: int = 5) -> Network:
 
 
 def filled(network: Network, value: float) -> dict[str, Tensor]:
-    """Weights that all are this number."""
+    """Returns weights that all equal this number."""
     return {name: torch.full_like(tensor, value) for name, tensor in GraphModule(network).state_dict().items()}
 
 
-def test_each_layer_takes_what_it_had_in_its_own_parent() -> None:
-    """Of donors that are all 1 and all 2, no layer has a number of the other; whole ones before the cut are 1."""
+def test_each_layer_inherits_from_its_own_parent() -> None:
+    """With donors of all 1 and all 2 no layer has the other's number; layers before the cut are 1."""
     n_crossings = n_renamed = 0
     for seed in range(30):
         rng = random.Random(seed)
@@ -73,8 +73,8 @@ def test_each_layer_takes_what_it_had_in_its_own_parent() -> None:
     assert n_renamed > 20
 
 
-def test_parents_are_known_by_their_places_among_equals() -> None:
-    """A third donor with the same tensors, before the parents, gives nothing where these are told to be behind it."""
+def test_parents_are_found_by_their_index() -> None:
+    """A third donor with the same tensors gives nothing if the parents' indices say so."""
     crossing = crossed((START, START), 0, random.Random(0))
     assert crossing is not None
     child = GraphModule(crossing.network)
@@ -87,8 +87,8 @@ def test_parents_are_known_by_their_places_among_equals() -> None:
     assert found == {1.0, 2.0}
 
 
-def test_renamed_nodes_are_called_as_none_in_either_parent() -> None:
-    """A node of the end whose number is taken gets one above the greatest of both."""
+def test_renamed_nodes_get_unused_numbers() -> None:
+    """A node of the end with a used number gets one above the greatest of both parents."""
     rng = random.Random(0)
     crossings = [crossed((moved(rng), moved(rng)), 0, rng) for _ in range(30)]
     new = [
@@ -103,8 +103,8 @@ def test_renamed_nodes_are_called_as_none_in_either_parent() -> None:
     assert all(node > max(one.id for network in parents for one in network.nodes) for node, parents in new)
 
 
-def test_what_is_done_to_a_child_of_two_is_followed() -> None:
-    """A widened layer is the part that its parent had; a layer that an operation put in is not the parents'."""
+def test_operations_on_a_child_of_two_are_followed() -> None:
+    """A widened layer has its parent's part; an inserted layer has no parent."""
     one, other = STARTS[0], plain_cnn(SHAPE, 3, widths=[5, 7], pool_after=[0])
     residual = InsertResidual(one.nodes[0].id, 3)
     crossing = Crossing((one, other), (one.nodes[0].id, other.nodes[0].id), 0, (residual, Widen(one.nodes[0].id, 9)))
@@ -121,7 +121,7 @@ def test_what_is_done_to_a_child_of_two_is_followed() -> None:
 
 
 def test_any_move_may_follow_a_crossing() -> None:
-    """Whatever is done to a child of two, a branch too, its layers take nothing of the wrong parent, and none fails."""
+    """After any move on a child of two, no layer inherits from the wrong parent, and none fails."""
     n_branched = 0
     for seed in range(60):
         rng = random.Random(seed)
@@ -150,8 +150,8 @@ def test_any_move_may_follow_a_crossing() -> None:
     assert n_branched > 5
 
 
-def test_without_a_parent_the_rest_is_still_its_own() -> None:
-    """Where a parent's weights are not there, the report says so, and the other part is its own parent's."""
+def test_a_missing_parent_leaves_the_other_part() -> None:
+    """If a parent's weights are missing, the report says so, and the other part inherits from its own parent."""
     one, other = STARTS[0], plain_cnn(SHAPE, 3, widths=[5, 7], pool_after=[0])
     crossing = Crossing((one, other), (one.nodes[0].id, other.nodes[0].id), 0)
     child = GraphModule(crossing.network)
@@ -164,8 +164,8 @@ def test_without_a_parent_the_rest_is_still_its_own() -> None:
     assert elsewhere.share == 1.0
 
 
-def test_what_cannot_be_taken_is_not_the_other_parents() -> None:
-    """Where a layer's own weights are not finite it is fresh, and not the other parent's layer of that number."""
+def test_layers_without_finite_weights_are_new() -> None:
+    """A layer without finite weights in its own parent is new, even if the other parent has its number."""
     one, other = STARTS[0], plain_cnn(SHAPE, 3, widths=[5, 7], pool_after=[0])
     crossing = Crossing((one, other), (one.nodes[0].id, other.nodes[0].id), 0)
     weights = [filled(one, 1.0), filled(other, 2.0)]
@@ -178,8 +178,8 @@ def test_what_cannot_be_taken_is_not_the_other_parents() -> None:
     assert report.tensors[f"layers.{output}.bias"].how == "copied"
 
 
-def test_records_hold_it() -> None:
-    """A crossing and the derivations of earlier records come back from JSON as they were."""
+def test_crossings_survive_json() -> None:
+    """A crossing and older derivations come back from JSON unchanged."""
     one, other = STARTS[0], plain_cnn(SHAPE, 3, widths=[5, 7], pool_after=[0])
     crossing = Crossing((one, other), (1, 1), 1, (Widen(1, 9),))
     derivation = Derivation(one, (Widen(1, 9, 0.5, 3),))
@@ -202,8 +202,8 @@ def test_records_hold_it() -> None:
         ({"more": 1}, r"must be a dict of networks, cuts, begins, operations"),
     ],
 )
-def test_records_that_can_not_be(change: dict[str, object], message: str) -> None:
-    """What can't be is refused by name."""
+def test_invalid_crossings_are_refused(change: dict[str, object], message: str) -> None:
+    """An invalid crossing is refused by name."""
     data = Crossing((STARTS[0], STARTS[0]), (1, 1), 0).to_json()["crossing"]
 
     with pytest.raises(PointError, match=message):

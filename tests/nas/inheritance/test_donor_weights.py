@@ -1,4 +1,4 @@
-"""Donors as users have them: modules whose forward writes, several at once, tensors of odd kinds, no donors at all."""
+"""Unusual donors: modules whose forward writes, several at once, unusual tensors, no donors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nas.spaces.graphs.starts import plain_cnn
 
 
 class Counting(nn.Module):
-    """Writes into buffers and attributes as it runs, and draws."""
+    """Writes into buffers and attributes in forward, and draws random numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,8 +39,8 @@ class Counting(nn.Module):
         return y + torch.rand(2)
 
 
-def test_what_forward_writes_stays_out() -> None:
-    """Finding the order of layers changes nothing of donor, child or generator: what is copied is equal to the bit."""
+def test_tracing_changes_nothing() -> None:
+    """Finding the order of layers changes neither donor, child nor generator; copies are equal to the bit."""
     child, donor = Counting(), Counting()
     was = {name: tensor.clone() for name, tensor in donor.state_dict().items()}
     torch.manual_seed(5)
@@ -58,7 +58,7 @@ def test_what_forward_writes_stays_out() -> None:
 
 
 def normed(width: int, kernel: int, seed: int) -> nn.Sequential:
-    """A convolution and its norm, whose statistics tell the seed."""
+    """Returns a convolution and its norm, whose statistics depend on the seed."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Conv2d(1, width, kernel, padding=kernel // 2), nn.BatchNorm2d(width))
     model(torch.randn(8, 1, 9, 9) * seed)
@@ -67,7 +67,7 @@ def normed(width: int, kernel: int, seed: int) -> nn.Sequential:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_a_norm_goes_with_its_convolution(order: tuple[int, int]) -> None:
-    """Of two donors, bias and norm are those of the one that gave the weight, whichever comes first."""
+    """Bias and norm come from the donor that gave the weight, whichever of two comes first."""
     other_kernel, same = normed(8, 5, seed=1), normed(8, 3, seed=2)
     donors = [(other_kernel, same)[place].state_dict() for place in order]
     child = normed(8, 3, seed=3)
@@ -79,8 +79,8 @@ def test_a_norm_goes_with_its_convolution(order: tuple[int, int]) -> None:
     assert {tensor.donor for tensor in report.tensors.values()} == {order.index(1)}
 
 
-def test_what_the_leader_lacks_comes_of_others() -> None:
-    """A donor that has the weight and no norm of this width leaves the norm to the next one."""
+def test_missing_norms_come_from_the_next_donor() -> None:
+    """A donor with the weight, but no norm of this width, leaves the norm to the next donor."""
     child, first, second = normed(8, 3, seed=3), normed(8, 3, seed=1), normed(8, 5, seed=2)
     weights = {name: tensor for name, tensor in first.state_dict().items() if name.startswith("0.")}
 
@@ -100,7 +100,7 @@ class Extra(nn.Linear):
 
 
 def test_extra_state_is_no_tensor() -> None:
-    """A state dict may hold what ``get_extra_state`` returns."""
+    """A state dict may contain what ``get_extra_state`` returns."""
     child, donor = Extra(2, 2), Extra(2, 2)
 
     assert inherit(child, [donor.state_dict()]).share == 1.0
@@ -112,7 +112,7 @@ def two_layers() -> nn.Sequential:
 
 
 def with_second(tensor: Tensor) -> dict[str, Tensor]:
-    """A good state, but for one tensor."""
+    """Returns a valid state with one replaced tensor."""
     return {**two_layers().state_dict(), "1.weight": tensor}
 
 
@@ -128,8 +128,8 @@ def with_second(tensor: Tensor) -> dict[str, Tensor]:
     ids=["meta", "sparse", "csr", "quantized", "lazy"],
 )
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning", "ignore:torch.quantize_per_tensor:UserWarning")
-def test_a_donors_tensor_without_numbers_gives_nothing(made: Callable[[], Tensor], why: str) -> None:
-    """It is fresh, with the reason, and all others are copied."""
+def test_a_donors_tensor_without_data_is_skipped(made: Callable[[], Tensor], why: str) -> None:
+    """That tensor stays new, with the reason, and all others are copied."""
     child = two_layers()
     donor, own = with_second(made()), child[1].weight.detach().clone()
 
@@ -141,15 +141,15 @@ def test_a_donors_tensor_without_numbers_gives_nothing(made: Callable[[], Tensor
 
 
 class Sparse(nn.Linear):
-    """With a mask that is sparse."""
+    """Has a sparse mask."""
 
     def __init__(self) -> None:
         super().__init__(2, 2)
         self.register_buffer("mask", torch.eye(2).to_sparse())
 
 
-def test_a_childs_tensor_without_numbers_takes_nothing() -> None:
-    """A sparse buffer stays; a child without data takes nothing at all."""
+def test_a_childs_tensor_without_data_stays() -> None:
+    """A sparse buffer stays, and a child without data inherits nothing."""
     child, donor = Sparse(), Sparse()
     report = inherit(child, [donor.state_dict()])
     assert torch.equal(child.weight, donor.weight)
@@ -163,7 +163,7 @@ def test_a_childs_tensor_without_numbers_takes_nothing() -> None:
 
 
 def test_derivation_of_a_donor_without_data() -> None:
-    """It is not replayed, and the notes say why; by hand it is refused."""
+    """It is not replayed during inheritance, and the notes say why; a direct call refuses it."""
     network = plain_cnn((1, 8, 8), 3, widths=[4], pool_after=[])
     branch = Branch(1, 0.5, 0)
     with torch.device("meta"):
@@ -192,8 +192,8 @@ def test_derivation_of_a_donor_without_data() -> None:
         ([{"model": {"weight": torch.ones(2)}}], "'model' of it is a dict: give that"),
     ],
 )
-def test_no_donors(donors: Any, message: str) -> None:
-    """What is no list of donors is refused in one line, before anything is written; so it is for an optimizer."""
+def test_invalid_donors_are_refused(donors: Any, message: str) -> None:
+    """An invalid list of donors is refused in one line before any write, for an optimizer too."""
     child = two_layers()
     own = {name: tensor.clone() for name, tensor in child.state_dict().items()}
 
@@ -204,8 +204,8 @@ def test_no_donors(donors: Any, message: str) -> None:
     assert all(torch.equal(tensor, own[name]) for name, tensor in child.state_dict().items())
 
 
-def test_donors_are_gone_through_once() -> None:
-    """A generator will do."""
+def test_donors_may_be_a_generator() -> None:
+    """Donors may be given as a generator."""
     child, donor = two_layers(), two_layers()
     assert inherit(child, (one.state_dict() for one in [donor])).share == 1.0
 
@@ -221,14 +221,14 @@ def test_donors_are_gone_through_once() -> None:
         ({"parents": (None, True)}, r"parents\[1\] \(True\) must be"),
     ],
 )
-def test_no_derivation(options: dict[str, Any], message: str) -> None:
-    """A derivation as it lies in a proposal is not passed over, nor is a parent that is not there."""
+def test_invalid_derivations_are_refused(options: dict[str, Any], message: str) -> None:
+    """A proposal's raw derivation and an index without a donor are refused."""
     with pytest.raises(ConfigurationError, match=message):
         inherit(two_layers(), [two_layers().state_dict()], **options)
 
 
 def test_a_view_of_the_childs_own_memory() -> None:
-    """What a child takes of itself, as a part of a supernet does, is what was there."""
+    """A child may inherit from views of its own memory, as parts of a supernet do."""
     child = nn.Linear(8, 8)
     was = child.weight.detach().clone()
     inherit(child, [{"weight": child.weight.detach()[:, :4]}])
@@ -241,7 +241,7 @@ def test_a_view_of_the_childs_own_memory() -> None:
 
 
 class Signs(optim.Optimizer):
-    """A user's: what it needs lies in its attributes."""
+    """A user's optimizer with its state in attributes."""
 
     def __init__(self, parameters: Any, beta: float) -> None:
         super().__init__(parameters, {"lr": 0.1})
@@ -257,7 +257,7 @@ class Signs(optim.Optimizer):
 
 
 def test_a_users_optimizer() -> None:
-    """One that keeps what it needs in attributes, with a scheduler on it, takes its donor's state."""
+    """A user's optimizer with state in attributes, and a scheduler on it, inherits its donor's state."""
     donor, child = nn.Linear(2, 2), nn.Linear(2, 2)
     trained = Signs(donor.parameters(), 0.5)
     donor(torch.ones(1, 2)).sum().backward()
@@ -274,8 +274,8 @@ def test_a_users_optimizer() -> None:
 
 
 @pytest.mark.parametrize("kind", [optim.LBFGS, optim.SparseAdam])
-def test_optimizers_that_can_not(kind: type[optim.Optimizer]) -> None:
-    """Two of torch's are refused by name."""
+def test_unsupported_optimizers_are_refused(kind: type[optim.Optimizer]) -> None:
+    """Two of torch's optimizers are refused by name."""
     model = nn.Linear(2, 2)
     with pytest.raises(ConfigurationError, match=rf"optimizer \({kind.__name__}\) can't inherit its state; leave it"):
         inherit_optimizer(kind(model.parameters()), model, [])  # type: ignore[call-arg]

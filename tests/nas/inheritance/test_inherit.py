@@ -35,7 +35,7 @@ sizes = st.integers(1, 6)
 
 
 def network(width: int, *, kernel: int = 3, n_blocks: int = 2, seed: int = 0) -> nn.Sequential:
-    """Convolutions with batch-norm in a row, with statistics that tell the seed."""
+    """Returns convolutions with batch norm in a row, with statistics that depend on the seed."""
     torch.manual_seed(seed)
     layers: list[nn.Module] = []
     for block in range(n_blocks):
@@ -54,7 +54,7 @@ def bits(tensor: Tensor) -> list[int]:
 
 
 def test_same_architecture_is_copied_to_the_bit() -> None:
-    """A child of the same architecture becomes its donor, buffers included, down to negative zeros and subnormals."""
+    """A child of the same architecture equals its donor, with buffers, negative zeros and subnormals."""
     donor, child = network(8, seed=1), network(8, seed=2)
     with torch.no_grad():
         donor.get_parameter("0.weight")[0, 0, 0] = torch.tensor([-0.0, 1e-45, -1e-40])
@@ -70,7 +70,7 @@ def test_same_architecture_is_copied_to_the_bit() -> None:
 
 @pytest.mark.parametrize("rest", ["scaled", "own"])
 def test_wider_child_takes_the_overlap(rest: Rest) -> None:
-    """A wider child's first channels are its donor's, batch-norm statistics with them, and the others are its own."""
+    """A wider child's first channels are its donor's, with batch-norm statistics; the others are its own."""
     donor, child = network(4, seed=1), network(6, seed=2)
     fresh = copy_of(child)
 
@@ -95,8 +95,8 @@ def test_wider_child_takes_the_overlap(rest: Rest) -> None:
 
 @settings(max_examples=12)
 @given(donor=sizes, child=sizes, kernels=st.sampled_from([(1, 3), (3, 3), (3, 5)]))
-def test_larger_child_computes_what_its_donor_did(donor: int, child: int, kernels: tuple[int, int]) -> None:
-    """With the scaled rest, the inherited channels of a wider child with larger kernels give what they gave."""
+def test_larger_child_gives_its_donors_outputs(donor: int, child: int, kernels: tuple[int, int]) -> None:
+    """With a scaled rest, the inherited channels of a wider child with larger kernels give the same outputs."""
     small, large = (
         nn.Sequential(*[layer for c, n in ((1, width), (width, width)) for layer in conv_norm(c, n, kernel)])
         for width, kernel in ((min(donor, child), kernels[0]), (max(donor, child), kernels[1]))
@@ -116,7 +116,7 @@ def conv_norm(n_inputs: int, n_outputs: int, kernel: int) -> list[nn.Module]:
 @pytest.mark.parametrize("sizes", [(3, 5), (5, 3)])
 @pytest.mark.parametrize("kind", [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d])
 def test_transposed_kernels_are_taken_from_the_middle(kind: type[nn.Module], sizes: tuple[int, int]) -> None:
-    """The kernel of a transposed convolution, and its momentum, have the same middle as the donor's."""
+    """A transposed convolution's kernel and its momentum have the donor's middle."""
     small, large = (kind(2, 2, size, padding=size // 2, bias=False) for size in sorted(sizes))
     x = torch.randn(1, 2, *[4] * (small.weight.dim() - 2))
     middle = [slice(1, -1)] * (small.weight.dim() - 2)
@@ -136,7 +136,7 @@ def test_transposed_kernels_are_taken_from_the_middle(kind: type[nn.Module], siz
 
 
 def test_momentum_is_sliced_as_its_parameter() -> None:
-    """A parameter that is no kernel is taken from the first index on, in every dimension, and so is its momentum."""
+    """A parameter that is no kernel, and its momentum, is sliced from the first index in every dimension."""
 
     class Cube(nn.Module):
         def __init__(self, size: int) -> None:
@@ -189,7 +189,7 @@ CONVOLUTIONS = {
 def test_weights_of_other_groups_are_not_sliced(
     donor: tuple[str, int, int], child: tuple[str, int, int], how: str
 ) -> None:
-    """What two convolutions have in common is inherited only where it connects the same channels in both."""
+    """The overlap of two grouped convolutions is inherited only if it connects the same channels in both."""
     donor_, child_ = (CONVOLUTIONS[kind](n, k) for kind, n, k in (donor, child))
 
     found = inherit(child_, [donor_.state_dict()]).tensors["weight"]
@@ -201,7 +201,7 @@ def test_weights_of_other_groups_are_not_sliced(
 @pytest.mark.parametrize("n_hidden", [12, 4])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell])
 def test_gates_of_other_sizes_are_not_mixed(kind: Callable[[int, int], nn.Module], n_hidden: int) -> None:
-    """Gates are stacked: with another number of units no gate takes the rows of another gate."""
+    """With another number of units no gate inherits the rows of another gate."""
     child = kind(3, n_hidden)
     before = {name: tensor.clone() for name, tensor in child.state_dict().items()}
 
@@ -213,7 +213,7 @@ def test_gates_of_other_sizes_are_not_mixed(kind: Callable[[int, int], nn.Module
 
 
 def test_gates_take_more_inputs() -> None:
-    """With as many units, what the gates have of more inputs is taken, and each gate keeps its own rows."""
+    """With as many units and more inputs each gate keeps its own rows."""
     donor, child = nn.LSTM(3, 8), nn.LSTM(5, 8)
 
     report = inherit(child, [donor.state_dict()])
@@ -223,7 +223,7 @@ def test_gates_take_more_inputs() -> None:
 
 
 def test_projections_of_attention_are_not_mixed() -> None:
-    """Query, key and value are stacked; what comes after them is sliced as any linear layer."""
+    """Stacked query, key and value are not mixed; the output projection is sliced as a linear layer."""
     report = inherit(nn.MultiheadAttention(16, 2), [nn.MultiheadAttention(8, 2).state_dict()])
 
     assert report.tensors["in_proj_weight"].how == report.tensors["in_proj_bias"].how == "new"
@@ -241,8 +241,8 @@ def test_projections_of_attention_are_not_mixed() -> None:
         ([], {"rest": "own"}, r"rules \(a dict\) must be nas.inheritance.rules.Rules"),
     ],
 )
-def test_donors_that_are_none(donors: Any, rules: Any, message: str) -> None:
-    """What can't be inherited from is refused with what is allowed."""
+def test_invalid_donors_are_refused(donors: Any, rules: Any, message: str) -> None:
+    """An invalid donor is refused with what is allowed."""
     with pytest.raises(ConfigurationError, match=message):
         inherit(nn.Linear(2, 2), donors, rules=rules)
 
@@ -250,7 +250,7 @@ def test_donors_that_are_none(donors: Any, rules: Any, message: str) -> None:
 @settings(max_examples=12)
 @given(donor=st.integers(4, 64), child=st.integers(4, 64))
 def test_scale_of_the_output_is_kept(donor: int, child: int) -> None:
-    """Of random weights, a layer with other inputs and outputs gives as large numbers as the donor's, old and new."""
+    """A layer with other inputs and outputs keeps the scale of the donor's outputs, old and new."""
     torch.manual_seed(0)
     one, other = nn.Linear(donor, 400, bias=False), nn.Linear(child, 800, bias=False)
     nn.init.normal_(one.weight, std=3.0)
@@ -264,7 +264,7 @@ def test_scale_of_the_output_is_kept(donor: int, child: int) -> None:
 
 
 class Block(nn.Module):
-    """Two layers under names that a subclass chooses, run in the order of ``order``."""
+    """Two layers with names of the subclass, run in the order of ``order``."""
 
     def __init__(self, **layers: nn.Module) -> None:
         super().__init__()
@@ -279,7 +279,7 @@ class Block(nn.Module):
 
 
 def test_renamed_block_is_found() -> None:
-    """A layer whose name the donor lacks takes the one in its place whose name the child lacks; the report says so."""
+    """A layer with a new name inherits from the unmatched layer in its place, and the report says so."""
     donor = Block(stem=nn.Linear(3, 4), body=nn.Linear(4, 4), head=nn.Linear(4, 2))
     child = Block(stem=nn.Linear(3, 4), fresh=nn.Linear(4, 4), trunk=nn.Linear(4, 4), head=nn.Linear(4, 2))
 
@@ -294,7 +294,7 @@ def test_renamed_block_is_found() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_renamed_block_of_another_type_is_found(dtype: torch.dtype) -> None:
-    """A layer that was renamed is found in a donor of other precision, and not in one of another kind of number."""
+    """A renamed layer is found in a donor of other precision, but not of another kind of number."""
     donor, child = Block(body=nn.Linear(4, 4)), Block(trunk=nn.Linear(4, 4))
 
     assert inherit(child, [donor.to(dtype).state_dict()]).share == 1.0
@@ -304,7 +304,7 @@ def test_renamed_block_of_another_type_is_found(dtype: torch.dtype) -> None:
 
 
 def test_shifted_block_is_found_by_structure_first() -> None:
-    """A chain with a layer more at its beginning keeps all others, though each has another's name."""
+    """In a chain with one more layer at its start, all others are matched despite other names."""
     donor = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)], nn.Linear(4, 2))
     child = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 4), *[nn.Linear(4, 4) for _ in range(3)], nn.Linear(4, 2))
 
@@ -317,7 +317,7 @@ def test_shifted_block_is_found_by_structure_first() -> None:
 
 @pytest.mark.parametrize("first", ["name", "structure"])
 def test_a_norm_goes_with_its_convolution(first: Match) -> None:
-    """A norm whose convolution was resized and renamed takes no norm of other channels, however many those are."""
+    """The norm of a resized and renamed convolution never inherits from a norm of other channels."""
 
     def chain(kernel: int, prefix: str) -> Block:
         layers = {"a": nn.Conv2d(4, 4, 3), "a_norm": nn.BatchNorm2d(4), "b": nn.Conv2d(4, 4, kernel)}
@@ -335,7 +335,7 @@ def test_a_norm_goes_with_its_convolution(first: Match) -> None:
 
 
 def test_a_renamed_norm_is_found_behind_the_convolution_of_its_name() -> None:
-    """Where names place the convolutions, a norm takes the one behind the convolution of the same name."""
+    """If names match the convolutions, a norm inherits from the one after its convolution."""
     donor = Block(a=nn.Linear(4, 4), old_a=nn.BatchNorm1d(4), b=nn.Linear(4, 4), old_b=nn.BatchNorm1d(4))
     child = Block(a=nn.Linear(4, 4), b=nn.Linear(4, 4), new_b=nn.BatchNorm1d(4))
 
@@ -345,7 +345,7 @@ def test_a_renamed_norm_is_found_behind_the_convolution_of_its_name() -> None:
 
 
 def test_modules_are_aligned_as_they_run() -> None:
-    """Of a donor that is a module, the order in which torch.fx sees layers run counts, not that of their definition."""
+    """A donor module's layers count in the order in which torch.fx sees them run."""
     donor = Block(a=nn.Linear(4, 4), b=nn.Linear(4, 4))
     child = Block(d=nn.Linear(4, 4), c=nn.Linear(4, 4))
     child.order = ["c", "d"]
@@ -357,7 +357,7 @@ def test_modules_are_aligned_as_they_run() -> None:
 
 
 def test_layers_with_tensors_of_their_own_are_aligned_as_they_run() -> None:
-    """A module of the user's own, whose tensors its forward uses itself, counts where it runs."""
+    """A user's module whose forward uses its own tensors counts at the place where it runs."""
 
     class Scaling(nn.Module):
         def __init__(self) -> None:
@@ -379,7 +379,7 @@ def test_layers_with_tensors_of_their_own_are_aligned_as_they_run() -> None:
 
 @pytest.mark.parametrize("kind", MOVES)
 def test_networks_of_every_move_are_aligned_as_they_run(kind: str) -> None:
-    """Whatever a move puts into a network, torch.fx can trace it."""
+    """torch.fx can trace a network after each kind of move."""
     rng = random.Random(0)
     moves = [move for start in STARTS for _ in range(3) if (move := grown_by(kind, start, rng)) is not None]
     assert moves
@@ -392,14 +392,14 @@ def test_networks_of_every_move_are_aligned_as_they_run(kind: str) -> None:
 
 
 def grown_by(kind: str, start: Network, rng: random.Random) -> Move | None:
-    """A move of this kind after one that makes it possible."""
+    """Returns a network after a move of this kind and one that makes it possible."""
     before = {"merge": "branch", "disconnect": "add_skip", "fuse_stride": "delay_stride"}.get(kind, "widen")
     first = draw_move(start, [before], LIMITS, rng)
     return first and draw_move(first.network, [kind], LIMITS, rng)
 
 
 def test_modules_that_cannot_be_traced_are_aligned_as_defined() -> None:
-    """A forward that branches on values has no graph; its layers count in the order of their definition."""
+    """If forward branches on values, layers count in the order of their definition."""
 
     class Branching(Block):
         def forward(self, x: Tensor) -> Tensor:
@@ -416,7 +416,7 @@ def test_modules_that_cannot_be_traced_are_aligned_as_defined() -> None:
 
 
 def derived() -> tuple[GraphModule, GraphModule, Derivation]:
-    """A parent, a child made of it, and how."""
+    """Returns a parent, a child made of it, and the derivation."""
     operations = (Widen(1, 6, 0.5, 3), InsertResidual(4, 3, 1), AddSkip(1, 3))
     network = STARTS[0]
     parent = GraphModule(network)
@@ -427,7 +427,7 @@ def derived() -> tuple[GraphModule, GraphModule, Derivation]:
 
 
 def test_recorded_operations_are_replayed() -> None:
-    """A child of recorded morphisms starts from its parent's function, also inside of another module."""
+    """A child of recorded morphisms starts with its parent's function, also within another module."""
     parent, graph, derivation = derived()
     told = Derivation.from_json(json.loads(json.dumps({"reason": "x", **derivation.to_json()})))
     child = nn.ModuleDict({"graph": graph, "extra": nn.Linear(2, 2)})
@@ -454,7 +454,7 @@ def test_recorded_operations_are_replayed() -> None:
 
 
 def test_derivations_that_do_not_fit_are_left_out() -> None:
-    """Where the donor is another network, or the result is, the child inherits by name, and a note says why."""
+    """If donor or result is another network, the child inherits by name, and a note says why."""
     parent, child, derivation = derived()
     nan = {name: tensor.clone() for name, tensor in parent.state_dict().items()}
     nan["layers.1.weight"][0] = math.nan
@@ -473,7 +473,7 @@ def test_derivations_that_do_not_fit_are_left_out() -> None:
 
 
 def test_branched_layers_have_their_parents_weights() -> None:
-    """Both halves of a branch count as inherited, and the rest of a layer that operations put in as made."""
+    """Both halves of a branch count as inherited, and the rest of an inserted layer as inserted."""
     network = STARTS[0]
     operations = (Branch(1), InsertConv(1, 1), Branch(12))
     child = network
@@ -485,7 +485,7 @@ def test_branched_layers_have_their_parents_weights() -> None:
 
 
 def test_derivations_are_replayed_on_the_donor_that_they_begin_with() -> None:
-    """Of several donors, that one is morphed whose network is the derivation's; the report names it."""
+    """The operations are replayed on the donor with the derivation's network, and the report names it."""
     parent, child, derivation = derived()
     other = GraphModule(STARTS[1])
 
@@ -498,7 +498,7 @@ def test_derivations_are_replayed_on_the_donor_that_they_begin_with() -> None:
 
 @pytest.mark.parametrize(("parents", "donor"), [((), 0), ((1,), 1), ((None,), 0)])
 def test_derivations_are_replayed_on_the_parent_first(parents: tuple[int | None, ...], donor: int) -> None:
-    """Of two donors that have the tensors of the derivation's network, the parent is morphed, wherever it stands."""
+    """If two donors have the derivation's tensors, the parent is used, at any index."""
     parent, child, derivation = derived()
     other = GraphModule(parent.network)
 
@@ -510,8 +510,8 @@ def test_derivations_are_replayed_on_the_parent_first(parents: tuple[int | None,
 
 
 @pytest.mark.parametrize("seed", [2**64, 2**70, -1, 1.0])
-def test_seeds_that_cannot_be_are_refused_where_they_are_read(seed: float) -> None:
-    """A seed that no generator takes is refused by its operation, its value and what is allowed."""
+def test_invalid_seeds_are_refused(seed: float) -> None:
+    """A seed that no generator takes is refused with operation, value and what is allowed."""
     told = Derivation(STARTS[0], (Branch(1, 0.5, 2**64 - 1),)).to_json()
     assert Derivation.from_json(told) is not None
     told["morphism"]["operations"][0]["seed"] = seed
@@ -523,7 +523,7 @@ def test_seeds_that_cannot_be_are_refused_where_they_are_read(seed: float) -> No
 
 
 def test_the_greatest_seed_is_replayed() -> None:
-    """What the greatest seed that is allowed draws can be made of a parent's weights."""
+    """Operations with the greatest allowed seed can be replayed."""
     parent = GraphModule(STARTS[0])
     operation = Branch(1, 0.5, 2**64 - 1)
     child = GraphModule(operation.apply(parent.network))
@@ -532,7 +532,7 @@ def test_the_greatest_seed_is_replayed() -> None:
 
 
 def test_layers_beside_the_graph_are_not_replayed() -> None:
-    """A layer outside of the graph whose name ends as one of the graph's stays its own."""
+    """A layer outside the graph with a similar name stays its own."""
     parent, graph, derivation = derived()
     child = nn.ModuleDict({"graph": graph, "layers": nn.ModuleDict({"5": copy.deepcopy(graph.layers["5"])})})
     donor = {f"graph.{name}": tensor for name, tensor in parent.state_dict().items()}
@@ -544,7 +544,7 @@ def test_layers_beside_the_graph_are_not_replayed() -> None:
 
 
 def test_statistics_may_be_reset_where_operations_are_replayed() -> None:
-    """With reset statistics a replayed child has a fresh network's mean and variance, and its parent's weights."""
+    """With reset statistics a replayed child has a new network's mean and variance, and its parent's weights."""
     parent, child, derivation = derived()
 
     report = inherit(child, [parent.state_dict()], rules=Rules(statistics="reset"), derivation=derivation)
@@ -555,7 +555,7 @@ def test_statistics_may_be_reset_where_operations_are_replayed() -> None:
 
 
 def test_replay_that_overflows_in_the_child_writes_nothing() -> None:
-    """Where an infinity would arise in the child's dtype, the child is as it was but for what fits by name."""
+    """If replaying would give an infinity in the child's dtype, the child inherits by name only."""
     parent, child, derivation = derived()
     with torch.no_grad():
         parent.get_parameter("layers.9.bias")[0] = 1e6
@@ -568,8 +568,8 @@ def test_replay_that_overflows_in_the_child_writes_nothing() -> None:
     assert "morphed" not in {tensor.how for tensor in report.tensors.values()}
 
 
-def test_what_operations_made_is_not_frozen() -> None:
-    """Of a replayed child the layers that were copied are frozen, and those that are new or changed learn."""
+def test_inserted_layers_are_not_frozen() -> None:
+    """In a replayed child copied layers are frozen, and new or changed ones learn."""
     parent, child, derivation = derived()
     report = inherit(child, [parent.state_dict()], derivation=derivation)
 
@@ -580,8 +580,8 @@ def test_what_operations_made_is_not_frozen() -> None:
     assert 0 < n_frozen == sum(child.get_parameter(name).numel() for name in frozen)
 
 
-def test_never_is_everything_frozen() -> None:
-    """A child that is its donor's copy learns from the first epoch on."""
+def test_a_copied_network_is_not_frozen() -> None:
+    """A child that equals its donor learns from the first epoch on."""
     donor, child = network(4, seed=1), network(4, seed=2)
     report = inherit(child, [donor.state_dict()])
 
@@ -590,7 +590,7 @@ def test_never_is_everything_frozen() -> None:
 
 
 def test_statistics_may_be_reset() -> None:
-    """With reset statistics a child has its donor's batch-norm weights and a fresh network's mean and variance."""
+    """With reset statistics a child has its donor's batch-norm weights and a new network's mean and variance."""
     donor, child = network(4, seed=1), network(4, seed=2)
     fresh = copy_of(child)
 
@@ -603,7 +603,7 @@ def test_statistics_may_be_reset() -> None:
 
 
 def test_shrink_and_perturb() -> None:
-    """Inherited parameters are shrunk, and the child's own initial values added; statistics are copied."""
+    """Inherited parameters are shrunk, and the child's initial values added; statistics are copied."""
     donor, child = network(4, seed=1), network(4, seed=2)
     fresh = copy_of(child)
 
@@ -627,14 +627,14 @@ def test_shrink_and_perturb() -> None:
     ],
     ids=range(7),
 )
-def test_rules_that_cannot_be_are_refused(rules: dict[str, Any], message: str) -> None:
-    """A rule that can't be is refused by its name, its value and what is allowed."""
+def test_invalid_rules_are_refused(rules: dict[str, Any], message: str) -> None:
+    """An invalid rule is refused with name, value and what is allowed."""
     with pytest.raises(ConfigurationError, match=message):
         Rules(**rules)
 
 
 def test_inherited_layers_are_frozen_for_the_first_epochs() -> None:
-    """What was inherited whole stays as it is for as many epochs as the rules say, while the rest learns."""
+    """Wholly inherited layers stay frozen for the rule's number of epochs, while the rest learns."""
     child = network(4, seed=2)
     report = inherit(child, [{"0.weight": torch.rand(4, 1, 3, 3), "2.weight": torch.rand(3, 4, 3, 3)}])
     rules = Rules(freeze_epochs=2)
@@ -654,8 +654,8 @@ def test_inherited_layers_are_frozen_for_the_first_epochs() -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_what_was_frozen_before_never_learns(moment: str) -> None:
-    """A layer that a user froze, before inheriting or after, stays frozen when the inherited ones begin to learn."""
+def test_layers_frozen_by_the_user_stay_frozen(moment: str) -> None:
+    """A layer that a user froze, before inheriting or after, stays frozen when inherited ones begin to learn."""
     child = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
     if moment == "before":
         child[0].requires_grad_(False)
@@ -675,8 +675,8 @@ def test_what_was_frozen_before_never_learns(moment: str) -> None:
     assert n_frozen == [12, 0]
 
 
-def test_something_learns_beside_what_was_frozen_before() -> None:
-    """Where all but what a user froze was copied, none of it is frozen."""
+def test_freezing_leaves_something_to_learn() -> None:
+    """If everything but the user's frozen layers was copied, none of it is frozen."""
     child = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     child[1].requires_grad_(False)
     report = inherit(child, [nn.Sequential(nn.Linear(3, 3)).state_dict()])
@@ -686,13 +686,13 @@ def test_something_learns_beside_what_was_frozen_before() -> None:
 
 
 def test_rates_warm_up() -> None:
-    """The rate rises in as many steps as the rules say, and without a warm-up is what it is from the first step."""
+    """The rate rises in the rule's number of steps; without a warm-up it is full from the first step."""
     assert [Rules(warm_up_steps=3).warm_up(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert Rules().warm_up(0) == 1.0
 
 
 def test_momentum_is_inherited_where_it_was_published() -> None:
-    """Of a wider child, the inherited channels have their donor's momentum and count of steps, the others none."""
+    """A wider child's inherited channels have the donor's momentum and step count, the others none."""
     donor, child = network(4, seed=1), network(6, seed=2)
     optimizers = [torch.optim.Adam(model.parameters()) for model in (donor, child)]
     donor(torch.randn(4, 1, 16, 16)).square().sum().backward()
@@ -712,7 +712,7 @@ def test_momentum_is_inherited_where_it_was_published() -> None:
 
 
 def stepped(optimizer: type[torch.optim.Optimizer], model: nn.Module, **arguments: Any) -> dict[str, Tensor]:
-    """What a donor publishes after a step."""
+    """Returns the state that a donor publishes after a step."""
     made = optimizer(model.parameters(), lr=0.1, **arguments)  # type: ignore[call-arg]
     model(torch.ones(1, 4)).sum().backward()
     made.step()
@@ -720,7 +720,7 @@ def stepped(optimizer: type[torch.optim.Optimizer], model: nn.Module, **argument
 
 
 def test_state_of_another_optimizer_is_left_out() -> None:
-    """Adam takes nothing of SGD's momentum, and takes of the next donor what an Adam published."""
+    """Adam skips SGD's momentum, and inherits from the next donor that published Adam's."""
     sgd, adam = stepped(torch.optim.SGD, nn.Linear(4, 4), momentum=0.9), stepped(torch.optim.Adam, nn.Linear(4, 4))
     for donors, share in (([sgd], 0.0), ([sgd, adam], 1.0)):
         child = nn.Linear(4, 4)
@@ -734,7 +734,7 @@ def test_state_of_another_optimizer_is_left_out() -> None:
 
 
 def test_count_of_steps_alone_is_not_taken() -> None:
-    """Where the momentum of a parameter does not fit, its count of steps is left out; else it is the same donor's."""
+    """If a parameter's momentum does not fit, its step count is left out; else both come from one donor."""
     narrow = stepped(torch.optim.Adam, nn.Linear(4, 3))
     broken = {name: tensor.reshape(-1) if "exp_avg/" in name else tensor for name, tensor in narrow.items()}
     fitting = stepped(torch.optim.Adam, nn.Linear(4, 4))
@@ -750,8 +750,8 @@ def test_count_of_steps_alone_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Adagrad", "RMSprop", "Rprop", "NAdam", "AdamW", "SGD"])
-def test_optimizers_go_on_where_others_ended(kind: str) -> None:
-    """Of any of torch's optimizers that keeps tensors, a child of the same shape has the donor's whole state."""
+def test_optimizers_inherit_their_whole_state(kind: str) -> None:
+    """A child of the same shape inherits the whole state of each of torch's optimizers with tensors."""
     donor, child = nn.Linear(4, 4), nn.Linear(4, 4)
     arguments = {"momentum": 0.9} if kind == "SGD" else {}
     published = stepped(getattr(torch.optim, kind), donor, **arguments)
@@ -768,7 +768,7 @@ def test_optimizers_go_on_where_others_ended(kind: str) -> None:
 
 @pytest.mark.parametrize("first", ["name", "structure"])
 def test_published_momentum_is_no_weight(first: Match) -> None:
-    """A layer that no donor has stays fresh, although the donor published momentum of its very shape."""
+    """A layer that no donor has stays new, even if a donor published momentum of its shape."""
     donor = nn.ModuleDict({"a": nn.Linear(4, 4, bias=False)})
     child = nn.ModuleDict({name: nn.Linear(4, 4, bias=False) for name in "ab"})
     optimizer = torch.optim.Adam(donor.parameters())
@@ -783,7 +783,7 @@ def test_published_momentum_is_no_weight(first: Match) -> None:
 
 
 def test_share_counts_parameters_only() -> None:
-    """The share is of the elements of all parameters; buffers that were inherited don't count."""
+    """The share counts the elements of all parameters, and no buffers."""
     donor, child = network(4, n_blocks=1), network(4, n_blocks=2)
     del donor[1].weight, donor[1].bias
 
@@ -796,7 +796,7 @@ def test_share_counts_parameters_only() -> None:
 
 @given(child=st.lists(sizes, max_size=4), donor=st.lists(sizes, max_size=4))
 def test_nothing_outside_the_overlap_changes(child: list[int], donor: list[int]) -> None:
-    """For any two shapes, the overlap holds the donor's bits and all else the child's own."""
+    """For any two shapes, the overlap has the donor's bits, and the rest the child's own."""
     model = nn.Module()
     model.weight = nn.Parameter(torch.rand(child))
     fresh, given_ = copy_of(model)["weight"], -1 - torch.rand(donor)
@@ -816,7 +816,7 @@ def test_nothing_outside_the_overlap_changes(child: list[int], donor: list[int])
 @settings(max_examples=30)
 @given(widths=st.lists(sizes, min_size=2, max_size=4), kernel=st.sampled_from([1, 3, 5]))
 def test_any_two_networks_fit_somehow(widths: list[int], kernel: int) -> None:
-    """Between networks of any widths and kernels the share is above 0, at most 1, and the child still runs."""
+    """For any widths and kernels the share is above 0 and at most 1, and the child runs."""
     child = network(widths[0], kernel=kernel)
 
     report = inherit(child, [copy_of(network(width)) for width in widths[1:]])
@@ -826,7 +826,7 @@ def test_any_two_networks_fit_somehow(widths: list[int], kernel: int) -> None:
 
 
 def test_same_shape_wins_over_better_donor() -> None:
-    """A tensor comes whole from a later donor rather than in part from the best, else from the best that has it."""
+    """A whole tensor of a later donor comes before a part from a better one."""
     best, later = network(4, seed=1), network(6, seed=2)
 
     report = inherit(child := network(6, seed=3), [best.state_dict(), later.state_dict()])
@@ -840,8 +840,8 @@ def test_same_shape_wins_over_better_donor() -> None:
     assert report.main_donor == 0
 
 
-def test_fresh_tensors_say_why() -> None:
-    """What could not be inherited keeps its bits, and the report says what stood against it."""
+def test_new_tensors_have_a_reason() -> None:
+    """A tensor that was not inherited keeps its bits, and the report gives the reason."""
     child = nn.Module()
     child.here = nn.Parameter(torch.rand(3))
     child.rank = nn.Parameter(torch.rand(3))
@@ -875,7 +875,7 @@ def test_fresh_tensors_say_why() -> None:
 
 
 def test_next_donor_fills_in_for_a_broken_one() -> None:
-    """A tensor that is not finite in the best donor comes from the next one, in part if need be."""
+    """If the best donor's tensor is not finite, the next donor gives it, in part if necessary."""
     torn = copy_of(network(4))
     torn["0.weight"][0, 0, 0, 0] = math.nan
     healthy = network(3, seed=1)
@@ -889,7 +889,7 @@ def test_next_donor_fills_in_for_a_broken_one() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_values_are_cast_to_the_dtype_of_the_child(dtype: torch.dtype) -> None:
-    """The child keeps its dtype, whichever the donor has."""
+    """The child keeps its dtype, whatever the donor's."""
     donor, child = nn.Linear(3, 2).to(dtype), nn.Linear(3, 2)
 
     assert inherit(child, [donor.state_dict()]).share == 1.0
@@ -916,7 +916,7 @@ def test_overflow_in_the_dtype_of_the_child_is_refused() -> None:
     ids=str,
 )  # fmt: skip
 def test_whole_numbers_that_do_not_fit_are_refused(dtype: torch.dtype, value: int, child: torch.dtype) -> None:
-    """Whole numbers that the child's type can't hold are not inherited; those that it holds are."""
+    """Integers are inherited only if the child's type can hold them."""
     model = nn.Module()
     model.register_buffer("n", torch.tensor([5, 6]).to(child))
 
@@ -932,7 +932,7 @@ def test_whole_numbers_that_do_not_fit_are_refused(dtype: torch.dtype, value: in
 @pytest.mark.parametrize("n_donor", [2, 3, 4])
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_floats_of_eight_bits_are_inherited(dtype: torch.dtype, n_donor: int, rules: Rules) -> None:
-    """A layer in float8 takes what fits of another of these, though torch can't compute with them."""
+    """A float8 layer inherits from other float8 types, although torch can't compute with them."""
 
     def layer(n: int, value: float) -> nn.Module:
         module = nn.Linear(n, n, bias=False)
@@ -952,7 +952,7 @@ def test_floats_of_eight_bits_are_inherited(dtype: torch.dtype, n_donor: int, ru
     assert inherit(layer(3, 1.0), [{"scale": broken}]).tensors["scale"].why == "donor at index 0: not finite"
 
 
-def test_expanded_buffers_stay_fresh() -> None:
+def test_expanded_buffers_stay_new() -> None:
     """A buffer with several elements in one memory cell is not written, and the report says so."""
     model = nn.Module()
     model.register_buffer("ones", torch.ones(1).expand(3))
@@ -962,7 +962,7 @@ def test_expanded_buffers_stay_fresh() -> None:
 
 @pytest.mark.parametrize("given_", ["encoder", "decoder", "both"])
 def test_parameters_tied_by_transposition_are_handled_once(given_: str) -> None:
-    """A decoder that is its encoder transposed is shrunk and perturbed once, by whichever name a donor has."""
+    """A decoder that is its encoder transposed is shrunk and perturbed once, under either name."""
 
     def tied() -> nn.Module:
         model = nn.ModuleDict({"encoder": nn.Linear(4, 3, bias=False), "decoder": nn.Linear(3, 4, bias=False)})
@@ -981,7 +981,7 @@ def test_parameters_tied_by_transposition_are_handled_once(given_: str) -> None:
 
 
 def test_tied_parameters_are_handled_once() -> None:
-    """A parameter under two names is written once, by the name that fits, and counts once."""
+    """A parameter with two names is written once, by the name that fits, and counted once."""
     child = nn.ModuleDict({"encoder": nn.Linear(3, 3, bias=False), "decoder": nn.Linear(3, 3, bias=False)})
     child["decoder"].weight = child["encoder"].weight
     donor = {"encoder.weight": torch.rand(2, 3), "decoder.weight": torch.rand(3, 3)}
@@ -995,7 +995,7 @@ def test_tied_parameters_are_handled_once() -> None:
 
 
 def test_gradients_and_modes_are_left_alone() -> None:
-    """Inheriting leaves no trace in autograd, and parameters stay leaves that want gradients."""
+    """Inheriting leaves no trace in autograd, and parameters stay leaves that require gradients."""
     child, frozen = network(4), network(4)
     child.eval(), frozen.requires_grad_(False)
 
@@ -1009,7 +1009,7 @@ def test_gradients_and_modes_are_left_alone() -> None:
 
 
 def hooked(change: Callable[[dict[str, Any]], None]) -> nn.Module:
-    """A network whose state is not its memory, but what a hook makes of it."""
+    """Returns a network whose state_dict is changed by a hook."""
     child = network(4)
     child.register_state_dict_post_hook(lambda module, state, prefix, metadata: change(state))
     return child
@@ -1017,7 +1017,7 @@ def hooked(change: Callable[[dict[str, Any]], None]) -> nn.Module:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_copies_that_a_hook_makes_are_loaded(dtype: torch.dtype) -> None:
-    """A child whose state_dict gives copies has what the report says of it."""
+    """If a hook makes the state_dict of copies, they are loaded, and the report is true."""
     donor = network(4, seed=1)
 
     def copied(state: dict[str, Any]) -> None:
@@ -1032,8 +1032,8 @@ def test_copies_that_a_hook_makes_are_loaded(dtype: torch.dtype) -> None:
         assert torch.equal(copy_of(child)[name], donor.state_dict()[name])
 
 
-def test_copies_that_cannot_be_loaded_stay_fresh() -> None:
-    """Where load_state_dict refuses what a hook made of the state_dict, nothing counts as inherited."""
+def test_copies_that_cannot_be_loaded_stay_new() -> None:
+    """If load_state_dict refuses a hook's copies, nothing counts as inherited."""
 
     def renamed(state: dict[str, Any]) -> None:
         for name in list(state):
@@ -1061,7 +1061,7 @@ def test_strides_of_the_child_are_kept() -> None:
 
 
 def test_without_donor_nothing_is_inherited() -> None:
-    """Without a donor all stays fresh, the share is 0.0 and the summary stays small."""
+    """Without a donor everything is new, the share is 0.0, and the summary is small."""
     child = network(4)
     fresh = copy_of(child)
 
@@ -1075,13 +1075,13 @@ def test_without_donor_nothing_is_inherited() -> None:
 
 
 def test_model_without_parameters_has_share_zero() -> None:
-    """A share of nothing is 0.0."""
+    """The share of a model without parameters is 0.0."""
     assert inherit(nn.ReLU(), [network(4).state_dict()]).share == 0.0
     assert inherit(nn.BatchNorm2d(3, affine=False), [nn.BatchNorm2d(3).state_dict()]).share == 0.0
 
 
 def test_summary_is_json() -> None:
-    """The summary goes through JSON, counts every tensor and says why each was not copied."""
+    """The summary survives JSON, counts every tensor, and gives a reason for each one not copied."""
     child = nn.ModuleList(nn.Linear(2, 2) for _ in range(40))
 
     summary = inherit(child, [{"0.weight": torch.rand(2, 2), "1.weight": torch.rand(1, 2)}]).summary()
@@ -1093,7 +1093,7 @@ def test_summary_is_json() -> None:
 
 
 def test_lazy_parameters_and_extra_state_are_left_alone() -> None:
-    """A parameter without a shape yet stays fresh, and state that is no tensor is passed over."""
+    """A parameter without a shape stays new, and state that is no tensor is skipped."""
 
     class Stateful(nn.LazyLinear):
         def get_extra_state(self) -> object:

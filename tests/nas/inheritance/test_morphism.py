@@ -1,4 +1,4 @@
-"""Morphisms: another network, the same function."""
+"""Morphisms: another network with the same function."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ EXACT: list[tuple[Network, Operation]] = [
 
 
 def state_of(network: Network, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, Tensor]:
-    """Weights and statistics that no layer begins with."""
+    """Returns weights and statistics that no layer starts with."""
     torch.manual_seed(seed)
     module = GraphModule(network).to(dtype)
     with torch.no_grad():
@@ -87,7 +87,7 @@ def state_of(network: Network, dtype: torch.dtype = torch.float32, seed: int = 0
 
 
 def outputs(network: Network, weights: Mapping[str, Tensor], *, train: bool) -> Tensor:
-    """What the network gives for eight random examples, the same at each call."""
+    """Returns the network's outputs for eight random examples, the same at each call."""
     dtype = next(tensor.dtype for tensor in weights.values() if tensor.is_floating_point())
     module = GraphModule(network).to(dtype).train(train)
     module.load_state_dict(dict(weights))
@@ -96,14 +96,14 @@ def outputs(network: Network, weights: Mapping[str, Tensor], *, train: bool) -> 
 
 
 def error(before: Tensor, after: Tensor) -> float:
-    """The greatest difference as a share of the greatest output."""
+    """Returns the greatest difference as a share of the greatest output."""
     return float((after - before).abs().max() / before.abs().max())
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize(("network", "operation"), EXACT, ids=[f"{n}-{o.kind}" for n, (_, o) in enumerate(EXACT)])
 def test_the_function_stays(network: Network, operation: Operation, dtype: torch.dtype) -> None:
-    """The child's outputs are its parent's, in eval mode and, where it is promised, in train mode."""
+    """The child's outputs equal its parent's in eval mode and, if declared, in train mode."""
     weights = state_of(network, dtype)
     kept = {name: tensor.clone() for name, tensor in weights.items()}
     child, morphed = morph(network, weights, operation)
@@ -122,7 +122,7 @@ IN_TRAIN_MODE = tuple(move for move in MORPHISMS if move != "deepen")
 
 
 def check_chain(seed: int, dtype: torch.dtype, moves: tuple[str, ...], n_moves: int = 20) -> None:
-    """Checks the network after a chain of random morphisms, in eval mode and, where all promise it, in train mode."""
+    """Checks the network after a chain of random morphisms in eval mode and, if all declare it, in train mode."""
     network, operations = walk(seed, n_moves, moves)
     weights = state_of(network, dtype, seed)
     modes = {train: outputs(network, weights, train=train) for train in (False, True)}
@@ -156,7 +156,7 @@ def test_many_chains_keep_the_function(moves: tuple[str, ...], seed: int) -> Non
 
 
 def test_copies_can_learn_to_differ() -> None:
-    """After a step of training, copies that share unequally differ, and copies that share equally still do not."""
+    """After a step of training, copies with unequal shares differ, and copies with equal shares do not."""
     for noise, is_broken in ((0.5, True), (0.0, False)):
         child, weights = morph(PLAIN, state_of(PLAIN), Widen(1, 8, noise))
         module = GraphModule(child)
@@ -172,7 +172,7 @@ def test_copies_can_learn_to_differ() -> None:
 
 
 def test_new_paths_can_learn() -> None:
-    """What starts at 0 gets a gradient: the scale, convolution or norm of a new path, and who takes new channels."""
+    """Parts that start at 0 get a gradient: scale, convolution or norm of a new path, and readers of new channels."""
     for operation, name in (
         (AddSkip(1, 3), "layers.10.weight"),
         (AddSkip(0, 7), "layers.10.weight"),
@@ -190,7 +190,7 @@ def test_new_paths_can_learn() -> None:
 
 
 def test_replay_is_the_chain() -> None:
-    """Operations that went through JSON, replayed on the parent's weights, give the child's to the bit."""
+    """Operations read from JSON and replayed on the parent's weights give the child's to the bit."""
     network, operations = walk(5, 12)
     weights = state_of(network)
     child, morphed = network, weights
@@ -205,7 +205,7 @@ def test_replay_is_the_chain() -> None:
 
 
 def test_merge_undoes_split_and_branch() -> None:
-    """Two layers made of one are one again, with its weights; a delayed stride is fused again."""
+    """Two layers made of one become one again, with its weights; a delayed stride is fused again."""
     weights = state_of(RESIDUAL)
     for first, second in (
         (Split(7, 1), Merge(7, 22)),
@@ -218,8 +218,8 @@ def test_merge_undoes_split_and_branch() -> None:
         assert all(torch.allclose(morphed[name], tensor, atol=1e-6) for name, tensor in weights.items())
 
 
-def test_smaller_networks_keep_what_is_left() -> None:
-    """Narrowed, cut and disconnected networks have the first channels, the middle of kernels, and run."""
+def test_smaller_networks_keep_their_remaining_weights() -> None:
+    """Narrowed, cut and disconnected networks keep the first channels and the middle of kernels, and run."""
     weights = state_of(RESIDUAL)
     for operation in (Narrow(1, 3), ShrinkKernel(4, 1), Remove(3), Disconnect(9, 3)):
         child, morphed = morph(RESIDUAL, weights, operation)
@@ -236,7 +236,7 @@ def test_smaller_networks_keep_what_is_left() -> None:
 
 
 def test_concat_that_loses_an_input_keeps_the_weights_of_the_others() -> None:
-    """Who took a concat takes what is left of it with the weights for that part."""
+    """After a concat loses an input, its readers keep the weights for the other inputs."""
     grown, weights = replay(PLAIN, state_of(PLAIN), [ConcatSkip(1, 3)])
     weights["layers.5.weight"][:, 4:] = 1.0
     child, morphed = morph(grown, weights, Disconnect(11, 3))
@@ -260,7 +260,7 @@ TIED = Network(  # the concat and the convolution behind it are added
 
 
 def test_concats_within_adds_are_widened_part_by_part() -> None:
-    """To widen a part of a concat that is added to a convolution widens that one in the same places."""
+    """Widening a part of a concat that is added to a convolution widens that one in the same places."""
     child, morphed = morph(TIED, weights := state_of(TIED), Widen(1, 3, 0.5))
 
     assert child.shapes[4] == (5, 4, 4)
@@ -270,7 +270,7 @@ def test_concats_within_adds_are_widened_part_by_part() -> None:
 
 
 def test_many_skips_are_widened_in_no_time() -> None:
-    """Behind forty adds, each of what comes over two ways, lie 2 ** 40 ways, and 82 nodes."""
+    """A network of forty adds has 2 ** 40 paths, but only 82 nodes are visited."""
     nodes, x = [Node(1, Conv(2, 1), (0,))], 1
     for id in range(2, 82, 2):
         nodes += [Node(id, Activation("prelu"), (x,)), Node(id + 1, Add(), (x, id))]
@@ -285,7 +285,7 @@ def test_many_skips_are_widened_in_no_time() -> None:
 
 @pytest.mark.parametrize("has_third", [False, True])
 def test_channels_that_would_change_in_two_ways_are_refused(has_third: bool) -> None:
-    """Two concats that hold a layer in different places, added up or each to a third, can't have it widened."""
+    """A layer in different places of two added concats can't be widened."""
     beginning = (
         *(Node(id, Conv(2, 1), (0,)) for id in (1, 2, 3)),
         Node(4, Concat(), (1, 2)),
@@ -338,7 +338,7 @@ def test_channels_that_would_change_in_two_ways_are_refused(has_third: bool) -> 
     ids=range(23),
 )
 def test_impossible_operations_are_refused(network: Network, operation: Operation, message: str) -> None:
-    """What can't be done is refused by a line that names the node and the reason."""
+    """An impossible operation is refused in a line with the node and the reason."""
     with pytest.raises(PointError, match=message):
         operation.apply(network)
 
@@ -355,14 +355,14 @@ def test_impossible_operations_are_refused(network: Network, operation: Operatio
     ],
     ids=range(6),
 )
-def test_what_is_no_operation_is_refused(data: object, message: str) -> None:
-    """What a derivation can't mean is refused by what is wrong with it."""
+def test_invalid_derivations_are_refused(data: object, message: str) -> None:
+    """An invalid derivation is refused with the reason."""
     with pytest.raises(PointError, match=message):
         operation_from_json(data)
 
 
-def test_joins_whose_inputs_would_change_with_them_are_refused() -> None:
-    """A concat that loses an input is not changed where an add would then change another of its inputs."""
+def test_joins_that_would_change_other_inputs_are_refused() -> None:
+    """A concat keeps its input if an add would otherwise change another of its inputs."""
     convs = (Node(1, Conv(2, 1), (0,)), Node(2, Conv(3, 1), (0,)), Node(3, Conv(2, 1), (0,)))
     joins = (Node(4, Activation(), (2,)), Node(5, Concat(), (1, 4)), Node(6, Concat(), (2, 3)), Node(7, Add(), (5, 6)))
     network = Network((2, 4, 4), (*convs, *joins, Node(8, GlobalPool(), (7,)), Node(9, Linear(2), (8,))))
@@ -372,7 +372,7 @@ def test_joins_whose_inputs_would_change_with_them_are_refused() -> None:
 
 
 def test_operations_and_networks_are_checked_when_they_are_made() -> None:
-    """What a record could not hold can't be made by a call either."""
+    """Operations and networks that a record could not hold can't be constructed."""
     with pytest.raises(PointError, match=r"operation widen: noise \(1.5\) must be a number from 0 to below 1"):
         Widen(1, 6, noise=1.5)
     with pytest.raises(PointError, match=r"operation branch: noise \(2\) must be a number from 0 to below 1"):
@@ -382,7 +382,7 @@ def test_operations_and_networks_are_checked_when_they_are_made() -> None:
 
 
 def test_foreign_weights_are_refused() -> None:
-    """Weights of another network are refused by the first tensor that does not fit."""
+    """Weights of another network are refused with the first tensor that does not fit."""
     weights = state_of(small())
     for wrong, message in (
         ({name: tensor for name, tensor in weights.items() if name != "layers.2.bias"}, "layers.2.bias is missing"),
@@ -397,7 +397,7 @@ def test_foreign_weights_are_refused() -> None:
 
 
 def test_every_operation_is_tested() -> None:
-    """The table of the operations that keep the function holds each that promises to."""
+    """The table of tests has every operation that keeps the function."""
     undone = {Merge, FuseStride}  # test_merge_undoes_split_and_branch
     promising = {kind for kind in OPERATIONS.values() if kind not in (Narrow, ShrinkKernel, Remove, Disconnect)}
 

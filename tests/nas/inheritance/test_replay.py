@@ -1,4 +1,4 @@
-"""Morphisms through a whole search: tuner, records, store and ``run.inherit``."""
+"""Morphisms in a whole search: tuner, records, storage and ``run.inherit``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.graph_networks import LIMITS, MORPHISMS, SHAPE, STARTS
 
 
 class Unchanging(Problem):
-    """Trains nothing, and scores by what the network gives for one example."""
+    """Trains nothing, and scores the network's output for one example."""
 
     metrics = (Metric("output"), Metric("share"))
     policies = frozenset({Policy.SHARE_PARAMS})
@@ -44,7 +44,7 @@ class Unchanging(Problem):
 
 
 class Marked(Problem):
-    """Trains nothing; each trial's weights are filled with its number, and it counts what it found of its parents'."""
+    """Trains nothing; fills each trial's weights with its number, and counts its parents' numbers."""
 
     metrics = (Metric("found"), Metric("own"), Metric("other"))
     policies = frozenset({Policy.SHARE_PARAMS})
@@ -70,7 +70,7 @@ class Marked(Problem):
 
 
 class MarkedAlike(Marked):
-    """All networks have the same tensors: they differ in what is added to what."""
+    """Builds networks with the same tensors, but other additions."""
 
     space = GraphSpace(
         [plain_cnn(SHAPE, 3, widths=[4] * 5, pool_after=[])], limits=LIMITS, moves=["add_skip", "disconnect"]
@@ -78,7 +78,7 @@ class MarkedAlike(Marked):
 
 
 class Morphing(Tuner):
-    """Each trial is a morphism of the one before."""
+    """Proposes a morphism of the trial before."""
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         rng = self.rng(number)
@@ -97,7 +97,7 @@ class Morphing(Tuner):
 
 
 def test_children_start_from_their_parents_function() -> None:
-    """Along a lineage of recorded morphisms, each child gives what the first trial gave, and the rest is made."""
+    """Along recorded morphisms each child has the first trial's output, and its other parts count as inserted."""
     search = Search(problem=Spec.of(Unchanging), tuner=Spec.of(Morphing))
     found = run_search(search, root="memory://morphisms", budget=Budget(trials=8), finalists=1)
 
@@ -116,7 +116,7 @@ def test_children_start_from_their_parents_function() -> None:
 
 @pytest.mark.parametrize("donor", ["parent", "best_donor"])
 def test_children_of_an_evolution_start_from_their_parents_function(donor: str) -> None:
-    """Every child that an evolution makes by morphisms gives what its parent gave, whoever is a donor before it."""
+    """Each morphism child of an evolution has its parent's output, whatever donor comes before the parent."""
     tuner = Spec.of(EvolutionTuner, population_size=3, sample_size=2, donor=donor)
     search = Search(problem=Spec.of(Unchanging), tuner=tuner)
     found = run_search(search, root=f"memory://evolved-{donor}", budget=Budget(trials=12), finalists=1)
@@ -145,7 +145,7 @@ def test_children_of_an_evolution_start_from_their_parents_function(donor: str) 
 def test_each_part_of_a_child_of_two_has_its_own_parents_weights(
     problem: type[Problem], name: str, tuner: Spec
 ) -> None:
-    """What is of one parent takes nothing of the other, however the tuner numbered its nodes; both give something."""
+    """Each part inherits from its own parent only, however the tuner numbers nodes; both give something."""
     search = Search(problem=Spec.of(problem), tuner=tuner)
     root = f"memory://two-{problem.__name__}-{name}"
     found = run_search(search, root=root, budget=Budget(trials=14), finalists=1)

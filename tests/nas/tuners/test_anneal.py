@@ -1,4 +1,4 @@
-"""Annealing: founders, then neighbors of good trials, nearer and nearer; the neighbor is the parent."""
+"""Annealing: initial points, then ever nearer neighbors of good trials."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_it_finds_better_points_than_random_search() -> None:
 
 
 def test_children_are_near_their_parents() -> None:
-    """After the founders every trial names one good parent, and lies nearer to it the later it comes."""
+    """After the initial points each trial has one good parent, and later trials are nearer to theirs."""
     trials = search(AnnealTuner(SPACE, (METRIC,), n_initial_points=7), 200)
 
     assert [t.parents for t in trials[:7]] == [()] * 7
@@ -39,7 +39,7 @@ def test_children_are_near_their_parents() -> None:
 
 
 def test_failed_and_pending_trials_are_no_neighbors() -> None:
-    """Founders are drawn until enough trials have a score; a failed one counts for nothing."""
+    """Initial points are drawn until enough trials have a score; failed ones do not count."""
     point = SPACE.sample(RandomTuner(SPACE, (METRIC,)).rng(0))
     failed = [
         Trial(number=n, index=n, proposal=Proposal(point=point), state=State.FAILED, reason=Reason.EXCEPTION)
@@ -53,7 +53,7 @@ def test_failed_and_pending_trials_are_no_neighbors() -> None:
 
 
 def test_small_space_is_exhausted() -> None:
-    """No point comes twice, and where none is left the answer is STOP."""
+    """No point comes twice, and STOP follows the last one."""
     space = ParameterSpace({"a": Choice(1, 2, 3), "b": Choice("x", "y")})
     tuner = AnnealTuner(space, (METRIC,), n_initial_points=2)
     trials = search(tuner, 6, lambda point: point["a"])
@@ -63,7 +63,7 @@ def test_small_space_is_exhausted() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"n_initial_points": 0}, {"mean_rank": -1}, {"shrink": float("inf")}])
-def test_arguments_that_can_not_be(wrong: dict[str, float]) -> None:
-    """No founders, a negative rank and an infinite shrinking are refused by name."""
+def test_invalid_arguments_are_refused(wrong: dict[str, float]) -> None:
+    """No initial points, a negative rank and an infinite shrinking are refused by name."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         AnnealTuner(SPACE, (METRIC,), **wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""CMA-ES: a distribution that the order of the scores moves, generation by generation."""
+"""CMA-ES: a distribution that scores move, generation by generation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBERS = ParameterSpace({name: Float(-5.0, 5.0) for name in "abcde"})
 
 
 def ellipsoid(point: Point) -> float:
-    """Badly scaled and turned: 0 at (1, 1, ...)."""
+    """Returns a badly scaled and rotated function with its minimum 0 at (1, 1, ...)."""
     steps = [point[name] - 1.0 for name in "abcde"]
     turned = [a + b for a, b in zip(steps, [*steps[1:], steps[0]], strict=True)]
     return float(sum(10.0**i * x * x for i, x in enumerate(turned))) + steps[0] ** 2
@@ -23,21 +23,21 @@ def ellipsoid(point: Point) -> float:
 
 @pytest.mark.slow
 def test_it_learns_scales_and_directions() -> None:
-    """In 600 trials it comes a thousand times nearer to the optimum of a narrow turned valley than random search."""
+    """600 trials come a thousand times nearer to the optimum of a narrow rotated valley than random search."""
     own = min(t.metrics["loss"] for t in search(CmaEsTuner(NUMBERS, (METRIC,), seed=3), 600, ellipsoid))
 
     assert own < 1e-3 * min(t.metrics["loss"] for t in search(RandomTuner(NUMBERS, (METRIC,), seed=3), 600, ellipsoid))
 
 
 def test_it_finds_better_points_than_random_search_in_a_mixed_space() -> None:
-    """Choices and whole numbers are no obstacle."""
+    """It beats random search in a space with choices and whole numbers."""
     best = mean_best(lambda seed: CmaEsTuner(SPACE, (METRIC,), seed=seed), 150, 5)
 
     assert best < 0.7 * mean_best(lambda seed: RandomTuner(SPACE, (METRIC,), seed=seed), 150, 5)
 
 
 def test_failed_trials_are_the_worst_of_their_generation() -> None:
-    """Where half the range fails, it draws from the other half before long."""
+    """If half of the range fails, it soon draws from the other half."""
     trials = search(CmaEsTuner(NUMBERS, (METRIC,)), 200, lambda p: None if p["a"] < 0 else abs(p["b"]))
 
     assert sum(t.point["a"] < 0 for t in trials[:40]) > 5
@@ -45,8 +45,8 @@ def test_failed_trials_are_the_worst_of_their_generation() -> None:
 
 
 @pytest.mark.slow
-def test_it_begins_again_with_a_larger_population() -> None:
-    """Where all is found, the search restarts, doubled."""
+def test_it_restarts_with_a_larger_population() -> None:
+    """After convergence it restarts with a doubled population."""
     space = ParameterSpace({"a": Float(0.0, 1.0), "b": Float(0.0, 1.0)})
     trials = search(CmaEsTuner(space, (METRIC,)), 700, lambda p: (p["a"] - 0.3) ** 2 + (p["b"] - 0.6) ** 2)
 
@@ -55,7 +55,7 @@ def test_it_begins_again_with_a_larger_population() -> None:
     assert restarts == sorted(restarts)
 
 
-def test_decisions_that_not_every_point_has() -> None:
+def test_conditional_decisions() -> None:
     """A tree of choices is searched as well."""
     deep = {"kind": "deep", "x": Float(0.0, 1.0)}
     space = ParameterSpace({"net": Choice(deep, {"kind": "flat"}), "y": Float(0.0, 1.0)})
@@ -65,7 +65,7 @@ def test_decisions_that_not_every_point_has() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"population_size": 2}, {"sigma": 0}, {"donor": "father"}])
-def test_arguments_that_can_not_be(wrong: dict[str, object]) -> None:
-    """What can't be is refused by name."""
+def test_invalid_arguments_are_refused(wrong: dict[str, object]) -> None:
+    """Invalid arguments are refused by name."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         CmaEsTuner(SPACE, (METRIC,), **wrong)  # type: ignore[arg-type]

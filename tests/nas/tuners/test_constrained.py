@@ -1,4 +1,4 @@
-"""Constraints: what breaks one is never trained, whatever the tuner; the search stays what it was, and ends."""
+"""Constraints: a point that breaks one is never trained, with any tuner."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class KeepingTuner(Tuner):
         )
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """What the constrained tuner answers, which keeps the constraint."""
+        """Returns the constrained tuner's answer, which must keep the constraint."""
         answer = self.inner.ask(lineage, number, job)
         assert not isinstance(answer, Proposal) or size_of(answer.point) <= 20
         return answer
 
     def may_inherit_from(self, lineage: Lineage) -> list[int]:
-        """Whom the tuner names."""
+        """Returns the trials that the tuner may name."""
         return list(self.inner.may_inherit_from(lineage))
 
 
@@ -64,7 +64,7 @@ def found(tuner: type[Tuner], n: int = 30, **more: Any) -> Summary:
 
 @pytest.mark.parametrize("tuner", [RandomTuner, EvolutionTuner, AnnealTuner, GridTuner, Nsga2Tuner])
 def test_no_trial_breaks_a_constraint(tuner: type[Tuner]) -> None:
-    """Half of the space is too large; of thirty trials none is, and the numbers of the search have no gap."""
+    """With half of the space too large, none of thirty trials is, and numbers have no gap."""
     summary = found(tuner)
     searched = [t for t in summary.lineage if t.stage == "search"]
 
@@ -76,12 +76,12 @@ def test_no_trial_breaks_a_constraint(tuner: type[Tuner]) -> None:
     "tuner", [EvolutionTuner, *(pytest.param(t, marks=pytest.mark.slow) for t in (RandomTuner, Nsga2Tuner))]
 )
 def test_contract(tuner: type[Tuner]) -> None:
-    """Under a constraint a tuner is a function of the lineage still: in another process, resumed, swept."""
+    """A constrained tuner is a function of the lineage: in another process, resumed, with deleted weights."""
     check_tuner(Spec.of(KeepingTuner, tuner=tuner), SPACE, METRICS)
 
 
-def test_a_grid_leaves_out_what_is_too_large() -> None:
-    """Every point that keeps the constraint once, in the grid's order, then STOP."""
+def test_a_grid_leaves_out_large_points() -> None:
+    """Each point within the constraint comes once, in the grid's order, then STOP."""
     tuner = ConstrainedTuner(
         GridTuner(GRID, METRICS, resolution=12), SizeProblem(space=GRID).static_metrics, {"size": 20}
     )
@@ -92,8 +92,8 @@ def test_a_grid_leaves_out_what_is_too_large() -> None:
     assert answers[len(kept) :] == [STOP] * (49 - len(kept))
 
 
-def test_a_list_leaves_out_what_is_too_large() -> None:
-    """Of fixed points, those that keep the constraint."""
+def test_a_list_leaves_out_large_points() -> None:
+    """Only the listed points within the constraint come."""
     points = [{"a": a, "b": 4} for a in (9, 5, 6, 1)]
     tuner = ConstrainedTuner(
         BatchTuner(GRID, METRICS, points=points), SizeProblem(space=GRID).static_metrics, {"size": 20}
@@ -105,22 +105,22 @@ def test_a_list_leaves_out_what_is_too_large() -> None:
 
 
 class Stubborn(Tuner):
-    """Asks for the same point for ever."""
+    """Always proposes the same point."""
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal:
         return Proposal(point={"a": 12, "b": 2, "d": 0.5})
 
 
 def test_a_tuner_that_gives_nothing_else_ends_the_search() -> None:
-    """The error names the constraint, the least value that was refused, and how many points were."""
+    """The error names the constraint, the least refused value, and the number of refused points."""
     with pytest.raises(
         SearchFailedError, match=r"constraints.size=20 is broken by 1 of the 1 points .* least having 24"
     ):
         found(Stubborn)
 
 
-def test_a_space_without_a_point_that_keeps_it() -> None:
-    """A finite space is searched through and named, not called exhausted."""
+def test_a_space_without_an_allowed_point() -> None:
+    """A finite space is searched completely, and the error says so instead of STOP."""
     tuner = ConstrainedTuner(RandomTuner(GRID, METRICS), SizeProblem(space=GRID).static_metrics, {"size": 0.5})
     with pytest.raises(ConfigurationError, match=r"constraints.size=0.5 is broken by 48 of the 48 .* least having 1;"):
         tuner.ask(Lineage.of([]), 0, 0)
@@ -131,8 +131,8 @@ def test_a_space_without_a_point_that_keeps_it() -> None:
     assert MAX_ANSWERS >= 100
 
 
-def test_a_long_search_for_a_point_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """In lines ever rarer; what is answered is the same."""
+def test_a_long_search_for_a_point_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """It logs at growing intervals, and the answers are the same."""
     monkeypatch.setattr(constrained, "TELL_AFTER_S", 0.001)
     tuner = ConstrainedTuner(RandomTuner(SPACE, METRICS), SizeProblem().static_metrics, {"size": 0.5})
     with pytest.raises(ConfigurationError) as given_up:
@@ -143,8 +143,8 @@ def test_a_long_search_for_a_point_is_told(monkeypatch: pytest.MonkeyPatch, capl
     assert str(given_up.value).startswith(f"constraints.size=0.5 is broken by {65 * MAX_ANSWERS} of the ")
 
 
-def test_only_what_is_limited_is_found_out() -> None:
-    """The FLOPs of a network take several times as long as its parameters, and are not counted for a limit on those."""
+def test_only_limited_metrics_are_computed() -> None:
+    """FLOPs are not computed for a limit on parameters, since they take several times as long."""
     problem = DigitsProblem()
     tuner = ConstrainedTuner(RandomTuner(problem.space, problem.metrics), problem.static_metrics, {"parameters": 1e9})
     point = problem.space.sample(random.Random(0))
@@ -155,7 +155,7 @@ def test_only_what_is_limited_is_found_out() -> None:
 
 
 def test_constraints_are_part_of_the_identity() -> None:
-    """Another limit is another search; equal numbers are equal; without any, the identity is what it was."""
+    """Another limit is another search, and equal numbers are the same."""
     search = Search(problem=Spec.of(SizeProblem), tuner=Spec.of(RandomTuner))
     one, same, other = (
         Search(problem=search.problem, tuner=search.tuner, constraints={"size": limit}).build()
@@ -181,8 +181,8 @@ def test_constraints_are_part_of_the_identity() -> None:
         ),
     ],
 )
-def test_what_cannot_be(constraints: dict[str, Any], arguments: dict[str, Any], message: str) -> None:
-    """A limit of nothing known, one that is no number, and a problem that fails to say are refused at the start."""
+def test_invalid_constraints_are_refused(constraints: dict[str, Any], arguments: dict[str, Any], message: str) -> None:
+    """A limit on an unknown metric, one that is no number, and a failing problem are refused at the start."""
     search = Search(problem=Spec.of(SizeProblem, **arguments), tuner=Spec.of(RandomTuner), constraints=constraints)
     with pytest.raises(ConfigurationError, match=message):
         search.build()

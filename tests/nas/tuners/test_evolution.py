@@ -1,4 +1,4 @@
-"""Evolution's other kinds: two parents, a population without age, tournaments that kill."""
+"""Evolution's variants: two parents, a population without age, tournaments with losers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_kind_beats_random_search(options: dict[str, object]) -> None:
 
 
 def test_children_of_two_are_made_of_both() -> None:
-    """Each value of a crossed child is one parent's, both are its donors, and the better one is named first."""
+    """Each value of a crossed child is one parent's, both are donors, and the better one is first."""
     trials = search(EvolutionTuner(SPACE, (METRIC,), crossover=0.5), 150)
     crossed = [t for t in trials if len(t.parents) == 2 and not t.proposal.derivation["mutated"]]
 
@@ -55,15 +55,15 @@ def test_children_of_two_are_made_of_both() -> None:
 
 @pytest.mark.parametrize(("crossover", "least", "most"), [(1.0, 1.0, 1.0), (0.5, 0.4, 0.6)])
 def test_so_many_children_have_two_parents(crossover: float, least: float, most: float) -> None:
-    """The share is the probability that was asked for, also where one trial wins most tournaments."""
+    """The share of crossed children is the probability, also if one trial wins most tournaments."""
     tuner = EvolutionTuner(SPACE, (METRIC,), population_size=4, crossover=crossover)
     children = [t for t in search(tuner, 300) if t.parents]
 
     assert least <= sum(len(set(t.parents)) == 2 for t in children) / len(children) <= most
 
 
-def test_without_age_the_best_are_parents_for_ever() -> None:
-    """Where the worst dies, each parent is among the best eight at that time, and an early good one stays."""
+def test_without_age_the_best_stay_parents() -> None:
+    """With replacement=worst each parent is among the best eight of its time, and an early good one stays."""
     trials = search(EvolutionTuner(SPACE, (METRIC,), replacement="worst"), 80)
 
     for trial in trials:
@@ -74,7 +74,7 @@ def test_without_age_the_best_are_parents_for_ever() -> None:
 
 
 def test_losers_of_tournaments_are_no_parents_again() -> None:
-    """NNI's naive evolution: of two the worse dies; so there is one death a child, and eight live on."""
+    """In NNI's naive evolution the worse of two is replaced by each child, so eight members stay."""
     trials = search(EvolutionTuner(SPACE, (METRIC,), replacement="loser", sample_size=2), 60)
     replaced: set[int] = set()
     for trial in trials[8:]:
@@ -87,7 +87,7 @@ def test_losers_of_tournaments_are_no_parents_again() -> None:
 
 
 def test_failures_do_not_shrink_a_population_of_tournaments() -> None:
-    """Where every third trial fails, founders take the places of the failed children."""
+    """If every third trial fails, initial points replace the failed children."""
     losses = iter(range(1000))
     trials = search(
         EvolutionTuner(SPACE, (METRIC,), replacement="loser", sample_size=2),
@@ -102,7 +102,7 @@ def test_failures_do_not_shrink_a_population_of_tournaments() -> None:
 
 
 class ChainProblem(Problem):
-    """Linear layers of three widths in a row, nothing trained; the wider, the better."""
+    """Three linear layers in a row, without training; wider is better."""
 
     metrics = (Metric("width"),)
     policies = frozenset({Policy.SHARE_PARAMS})
@@ -126,7 +126,7 @@ def evolved_chains(root: Path, donor: str) -> list[Trial]:
 
 
 def test_a_child_takes_more_from_a_cousin_than_from_its_parent(tmp_path: Path) -> None:
-    """With ``donor=best_donor`` who has most in common comes before the parents, who still give the rest."""
+    """With ``donor=best_donor`` the closest trial comes before the parents, and they give the rest."""
     own, found = evolved_chains(tmp_path, "parent"), evolved_chains(tmp_path, "best_donor")
     children = [trial for trial in found if trial.parents]
     of_cousins = [trial for trial in children if trial.donor not in trial.parents]
@@ -146,7 +146,7 @@ def test_a_child_takes_more_from_a_cousin_than_from_its_parent(tmp_path: Path) -
 
 
 def n_alike(one: Trial, other: Trial) -> int:
-    """How many widths are the same, from the first on."""
+    """Returns how many widths are the same, from the first on."""
     same = [one.point[name] == other.point[name] for name in one.point]
     return [*same, False].index(False)
 
@@ -160,7 +160,7 @@ def n_alike(one: Trial, other: Trial) -> int:
         ({"replacement": "loser", "sample_size": 1}, "must be at least 2 with replacement=loser"),
     ],
 )
-def test_arguments_that_can_not_be(wrong: dict[str, object], line: str) -> None:
-    """What can't be is refused by name."""
+def test_invalid_arguments_are_refused(wrong: dict[str, object], line: str) -> None:
+    """Invalid arguments are refused by name."""
     with pytest.raises(ConfigurationError, match=line):
         EvolutionTuner(SPACE, (METRIC,), **wrong)  # type: ignore[arg-type]

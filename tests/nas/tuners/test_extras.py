@@ -1,4 +1,4 @@
-"""Tuners that need the library of an extra say how to get it: from the repository, in the version that is tested."""
+"""Tuners that need an extra's library name the install command."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from tests.support.landscape import METRIC, SPACE
         ("nas.tuners.smac.SmacTuner", "smac"),
     ],
 )
-def test_a_library_that_is_not_there_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, target: str, library: str
-) -> None:
-    """The line holds the command word for word."""
+def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, target: str, library: str) -> None:
+    """The error has the exact command."""
     monkeypatch.setitem(sys.modules, library, None)
 
     with pytest.raises(ConfigurationError, match=rf'pip install -c constraints\.txt "\.\[{library}\]"'):

@@ -1,4 +1,4 @@
-"""The Gaussian process of scores: what it believes, what diverged, and what it doubts."""
+"""The Gaussian process of scores: pending trials, diverged trials, outliers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ FAR = np.array([[1e6]])
 
 
 def model_of(scores: list[float]) -> ScoreModel:
-    """Of measurements at 0, 1, 2 and so on."""
+    """Returns a model of measurements at 0, 1, 2 and so on."""
     kernel = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(1.0, (0.05, 50.0), nu=2.5) + WhiteKernel(0.1, (1e-5, 2.0))
     return ScoreModel(np.arange(len(scores), dtype=float).reshape(-1, 1), np.array(scores), kernel)
 
 
-def test_belief_makes_nothing_surer_but_what_is_near() -> None:
-    """Of what is far from all points the spread stays, however many pending trials are taken to score as predicted."""
+def test_pending_trials_reduce_the_spread_nearby_only() -> None:
+    """Far from all points the spread stays, however many pending trials count as predicted."""
     model = model_of([0.0, 1.0, 0.0, 1.0])
     pending = np.linspace(100.0, 200.0, 12).reshape(-1, 1)
     believing = model.believing(pending)
@@ -32,8 +32,8 @@ def test_belief_makes_nothing_surer_but_what_is_near() -> None:
 
 
 @pytest.mark.parametrize("depth", [-1e9, -1e200, -1.7e308])
-def test_one_that_diverged_leaves_the_others_apart(depth: float) -> None:
-    """Beside one score that is far below all, or whose square is none, the others are still told from one another."""
+def test_a_diverged_score_leaves_the_others_apart(depth: float) -> None:
+    """Beside one score far below all, or with an overflowing square, the others still differ."""
     scores = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     means, spreads = model_of([*scores, depth]).predict(np.array([[0.0], [5.0]]))
 
@@ -43,15 +43,15 @@ def test_one_that_diverged_leaves_the_others_apart(depth: float) -> None:
 
 
 def test_ordinary_scores_count_as_they_are() -> None:
-    """A bad one among good ones, as a fresh network's among grown ones, is no outlier; equal ones make no unit of 0."""
+    """A bad score among good ones is no outlier, and equal scores do not give a unit of 0."""
     scores = [0.1, 0.85, 0.9, 0.91, 0.92]
 
     assert model_of(scores).spread == pytest.approx(np.std(scores))
     assert model_of([0.5] * 4).spread == 1.0
 
 
-def test_doubts_are_those_of_leaving_one_out() -> None:
-    """The closed form gives what a model of all other rows says of each, in its standard deviations."""
+def test_doubts_equal_leave_one_out() -> None:
+    """The closed form equals the prediction of a model without the row, in its standard deviations."""
     scores = [0.0, 0.1, 0.2, 2.0, 0.4, 0.5]
     model, rows = model_of(scores), np.arange(6.0).reshape(-1, 1)
     unit = (np.array(scores) - np.mean(scores)) / np.std(scores)

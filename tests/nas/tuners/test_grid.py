@@ -1,4 +1,4 @@
-"""Grid and batch: every combination once, in an order that does not change; then STOP."""
+"""Grid and batch: every combination once in a fixed order, then STOP."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def proposed(tuner: Tuner) -> list[Point]:
 
 
 def test_grid_is_every_combination_once() -> None:
-    """Conditions and nested options are walked: (1 + 2 ops) x (adam + 3 momenta) x 3 rates, all different and valid."""
+    """Conditional and nested options give (1 + 2 ops) x (adam + 3 momenta) x 3 rates, all different and valid."""
     points = proposed(GridTuner(SPACE, METRICS, resolution=3))
 
     assert len(points) == 3 * 4 * 3
@@ -51,14 +51,14 @@ def test_grid_is_every_combination_once() -> None:
 
 
 def test_grid_of_a_finite_space_is_the_space() -> None:
-    """Where no range is wider than the resolution, the grid holds all points of the space."""
+    """If no range is wider than the resolution, the grid has all points of the space."""
     space = ParameterSpace({"a": Int(1, 4), "b": Choice("x", "y", when={"a": [2, 3]}), "c": 7})
 
     assert proposed(GridTuner(space, METRICS)) == list(space.points())
 
 
 def test_grid_answers_any_number() -> None:
-    """A tuner that resumes at the end answers what one that went through it all does."""
+    """A tuner resumed at the end answers as one that went through all numbers."""
     points = proposed(GridTuner(SPACE, METRICS))
     resumed = GridTuner(SPACE, METRICS)
 
@@ -67,14 +67,14 @@ def test_grid_answers_any_number() -> None:
 
 
 @pytest.mark.parametrize("resolution", [0, -1, 2.5, True])
-def test_resolution_that_can_not_be(resolution: Any) -> None:
-    """A resolution that is no whole number of at least 1 is refused by name."""
+def test_invalid_resolutions_are_refused(resolution: Any) -> None:
+    """A resolution must be a whole number of at least 1."""
     with pytest.raises(ConfigurationError, match="resolution"):
         GridTuner(SPACE, METRICS, resolution=resolution)
 
 
 def test_batch_is_the_list() -> None:
-    """The points of the list come as they are, in order; then nothing more."""
+    """The listed points come unchanged, in order, then STOP."""
     points: list[Point] = [{"a": 3, "b": "x"}, {"a": 1}, {"a": 3, "b": "x"}]
     space = ParameterSpace({"a": Int(1, 3), "b": Choice("x", "y", when={"a": [3]})})
 
@@ -82,7 +82,7 @@ def test_batch_is_the_list() -> None:
 
 
 @pytest.mark.parametrize(("points", "message"), [([], "at least one"), ([{"a": 1}, {"a": 9}], r"points\[1\].*9")])
-def test_batch_that_can_not_be(points: list[Point], message: str) -> None:
-    """An empty list and a point outside the space are refused, the point by its place."""
+def test_invalid_batches_are_refused(points: list[Point], message: str) -> None:
+    """An empty list, and a point outside the space, by its index, are refused."""
     with pytest.raises(ConfigurationError, match=message):
         BatchTuner(ParameterSpace({"a": Int(1, 3)}), METRICS, points=points)

@@ -1,4 +1,4 @@
-"""Metis: predicts, measures again what it doubts, and recommends what is predicted and confirmed."""
+"""Metis: predicts, repeats outliers, and ranks by prediction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def valley(point: Point) -> float:
 
 
 def with_a_lucky_one() -> list[Trial]:
-    """Fifteen measurements of the valley, and one far from its bottom whose loss is the lowest of all, by luck."""
+    """Returns fifteen measurements of the valley, and one far from its bottom with the lowest loss by luck."""
     points = [{"x": i / 15} for i in range(16)]
     losses = [-0.05 if i == 13 else valley(point) for i, point in enumerate(points)]
     return [finished(i, Proposal(point=p), v) for i, (p, v) in enumerate(zip(points, losses, strict=True))]
@@ -41,7 +41,7 @@ def test_it_finds_better_points_than_random_search() -> None:
 
 
 def test_a_lucky_score_is_measured_again() -> None:
-    """Among the next few proposals is the suspect point itself; where repeats are not allowed, it is not."""
+    """The outlier is among the next few proposals, unless repeats are off."""
     trials = with_a_lucky_one()
     for max_repeats, expected in ((3, True), (1, False)):
         tuner = MetisTuner(LINE, (METRIC,), max_repeats=max_repeats)
@@ -54,7 +54,7 @@ def test_a_lucky_score_is_measured_again() -> None:
 
 
 def test_the_best_predicted_and_confirmed_come_first() -> None:
-    """The luckiest trial leads by its score, and does not lead by what the model predicts of it."""
+    """The luckiest trial leads by score, but not by the model's prediction."""
     lineage = Lineage.of(with_a_lucky_one())
 
     assert lineage.ranked(METRIC)[0].number == 13
@@ -64,8 +64,8 @@ def test_the_best_predicted_and_confirmed_come_first() -> None:
 
 
 @pytest.mark.slow
-def test_noise_does_not_decide_who_is_recommended() -> None:
-    """Of 40 noisy random trials, the one that it recommends is on average better than the one that scored best."""
+def test_ranking_resists_noise() -> None:
+    """Of 40 noisy random trials, the first-ranked one is on average better than the best-scored one."""
     own, lucky = [], []
     for seed in range(20):
         noise = random.Random(seed)
@@ -78,22 +78,22 @@ def test_noise_does_not_decide_who_is_recommended() -> None:
 
 
 def test_pending_trials_count() -> None:
-    """Twelve asks without a result between them give twelve points; none is measured again while it runs."""
+    """Twelve asks without results give twelve points, and no running point is repeated."""
     tuner = MetisTuner(LINE, (METRIC,), n_candidates=100)
     trials = pending(tuner, with_a_lucky_one(), 12)
 
     assert max(Counter(point_key(t.point) for t in trials).values()) == 1
 
 
-def test_what_runs_is_taken_to_score_as_predicted() -> None:
-    """Points that are asked for while others run are sought elsewhere, where more is to be learned."""
+def test_running_trials_count_as_predicted() -> None:
+    """While trials run, points are sought elsewhere."""
     gap = least_gap_of_pending(lambda space: MetisTuner(space, (METRIC,), n_candidates=100))
 
     assert gap > 0.05
 
 
 def test_small_space_is_exhausted_after_the_repeats() -> None:
-    """Where every point is known and none is worth another measurement, the answer is STOP."""
+    """The answer is STOP if every point has scores and no repeat is worthwhile."""
     space = ParameterSpace({"a": Choice(*range(6)), "b": Choice("x", "y")})
     tuner = MetisTuner(space, (METRIC,), n_initial_points=5, n_candidates=50)
     trials: list[Trial] = []
@@ -108,8 +108,8 @@ def test_small_space_is_exhausted_after_the_repeats() -> None:
 
 
 @pytest.mark.parametrize("fails", [0, 4])
-def test_space_smaller_than_its_founders_is_measured_again(fails: int) -> None:
-    """Six noisy points, fewer than founders, of which one may fail: the promising ones come again, thrice at most."""
+def test_space_smaller_than_the_initial_points_is_measured_again(fails: int) -> None:
+    """Of six noisy points, one of which may fail, the promising ones are repeated at most three times."""
     noise = random.Random(0)
     tuner = MetisTuner(ParameterSpace({"x": Int(1, 6)}), (METRIC,), n_candidates=20)
     trials: list[Trial] = []
@@ -125,8 +125,8 @@ def test_space_smaller_than_its_founders_is_measured_again(fails: int) -> None:
     assert times[fails] <= 1
 
 
-def test_the_end_waits_for_what_runs() -> None:
-    """Where every point is measured or running, what runs may be worth another measurement: the answer is WAIT."""
+def test_the_end_waits_for_running_trials() -> None:
+    """If all points have scores or run, the answer is WAIT."""
     tuner = MetisTuner(ParameterSpace({"x": Int(1, 6)}), (METRIC,), max_repeats=1)
     points = [Proposal(point={"x": x}) for x in range(1, 7)]
     done = [finished(number, point, 0.1 * number) for number, point in enumerate(points[:5])]
@@ -138,7 +138,7 @@ def test_the_end_waits_for_what_runs() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"n_initial_points": 1}, {"n_candidates": 0}, {"max_repeats": 0}, {"max_points": 19}]
 )
-def test_arguments_that_can_not_be(wrong: dict[str, int]) -> None:
-    """What can't be is refused by name."""
+def test_invalid_arguments_are_refused(wrong: dict[str, int]) -> None:
+    """Invalid arguments are refused by name."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         MetisTuner(SPACE, (METRIC,), **wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Network morphism by Bayesian optimization: founders, then children that name parent and operations."""
+"""Network morphism by Bayesian optimization: initial points, then children with parent and operations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GRAPHS = GraphSpace(STARTS[:2], limits=LIMITS, n_moves=2)
 
 
 def walk_from_start(n_moves: int) -> Point:
-    """A point so many moves away from a start."""
+    """Returns a point so many moves away from a start."""
     variation, rng = Variation.of({"network": STARTS[0].to_json()}), random.Random(7)
     for _ in range(n_moves):
         variation = GRAPHS.vary(variation, rng)
@@ -47,7 +47,7 @@ def small(space: GraphSpace | ParameterSpace, seed: int = 0, **options: int) -> 
 
 @pytest.mark.slow
 def test_it_finds_better_networks_than_random_search() -> None:
-    """Over sixteen seeds, the best of 40 networks is on average nearer to a far one than random search's."""
+    """Over sixteen seeds, the best of 40 networks is on average nearer to a far target than random search's."""
     target = GRAPHS.features(walk_from_start(12))
 
     def mean_nearest(make: Callable[[int], Tuner]) -> float:
@@ -61,7 +61,7 @@ def test_it_finds_better_networks_than_random_search() -> None:
 
 
 def test_children_name_their_parent_and_the_operations() -> None:
-    """After the founders, what a proposal derives from its parent's network is its own, in at most as many steps."""
+    """Each child equals its parent's network after its named operations, within the maximum of steps."""
     trials = search(small(GRAPHS, max_steps=2), 12, lambda point: len(GRAPHS.network(point).nodes))
 
     assert [trial.parents for trial in trials[:4]] == [()] * 4
@@ -77,7 +77,7 @@ def test_children_name_their_parent_and_the_operations() -> None:
 
 
 def test_children_start_from_their_parents_function() -> None:
-    """Where only morphisms are allowed, every child of a search gives what its founder gave, and says what it took."""
+    """With morphisms only, every child has its ancestor's output, and its record says what it inherited."""
     search = Search(
         problem=Spec.of(Unchanging),
         tuner=Spec("nas.tuners.network_morphism.NetworkMorphismTuner", {"n_initial_points": 2, "n_candidates": 16}),
@@ -95,22 +95,22 @@ def test_children_start_from_their_parents_function() -> None:
 
 
 def test_pending_trials_are_not_proposed_again() -> None:
-    """Asked again and again before any result, it proposes another point each time."""
+    """Each ask before any result gives another point."""
     trials = search(small(GRAPHS), 5, lambda point: len(GRAPHS.network(point).nodes))
     trials += pending(small(GRAPHS), trials, 5)
 
     assert len({str(trial.point) for trial in trials}) == 10
 
 
-def test_what_runs_is_taken_to_score_as_predicted() -> None:
-    """Children that are asked for while others run are sought elsewhere, where more is to be learned."""
+def test_running_trials_count_as_predicted() -> None:
+    """While trials run, children are sought elsewhere."""
     gap = least_gap_of_pending(lambda space: NetworkMorphismTuner(space, (METRIC,), n_initial_points=2))
 
     assert gap > 0.05
 
 
-def test_a_trial_that_diverged_does_not_blind_the_model() -> None:
-    """Where the first founder's loss is a billion, or can't be squared, the search finds as good points."""
+def test_a_diverged_trial_does_not_spoil_the_model() -> None:
+    """If the first loss is a billion, or its square overflows, the search finds as good points."""
     best = {}
     for first in (None, 1e9, 1e300):
         tuner = NetworkMorphismTuner(SPACE, (METRIC,))
@@ -123,7 +123,7 @@ def test_a_trial_that_diverged_does_not_blind_the_model() -> None:
 
 
 def test_small_space_is_exhausted() -> None:
-    """No point comes twice, and where none is left the answer is STOP."""
+    """No point comes twice, and STOP follows the last one."""
     space = ParameterSpace({"a": Choice(1, 2, 3), "b": Choice("x", "y")})
     tuner = small(space, n_initial_points=2)
     trials = search(tuner, 6, lambda point: point["a"])
@@ -133,7 +133,7 @@ def test_small_space_is_exhausted() -> None:
 
 
 def test_model_is_of_the_best_and_the_newest() -> None:
-    """Of more scored trials than a model takes, the best half and the newest half stay, in the order learned."""
+    """A full model keeps the best half and the newest half, in the order learned."""
     metric = Metric("loss", "minimize")
     trials = search(RandomTuner(SPACE, (METRIC,)), 20)
     lineage = Lineage.of(trials)
@@ -145,7 +145,7 @@ def test_model_is_of_the_best_and_the_newest() -> None:
 
 
 def test_landmarks_see_near_points_as_near() -> None:
-    """Coordinates of two points differ by no more than the points are apart; landmarks are about 1 apart."""
+    """Coordinates of two points differ by at most their distance; landmarks are about 1 apart."""
     rng = random.Random(0)
     points = [GRAPHS.sample(rng) for _ in range(12)]
     distances = Distances(GRAPHS)
@@ -171,6 +171,6 @@ def test_landmarks_see_near_points_as_near() -> None:
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, int], message: str) -> None:
-    """An argument that can't be is named, with what is allowed."""
+    """An invalid argument is refused with what is allowed."""
     with pytest.raises(ConfigurationError, match=message):
         NetworkMorphismTuner(GRAPHS, (METRIC,), **arguments)

@@ -1,4 +1,4 @@
-"""NSGA-II: founders, then children of the front, of two parents; generations follow from the lineage."""
+"""NSGA-II: initial points, then children of two parents from the front, by generations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TREE = ParameterSpace(
 
 
 def scores(point: Point) -> dict[str, float]:
-    """What larger operations cost and give: the front takes large ones at some places only."""
+    """Returns cost and gain of larger operations; the front has large ones at some places only."""
     flops = sum(point.values())
     accuracy = sum((i + 1) * value for i, value in enumerate(point.values())) - 2 * (point["op_0"] == point["op_5"])
     return {"accuracy": accuracy, "flops": flops}
@@ -56,7 +56,7 @@ def finished(number: int, proposal: Proposal, metrics: dict[str, float]) -> Tria
 
 
 def test_it_finds_more_of_the_front_than_random_search() -> None:
-    """In every one of five seeds, the hypervolume after 100 trials is greater than random search's."""
+    """In each of five seeds, the hypervolume after 100 trials is greater than random search's."""
 
     def covered(tuner: type[Tuner], seed: int) -> float:
         trials = search(tuner(FLAT, METRICS, seed=seed), 100)
@@ -68,7 +68,7 @@ def test_it_finds_more_of_the_front_than_random_search() -> None:
 
 
 def test_a_child_is_made_of_its_parents() -> None:
-    """All but one of its decisions are a parent's; the first parent is the one that has more of them."""
+    """All decisions but one are a parent's; the first parent has more of them."""
     trials = search(Nsga2Tuner(FLAT, METRICS, population_size=8), 80)
 
     assert [t.parents for t in trials[:8]] == [()] * 8
@@ -86,7 +86,7 @@ def test_a_child_is_made_of_its_parents() -> None:
 
 
 def test_without_crossover_there_is_one_parent() -> None:
-    """Then a child differs from its parent at one decision."""
+    """Without crossover a child differs from its parent in one decision."""
     trials = search(Nsga2Tuner(FLAT, METRICS, population_size=8, crossover_rate=0.0), 40)
 
     assert all(len(t.parents) == 1 for t in trials[8:])
@@ -94,7 +94,7 @@ def test_without_crossover_there_is_one_parent() -> None:
 
 
 def test_no_point_twice_and_pending_trials_count() -> None:
-    """Asked forty times while nothing more finishes, it gives forty points that are new."""
+    """Forty asks without a new result give forty new points."""
     tuner = Nsga2Tuner(FLAT, METRICS, population_size=8)
     trials = search(tuner, 20)
     trials += pending(tuner, trials, 40)
@@ -103,8 +103,8 @@ def test_no_point_twice_and_pending_trials_count() -> None:
     assert len({point_key(t.point) for t in trials}) == 60
 
 
-def test_founders_before_any_result() -> None:
-    """With more slots than founders are needed, all that is asked for is founders, until one has a score."""
+def test_initial_points_before_any_result() -> None:
+    """With more slots than initial points, all proposals are initial points until one has a score."""
     tuner = Nsga2Tuner(FLAT, METRICS, population_size=4)
     trials = pending(tuner, [], 12)
     assert not any(trial.parents for trial in trials)
@@ -116,7 +116,7 @@ def test_founders_before_any_result() -> None:
 
 
 def test_a_failed_trial_is_no_member() -> None:
-    """A new founder takes the place of one that failed; nobody is born of a failed trial or one without a value."""
+    """A new initial point replaces a failed one; trials that failed or lack a value have no children."""
     tuner, trials = Nsga2Tuner(FLAT, METRICS, population_size=4), list[Trial]()
     for number in range(40):
         answer = tuner.ask(Lineage.of(trials), number, number)
@@ -132,8 +132,8 @@ def test_a_failed_trial_is_no_member() -> None:
     assert all(parent % 4 > 1 for t in trials for parent in t.parents)
 
 
-def test_who_is_beaten_dies_with_its_generation() -> None:
-    """At a generation's end the best of parents and children live on; the others are never given again."""
+def test_dominated_trials_leave_with_their_generation() -> None:
+    """At a generation's end the best of parents and children stay; the others are never parents again."""
     tuner = Nsga2Tuner(FLAT, METRICS, population_size=8)
     trials = search(tuner, 48)
     kept = [set(tuner.may_inherit_from(Lineage.of(trials[:n]))) for n in range(49)]
@@ -149,8 +149,8 @@ def test_who_is_beaten_dies_with_its_generation() -> None:
     )
 
 
-def test_a_space_that_is_used_up() -> None:
-    """STOP when every point has been proposed, and in a space of one point after that one."""
+def test_an_exhausted_space() -> None:
+    """STOP follows the last point, also in a space of one point."""
     space = ParameterSpace({"op": Choice(1, 2, 3)})
     tuner = Nsga2Tuner(space, METRICS)
     trials = search(tuner, 3, lambda point: {"accuracy": point["op"], "flops": point["op"]})
@@ -159,7 +159,7 @@ def test_a_space_that_is_used_up() -> None:
 
 
 def test_contract_over_many_generations() -> None:
-    """A small population in a nested space keeps the contract while generations pass."""
+    """A small population in a nested space keeps the contract over many generations."""
     check_tuner(Spec.of(Nsga2Tuner, population_size=3), TREE, METRICS)
 
 
@@ -172,7 +172,7 @@ def test_contract_over_many_generations() -> None:
         ({"crossover_rate": True}, "crossover_rate"),
     ],
 )
-def test_arguments(arguments: dict[str, Any], message: str) -> None:
-    """What can't be is refused by name."""
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """Invalid arguments are refused by name."""
     with pytest.raises(ConfigurationError, match=message):
         Nsga2Tuner(FLAT, METRICS, **arguments)

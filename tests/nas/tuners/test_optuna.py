@@ -1,4 +1,4 @@
-"""Optuna's Gaussian process in small spaces, where it suggests again what is known, and in conditional ones."""
+"""Optuna's Gaussian process in small and in conditional spaces."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ LOSS = Metric("loss", "minimize")
 
 
 def n_wrong(point: Point) -> float:
-    """The layers that are not "c"; two neighbors that agree are worth a little."""
+    """Returns the number of layers that are not "c"; two equal neighbors are worth a little."""
     letters = list(point.values())
     return sum(letter != "c" for letter in letters) - 0.1 * sum(a == b for a, b in pairwise(letters))
 
 
 def distances_to_the_best(trials: list[Trial]) -> Iterator[int]:
-    """Of each trial after the first 20: in how many layers it differs from the best one before it."""
+    """Returns for each trial after the first 20 the number of layers that differ from the best one before it."""
     for index in range(20, len(trials)):
         best = min(trials[:index], key=lambda trial: trial.metrics["loss"]).point
         yield sum(trials[index].point[name] != best[name] for name in best)
 
 
 @pytest.mark.slow
-def test_where_the_sampler_suggests_a_known_point_a_new_one_near_it_is_proposed() -> None:
-    """Forty trials of 729 points, all different; two random points differ in four of six layers."""
+def test_a_known_suggestion_becomes_a_new_point_near_it() -> None:
+    """Forty trials of 729 points all differ; two random points differ in four of six layers."""
     trials = search(OptunaTuner(CHOICES, (LOSS,), sampler="gp"), 40, n_wrong)
 
     assert len({point_key(trial.point) for trial in trials}) == 40
@@ -45,7 +45,7 @@ def test_where_the_sampler_suggests_a_known_point_a_new_one_near_it_is_proposed(
 
 
 def test_a_small_space_is_used_up_and_then_it_stops() -> None:
-    """Nine points, nine trials, then STOP."""
+    """Nine points give nine trials, then STOP."""
     space = ParameterSpace({"first": Choice("a", "b", "c"), "second": Choice("a", "b", "c")})
     tuner = OptunaTuner(space, (LOSS,), sampler="gp")
 
@@ -56,8 +56,8 @@ def test_a_small_space_is_used_up_and_then_it_stops() -> None:
 
 
 @pytest.mark.slow
-def test_numbers_that_not_every_point_has_are_modeled_too(capfd: pytest.CaptureFixture[str]) -> None:
-    """The optimum lies in one branch, and is found there by few trials of three seeds; nothing is printed."""
+def test_conditional_numbers_are_modeled(capfd: pytest.CaptureFixture[str]) -> None:
+    """The optimum in one branch is found by few trials of three seeds, without output."""
     branch = {"kind": ["curved"]}
     space = ParameterSpace(
         {"kind": Choice("flat", "curved"), "x": Float(-10, 10, when=branch), "y": Float(-10, 10, when=branch)}

@@ -1,4 +1,4 @@
-"""Population-based training: the worst copy the weights and the point of the best, and the rest go on."""
+"""Population-based training: the worst copy weights and point of the best, and the others continue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TwoSlopes(Problem):
 
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_exploiting_passes_on_weights_and_exploring_changes_points(synchronous: bool) -> None:
-    """With copies both weights are trained; without, each member trains its one for ever."""
+    """With copies both weights are trained; without them each member trains only one."""
 
     def best(fraction: float) -> float:
         arguments = {"population_size": 2, "fraction": fraction, "resample": 0.5, "synchronous": synchronous}
@@ -58,7 +58,7 @@ def test_exploiting_passes_on_weights_and_exploring_changes_points(synchronous: 
 
 
 def test_members_go_on_from_their_own_last_trial_or_from_one_of_the_best() -> None:
-    """Every trial after the founders has one parent: the member's own with its very point, or one of the best two."""
+    """Every later trial has one parent: the member's own trial with its point, or one of the best two."""
     trials = search(PbtTuner(SPACE, (METRIC,), population_size=8), 80)
     last: dict[int, int] = {}
     n_copies = 0
@@ -80,8 +80,8 @@ def test_members_go_on_from_their_own_last_trial_or_from_one_of_the_best() -> No
     assert n_copies >= 15
 
 
-def test_only_what_is_named_is_perturbed() -> None:
-    """Exploring changes a number by the factor, and nothing that is not named."""
+def test_only_named_parameters_are_perturbed() -> None:
+    """Exploring changes named numbers by the factor, and no others."""
     trials = search(PbtTuner(SPACE, (METRIC,), perturbed=["rate"], resample=0), 80)
     copies = [(t.point, trials[t.parents[0]].point) for t in trials if "copied" in t.proposal.derivation]
 
@@ -103,14 +103,14 @@ def test_only_what_is_named_is_perturbed() -> None:
         ([], r"perturbed \(\[\]\) must name what exploring may change, of x, rate, n, op, or be null"),
     ],
 )
-def test_names_of_nothing_are_refused(perturbed: list[str], message: str) -> None:
-    """Names that the space does not know, and no name at all, would explore nothing: the line says which there are."""
+def test_unknown_names_are_refused(perturbed: list[str], message: str) -> None:
+    """Names that the space does not have, and no name at all, are refused with the existing ones."""
     with pytest.raises(ConfigurationError, match=message):
         PbtTuner(SPACE, (METRIC,), perturbed=perturbed)
 
 
 def test_a_name_may_be_the_beginning_of_a_path() -> None:
-    """A decision that few points have is found, by its name and by the choice in which it lies."""
+    """A conditional decision is found by its name and by the choice around it."""
     rare = Choice(*range(30), {"deep": Choice(1, 2)})
     space = ParameterSpace({"op": rare, "x": Float(0.0, 1.0)})
 
@@ -124,7 +124,7 @@ def decided(space: ParameterSpace) -> set[str]:
 
 
 @pytest.mark.parametrize("wrong", [{"population_size": 1}, {"fraction": 0.6}, {"factor": 1}, {"perturbed": "rate"}])
-def test_arguments_that_can_not_be(wrong: dict[str, object]) -> None:
-    """What can't be is refused by name."""
+def test_invalid_arguments_are_refused(wrong: dict[str, object]) -> None:
+    """Invalid arguments are refused by name."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         PbtTuner(SPACE, (METRIC,), **wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""REINFORCE: a policy that rewards shift, also below the options of a tree."""
+"""REINFORCE: rewards shift the policy, also below the options of a tree."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def n_wrong(point: Point) -> float:
     return float(sum(value != i % 5 for i, value in enumerate(point.values())))
 
 
-def test_the_policy_moves_to_what_is_rewarded() -> None:
-    """At random 6.4 of 8 choices are wrong; after 300 trials it has drawn the best point, and draws those near it."""
+def test_the_policy_moves_towards_rewards() -> None:
+    """After 300 trials it has drawn the best point, and draws points near it; at random 6.4 of 8 choices are wrong."""
     trials = search(ReinforceTuner(CHOICES, (METRIC,)), 300, n_wrong)
 
     assert statistics.mean(t.metrics["loss"] for t in trials[:20]) > 5
@@ -30,14 +30,14 @@ def test_the_policy_moves_to_what_is_rewarded() -> None:
 
 
 def test_it_finds_better_points_than_random_search() -> None:
-    """Also where numbers are cut into bins."""
+    """It beats random search, also for numbers cut into bins."""
     best = mean_best(lambda seed: ReinforceTuner(SPACE, (METRIC,), seed=seed), 150, 5)
 
     assert best < 0.8 * mean_best(lambda seed: RandomTuner(SPACE, (METRIC,), seed=seed), 150, 5)
 
 
 def test_choices_below_an_option_have_a_policy_of_their_own() -> None:
-    """What is right below one option is wrong below the other, and both are learned."""
+    """The best choice below one option is the worst below the other, and both are learned."""
     ops = ("a", "b", "c", "d")
     space = ParameterSpace(
         {
@@ -52,14 +52,14 @@ def test_choices_below_an_option_have_a_policy_of_their_own() -> None:
 
 
 def test_equal_rewards_teach_nothing() -> None:
-    """Scores without any spread leave the policy as it is."""
+    """Equal scores leave the policy unchanged."""
     trials = search(ReinforceTuner(CHOICES, (METRIC,)), 100, lambda point: 1.0)
 
     assert len({t.point["c0"] for t in trials[-30:]}) == 5
 
 
 @pytest.mark.parametrize("wrong", [{"learning_rate": -1}, {"decay": 2}, {"entropy": float("nan")}, {"bins": 1}])
-def test_arguments_that_can_not_be(wrong: dict[str, object]) -> None:
-    """What can't be is refused by name."""
+def test_invalid_arguments_are_refused(wrong: dict[str, object]) -> None:
+    """Invalid arguments are refused by name."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         ReinforceTuner(SPACE, (METRIC,), **wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""SMAC3's forest, in a space so small that it is used up."""
+"""SMAC3's forest in a space that is soon exhausted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.landscape import search
 
 @pytest.mark.parametrize("n_pending", [0, 2])
 def test_a_small_space_is_used_up_and_then_it_stops(n_pending: int) -> None:
-    """Six points, six trials, then STOP, also while some of them still run."""
+    """Six points give six trials, then STOP, also while some still run."""
     space = ParameterSpace({"width": Int(1, 3), "op": Choice("a", "b")})
     tuner = SmacTuner(space, (Metric("loss", "minimize"),), n_initial_points=2, random_share=0.0)
 

@@ -1,4 +1,4 @@
-"""Donors by a rule (Rafiki's ``ParamsType``): whose weights a trial really gets, from the loop, with records."""
+"""Donor rules (Rafiki's ``ParamsType``): the resolved donors of trials, from the controller, with records."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def clean_memory() -> Iterator[None]:
 
 
 class SourceTuner(ListTuner):
-    """Every point takes its weights from one source."""
+    """Gives every point its donor by one rule."""
 
     def __init__(self, source: str, *, metric: Metric = METRIC) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def search(records: Records, executor: ScriptedExecutor, source: str, *, metric:
 
 
 def expected(trial: Trial, earlier: Sequence[Trial], source: str, metric: Metric) -> int | None:
-    """By the definition: ``earlier`` are the results before the trial's start, in their order."""
+    """Returns the donor by the definition: ``earlier`` are the results before the start, in order."""
     able = [t for t in earlier if t.checkpoint is not None and (t.slot == trial.slot or source.startswith("global"))]
     if source.endswith("recent"):
         return able[-1].number if able else None
@@ -81,10 +81,10 @@ def expected(trial: Trial, earlier: Sequence[Trial], source: str, metric: Metric
     odd=st.dictionaries(st.integers(0, N_TRIALS - 1), st.sampled_from([FAILED, BARE]), max_size=6),
 )
 @pytest.mark.parametrize("source", list(DonorRule))
-def test_each_source_gives_whom_it_says(
+def test_each_rule_chooses_by_its_definition(
     source: str, picks: list[int], slots: int, direction: str, odd: dict[int, End]
 ) -> None:
-    """Of those that had finished with weights when the trial started; the first trials start afresh."""
+    """It chooses among finished trials with weights; the first trials start from scratch."""
     records, turns = fresh_records(), iter(picks)
     metric = Metric("accuracy", direction)
     ends = {number: [end] for number, end in odd.items()}
@@ -106,7 +106,7 @@ def test_each_source_gives_whom_it_says(
 
 @pytest.mark.parametrize("source", list(DonorRule))
 def test_deterministic_donors_survive_kills(source: str) -> None:
-    """With ``deterministic`` the same donors, whatever finishes first and wherever the search was killed."""
+    """With ``deterministic`` donors are the same in any order of finishing and after any kill."""
     found = []
     for place in (0, -1):
         whole = fresh_records()
@@ -122,8 +122,8 @@ def test_deterministic_donors_survive_kills(source: str) -> None:
     assert all(donors == found[0] for donors in found)
 
 
-def test_an_unknown_source_is_refused() -> None:
-    """A name that is neither a source nor another search's trial ends the search, and is named with what is allowed."""
+def test_an_unknown_rule_is_refused() -> None:
+    """A name that is neither a rule nor another search's trial ends the search with the allowed ones."""
     records = fresh_records()
     checkpoint = partial(other_search_checkpoint, records)
     controller = make_controller(
@@ -135,8 +135,8 @@ def test_an_unknown_source_is_refused() -> None:
 
 
 @pytest.mark.parametrize("choice", ["LOCAL_BEST", "local_recent", "GLOBAL_BEST", "global_recent", "best"])
-def test_a_tuners_donor_is_never_swept(choice: str) -> None:
-    """Whom ``tuner.donor`` gives a trial is among those of whom the tuner said before that it may name them."""
+def test_weights_of_a_tuners_donor_are_never_deleted(choice: str) -> None:
+    """The donors of ``tuner.donor`` are among the trials that the tuner said it may name."""
     records = fresh_records()
     tuner = RandomTuner(SPACE, (METRIC,), seed=3, donor=choice)
     allowed: dict[int, set[int]] = {}

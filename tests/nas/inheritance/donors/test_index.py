@@ -1,4 +1,4 @@
-"""The index of donors: the best of all that are committed, whoever commits them, from the records alone."""
+"""The index of donors: the best of all committed trials, from the records alone."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def donor_of(index: DonorIndex, *widths: int, **how: Any) -> int | str | None:
 
 @settings(max_examples=60, deadline=None)
 @given(steps)
-def test_lasting_index_answers_as_a_new_one_and_as_the_long_way(done: list[Any]) -> None:
-    """Whatever is proposed, finished, failed and swept in between, each answer is that of comparing everything."""
+def test_index_answers_as_a_new_one_and_as_comparing_all(done: list[Any]) -> None:
+    """After any proposals, results and deleted weights each answer equals that of comparing everything."""
     root = memory()
     records = begin(root, "search")
     lasting = DonorIndex(root, "search")
@@ -92,7 +92,7 @@ def test_lasting_index_answers_as_a_new_one_and_as_the_long_way(done: list[Any])
 
 
 def test_answer_names_the_trial(root: BlobStore) -> None:
-    """The answer is the donor as a proposal names it, its trial with the checkpoint, and what is shared."""
+    """The answer has the donor as a proposal names it, its trial with checkpoint, and the share."""
     records = begin(root, "search")
     publish(records, offer(0, chain(4)), offer(1, chain(4, 8, 8)))
 
@@ -104,14 +104,14 @@ def test_answer_names_the_trial(root: BlobStore) -> None:
 
 
 def test_root_may_be_a_folder(tmp_path: Path) -> None:
-    """What a search is given as its root is enough, here as there."""
+    """A search's root may be given as a folder."""
     publish(begin(open_root(str(tmp_path)), "search"), offer(0, chain(4)))
 
     assert donor_of(DonorIndex(str(tmp_path), "search"), 4, 8) == 0
 
 
 def test_nothing_in_common_is_no_donor(root: BlobStore) -> None:
-    """Neither an empty search nor one of other networks has an answer."""
+    """An empty search, or one of other networks, gives no donor."""
     records, index = begin(root, "search"), DonorIndex(root, "search")
     assert donor_of(index, 4) is None
     publish(records, offer(0, chain(8)), offer(1))
@@ -121,7 +121,7 @@ def test_nothing_in_common_is_no_donor(root: BlobStore) -> None:
 
 
 def test_point_is_compared_in_the_order_of_the_space(root: BlobStore) -> None:
-    """The order comes from search.json, whatever the order of a record's keys; floats have no say."""
+    """The order comes from search.json, not from a record's keys; floats do not count."""
     publish(
         begin(root, "search"),
         offer(0, chain(4), point={"a": 1, "b": 2, "lr": 0.5}),
@@ -135,7 +135,7 @@ def test_point_is_compared_in_the_order_of_the_space(root: BlobStore) -> None:
 
 
 def test_trial_without_tensors_is_found_by_its_point(root: BlobStore) -> None:
-    """A trial of another framework, which published files only, can be a donor by its point, never by a network."""
+    """A trial that published only files can be a donor by its point, never by a network."""
     records = begin(root, "search")
     publish(records, offer(0, {}, point={"b": 1, "a": 1}))
     index = DonorIndex(root, "search")
@@ -148,8 +148,8 @@ def test_trial_without_tensors_is_found_by_its_point(root: BlobStore) -> None:
 
 @pytest.mark.parametrize("wanted", [Signature.of(chain(4, 4)), {"b": 1, "a": 1}], ids=["network", "point"])
 @pytest.mark.parametrize("asks_before", [True, False], ids=["known", "new"])
-def test_swept_trial_is_no_donor(root: BlobStore, wanted: Any, asks_before: bool) -> None:
-    """Once its weights are swept, a trial is answered no more, known to the index or not; the next best is."""
+def test_trial_with_deleted_weights_is_no_donor(root: BlobStore, wanted: Any, asks_before: bool) -> None:
+    """Once its weights are deleted, the next best trial is the answer, whether the index knew it or not."""
     records, index = begin(root, "search"), DonorIndex(root, "search")
     publish(records, *(offer(n, chain(4, 4), point={"b": 1, "a": 1}, score=n / 10) for n in range(4)))
     assert not asks_before or index.best_donor(wanted).donor == 3
@@ -161,8 +161,8 @@ def test_swept_trial_is_no_donor(root: BlobStore, wanted: Any, asks_before: bool
     assert index.best_donor(wanted).donor == 0
 
 
-def test_points_are_forgotten_before_they_were_asked_for(root: BlobStore) -> None:
-    """A trial that was swept between a question for a network and the first for a point is not answered."""
+def test_deleted_weights_count_for_the_first_point(root: BlobStore) -> None:
+    """A trial whose weights are deleted between a query by network and one by point is not the answer."""
     records, index = begin(root, "search"), DonorIndex(root, "search")
     publish(records, *(offer(n, chain(4), point={"b": 1}, score=n / 10) for n in range(2)))
     assert donor_of(index, 4) == 1
@@ -171,8 +171,8 @@ def test_points_are_forgotten_before_they_were_asked_for(root: BlobStore) -> Non
     assert index.best_donor({"b": 1}).donor == 0
 
 
-def test_trial_that_is_swept_meanwhile_is_no_donor(root: BlobStore) -> None:
-    """A sweep while an answer is sought (here by a measure, asked in the middle) is seen before it is given."""
+def test_weights_deleted_during_a_query_are_seen(root: BlobStore) -> None:
+    """Weights deleted during a query (here by the measure) are seen before its answer."""
     records, index = begin(root, "search"), DonorIndex(root, "search")
     publish(records, *(offer(n, chain(4), score=n / 10) for n in range(3)))
 
@@ -185,7 +185,7 @@ def test_trial_that_is_swept_meanwhile_is_no_donor(root: BlobStore) -> None:
 
 
 def test_record_that_could_not_be_read_is_not_skipped(tmp_path: Path) -> None:
-    """Where one of several new records is torn, every question says so, and once it is whole all of them count."""
+    """If one of several new records is damaged, every query raises; once it is whole, all of them count."""
     root = open_root(str(tmp_path), retry_s=0)
     records, index = begin(root, "search"), DonorIndex(root, "search")
     publish(records, offer(0, chain(8)))
@@ -203,7 +203,7 @@ def test_record_that_could_not_be_read_is_not_skipped(tmp_path: Path) -> None:
 
 
 def test_measure_can_be_chosen(root: BlobStore) -> None:
-    """By common layers the donor is the one that shares most elements, wherever its layers stand."""
+    """By common layers the donor with the most shared elements wins, at any place."""
     publish(begin(root, "search"), offer(0, chain(8, 4, 4, 4, 4)), offer(1, chain(4, 8)))
     index = DonorIndex(root, "search")
 
@@ -213,7 +213,7 @@ def test_measure_can_be_chosen(root: BlobStore) -> None:
 
 class TestOtherSearches:
     def test_are_named_with_their_search(self, root: BlobStore) -> None:
-        """A donor of another search is answered as name:number, and only where that search was named."""
+        """A donor of another search is name:number, and is found only if that search was named."""
         publish(begin(root, "search"), offer(0, chain(4)))
         publish(begin(root, "other"), offer(0, chain(8)), offer(1, chain(4, 8)))
 
@@ -222,7 +222,7 @@ class TestOtherSearches:
         assert donor_of(DonorIndex(root, "other", others=["other", "search"]), 4, 4) == 1
 
     def test_all_are_seen_as_they_come(self, root: BlobStore, caplog: pytest.LogCaptureFixture) -> None:
-        """With others="all" searches that begin later count; what is none, or can't be read, is left out and told."""
+        """With others="all" later searches count too; unreadable folders are skipped with a message."""
         begin(root, "search")
         index = DonorIndex(root, "search", others="all")
         assert donor_of(index, 4) is None
@@ -236,7 +236,7 @@ class TestOtherSearches:
         assert len(caplog.records) == 1
 
     def test_that_is_named_must_be_readable(self, root: BlobStore) -> None:
-        """A named search that is not there, or whose records are torn, is an error by name."""
+        """A named search that is missing or damaged is an error with its name."""
         begin(root, "search")
         begin(root, "torn").files.publish("trials/000000.result.json", [b"{"])
 
@@ -248,7 +248,7 @@ class TestOtherSearches:
             donor_of(DonorIndex(root, "search", others=["torn"]), 4)
 
     def test_scores_of_another_metric_do_not_count(self, root: BlobStore) -> None:
-        """Of equals, a low score by this search's metric goes before a high one by another's."""
+        """Among equals, a low score by this search's metric comes before a high one by another's."""
         publish(begin(root, "search"), offer(0, chain(4), score=0.1))
         publish(begin(root, "other", metric="loss"), offer(0, chain(4), score=0.9))
         publish(begin(root, "kin"), offer(0, chain(4), score=0.2))
@@ -257,7 +257,7 @@ class TestOtherSearches:
         assert donor_of(DonorIndex(root, "search", others="all"), 4) == "kin:0"
 
     def test_points_of_another_problem_do_not_count(self, root: BlobStore) -> None:
-        """The same point of another problem is another network; the same network is the same."""
+        """Equal points of two problems are different networks; equal networks are the same."""
         begin(root, "search")
         publish(begin(root, "other", problem="tests.Other"), offer(0, chain(4), point={"b": 1}))
         index = DonorIndex(root, "search", others="all")
@@ -267,7 +267,7 @@ class TestOtherSearches:
 
 
 def test_real_search_is_found_by_its_network(tmp_path: Path) -> None:
-    """What a problem saved is found by the network that a user builds, with equal digests of all layers."""
+    """A problem's saved weights are found by the user's network, with equal digests of all layers."""
     tuner = Spec.of(InOrderTuner, xs=[3, 7, 5])
     search = Search(problem=Spec.of(ScoreProblem), tuner=tuner)
     run_search(search, root=str(tmp_path), name="it", budget=Budget(trials=3), finalists=1)
@@ -282,7 +282,7 @@ def test_real_search_is_found_by_its_network(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", ["3", "4.2"])
 def test_other_machines_commits_are_seen_at_once(version: str) -> None:
-    """Over NFS, what one machine commits or sweeps is in another's next answer, 40 of 40 times."""
+    """Over NFS, one machine's commits and deletions are in another's next answer, 40 of 40 times."""
     found = run_in_guest("donor_index.py", version=version, timeout_s=240)
 
     assert found == {"commits_seen": 40, "sweeps_seen": 40}
@@ -307,7 +307,7 @@ for number in range(n):
 
 
 def committed(folder: Path) -> Mapping[int, str]:
-    """The signature of each trial that is committed now, by number, read past all of our code."""
+    """Returns the signature of each committed trial, by number, read without Heirloom's code."""
     found = {}
     for path in sorted(folder.glob("*.result.json")):
         record = json.loads(path.read_bytes())
@@ -316,7 +316,7 @@ def committed(folder: Path) -> Mapping[int, str]:
 
 
 def test_two_processes_publish_while_a_third_asks(tmp_path: Path) -> None:
-    """Each answer is at least as good as the best that was committed before the question, and was itself committed."""
+    """Each answer is committed, and at least as good as the best one committed before the query."""
     n, root = 100, open_root(str(tmp_path))
     begin(root, "search")
     offered = {k: chain(*(4 + 4 * (k // 3**place % 3) for place in range(4))) for k in range(n)}

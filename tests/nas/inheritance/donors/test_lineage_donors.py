@@ -1,4 +1,4 @@
-"""The best donor, as a tuner asks for it: a function of the lineage alone."""
+"""The best donor as a function of the lineage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trials_of(offered: list[tuple[Network, float | None, State, bool]]) -> list[
 @settings(deadline=None)
 @given(offers, networks, st.randoms(use_true_random=False))
 def test_answer_is_that_of_comparing_everything(offered: list[tuple], wanted: Network, rng: object) -> None:
-    """Most common layers, then the best score, then the highest number: whatever was learned, in whatever order."""
+    """Most common layers, then the best score, then the highest number win, in any order of learning."""
     trials = trials_of(offered)
     rng.shuffle(trials)
 
@@ -52,7 +52,7 @@ def test_answer_is_that_of_comparing_everything(offered: list[tuple], wanted: Ne
 @settings(deadline=None)
 @given(offers, st.lists(st.tuples(st.integers(0, 12), networks), max_size=6))
 def test_answers_do_not_depend_on_earlier_ones(offered: list[tuple], asked: list[tuple[int, Network]]) -> None:
-    """An index that was asked at other lengths of the lineage, longer or shorter, answers as a fresh one."""
+    """An index used at other lengths of the lineage gives the same answers as a new one."""
     log, lasting = LineageLog(trials_of(offered)), donors()
     for n, wanted in asked:
         lineage = log.view(min(n, len(log)))
@@ -62,7 +62,7 @@ def test_answers_do_not_depend_on_earlier_ones(offered: list[tuple], asked: list
 
 
 def test_large_lineage_may_grow_by_one_or_by_many() -> None:
-    """Where a few are added to hundreds, each finds its place, as all do where they are sorted anew."""
+    """A few trials added to hundreds are inserted in the same order as by sorting all."""
     kinds = [chain(*(4 + 4 * (n // 3**place % 3) for place in range(4))) for n in range(81)]
     networks = {n: kinds[n * 17 % 81] for n in range(700)}
     trials = [offer(n, network, score=n / 1000) for n, network in networks.items()]
@@ -75,8 +75,8 @@ def test_large_lineage_may_grow_by_one_or_by_many() -> None:
             assert found.donor == best_of(wanted, networks, trials[:n], "number")
 
 
-def test_trial_that_lost_its_weights_is_forgotten() -> None:
-    """After a sweep, which replaces a trial of the lineage, the next best is the answer."""
+def test_trial_without_weights_is_no_donor() -> None:
+    """After garbage collection replaces a trial of the lineage, the next best is the answer."""
     trials, lasting, wanted = [offer(0, chain(4)), offer(1, chain(4, 4))], donors(), Signature.of(chain(4, 4))
     before = lasting.best_donor(Lineage.of(trials), wanted)
     after = lasting.best_donor(Lineage.of([trials[0], replace(trials[1], checkpoint=None)]), wanted)
@@ -87,7 +87,7 @@ def test_trial_that_lost_its_weights_is_forgotten() -> None:
 
 
 def test_point_counts_in_the_order_of_the_space() -> None:
-    """The longest beginning of a point's architecture wins; the learning rate in between has no say."""
+    """The longest common prefix of the architecture wins; the learning rate does not count."""
     trials = [
         offer(0, chain(4), point={"depth": 2, "lr": 0.1, "width": 4}, score=0.9),
         offer(1, chain(4), point={"width": 8, "lr": 0.2, "depth": 2}, score=0.1),
@@ -100,8 +100,8 @@ def test_point_counts_in_the_order_of_the_space() -> None:
     assert donors().best_donor(Lineage.of(trials), {"depth": 3, "lr": 0.3, "width": 8}) is None
 
 
-def test_what_counts_of_a_point_can_be_said() -> None:
-    """A function of one's own says what of a point counts, and in which order."""
+def test_entries_of_a_point_can_be_chosen() -> None:
+    """A user's function gives the entries of a point and their order."""
     trials = [offer(0, chain(4), point={"a": 1, "b": 2}), offer(1, chain(4), point={"a": 2, "b": 1})]
     backwards = LineageDonors(SPACE, SCORE, entries_of=lambda point: [f"b{point['b']}", f"a{point['a']}"])
 
@@ -111,7 +111,7 @@ def test_what_counts_of_a_point_can_be_said() -> None:
 
 
 def test_measure_can_be_chosen() -> None:
-    """By common layers, wherever they stand, a donor wins whose first layer differs; by the prefix the other does."""
+    """By common layers a donor with another first layer wins; by the prefix the other one does."""
     lineage = Lineage.of([offer(0, chain(8, 4, 4, 4, 4)), offer(1, chain(4, 8))])
     wanted = Signature.of(chain(4, 4, 4, 4, 4))
 
@@ -124,7 +124,7 @@ def test_measure_can_be_chosen() -> None:
 
 
 def test_lower_is_better_where_the_metric_says_so() -> None:
-    """Of equals the best score by the metric's direction wins, and an unscored trial comes last."""
+    """Among equals the best score by the metric's direction wins, and trials without scores come last."""
     lineage = Lineage.of([offer(n, chain(4), score=score) for n, score in enumerate([0.3, 0.1, 0.2, None])])
     found = LineageDonors(SPACE, Metric("score", "minimize")).best_donor(lineage, Signature.of(chain(4)))
 
@@ -132,8 +132,8 @@ def test_lower_is_better_where_the_metric_says_so() -> None:
     assert found.donor == 1
 
 
-def test_clocks_have_no_say() -> None:
-    """Of equals the highest number wins, whenever it finished: the same lineage gives the same answer on every run."""
+def test_finish_times_do_not_count() -> None:
+    """Among equals the highest number wins, whenever it finished."""
     lineage = Lineage.of([offer(0, chain(4), finished=9.0), offer(1, chain(4), finished=1.0)])
     found = donors().best_donor(lineage, Signature.of(chain(4)))
 

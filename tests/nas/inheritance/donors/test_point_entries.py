@@ -1,4 +1,4 @@
-"""What of a point counts as architecture, and in which order."""
+"""The entries of a point that describe its architecture, and their order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPACE = ParameterSpace(
 
 
 def test_entries_come_in_the_order_of_the_space() -> None:
-    """Dicts and lists are unrolled in the space's order; floats and constants, which shape no tensor, are left out."""
+    """Dicts and lists are flattened in the space's order; floats and constants are left out."""
     point = {
         "anything": [3, 3],
         "optimizer": {"nesterov": True, "momentum": 0.9, "type": "sgd"},
@@ -52,7 +52,7 @@ def test_entries_come_in_the_order_of_the_space() -> None:
 @settings(deadline=None)
 @given(st.integers(0, 2**32))
 def test_order_of_keys_does_not_count(seed: int) -> None:
-    """A point and a space that went through JSON with sorted keys say the same."""
+    """A point and a space read from JSON with sorted keys give the same entries."""
     point = SPACE.sample(random.Random(seed))
     again = json.loads(json.dumps({"point": point, "space": SPACE.to_json()}, sort_keys=True))
 
@@ -67,7 +67,7 @@ def test_equal_and_different_values_are_told_apart() -> None:
 
 
 def test_space_without_an_order_goes_by_the_alphabet() -> None:
-    """A user's own space that describes itself otherwise is unrolled by name, and everything counts."""
+    """A user's space with another description is flattened by name, with all entries."""
     point = {"b": 1, "a": {"d": [2.5], "c": "x"}}
 
     for described in (
@@ -77,8 +77,8 @@ def test_space_without_an_order_goes_by_the_alphabet() -> None:
         assert architecture_entries(point, described) == ['/"a"/"c"="x"', '/"a"/"d"/0=2.5', '/"b"=1']
 
 
-def test_digits_tell_their_architecture() -> None:
-    """Of the bundled problem's points, blocks and norm count; dropout and learning rate do not."""
+def test_architecture_entries_of_digits() -> None:
+    """In the bundled problem, blocks and norm count; dropout and learning rate do not."""
     space = DigitsProblem.space
     point = {"n_blocks": 1, "width_1": 8, "kernel_1": 3, "norm": "batch", "dropout": 0.1, "learning_rate": 0.1}
     space.validate(point)

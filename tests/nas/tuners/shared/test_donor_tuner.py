@@ -1,4 +1,4 @@
-"""Whose weights a point takes that was not derived from another."""
+"""The donor of a new point without a parent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NEW = {"first": 16, "second": 16, "rate": 0.2}
     ],
 )
 def test_donor_of_a_new_point(choice: str, donors: tuple[int, ...]) -> None:
-    """Each choice names who it says, of those with weights; and says before whom it may name."""
+    """Each choice names its donor among trials with weights, and lists in advance the possible ones."""
     chooser = DonorChooser(choice, SPACE, METRIC)
 
     assert chooser.choose(LINEAGE, NEW) == donors
@@ -60,7 +60,7 @@ def test_donor_of_a_new_point(choice: str, donors: tuple[int, ...]) -> None:
 
 
 def test_best_donor_needs_no_score() -> None:
-    """A trial that was stopped before it had a score may give its weights, to ``best_donor`` alone, as it says."""
+    """A trial stopped before its first score can be a donor of ``best_donor`` alone."""
     stopped = replace(trial(4, 16, 16, 0.5, 0.0), state=State.STOPPED, reason=Reason.DEADLINE, metrics={"loss": 0.5})
     lineage = Lineage.of([*LINEAGE.finished, stopped])
 
@@ -71,7 +71,7 @@ def test_best_donor_needs_no_score() -> None:
 
 
 def test_nearest_is_the_same_in_every_process() -> None:
-    """Of two that are as near but for the last bit of a sum, each process names one, whatever its order of names."""
+    """Of two trials whose distances differ only in the last bit, each process names the same one."""
     script = """
 from nas.spaces.parameters.space import Float, ParameterSpace
 space = ParameterSpace({name: Float(0.0, 1.0) for name in "abc"})
@@ -92,12 +92,12 @@ print(space.distance(origin, one).hex(), space.distance(origin, other).hex(), li
 
 
 @pytest.mark.parametrize("choice", ["none", "best", "nearest", "best_donor"])
-def test_nobody_has_weights(choice: str) -> None:
-    """Then the donors are none, and a trial starts afresh."""
+def test_no_trial_has_weights(choice: str) -> None:
+    """Without any weights there are no donors, and a trial starts from scratch."""
     assert DonorChooser(choice, SPACE, METRIC).choose(Lineage.of([trial(0, 8, 8, 0, 1, has_weights=False)]), NEW) == ()
 
 
 def test_unknown_choice() -> None:
-    """It is refused with all that are allowed."""
+    """An unknown choice is refused with the allowed ones."""
     with pytest.raises(ConfigurationError, match="must be one of none, nearest, best, best_donor, local_recent"):
         DonorChooser("father", SPACE, METRIC)
